@@ -54,6 +54,7 @@ test: setup ## Everything that continuous integration runs
 	$(call smoke,broker,smoke --binary target/debug/anabranch)
 	$(call smoke,live,smoke --binary target/debug/anabranch)
 	$(call smoke,circuit,smoke --binary target/debug/anabranch)
+	$(call smoke,rehdfs,smoke --binary target/debug/anabranch)
 	$(call smoke,recipes,smoke --binary target/debug/anabranch)
 	$(call smoke,live-emulated,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-players,smoke --binary target/debug/anabranch)

@@ -1,6 +1,7 @@
 """Circuits of training jobs: makespans over parallel switches, wrong bytes and failures.
 
-``run.py jobs`` writes the rows of ``cargo xtask bench jobs``, a file for each kind. Read first: `document`.
+``run.py jobs`` writes the rows of ``cargo xtask bench jobs``, a file for each kind. Read first:
+`document`.
 """
 
 from __future__ import annotations

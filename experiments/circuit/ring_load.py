@@ -1,7 +1,8 @@
-"""Rings of big flows on circuits that follow demand: Table 2.2 and Figures 2.13 to 2.17 of Etalon, and schedulers in the loop.
+"""Rings of large flows on circuits that follow demand: Table 2.2 and Figures 2.13 to 2.17 of
+Etalon, and schedulers in the loop.
 
-Each scheme is a set of settings for scenarios/rings.toml. A scheme may name a congestion control of its own (``control``).
-Read first: `SCHEMES`, `measured`.
+Each scheme is a set of settings for scenarios/rings.toml. A scheme may name a separate congestion
+control (``control``). Read first: `SCHEMES`, `measured`.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class Scheme:
     Attributes
     ----------
     scheduler, demand
-        As the scenario has them.
+        Scheduler and demand, as named in the scenario.
     sets
-        Further settings, as ``--set`` has them.
+        Further settings, in the form of ``--set``.
     control
         Congestion control of all flows, if it is not TCP NewReno.
     thesis
-        Table 2.2: median and 99th percentile of small flows, then of big ones, in ms.
+        Table 2.2: median and 99th percentile of small flows, then of large ones, in ms.
     """
 
     scheduler: str
@@ -49,7 +50,7 @@ class Scheme:
     thesis: tuple[float, float, float, float] | None = None
 
     def options(self, rings: int) -> Iterator[str]:
-        """Yield the settings of a run with so many rings."""
+        """Yield the settings of a run with this number of rings."""
         shifts = SHIFTS[rings]
         others = [shift for shift in range(1, RACKS) if shift not in shifts]
         yield "sweep={}"

@@ -1,10 +1,14 @@
-"""Circuits between racks: schedulers beside their bound, and TCP over circuits in the simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
+"""Circuits between racks: schedulers compared with their bound, and TCP over circuits in the
+simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
 
-``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
-before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
-emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
-that follow demand. ``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each. ``run.py docs``
-writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
+``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates
+scenarios/circuit.toml with queues of many sizes, queues that grow before their day, delays, nights
+and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates
+Table 2.1, and ``run.py emulated`` the fixed queues of Figure 2.7, both under the time dilation that
+this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits that follow demand.
+``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each verb. ``run.py
+docs`` writes the tables of docs/circuit.md from the committed rows. ``run.py smoke`` checks these
+tables and simulates short runs.
 
 Read first: `tcp.cells`.
 """
@@ -98,7 +102,8 @@ def rings(args) -> int:
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
-    """Return a row for each emulated run of a scenario, with these columns and those of its clock."""
+    """Return a row for each emulated run of a scenario, with these columns and the columns of its
+    clock."""
     found = json_lines([binary, "emulate", scenario, "--json", *options])
     shown = lambda value: "; ".join(value) if isinstance(value, list) else value
     return [{column: shown(row.get(column, "")) for column in (*columns, *CLOCK)} for row in found]

@@ -1,7 +1,7 @@
 """TCP between two racks over circuits, simulated: the settings of Figures 2.6 to 2.11 of the thesis and of its second setting, and tables of their rows.
 
-A *cell* is one run of scenarios/circuit.toml with other sizes, times and congestion controls. Its columns say which; empty ones do not apply. Read `cells`,
-`measured` and `use` first.
+A *cell* is one run of scenarios/circuit.toml with other sizes, times and congestion controls. Its
+columns say which; empty ones do not apply. Read `cells`, `measured` and `use` first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ NIGHTS_US = tuple(4 << power for power in range(10))
 RIVALS = ("newreno", "cubic", "dctcp", "bbr", "bbr1", "retcp", "retcp-cubic", "retcp-dctcp", "tdtcp")
 #: Time before its day in which the original marks acknowledgements where it resizes no queue.
 ORIGINAL_MARK_US = 600
-#: Time ahead of marks that stand for messages of the switch, which TDTCP's hosts get at once: the night and an acknowledgement's way.
+#: Time ahead of marks that replace the switch's messages, which TDTCP's hosts get at once: the
+#: night and an acknowledgement's travel time.
 PROMPT_MARK_US = 40
 #: Further settings of a cell, as its column `also` has them: loss detection by time, as Linux has it, and a shorter timeout.
 RACK = "transport.rack=true"
@@ -96,7 +97,7 @@ def weeks_ms(night_us: int, weeks: int) -> int:
 
 
 def headline(name: str) -> Row:
-    """Return the cell of a headline: a run that others are compared with."""
+    """Return the cell of a headline, which other runs are compared with."""
     return {
         "16": cell("newreno", 16),
         "grown": cell("newreno", 16, 128, 1_000),
@@ -145,7 +146,8 @@ def cells() -> Iterator[Row]:
     for control in ("newreno", "retcp"):
         yield from (cell(control, size) for size in SIZES)
         yield from (cell(control, small, big, ahead) for small, big in GROWTHS for ahead in AHEAD_US)
-    # Marks as the original program has them, marks as the text has them, and queues that drop what they cannot keep.
+    # Marks as the original program has them, marks as the text has them, and queues that drop what
+    # they cannot keep.
     yield from (cell("retcp", size, mark_us=ORIGINAL_MARK_US) for size in SIZES)
     yield from (cell("retcp", 16, 128, ahead, mark_us=0) for ahead in AHEAD_US)
     yield from (cell(control, 16, 128, ahead, drops="true") for control in ("newreno", "retcp") for ahead in AHEAD_US)
@@ -237,7 +239,7 @@ class Measured:
         return self._rows[self._key(of)]
 
 
-# --------------------------------------------------------------------------------------------------------------- Figure 2.6
+# --------------------------------------------------------------------------------------- Figure 2.6
 
 #: Phases of the week at which the table of Figure 2.6 has the bytes sent.
 PHASES_US = (20, 60, 100, 200, 600, 1_000, 1_400)
@@ -246,9 +248,11 @@ WARMUP_WEEKS = 20
 
 
 def sequence(binary: Path, row: Row, step_us: int = 20) -> list[Row]:
-    """Run a cell, and return the bytes by which the flows' next expected sequence numbers advance from the week's beginning, in the mean over weeks.
+    """Run a cell; return the mean over weeks of the bytes by which the flows' next expected
+    sequence numbers advance from the week's beginning.
 
-    Sequence numbers are those of packets as they leave the switch, as in the thesis. Each flow sends less than 2 GB.
+    Sequence numbers are taken from packets as they leave the switch, as in the thesis. Each flow
+    sends less than 2 GB.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -302,7 +306,7 @@ def sequence_table(rows: Sequence[Row]) -> str:
     return table(["queue, packets", *head], body, "lr")
 
 
-# ------------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def percent(row: Row) -> str:
@@ -392,7 +396,7 @@ def static_at(of: Measured, wanted: float, delay_us: int) -> float | None:
     for high, after in ((use(row), float(row["latency_us_p50"])) for row in rows):
         if high >= wanted:
             return before + (after - before) * (wanted - low) / (high - low)
-        # A larger queue with less use than a smaller one is no way between two others.
+        # A larger queue with less use than a smaller one is no point to interpolate from.
         if high > low:
             low, before = high, after
     return None
@@ -532,7 +536,7 @@ def claims_table(of: Measured) -> str:
     return table(["statement", "authors", "here"], body, "ll")
 
 
-# --------------------------------------------------------------------------------------------------------- circuits alone
+# ----------------------------------------------------------------------------------- circuits alone
 
 ROTOR = ROOT / "scenarios/rotor.toml"
 #: Rate of each host's link, share of time in which circuits stand, and share of a packet that is data.
@@ -548,7 +552,8 @@ def rotor(binary: Path, *options: str) -> list[Row]:
 
 
 def rotor_share(row: Row) -> float:
-    """Return the data received as a share of what the hosts' links carry while circuits stand."""
+    """Return the data received as a share of the capacity of the hosts' links while circuits are
+    up."""
     return float(row["goodput_mbps"]) / (float(row["hosts"]) * HOST_MBPS * STANDING * DATA)
 
 

@@ -1,7 +1,9 @@
-"""The optimiser of ``live`` beside a CDN, Overlay Multicast and Everything Everywhere: the thesis's Tables 4.3 to 4.5, Figures 4.5 and 4.10 to 4.15.
+"""The optimiser of ``live`` compared with a CDN, Overlay Multicast and Everything Everywhere: the
+thesis's Tables 4.3 to 4.5, Figures 4.5 and 4.10 to 4.15.
 
-``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each setting. Cells that have rows are not run again.
-``run.py table`` prints our values beside the thesis's (in the lab's environment). ``run.py smoke`` runs small worlds and checks their rows.
+``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each
+setting. Cells that have rows are not run again. ``run.py table`` prints our values beside the
+thesis's (in the lab's environment). ``run.py smoke`` runs small worlds and checks their rows.
 
 Read first: `SETTINGS`, `CLAIMS`.
 """
@@ -143,7 +145,7 @@ class Results:
     Parameters
     ----------
     folder
-        Where their files are.
+        Folder of their files.
     """
 
     def __init__(self, folder: Path) -> None:

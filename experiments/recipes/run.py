@@ -1,7 +1,7 @@
 """Measured examples of docs/recipes.md, from the committed rows of other experiments.
 
-``run.py docs`` writes the tables of docs/recipes.md again. ``run.py smoke`` checks them, and asks the command for each
-mechanism.
+``run.py docs`` writes the tables of docs/recipes.md again. ``run.py smoke`` checks them, and asks
+the command for each mechanism.
 
 Read first: `document`.
 """
@@ -134,7 +134,8 @@ def local(rows: Sequence[Row]) -> str:
 
 
 def modes(rows: Sequence[Row]) -> str:
-    """Return both extremes beside hybrid control with all viewers of Figure 4.16, as far as they have rows."""
+    """Return both extremes and hybrid control with all viewers of Figure 4.16, as far as there are
+    rows."""
     names = {
         "hybrid": "global and local control",
         "distributed": "local control alone",

@@ -65,7 +65,7 @@ enum Job {
     /// Measure the cost of every role of `replicate` over loopback: source, mirror, coding relay,
     /// destination.
     Relay(relay::Args),
-    /// From a flow's announcement on one host to another host's new limit.
+    /// Measure the time from a flow's announcement on one host to another host's new limit.
     Shuffle(shuffle::Args),
     /// The packet simulator: packet-hops per CPU second on fixed scenarios.
     Sim(sim::Args),

@@ -40,7 +40,8 @@ pub struct Place {
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    /// Rewrite the list of exceptions of the limits: its lines may shrink, go or follow what moved.
+    /// Rewrite the list of exceptions of the limits: its lines may shrink, disappear or follow
+    /// moved items.
     #[arg(long)]
     accept: bool,
 }
@@ -65,7 +66,7 @@ enum Rule {
     Table,
     /// Files of a room that use each other in a ring.
     Circle,
-    /// A picture of the rooms that is not what the manifests say.
+    /// A picture of the rooms that differs from the manifests.
     Picture,
     /// A module that does not open with `//!`.
     ModuleDoc,
@@ -175,7 +176,7 @@ fn metadata(place: Place) -> anyhow::Result<(Metadata, PathBuf)> {
     Ok((metadata, root))
 }
 
-/// Checks the repository and prints what is wrong.
+/// Checks the repository and prints the findings.
 ///
 /// Errors: findings; a repository that cannot be read.
 pub fn run(args: Args) -> anyhow::Result<()> {

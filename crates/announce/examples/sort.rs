@@ -181,7 +181,7 @@ fn key(record: &Record) -> [u8; KEY] {
     *record.first_chunk().expect("a record is longer than its key")
 }
 
-/// The sum over records of a hash: the same in whatever order they are.
+/// Sum of the records' hashes, which does not depend on their order.
 fn sum_of<'a>(records: impl Iterator<Item = &'a Record>) -> u64 {
     let word = |chunk: &[u8]| chunk.iter().fold(0_u64, |all, byte| (all << 8) | u64::from(*byte));
     records.map(|r| r.chunks(8).fold(0, |state, chunk| mix(state ^ word(chunk)))).fold(0, u64::wrapping_add)
@@ -218,7 +218,7 @@ struct Worker {
     disk: Option<Disk>,
     agent: Option<Announcer>,
     name: String,
-    /// To each reducer; those elsewhere are never used.
+    /// Channels to the reducers; channels to reducers of other processes are never used.
     inboxes: Vec<Sender<Vec<Record>>>,
 }
 
@@ -272,7 +272,7 @@ fn work(options: &Options) -> Result<()> {
             }
         }
         for thread in sends.into_iter().chain(reduces) {
-            // Reducers would wait for what this one does not send.
+            // Reducers would wait for records that this process does not send.
             if let Err(error) = thread.join().expect("a thread that panics ends the process") {
                 eprintln!("sort: worker {me}: {error}");
                 std::process::exit(1);
@@ -293,7 +293,7 @@ impl Worker {
         }
     }
 
-    /// Reads and sorts a task's share of the records: what each reducer gets of it.
+    /// Reads and sorts a task's share of the records; returns the records of each reducer.
     fn map(&self, task: u64) -> Vec<Vec<Record>> {
         let begun_s = now_s();
         let (pieces, piece) = (self.job.workers as u64 * self.tasks, self.me as u64 * self.tasks + task);
@@ -342,7 +342,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes in what others send, until the process ends.
+    /// Receives records of other processes, until the process ends.
     fn accept(&'static self, listener: &TcpListener) {
         for stream in listener.incoming() {
             std::thread::spawn(move || {

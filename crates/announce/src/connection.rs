@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The most bytes of a reply: its reason may repeat what the line had.
+/// Maximum bytes of a reply: its reason may quote the line.
 const REPLY_BYTES_MAX: usize = 8_192;
 
 /// Deadline of a call; `None` is beyond the clock's range.
@@ -52,7 +52,7 @@ impl Reply {
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
-    /// That made it.
+    /// Number of the process that made the connection.
     pub process: u32,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
     pub fn exchange(&mut self, line: &[u8], deadline: Deadline) -> Result<Reply> {
         let mut rest = line;
         while !rest.is_empty() {
-            // A closed peer must not raise a signal, whatever the program's handlers.
+            // A closed peer must not raise a signal, independently of the program's handlers.
             match rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL) {
                 Ok(length) => rest = &rest[length..],
                 Err(rustix::io::Errno::INTR) => {
@@ -109,7 +109,7 @@ impl Connection {
     }
 }
 
-/// The system calls a wait that is over one that would go on.
+/// The system reports an expired wait as a wait that would block.
 fn late(error: Error) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock => Error::new(ErrorKind::TimedOut, "did not answer in time"),

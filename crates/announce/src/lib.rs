@@ -134,7 +134,7 @@ struct Shared {
 struct State {
     /// Connection that no call uses at present.
     idle: Option<Connection>,
-    /// Until when an agent that did not answer in time is not asked.
+    /// Time until which an agent that did not answer in time gets no calls.
     away_until: Option<Instant>,
 }
 
@@ -146,14 +146,15 @@ impl Announcer {
         Self::with(path.map(PathBuf::from), TIMEOUT)
     }
 
-    /// To the agent that listens there. It connects when the first flow is announced.
+    /// Creates an announcer for the agent that listens at `path`. It connects when the first flow
+    /// is announced.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self::with(Some(path.into()), TIMEOUT)
     }
 
-    /// To the agent that listens there, which has to be there now.
+    /// Creates an announcer for the agent that listens at `path`, and connects to it.
     ///
-    /// Errors: it is not.
+    /// Errors: no agent listens there.
     pub fn connect(path: impl Into<PathBuf>) -> Result<Self, AnnounceError> {
         let announcer = Self::new(path);
         let connection = announcer.shared.open(Deadline::after(TIMEOUT))?;
@@ -180,7 +181,7 @@ impl Announcer {
     pub fn announce(&self, socket: &impl AsFd, coflow: &str, size: ByteCount) -> Result<Flow, AnnounceError> {
         let mut flow = self.flow(socket, coflow)?;
         if let Err(error) = flow.grow(size) {
-            // The caller gets no flow to end, even if the agent has heard of it after all.
+            // The caller gets no flow to end, even if the agent did receive the announcement.
             flow.is_said = false;
             return Err(error);
         }
@@ -217,7 +218,8 @@ pub struct Flow {
     shared: Arc<Shared>,
     key: FlowKey,
     coflow: String,
-    /// True if the agent knows of it, or may: an agent that did not answer may have heard.
+    /// True if the agent knows the flow, or may know it: it may have received a call that it did
+    /// not answer.
     is_said: bool,
 }
 
@@ -271,7 +273,7 @@ impl Drop for Flow {
 }
 
 impl Shared {
-    /// Sends a line. `is_heard` tells whether the agent may have accepted it.
+    /// Sends a line. Sets `is_heard` to whether the agent may have accepted it.
     fn say(&self, line: &Line<'_>, is_heard: &mut bool) -> Result<(), AnnounceError> {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];

@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Treatment of symbolic links below a folder.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// None is followed.
+    /// No link is followed.
     Refused,
     /// Links that stay inside the folder are followed.
     Inside,
@@ -62,13 +62,13 @@ impl std::fmt::Display for Name {
 /// Reason why a file is not opened: one line without the file's name.
 #[derive(Debug)]
 pub enum OpenError {
-    /// There is none.
+    /// The file does not exist.
     NotFound,
     /// The way to it leads out of the folder.
     Outside,
     /// Its path contains a link.
     Link,
-    /// This process may not.
+    /// This process lacks the permission.
     Denied,
     /// The name is a folder.
     Folder,
@@ -76,7 +76,7 @@ pub enum OpenError {
     Special,
     /// The file is a secret of this kind, which is never given out.
     Secret(String),
-    /// Something else.
+    /// Another error of the system.
     Io(io::Error),
 }
 
@@ -123,7 +123,7 @@ impl OpenError {
         }
     }
 
-    /// With the name of the file in front.
+    /// Converts to an I/O error whose text begins with the file's name.
     pub fn at(&self, path: &Path) -> io::Error {
         let text = format!("{}: {self}", shown(path));
         match self {
@@ -133,7 +133,7 @@ impl OpenError {
     }
 }
 
-/// A path as it may be shown.
+/// A path in a printable form.
 pub fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy()).into_owned()
 }
@@ -195,9 +195,9 @@ impl Folder {
         self.path.join(&name.0)
     }
 
-    /// The file that somebody calls `text`: below the folder, or by the folder's own path.
+    /// Converts `text` to a file's name: below the folder, or beginning with the folder's own path.
     ///
-    /// Errors: what can be no file's name, or one outside.
+    /// Errors: the text cannot be a file's name, or the file lies outside.
     pub fn name(&self, text: &str) -> io::Result<Name> {
         let invalid = |e: NameError| io::Error::new(io::ErrorKind::InvalidInput, e);
         let normal = name::normal(text).map_err(invalid)?;
@@ -303,15 +303,16 @@ impl Folder {
         Ok(())
     }
 
-    /// Checks whether a file `name` could be written there, as far as possible without writing.
+    /// Checks whether a file `name` could be written below the folder, as far as possible without
+    /// writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, a folder is not
-    /// writable.
+    /// Errors: one line: a folder has that name, the path holds a link or another kind of file, a
+    /// folder is not writable.
     pub fn check(&self, name: &Name) -> io::Result<()> {
         match self.place(name, false) {
             Ok(place) => place.check(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // The nearest folder that is there is the one in which others will be made.
+                // Missing folders will be created in the nearest folder that exists.
                 let parents = Path::new(&name.0).ancestors().skip(2);
                 for parent in parents {
                     match self.open_folder(parent) {
@@ -369,7 +370,7 @@ impl Folder {
         for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             let kind = match entry.file_type() {
-                // Some file systems do not say.
+                // Some file systems do not report the type.
                 FileType::Unknown => rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
                 known => known,
@@ -425,18 +426,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// The user's own path: links among its folders are followed, and folders that it lacks are
-    /// made. The file itself is never reached by a link.
+    /// Location of a path that the user named: links among its folders are followed, and missing
+    /// folders are created. The file itself is never reached by a link.
     ///
-    /// Errors: the system's, with the name of the folder; what can be no file's name.
+    /// Errors: the system's, with the name of the folder; the path names no file.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::beside(path, None)
     }
 
-    /// As [`Place::of`]; if `beside` is a location in the same folder, its descriptor is used
-    /// without another lookup.
+    /// Does the same as [`Place::of`]; if `beside` is a location in the same folder, its descriptor
+    /// is used without another lookup.
     ///
-    /// Errors: as [`Place::of`].
+    /// Errors: see [`Place::of`].
     pub fn beside(path: &Path, beside: Option<&Self>) -> io::Result<Self> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let Some(name) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/")) else {
@@ -473,9 +474,9 @@ impl Place {
         &self.path
     }
 
-    /// The finished file that is there, if one is.
+    /// The finished file, if it exists.
     ///
-    /// Errors: something else has its name, or it cannot be read.
+    /// Errors: another kind of file has its name, or it cannot be read.
     pub fn finished(&self) -> io::Result<Option<File>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(&self.folder, &*self.name, flags, Mode::empty());
@@ -499,10 +500,10 @@ impl Place {
         looked().map_err(|e| e.at(&self.path))
     }
 
-    /// Checks whether a file could be written there, as far as possible without writing.
+    /// Checks whether a file could be written at the location, as far as possible without writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, the folder is
-    /// not writable.
+    /// Errors: one line: a folder has that name, the path holds a link or another kind of file, the
+    /// folder is not writable.
     pub fn check(&self) -> io::Result<()> {
         writable(&self.folder, self.path.parent().unwrap_or(Path::new(".")))?;
         let invalid = |why: &str| {

@@ -88,7 +88,7 @@ impl Header {
         (bytes[..8] == Self::MAGIC).then(|| Self { name: name.to_owned(), length })
     }
 
-    /// Reads the header of an open journal; `None` if it has none.
+    /// Reads the header of an open journal; `None` if there is no header.
     fn read(journal: &File) -> io::Result<Option<Self>> {
         let mut bytes = [0; Self::BYTES];
         match journal.read_exact_at(&mut bytes, 0) {
@@ -135,8 +135,8 @@ pub struct Naming {
     pub replace: bool,
 }
 
-/// A destination's file while it arrives. Dropped before it has a name, what it verified is kept;
-/// nothing is left of one that verified nothing.
+/// A destination's file while it arrives. If it is dropped before it has its name, its verified
+/// bytes are kept; a file without verified bytes is removed.
 #[derive(Debug)]
 pub struct PartialFile {
     place: Place,
@@ -164,7 +164,7 @@ pub struct PartialFile {
 impl Drop for PartialFile {
     fn drop(&mut self) {
         if !self.finished && self.have.is_empty() {
-            // A file that cannot be removed now is removed when it has expired.
+            // A file that cannot be removed now is removed once it has expired.
             let _ = self.remove();
         }
     }
@@ -176,16 +176,15 @@ fn refused(place: &Place, working: &str, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
-/// Opens a working file of this user's, or makes it; `None` if it is not there and is not to be
-/// made.
+/// Opens a working file of this user, or creates it; `None` if it does not exist and `make` is
+/// false.
 ///
-/// Errors: the system's, and what may not be used: a link, something that is no plain file, another
-/// user's.
+/// Errors: the system's; the file is a link, no plain file, or another user's.
 fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let open = |more| rustix::fs::openat(place.folder(), working, flags | more, mode);
-    // Twice: it may come or go in between.
+    // Tries again, because the file may appear or disappear in between.
     for _ in 0..8 {
         if make {
             match open(OFlags::CREATE | OFlags::EXCL) {
@@ -214,8 +213,8 @@ fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<F
     Err(refused(place, working, "comes and goes"))
 }
 
-/// Opens what may be a working file in a folder; `None` if it is not there, or is none of this
-/// user's plain files.
+/// Opens a possible working file in a folder; `None` if it does not exist, or is no plain file of
+/// this user.
 fn open_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let found: File = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
@@ -281,11 +280,11 @@ fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Opti
 }
 
 impl PartialFile {
-    /// Opens or begins the file that will be at `place`, `length` bytes long, and verifies what is
-    /// there already.
+    /// Opens or creates the file for `place`, `length` bytes long, and verifies the bytes that it
+    /// already has.
     ///
-    /// Errors: the system's, with the name of the file; another one is writing it; its working
-    /// files are not this user's own; less room is left on the disk than it lacks.
+    /// Errors: the system's, with the name of the file; another process is writing it; its working
+    /// files belong to another user; the disk has less room than the missing bytes need.
     pub fn open(place: Place, length: u64) -> io::Result<Self> {
         let working = Working::of(place.name().as_bytes());
         let journal = open_journal(&place, &working, true)?.expect("made where it was not");
@@ -300,7 +299,7 @@ impl PartialFile {
         let Some(journal) = open_journal(&place, &working, false)? else { return Ok(None) };
         let length = at(place.path(), Header::read(&journal))?.map_or(0, |header| header.length);
         let file = Self::with(place, working, journal, length)?;
-        // With nothing in it, it is as good as none.
+        // A file with no verified bytes counts as missing.
         Ok(Some(file).filter(|file| !file.have.is_empty()))
     }
 
@@ -343,7 +342,7 @@ impl PartialFile {
         Ok(file)
     }
 
-    /// Makes the file `length` bytes long; what lay beyond is forgotten.
+    /// Makes the file `length` bytes long; bytes beyond are forgotten.
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn resize(&mut self, length: u64) -> io::Result<()> {
@@ -461,7 +460,7 @@ impl PartialFile {
         if self.finished || !known {
             return Ok(());
         }
-        // Before a byte is written: what fails half way has changed some.
+        // Before the write, because a write that fails half way has changed some bytes.
         self.hasher.forget(range);
         let path = self.place.path().to_owned();
         at(&path, self.reserve(range))?;
@@ -497,8 +496,8 @@ impl PartialFile {
         if found != hash {
             told(self.verify(length))?;
             if self.have.total() == length {
-                // Every piece is what some packet said it was, and the whole is not the source's
-                // file: trust none.
+                // Every piece is as some packet described it, and yet the whole differs from the
+                // source's file: no piece can be trusted.
                 told(self.journal.set_len(Header::BYTES as u64))?;
                 (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
                 (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
@@ -508,8 +507,8 @@ impl PartialFile {
         self.put_in_place(hash, naming).map_err(FinishError::Io)
     }
 
-    /// The hash of the file, which is made `length` bytes long; what of it is not known yet is
-    /// read.
+    /// Makes the file `length` bytes long and returns its hash; parts whose hash is not known yet
+    /// are read.
     fn hash(&mut self, length: u64) -> io::Result<FileHash> {
         self.data.set_len(length)?;
         if self.hasher.length() != length {
@@ -540,7 +539,7 @@ impl PartialFile {
             Err(Errno::EXIST) => same_as(&self.place, self.length, hash, naming.attributes)?,
             other => at(path, other)?,
         }
-        // From here on nothing is written to it.
+        // The file is not written to after this point.
         self.finished = true;
         at(path, self.remove())?;
         if self.syncs { sync_folder(&self.place) } else { Ok(()) }
@@ -551,7 +550,7 @@ impl PartialFile {
         let (folder, name, data) = (self.place.folder(), self.place.name(), self.working.data.as_str());
         match is_named(&self.place, data, &self.data) {
             Ok(true) => {}
-            // Taken away or replaced, by whom ever: no name is given to what was not hashed.
+            // The file was removed or replaced; a file that was not hashed gets no name.
             Ok(false) => return Err(Errno::STALE),
             Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
         }
@@ -583,7 +582,7 @@ impl PartialFile {
     }
 }
 
-/// Gives a file the rights and the time that it has at its source.
+/// Gives a file the permissions and the time that it has at its source.
 fn set_attributes(file: &File, attributes: Option<Attributes>) -> Result<(), Errno> {
     let Some(Attributes { mode, modified_ns }) = attributes else { return Ok(()) };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode & MODE_BITS))?;
@@ -601,8 +600,8 @@ fn sync_folder(place: &Place) -> io::Result<()> {
     at(folder, rustix::fs::fsync(place.folder()))
 }
 
-/// Gives an open file its name; `EXIST` where another file has it that may not be replaced. Where
-/// that cannot be done by the descriptor alone, `otherwise` does it.
+/// Gives an open file its name; `EXIST` if another file has the name and may not be replaced. If
+/// the descriptor alone does not suffice, `otherwise` does it.
 fn link_or(
     place: &Place,
     working: &Working,
@@ -710,15 +709,15 @@ fn read_range(
     Ok(())
 }
 
-/// The piece `range` as it is in `file`; `None` where the file ends before.
+/// Hash of the piece `range` of `file`; `None` if the file ends before.
 fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Option<Piece>> {
     let mut hasher = PieceHasher::new(range);
     read_range(file, range, buffer, |bytes| hasher.update(bytes))?;
     Ok(hasher.finish())
 }
 
-/// Reads the chunks that `range` shares with what is before and after it, where all of them is
-/// there.
+/// Hashes the chunks that `range` shares with the bytes before and after it, if all their bytes are
+/// present.
 fn hash_shared(file: &File, range: ByteRange, have: &RangeSet, hasher: &mut FileHasher) -> io::Result<()> {
     const CHUNK: u64 = blake3::CHUNK_LEN as u64;
     for at in [range.start, range.end] {
@@ -758,9 +757,9 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
 }
 
 /// For the fuzz target: takes the bytes for the journal of a file of 1,000 zeros in `folder`.
-/// Whether some of it is kept.
+/// Returns true if some of it is kept.
 ///
-/// Panics: where what is kept does not lie within the file.
+/// Panics: if the kept bytes do not lie within the file.
 #[doc(hidden)]
 pub fn exercise_journal(folder: &Path, bytes: &[u8]) -> bool {
     let path = folder.join("file");

@@ -26,7 +26,7 @@ use crate::sys;
 /// Name of the network device in every site.
 pub(crate) const DEVICE: &str = "ab0";
 
-/// All that the helper needs to know, made before it forks.
+/// Data that the helper needs, prepared before it forks.
 #[derive(Debug)]
 pub(crate) struct BuildPlan {
     pub sites: Vec<SitePlan>,
@@ -291,7 +291,7 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
     let prefix = Prefix { address: site.address.into(), bits: plan.prefix };
     rtnetlink.add_address(Address { device, prefix })?;
     if plan.quick_ack {
-        // In place of the route that came with the address.
+        // Replaces the route that the kernel added with the address.
         let network =
             u32::from(site.address) & u32::MAX.checked_shl(32 - u32::from(plan.prefix)).unwrap_or(0);
         rtnetlink.set_route(&Route {
@@ -304,7 +304,7 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
             protocol: libc::RTPROT_KERNEL,
         })?;
     }
-    // On the loopback, so that the kernel never chooses one of them as a source by itself.
+    // On the loopback device, so that the kernel never chooses one of these addresses as a source.
     for &address in &site.link_addresses {
         rtnetlink.add_address(Address { device: LOOPBACK, prefix: Prefix::host(address.into()) })?;
     }

@@ -222,7 +222,7 @@ impl CircuitObserver {
         }
     }
 
-    /// Records a packet that its site got at `now`, and was meant to get at `meant`.
+    /// Records a packet that its site received at `now`, and should have received at `meant`.
     pub(crate) fn handle(&mut self, now: Instant, meant: Instant, meta: &PacketMeta) {
         let sites = self.rack_of.len();
         let rack = |site: u16| self.rack_of.get(usize::from(site)).copied().flatten().map(usize::from);
@@ -241,7 +241,7 @@ impl CircuitObserver {
         let (week, into) = (entered_ps / period.as_ps(), Duration::from_ps(entered_ps % period.as_ps()));
         let slots = &mut self.pairs[pair];
         let found = slots.iter().rposition(|slot| slot.begin <= into);
-        // The last packets of a week's last day come in the next week.
+        // The last packets of a week's last day arrive in the next week.
         let Some((index, week)) =
             found.map(|index| (index, week)).or_else(|| slots.len().checked_sub(1).zip(week.checked_sub(1)))
         else {

@@ -6,8 +6,7 @@ use std::io::ErrorKind;
 use crate::build::{self, BuildPlan, SitePlan};
 use crate::{EmulationOptions, Isolation, error, sys};
 
-/// Looks at everything that an emulation stands on. Makes namespaces to see whether it can, and
-/// removes them.
+/// Checks everything that an emulation needs. Creates namespaces as a test, and removes them.
 pub fn doctor() -> Vec<Finding> {
     vec![
         tun(),

@@ -92,7 +92,7 @@ pub struct BuildFailure {
     pub isolation: Isolation,
     /// The step that failed.
     pub step: BuildStep,
-    /// In which site, if in one.
+    /// Site in which it happened, if in one.
     pub site: Option<SiteId>,
     /// The kernel's error.
     pub error: Error,

@@ -65,7 +65,7 @@ struct Delivery {
     clock: Clock,
     observer: Option<CircuitObserver>,
     circuit_mark: CircuitMark,
-    /// In emulated time.
+    /// Lateness of deliveries, in emulated time.
     lateness: Histogram,
     refused: u64,
     /// Bodies to use again.
@@ -79,7 +79,7 @@ const BATCH: usize = 32;
 /// Largest packet that a device can hand over.
 const PACKET_MAX: usize = 65_536;
 
-/// A site at the edge of the fabric: what arrives is written to its device.
+/// A site at the edge of the fabric: arriving packets are written to its device.
 struct SiteNode {
     tun: RawFd,
     delivery: Rc<RefCell<Delivery>>,
@@ -199,7 +199,7 @@ impl Forwarder {
         }
     }
 
-    /// Reads what `site` has sent into the fabric.
+    /// Reads the packets that `site` has sent into the fabric.
     fn take_in(&mut self, site: SiteId, buffer: &mut [u8]) {
         let tun = self.setup.tuns[site.index()].as_raw_fd();
         for _ in 0..BATCH {

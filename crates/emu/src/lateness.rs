@@ -12,7 +12,7 @@ use crate::Isolation;
 pub enum Scheduling {
     /// Ahead of all ordinary threads (SCHED_RR).
     RealTime,
-    /// With a larger share of the processor than ordinary threads (nice -20).
+    /// With a larger share of the processor than ordinary threads get (nice -20).
     Nice,
     /// Ordinary scheduling.
     Ordinary,

@@ -8,9 +8,9 @@
 //!
 //! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path
 //!   of least delay (in the topology at the start: a failed link is not routed around). With
-//!   switches, flows spread over all such paths (ECMP). A directed link has an address, too, `base
-//!   + 0x8000 + link`: an address of its far end, which its near end reaches over exactly that
-//!   link. Answers return over the opposite link of the cable. IPv4 only; IPv6 is switched off in
+//!   switches, flows spread over all such paths (ECMP). A directed link has an address, too,
+//!   `base + 0x8000 + link`: an address of its far end, which its near end reaches over exactly
+//!   that link. Answers return over the opposite link of the cable. IPv4 only; IPv6 is switched off in
 //!   the sites.
 //! - **Rates** count bytes of IP packets, headers included; there is no Ethernet framing.
 //!   Segmentation and checksum offloads are off, so packets are as on a wire, at most one MTU long.
@@ -228,7 +228,8 @@ impl EmulationOptions {
             ("ipv4/ip_forward", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
-            // Else a connection starts with what an earlier one learned, and trials are not alike.
+            // Otherwise a connection starts with values that an earlier one learned, and trials
+            // differ.
             ("ipv4/tcp_no_metrics_save", "1"),
         ];
         let mut settings: Vec<_> =
@@ -241,7 +242,7 @@ impl EmulationOptions {
             settings.push(("ipv4/tcp_rmem".into(), format!("4096 {} {max}", max.min(131_072)), true));
             settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
         }
-        // The caller's own come last, so that they hold.
+        // The caller's own settings are last, so that they take precedence.
         let stretched = dilation::settings(self.dilation);
         settings.extend(
             stretched.iter().chain(&self.settings).map(|(path, value)| (path.clone(), value.clone(), true)),
@@ -516,8 +517,8 @@ impl Emulation {
 
     /// Starts `command` in `site`. It is killed when the emulation is dropped or this process dies.
     ///
-    /// Errors: the program cannot be started. Its standard input and output are what `command`
-    /// says.
+    /// Errors: the program cannot be started. Its standard input and output are as `command` sets
+    /// them.
     /// Panics: if the site is not of this topology.
     pub fn spawn(&self, site: SiteId, mut command: Command) -> Result<Child, EmuError> {
         let parent = std::process::id() as libc::pid_t;
@@ -553,7 +554,7 @@ impl Emulation {
         self.handle.enter(site)
     }
 
-    /// Runs `work` in a separate thread inside `site`; sockets that it opens stay the site's, also
+    /// Runs `work` in a separate thread inside `site`; sockets that it opens stay in the site, also
     /// after it has returned them.
     ///
     /// Errors: without CAP_SYS_ADMIN of our own a thread cannot enter; start a program instead.
@@ -571,23 +572,23 @@ impl Emulation {
         self.handle.shared.sites[site.index()].namespace.path()
     }
 
-    /// As [`EmulationHandle::set_link`].
+    /// See [`EmulationHandle::set_link`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::set_link`].
     pub fn set_link(&self, link: LinkId, state: LinkState) -> Result<(), EmuError> {
         self.handle.set_link(link, state)
     }
 
-    /// As [`EmulationHandle::link_state`].
+    /// See [`EmulationHandle::link_state`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::link_state`].
     pub fn link_state(&self, link: LinkId) -> Result<LinkState, EmuError> {
         self.handle.link_state(link)
     }
 
-    /// As [`EmulationHandle::counters`].
+    /// See [`EmulationHandle::counters`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::counters`].
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.handle.counters()
     }
@@ -597,21 +598,21 @@ impl Emulation {
         self.handle.shared.clock.dilation
     }
 
-    /// As [`EmulationHandle::now`].
+    /// See [`EmulationHandle::now`].
     pub fn now(&self) -> Instant {
         self.handle.now()
     }
 
-    /// As [`EmulationHandle::take_circuits`].
+    /// See [`EmulationHandle::take_circuits`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::take_circuits`].
     pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
         self.handle.take_circuits()
     }
 
-    /// As [`EmulationHandle::report`].
+    /// See [`EmulationHandle::report`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::report`].
     pub fn report(&self) -> Result<Report, EmuError> {
         self.handle.report()
     }
@@ -628,7 +629,7 @@ impl Drop for Emulation {
         self.watchdog = None;
         let _ = self.handle.send(Request::Stop);
         if let Some(forwarder) = self.forwarder.take() {
-            // It holds the devices; its panic has been printed already.
+            // The thread holds the devices; if it panicked, the panic has been printed already.
             let _ = forwarder.join();
         }
     }
@@ -652,7 +653,7 @@ impl EmulationHandle {
         if link.index() < links { Ok(()) } else { Err(EmuError::UnknownLink { link, links }) }
     }
 
-    /// As [`Emulation::site_address`].
+    /// See [`Emulation::site_address`].
     ///
     /// Panics: if the site is not of this topology.
     pub fn site_address(&self, site: SiteId) -> IpAddr {
@@ -660,7 +661,7 @@ impl EmulationHandle {
         self.shared.routes.site_address(site).into()
     }
 
-    /// As [`Emulation::link_address`].
+    /// See [`Emulation::link_address`].
     ///
     /// Panics: if the link is not of this topology.
     pub fn link_address(&self, link: LinkId) -> IpAddr {
@@ -668,7 +669,7 @@ impl EmulationHandle {
         self.shared.routes.link_address(link).into()
     }
 
-    /// As [`Emulation::enter`].
+    /// See [`Emulation::enter`].
     ///
     /// Panics: if the site is not of this topology.
     pub fn enter(&self, site: SiteId) -> impl Fn() -> std::io::Result<()> + Send + Sync + 'static {
@@ -752,8 +753,8 @@ impl EmulationHandle {
     }
 }
 
-/// The way of least delay to each site: one of them where sites forward, all where switches do, by
-/// flow.
+/// The path of least delay to each site: a single path where sites forward, and all equal paths,
+/// chosen by flow, where switches do.
 fn least_delay(topology: &Topology, seed: Seed) -> Vec<Switching> {
     if topology.sites().iter().any(|site| site.is_switch) {
         // A link without delay would count less than none at all.

@@ -153,8 +153,8 @@ pub(crate) fn priority(dscp: u8) -> u8 {
     }
 }
 
-/// The ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot
-/// say so.
+/// ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot carry
+/// the mark.
 const CE: u8 = 3;
 
 /// Writes into an IPv4 header that the packet met congestion, and amends the header's checksum.
@@ -338,7 +338,7 @@ mod tests {
         let (to, meta) = routes.ingress(a, &packet(host(a), pinned, 0));
         assert_eq!((to, meta.dst), (port(LinkId(6)), b.0));
         assert_eq!(routes.ingress(b, &packet(pinned, host(a), 0)).0, port(LinkId(7)));
-        // From elsewhere the address is simply one of b's.
+        // For other sites the address is just one of b's addresses.
         assert_eq!(routes.ingress(c, &packet(host(c), pinned, 0)).0, switch(c, 8));
         assert_eq!(routes.ingress(b, &packet(pinned, host(c), 0)).0, switch(b, 8));
     }

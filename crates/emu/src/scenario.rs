@@ -49,7 +49,7 @@ const MARK_DSCP: u8 = 0b00_0111;
 pub struct ScenarioError(String);
 
 impl ScenarioError {
-    /// That `line`.
+    /// Creates an error with this line.
     pub fn new(line: impl Into<String>) -> Self {
         Self(line.into())
     }
@@ -108,9 +108,9 @@ pub trait Rehearsal {
         1
     }
     /// Starts the system's programs in their hosts, for a run with this seed. They are ready when
-    /// it returns.
+    /// the call returns.
     ///
-    /// Errors: the system's; programs that do not come up.
+    /// Errors: the system's; a program does not become ready.
     fn start(
         &self,
         emulation: &Emulation,
@@ -126,17 +126,17 @@ pub trait Running: Send {
     fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
         None
     }
-    /// Does what the system does beside those flows, from the beginning of the run until it is done
-    /// or `time` has passed.
+    /// Does the system's work beside those flows, from the beginning of the run until it is done or
+    /// `time` has passed.
     ///
-    /// Errors: programs that fail.
+    /// Errors: a program fails.
     fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;
     /// A reason to distrust the run, looked for while its programs still run.
     fn distrust(&self, _: &Emulation) -> Option<String> {
         None
     }
-    /// Fills `row` in, in which the flows `numbers` of [`Rehearsal::flows`] have been counted, by
-    /// what hosts have `seen` of them; returns what became of coflows.
+    /// Completes `row`, which already counts the flows `numbers` of [`Rehearsal::flows`], from the
+    /// hosts' observations `seen`; returns the results of coflows.
     fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow>;
 }
 
@@ -151,8 +151,8 @@ pub struct Options<'a> {
     pub lateness_p99_max: Option<Duration>,
     /// Real time for each second of emulated time. `None` for the scenario's, or none at all.
     pub dilation: Option<Dilation>,
-    /// The kernel's name of the hosts' congestion control, which may be one of BPF programs. `None`
-    /// for the scenario's.
+    /// The kernel's name of the hosts' congestion control, which may be a BPF program. `None` for
+    /// the scenario's control.
     pub congestion_control: Option<&'a str>,
     /// Set to end a run early, whose results are not to be used then.
     pub interrupted: &'a AtomicBool,
@@ -170,7 +170,7 @@ pub struct Emulated {
     pub dilated: Dilated,
     /// Packets that found a full queue.
     pub dropped_queue_full: u64,
-    /// Packets that were lost otherwise.
+    /// Packets that were lost for another reason.
     pub dropped_otherwise: u64,
     /// Packets that were marked (ECN).
     pub marked_packets: u64,
@@ -211,9 +211,9 @@ pub struct Dilated {
 /// The results of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// By workload.
+    /// Rows of the workloads.
     pub workloads: Vec<WorkloadRow>,
-    /// By coflow.
+    /// Rows of the coflows.
     pub coflows: Vec<CoflowRow>,
     /// Lateness of the emulation.
     pub report: Report,
@@ -238,9 +238,9 @@ pub fn check(
     Ok(())
 }
 
-/// The dilation that the scenario states, if it does.
+/// The dilation stated in the scenario, if any.
 ///
-/// Errors: one that no emulation can have.
+/// Errors: a dilation that no emulation can have.
 pub fn stated_dilation(plan: &Plan) -> Result<Option<Dilation>, ScenarioError> {
     let stated = plan.scenario().dilation.map(Dilation::try_from).transpose();
     stated.map_err(|error| ScenarioError::new(error.to_string()))
@@ -249,7 +249,7 @@ pub fn stated_dilation(plan: &Plan) -> Result<Option<Dilation>, ScenarioError> {
 /// Options of an emulation of the network of `plan`, hybrid switch and TCP settings included, for
 /// one trial.
 ///
-/// Errors: what no kernel here can be told, or no emulated port can do.
+/// Errors: a setting that no kernel here accepts, or no emulated port supports.
 pub fn emulation_options(
     plan: &Plan,
     trial: u64,
@@ -354,7 +354,7 @@ fn run_at(
 
 /// Settings of the sites' TCP and devices under a dilation.
 ///
-/// Errors: what no kernel here can be told, or no emulated port can do.
+/// Errors: a setting that no kernel here accepts, or no emulated port supports.
 fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, ScenarioError> {
     let Scenario { network, transport, workload, .. } = plan.scenario();
     let only = |is_set: bool, name: &str| match is_set {
@@ -438,10 +438,10 @@ fn control_name<'a>(plan: &Plan, options: &Options<'a>) -> Result<&'a str, Scena
     options.congestion_control.map_or_else(|| congestion_control(plan), Ok)
 }
 
-/// The kernel's name of the scenario's congestion control, which each socket is told: not every
-/// machine lets a site have any as its default.
+/// The kernel's name of the scenario's congestion control, which is set on every socket: not every
+/// machine lets a site have any control as its default.
 ///
-/// Errors: one that no kernel here has.
+/// Errors: a control that no kernel here has.
 pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
     linux_name(plan.scenario().transport.control, "transport.control")
 }
@@ -541,7 +541,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -563,8 +563,8 @@ impl Span {
     }
 }
 
-/// Waits for the hosts' reports and the systems' work; meanwhile changes the links as the scenario
-/// says. Returns the reports, and the figures of circuits after the warm-up.
+/// Waits for the hosts' reports and the systems' work, and meanwhile changes the links according to
+/// the scenario. Returns the reports, and the figures of circuits after the warm-up.
 fn watch<'a>(
     plan: &Plan,
     emulation: &Emulation,
@@ -609,8 +609,8 @@ fn watch<'a>(
                 .spawn(move || if wait_until(span.begin_ns) { running.work(emulation, time) } else { Ok(()) })
         };
         let working: Vec<_> = systems.map(work).collect();
-        // The hosts' programs themselves end in time; Ctrl-C reaches them as it does us, and their
-        // output then ends.
+        // The hosts' programs end by themselves in time; Ctrl-C reaches them as well as this
+        // process, and their output then ends.
         let listen = || {
             hosts.iter_mut().try_for_each(|host| host.expect("done"))?;
             let done = working.into_iter().map(|work| work.join().expect("it does not panic"));

@@ -19,19 +19,19 @@ use std::process::{Child, Command, Stdio};
 /// The network's description for programs in the sites.
 pub struct Surroundings {
     variables: Vec<(String, String)>,
-    /// By site: its name and its address.
+    /// Name and address of each site.
     sites: Vec<(String, String)>,
     /// Library that programs load before all others. `None` for none.
     preload: Option<PathBuf>,
-    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site
-    /// is its name.
+    /// A process in each site, which stands for its namespace: in a user namespace our own
+    /// descriptors cannot be opened from inside.
     holders: Vec<Child>,
 }
 
 impl Drop for Surroundings {
     fn drop(&mut self) {
         for holder in &mut self.holders {
-            // It may have ended already; nothing depends on it now.
+            // The process may have ended already; nothing depends on it now.
             let _ = holder.kill();
             let _ = holder.wait();
         }

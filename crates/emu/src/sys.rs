@@ -222,7 +222,7 @@ pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Waits until one of `fds` is ready or the time is over; `None` waits without end.
+/// Waits until one of `fds` is ready or the time is over; `None` waits without a limit.
 pub(crate) fn wait(fds: &mut [libc::pollfd], timeout: Option<std::time::Duration>) {
     let time = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -286,7 +286,7 @@ pub(crate) fn clock_resolution_ns() -> Option<u64> {
     (result == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
-/// Adds `hook` to what a command's child does before it becomes the program.
+/// Adds `hook` to the steps of a command's child before it becomes the program.
 pub(crate) fn before_exec(
     command: &mut std::process::Command,
     hook: impl FnMut() -> Result<()> + Send + Sync + 'static,

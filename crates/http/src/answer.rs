@@ -23,7 +23,7 @@ pub const BODY_BYTES_MAX: usize = 4 << 20;
 /// ranges of a file that a site remembers.
 const PARSED_BYTES_MAX: usize = 32 << 20;
 
-/// Characters of a refusal's reason; what is longer is cut.
+/// Maximum characters of a refusal's reason; longer reasons are cut.
 const REASON_CHARS_MAX: usize = 500;
 
 /// Reason for refusing a request.
@@ -76,7 +76,7 @@ pub(crate) struct Refused(pub(crate) String);
 /// The answer of a route.
 pub type Reply<T> = Result<Json<T>, Refusal>;
 
-/// Routes with what all services have: limits, and refusals of one shape.
+/// Adds to routes the parts that all services share: limits, and refusals of one form.
 pub fn complete<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
         .fallback(|| async {
@@ -121,9 +121,9 @@ pub fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>)
     serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
 }
 
-/// About the most memory that the values of a JSON text take while they are read: where a field
-/// tells which of several types a value has, serde holds all of it as 32 bytes a value, in lists
-/// that double, and an object as at least four pairs.
+/// Approximate maximum memory of the values of a JSON text while they are parsed: if a field
+/// determines which of several types a value has, serde holds the whole value as 32 bytes for each
+/// element, in lists that double, and an object as at least four pairs.
 fn parsed_bytes(json: &[u8]) -> usize {
     let bytes = |byte: &u8| match byte {
         b',' => 64,
@@ -133,9 +133,9 @@ fn parsed_bytes(json: &[u8]) -> usize {
     json.iter().map(bytes).sum()
 }
 
-/// That `peer` may speak for the site, or host (`what`), of this name.
+/// Checks that `peer` may speak for the site or host (`what`) of this name.
 ///
-/// Errors: a refusal of any other.
+/// Errors: a refusal of any other peer.
 pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Refusal> {
     if peer.role == Role::Site && peer.name == name {
         return Ok(());
@@ -144,9 +144,9 @@ pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Ref
     Err(Refusal(StatusCode::FORBIDDEN, reason))
 }
 
-/// That `peer` is an operator, who alone may do this (`what`).
+/// Checks that `peer` is an operator; `what` may only be done by operators.
 ///
-/// Errors: a refusal of any other.
+/// Errors: a refusal of any other peer.
 pub fn is_operator(peer: &PeerIdentity, what: &str) -> Result<(), Refusal> {
     if peer.role == Role::Operator {
         return Ok(());
@@ -171,7 +171,8 @@ mod tests {
         };
     }
 
-    /// #18: a body's bytes were bounded, and what became of them in memory was not: a controller took 128 MiB at times.
+    /// #18: a body's bytes were bounded, but not the memory of its parsed values: a controller took
+    /// 128 MiB at times.
     #[test]
     fn many_small_values_are_refused_before_they_take_memory() {
         #[derive(serde::Deserialize)]

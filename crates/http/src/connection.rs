@@ -266,8 +266,8 @@ impl Connection {
         let kept = self.kept().await;
         let fresh = if kept.is_none() { Some(self.open().await?) } else { None };
         let exchange = async {
-            // A kept connection may have been closed meanwhile; what was not sent may go over a new
-            // one.
+            // A kept connection may have been closed meanwhile; a request that was not sent may use
+            // a new connection.
             if let Some(mut sender) = kept {
                 let request = self.request(method.clone(), path, body.clone())?;
                 match sender.try_send_request(request).await {
@@ -324,7 +324,7 @@ impl Connection {
         idle.pop_front()
     }
 
-    /// Opens a further connection in the background, for a request that will come while another is
+    /// Opens another connection in the background, for a request that will be made while another is
     /// in flight.
     pub fn warm(&self) {
         let connection = self.clone();
@@ -344,9 +344,9 @@ impl Connection {
         idle.drain(..surplus);
     }
 
-    /// The body of an answer.
+    /// Returns the body of an answer.
     ///
-    /// Errors: one that breaks off, is too long, or is a refusal.
+    /// Errors: the answer breaks off, is too long, or is a refusal.
     pub async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
         let status = response.status();
         let body = Limited::new(response.into_body(), REPLY_BYTES_MAX)
@@ -397,14 +397,14 @@ impl Connection {
         serde_json::from_slice(bytes).map_err(|error| self.garbled(&error))
     }
 
-    /// That a reply cannot be read.
+    /// Returns the error of an unreadable reply.
     pub fn garbled(&self, error: &serde_json::Error) -> ClientError {
         ClientError::Garbled(format!("{}: reply: {error}", self.who()))
     }
 
-    /// A request's body.
+    /// Returns a request's body.
     ///
-    /// Errors: a value that JSON cannot say.
+    /// Errors: a value that JSON cannot express.
     pub fn write(&self, value: &impl Serialize) -> Result<Bytes, ClientError> {
         serde_json::to_vec(value).map(Bytes::from).map_err(|e| ClientError::Settings(e.to_string()))
     }

@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The most requests of one input.
 const REQUESTS_MAX: usize = 64;
-/// The most of a reply that is read: event streams go on.
+/// Maximum number of frames of a reply that are read, because event streams do not end.
 const FRAMES_MAX: usize = 64;
 
 /// Its clock is paused: a request that waits is given up.
@@ -86,7 +86,7 @@ fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
         return bytes;
     }
     for _ in 0..=random.below(8) {
-        // Most of the file is free: what is in use lies in its first pages.
+        // Most of the file is free; the used part lies in its first pages.
         let within = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(64 << 10) };
         bytes[random.below(within as u64) as usize] = random.next_u64() as u8;
     }

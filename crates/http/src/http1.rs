@@ -19,7 +19,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, copy, sink};
 use tokio::time::{Sleep, sleep, timeout};
 
-/// After the last answer, how long a peer may go on sending, and how much.
+/// Time for which a peer may continue to send after the last answer, and the bytes that it may
+/// send.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: u64 = 4 * BODY_BYTES_MAX as u64;
 
@@ -108,7 +109,7 @@ impl<T> Timed<T> {
         self.stream
     }
 
-    /// The result of a write, or an error if it has waited for too long.
+    /// Returns the result of a write, or an error if it has waited for too long.
     fn in_time<V>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<V>>) -> Poll<io::Result<V>> {
         if written.is_ready() {
             self.ends = None;

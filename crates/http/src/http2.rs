@@ -34,8 +34,8 @@ pub(crate) const STREAMS_MAX: u32 = 64;
 /// Streams that a client may cancel within a second: viewers of a cache that leave a channel
 /// together. An attack by cancelled streams (CVE-2023-44487) has thousands.
 pub(crate) const CANCELLED_PER_S_MAX: u32 = 100;
-/// Bytes of an answer that are handed over at once: what stays in memory of an answer whose end the
-/// client does not take.
+/// Maximum bytes of an answer that are handed over at once; this much stays in memory if the client
+/// does not read the rest.
 const PIECE_BYTES_MAX: usize = 16 << 10;
 /// Bytes of an answer that wait for the connection.
 const SEND_BYTES_MAX: usize = 64 << 10;
@@ -66,7 +66,7 @@ impl StreamPlaces {
 /// One request and its answer.
 #[derive(Default)]
 struct Stream {
-    /// Rung when the stream goes for a newer one.
+    /// Notified when the stream is dropped for a newer one.
     dropped: Notify,
     /// Calls of the body for its next bytes, and one for its end.
     polls: AtomicUsize,
@@ -76,7 +76,7 @@ struct Stream {
 
 /// The answer is not there, or waits for its next bytes.
 const WAITS: u32 = 0;
-/// The client has to take what the body gave.
+/// The client has to read the bytes that the body gave.
 const BLOCKED: u32 = 1;
 /// The answer is whole.
 const DONE: u32 = 2;
@@ -264,7 +264,8 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        // After its begin the end is told by `poll_frame` alone, which marks the stream as done.
+        // After the first frame only `poll_frame` reports the end, because it marks the stream as
+        // done.
         let is_over = self.rest.is_empty() && self.body.is_end_stream();
         let is_begin = self.stream.as_ref().is_none_or(|stream| stream.polls.load(Relaxed) == 0);
         if is_over && is_begin {

@@ -15,7 +15,7 @@ pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Re
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics()).into_response())
 }
 
-/// Metrics of one service, as they are said.
+/// Metrics of one service, in their text format.
 #[derive(Debug, Default)]
 pub struct Metrics(String);
 
@@ -39,7 +39,7 @@ impl Metrics {
         [(String::new(), value)]
     }
 
-    /// All of them, as they are answered.
+    /// Returns all metrics as text, in the format of the answer.
     pub fn text(self) -> String {
         self.0
     }

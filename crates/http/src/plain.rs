@@ -172,8 +172,8 @@ impl PlainServer {
         .await
     }
 
-    /// Serves what `answer` makes of each request, without a router's cost. The caller bounds the
-    /// bodies of requests, or reads none. Never returns; drop it to stop.
+    /// Serves the answers of `answer`, without a router's cost. The caller limits the bodies of
+    /// requests, or reads none. Never returns; drop it to stop.
     pub async fn run_answers<A, F, B>(self, answer: A) -> Infallible
     where
         A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
@@ -210,7 +210,7 @@ impl PlainServer {
     pub async fn run_on_thread(self, name: &str, router: Router) -> io::Result<()> {
         let Self { listener, limits, certificate } = self;
         let listener = listener.into_std()?;
-        // Dropped with this future, and then the thread ends.
+        // This sender is dropped with the future, and then the thread ends.
         let (_runs, mut ends) = oneshot::channel::<()>();
         let (say, ended) = oneshot::channel();
         let serves = move || {

@@ -68,7 +68,7 @@ impl ServeConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address, as the error says, cannot be listened on.
+    /// The system refuses to listen on the address.
     Bind(std::io::Error),
     /// The keys belong to another party than the system's controller.
     WrongHolder {
@@ -144,7 +144,7 @@ pub const SMALL_BODY_BYTES: usize = 64 << 10;
 const READ_BUFFER_BYTES: usize = 32 << 10;
 /// Characters of a request's path in the log.
 const PATH_SHOWN_MAX: usize = 100;
-/// And of its method: HTTP allows any word.
+/// Characters of a request's method in the log: HTTP allows any word.
 const METHOD_SHOWN_MAX: usize = 16;
 
 impl<S: Service> Server<S> {
@@ -259,7 +259,7 @@ async fn note_refusal(
 ) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
-    // To register again is what every site and host is asked to do after a restart.
+    // Every site and host registers again after a restart, as it should.
     let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
     if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
         let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));

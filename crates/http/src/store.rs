@@ -49,14 +49,14 @@ impl std::fmt::Display for StoreError {
 }
 impl std::error::Error for StoreError {}
 
-/// That the store at `path` cannot be used.
+/// Returns the error that the store at `path` cannot be used.
 pub fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Unusable { path: path.to_owned(), reason: error.to_string() }
 }
 
-/// Returns the result of `work`, or a damage error for the store at `path` if it panics: redb does
-/// on some files that another program has modified. Nothing is printed then, whatever panic hook is
-/// set.
+/// Returns the result of `work`, or a damage error for the store at `path` if it panics: redb
+/// panics on some files that another program has modified. The panic prints no message,
+/// independently of the panic hook.
 ///
 /// Errors: errors of `work`; a panic.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -73,13 +73,13 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Resu
         }));
     });
     let was = IS_GUARDED.replace(true);
-    // The caller that gets the error stops using the state that `work` used.
+    // A caller that gets the error stops using the state that `work` used.
     let result = catch_unwind(AssertUnwindSafe(work));
     IS_GUARDED.set(was);
     result.unwrap_or_else(|_| Err(damaged(path, "it contradicts itself")))
 }
 
-/// That a file has been damaged, and what to do.
+/// Returns the error that a file is damaged, with the remedy.
 fn damaged(path: &Path, what: &str) -> StoreError {
     let reason = format!("damaged: {what}: move it away to start anew, or bring back a copy");
     StoreError::Unusable { path: path.to_owned(), reason }
@@ -111,14 +111,14 @@ pub type Failure = Box<dyn std::error::Error>;
 
 /// An open store, which survives a full disk.
 ///
-/// Once its file could not be read or written, redb refuses everything until the file is opened
-/// again. So the next call opens it again: the same file, whatever has its name by then.
+/// After a failed read or write, redb refuses all operations until the file is opened again. So the
+/// next call opens the same file again, even if another file has its name by then.
 pub struct StoreFile {
     path: PathBuf,
     format: &'static [u8],
-    /// None in memory.
+    /// The open file; `None` for a store in memory.
     file: Option<File>,
-    /// None after an error.
+    /// The open database; `None` after an error.
     database: Mutex<Option<Database>>,
 }
 

@@ -105,12 +105,12 @@ struct Shared {
 }
 
 struct Tables {
-    /// By [`Stage`]. With each connection the bell that tells its task to drop it.
+    /// One table for each [`Stage`]. The value of a connection wakes its task to drop it.
     stages: [HalfOpenTable<Arc<Notify>>; 2],
     /// Half-open connections with a descriptor: the tables' connections, and dropped ones that have
     /// not closed yet.
     open: usize,
-    /// Dropped since that was last told.
+    /// Number of connections dropped since the last log line about drops.
     untold: u64,
     told_at: Option<Instant>,
 }
@@ -163,7 +163,7 @@ impl Admission {
         Self { shared: Arc::new(Shared { limits, tables, gone: Notify::new() }) }
     }
 
-    /// Returns the next connection, whatever errors earlier ones cause.
+    /// Returns the next connection; errors of earlier connections do not end the wait.
     ///
     /// If connections arrive faster than dropped ones close, it waits for the latter: together they
     /// never have more descriptors than [`AdmissionLimits::descriptors`] and one for each
@@ -193,7 +193,7 @@ impl Admission {
         loop {
             let gone = self.shared.gone.notified();
             tokio::pin!(gone);
-            // Before it looks, so that none goes unseen.
+            // Registers before it looks, so that no notification is missed.
             gone.as_mut().enable();
             if self.shared.lock().open as u64 <= self.shared.limits.descriptors() {
                 return;
@@ -285,7 +285,7 @@ impl Arrival {
         self,
         tls: Arc<ServerConfig>,
     ) -> io::Result<(TlsStream<TcpStream>, PeerIdentity, HalfOpen)> {
-        // In this order, as what is declared last is dropped first.
+        // The order matters: the value declared last is dropped first.
         let mut half_open = self.half_open;
         let mut tcp = self.tcp;
         let accepted = half_open.within(client_hello(&mut tcp)).await?;
@@ -321,7 +321,7 @@ async fn client_hello(tcp: &mut TcpStream) -> io::Result<Accepted> {
             Err((error, mut alert)) => {
                 let mut bytes = Vec::new();
                 alert.write_all(&mut bytes)?;
-                // The peer may be gone; what is wrong is said below.
+                // The peer may have gone; the error returned below says what was wrong.
                 let _ = tcp.write_all(&bytes).await;
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
@@ -380,8 +380,8 @@ impl HalfOpen {
         }
     }
 
-    /// Moves to the table of those whose first message or request is whole; one that is there
-    /// becomes its youngest.
+    /// Moves the connection to the table of connections whose first message or request is whole; in
+    /// that table it becomes the youngest.
     pub fn speaks(&mut self) {
         let mut tables = self.shared.lock();
         tables.stages[self.stage as usize].leave(self.number);

@@ -54,7 +54,7 @@ pub fn is_firm(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// #48: whatever TLS fails with, the words are ours.
+    /// #48: every TLS failure is reported in our own words.
     #[test]
     fn tls_errors_quote_no_library() {
         use rustls::{

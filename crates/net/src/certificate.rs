@@ -68,7 +68,7 @@ impl Facts {
         if tag == VERSION {
             fields.expect(INTEGER)?;
         }
-        // The signature's algorithm and the issuer come between.
+        // The signature's algorithm and the issuer lie in between.
         fields.expect(SEQUENCE)?;
         fields.expect(SEQUENCE)?;
         let mut validity = Elements(fields.expect(SEQUENCE)?);
@@ -93,7 +93,7 @@ fn addresses_in(extension: &[u8]) -> Option<Vec<IpAddr>> {
         return None;
     }
     let content = loop {
-        // A flag for a critical extension may come in between.
+        // A flag for a critical extension may lie in between.
         if let (OCTETS, content) = parts.next()? {
             break content;
         }
@@ -154,7 +154,7 @@ pub(crate) fn written(at: OffsetDateTime) -> String {
     )
 }
 
-/// The inverse of [`written`]; `None` for what it never writes.
+/// Inverse of [`written`]; `None` for texts that it never writes.
 pub(crate) fn read(text: &str) -> Option<OffsetDateTime> {
     // The digits without separators.
     let bare: String = text.chars().filter(|c| !matches!(c, '-' | ':' | 'T')).collect();

@@ -35,7 +35,7 @@ const TOGETHER_BYTES_MAX: usize = 65_535 - 48;
 const SEGMENTS_MAX: usize = 64;
 /// Messages that one call receives.
 const MESSAGES_MAX: usize = quinn_udp::BATCH_SIZE;
-/// Room for a message: what the kernel joins never exceeds an IP packet.
+/// Buffer size of a message: datagrams that the kernel joins never exceed an IP packet.
 const MESSAGE_BYTES: usize = 65_536;
 
 /// Number of readings of the kernel's socket table before a missing socket is given up.
@@ -109,11 +109,11 @@ impl Default for DatagramOptions {
 pub struct Buffers {
     /// Buffer for received datagrams.
     pub receive: ByteCount,
-    /// For datagrams that go.
+    /// Buffer for sent datagrams.
     pub send: ByteCount,
 }
 
-/// The congestion that a datagram's IP header tells (RFC 3168).
+/// The congestion mark in a datagram's IP header (RFC 3168).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Ecn {
     /// The transport takes marks: ECT(0).
@@ -162,19 +162,19 @@ impl<'a> Segments<'a> {
         Self { to, bytes, segment_bytes, ecn: None, source: None }
     }
 
-    /// All of `bytes` as one datagram; no bytes are none.
+    /// Creates one datagram of all `bytes`; without bytes there is no datagram.
     pub const fn one(to: SocketAddr, bytes: &'a [u8]) -> Self {
         let segment_bytes = if bytes.is_empty() { 1 } else { bytes.len() };
         Self { to, bytes, segment_bytes, ecn: None, source: None }
     }
 
-    /// Sets the ECN field of their IP headers.
+    /// Sets the ECN field of the datagrams' IP headers.
     #[must_use]
     pub const fn with_ecn(self, ecn: Option<Ecn>) -> Self {
         Self { ecn, ..self }
     }
 
-    /// Sets their source address: answers leave from the address that was asked
+    /// Sets the source address of the datagrams: a response leaves from the address of the request
     /// ([`Datagram::local`]), also on a machine with several addresses.
     #[must_use]
     pub const fn with_source(self, source: Option<IpAddr>) -> Self {
@@ -287,10 +287,10 @@ impl std::error::Error for SendError {
     }
 }
 
-/// A UDP socket that only sends, under no runtime: one that waits for nothing is woken by nothing.
+/// A UDP socket that only sends, without a runtime, so that no task is ever woken for it.
 ///
-/// Each datagram that has left would wake a runtime otherwise, as there is room again: for many
-/// sockets that each send a little, that is as much work as the sending.
+/// With a runtime, every sent datagram would wake it because there is room again: for many sockets
+/// that send a little each, that is as much work as the sending.
 #[derive(Debug)]
 pub struct SendSocket {
     socket: std::net::UdpSocket,
@@ -312,9 +312,9 @@ impl SendSocket {
         Ok(Self { socket, state, state_offload, offload })
     }
 
-    /// As [`DatagramSocket::try_send`].
+    /// Does the same as [`DatagramSocket::try_send`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`DatagramSocket::try_send`].
     pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
         self.offload.send(segments, |transmit| {
             let state = if transmit.segment_size.is_some() { &self.state_offload } else { &self.state };
@@ -327,7 +327,7 @@ impl SendSocket {
 fn open(at: SocketAddr, options: &DatagramOptions) -> io::Result<(std::net::UdpSocket, Buffers)> {
     use rustix::net::sockopt;
     let socket = std::net::UdpSocket::bind(at)?;
-    // The kernel doubles what it is asked for, and counts in 32 bits.
+    // The kernel doubles the requested size, and counts in 32 bits.
     let asked = |size: ByteCount| usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(1 << 30);
     let (receive, send) = (asked(options.receive_buffer), asked(options.send_buffer));
     if sockopt::set_socket_recv_buffer_size_force(&socket, receive).is_err() {
@@ -395,8 +395,8 @@ struct Offload(AtomicBool);
 pub struct DatagramSocket {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// For offloaded sends, apart: one that the kernel refuses for its offload makes quinn-udp
-    /// leave ECN out from then on.
+    /// Separate state for offloaded sends: after the kernel refuses an offloaded send, quinn-udp no
+    /// longer sets ECN with that state.
     state_offload: UdpSocketState,
     offload: Offload,
     buffers: Buffers,
@@ -494,9 +494,9 @@ impl DatagramSocket {
 
     /// Sends all of `segments`, waiting for room where it must.
     ///
-    /// If it is dropped while it waits, those before have been sent.
+    /// If the call is dropped while it waits, the datagrams before have been sent.
     ///
-    /// Errors: the first one that cannot be sent; those before have been.
+    /// Errors: a datagram cannot be sent; the datagrams before it have been sent.
     pub async fn send(&self, segments: &Segments<'_>) -> Result<(), SendError> {
         let mut rest = *segments;
         while rest.count() > 0 {
@@ -530,8 +530,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Waits until datagrams come, and fills `batch` with them: at least one. Nothing is lost if it
-    /// is dropped.
+    /// Waits until datagrams arrive, and fills `batch` with at least one. A dropped call loses no
+    /// datagram.
     ///
     /// Errors: the system's.
     pub async fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
@@ -679,7 +679,7 @@ fn datagrams_in(meta: &RecvMeta) -> usize {
     meta.len.div_ceil(meta.stride.max(1)).max(1)
 }
 
-/// Room for what one call receives.
+/// Buffers for the datagrams of one receiving call.
 pub struct Batch {
     bytes: Vec<u8>,
     slots: usize,
@@ -688,7 +688,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Room for 32 messages, 2 MiB; pages that nothing has come into yet take no memory.
+    /// Buffers for 32 messages, 2 MiB; untouched pages take no memory.
     pub fn new() -> Self {
         Self::with_messages(MESSAGES_MAX)
     }

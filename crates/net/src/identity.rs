@@ -37,7 +37,7 @@ struct Shared {
 /// TLS configuration in force until the certificate files change.
 struct Current {
     connector: TlsConnector,
-    /// For [`Role::Site`] by any name.
+    /// Connector that accepts a [`Role::Site`] of any name.
     connector_to_sites: TlsConnector,
     acceptor: TlsAcceptor,
     trust: Arc<Trust>,
@@ -65,7 +65,7 @@ fn look(files: &CredentialFiles) -> Seen {
 }
 
 impl Identity {
-    /// For a process with these credentials, which stay as they are.
+    /// Creates an identity from these credentials, which never change.
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn new(credentials: &Credentials) -> Result<Self, rustls::Error> {
@@ -76,7 +76,7 @@ impl Identity {
     ///
     /// Errors: as [`Credentials::load`].
     pub fn load(files: &CredentialFiles) -> Result<Self, TlsError> {
-        // Looked at before they are read: what changes in between is seen as a change.
+        // Looked at before the files are read, so that a change in between is noticed.
         let seen = look(files);
         let credentials = Credentials::load(files)?;
         let unusable =
@@ -176,7 +176,7 @@ impl Identity {
         Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names no holder"))?))
     }
 
-    /// Accepts a secure connection and says who called.
+    /// Accepts a secure connection and returns the peer's identity.
     ///
     /// Errors: the peer shows no certificate of our authority, or one of another system
     /// (`InvalidData`); the connection's own.
@@ -212,7 +212,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Waits until the peer is trusted no more, and says why. May be dropped and asked again.
+    /// Waits until the peer is no longer trusted, and returns the reason. May be dropped and called
+    /// again.
     pub async fn withdrawn(&mut self) -> String {
         loop {
             let trust = Arc::clone(&self.current.borrow_and_update().trust);

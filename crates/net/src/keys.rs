@@ -83,7 +83,7 @@ pub enum KeysError {
         /// The number.
         days: u32,
     },
-    /// Something is there already; nothing is overwritten.
+    /// A file with this name exists; no file is overwritten.
     Exists {
         /// The file.
         path: PathBuf,
@@ -116,7 +116,7 @@ pub enum KeysError {
         /// The folder.
         path: PathBuf,
     },
-    /// A folder without what should be in it.
+    /// A folder or file that cannot be read.
     Unreadable {
         /// The folder or file.
         path: PathBuf,
@@ -245,7 +245,7 @@ pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysErr
     checked(folder, &certificate, files)
 }
 
-/// Makes sure that `files` are what the authority in `folder` vouches for.
+/// Checks that the authority in `folder` vouches for all `files`.
 fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeySet, KeysError> {
     let certificate_path = folder.join("ca.pem");
     for file in &files {
@@ -352,8 +352,7 @@ fn revoke_at(
     replace(&path, text.as_bytes(), 0o644)
 }
 
-/// The list of revoked certificates in `path`, as text and as it is understood; empty if there is
-/// none.
+/// The list of revoked certificates in `path`, as text and parsed; empty if there is no file.
 fn read_list(path: &Path) -> Result<(String, Revoked), KeysError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -376,7 +375,7 @@ fn read_authority(folder: &Path, system: System) -> Result<String, KeysError> {
     Ok(certificate)
 }
 
-/// Leaves of any system by any authority: what nobody makes, for tests.
+/// Makes certificates of any system by any authority, for tests; no tool makes these.
 #[cfg(test)]
 pub(crate) fn more_of(authority: &KeyFile, request: &SetRequest) -> Vec<KeyFile> {
     let key = KeyPair::from_pem(&authority.key_pem).expect("a good key");
@@ -434,7 +433,7 @@ pub fn holder_of(pem: &[u8]) -> Option<String> {
 fn authority(system: System, key: &KeyPair) -> CertificateParams {
     let mut ca = CertificateParams::default();
     ca.distinguished_name = rcgen::DistinguishedName::new();
-    // The key's own bytes tell two authorities apart in messages.
+    // Bytes of the key distinguish two authorities in messages.
     let mark: String = key.public_key_raw().iter().rev().take(4).map(|b| format!("{b:02x}")).collect();
     ca.distinguished_name.push(DnType::CommonName, authority_mark(system) + &mark);
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -517,7 +516,8 @@ impl Maker {
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         leaf.use_authority_key_identifier_extension = true;
-        // Later than what is refused, by the whole second that a certificate knows.
+        // Later than the revoked certificates by a whole second, the resolution of a certificate's
+        // times.
         let refused_until = self.revoked.of(&holder).flatten();
         let made = refused_until.map_or(self.now, |until| self.now.max(until + Duration::SECOND));
         leaf.not_before = made - BACKDATED;
@@ -571,8 +571,8 @@ fn in_folder(folder: &Path, file: &KeyFile, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Makes a folder for its owner only, and those above it; one that is there must not be for
-/// everybody to write.
+/// Creates a folder for its owner only, and its parents; an existing folder must not be writable
+/// for everybody.
 fn make_folder(path: &Path) -> Result<(), KeysError> {
     let unwritable = |error| KeysError::Unwritable { path: path.to_owned(), error };
     let mut builder = std::fs::DirBuilder::new();
@@ -609,7 +609,7 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
     let mut new = path.to_owned().into_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
-    // Left by somebody who was interrupted.
+    // A file left by an interrupted call.
     let _ = std::fs::remove_file(&new);
     create(&new, bytes, mode)?;
     std::fs::rename(&new, path).map_err(|error| KeysError::Unwritable { path: path.to_owned(), error })

@@ -14,7 +14,7 @@ use tokio::net::UnixListener;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Something is there that is no socket; it stays.
+    /// A file exists at the path that is no socket; it stays.
     #[error("{}: exists, and is no socket: choose another path", .0.display())]
     NoSocket(PathBuf),
     /// Another program answers there.
@@ -28,7 +28,7 @@ pub enum ListenError {
         /// Result of the connection attempt.
         error: io::Error,
     },
-    /// There can be no socket.
+    /// The socket cannot be created.
     #[error("{}: {step}: {error}", path.display())]
     Unusable {
         /// Path of the socket.
@@ -67,7 +67,7 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
     };
     let bind = || UnixListener::bind(path);
     let listener = match bind() {
-        // Left by a daemon that was killed, if nobody answers.
+        // If nobody answers, a killed daemon left the socket.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if !symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
                 return Err(ListenError::NoSocket(path.to_owned()));

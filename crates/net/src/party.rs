@@ -72,7 +72,7 @@ impl System {
         Self(spec)
     }
 
-    /// All systems of the program, by their words.
+    /// All systems of the program, in the order of their words.
     pub fn all() -> impl Iterator<Item = Self> {
         let mut all: Vec<Self> = SYSTEMS.iter().map(Self).collect();
         all.sort_unstable();
@@ -139,7 +139,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Site, Self::Controller, Self::Operator];
 
     /// The role's word in a certificate.
@@ -204,7 +204,7 @@ pub fn escaped(name: &str) -> String {
     out
 }
 
-/// The inverse of [`escaped`]; `None` for what it never writes.
+/// Inverse of [`escaped`]; `None` for texts that it never writes.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -220,8 +220,8 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
     (escaped(&name) == text).then_some(name)
 }
 
-/// The DNS name that stands for `name` in a system's `role`. DNS knows no upper case, so everything
-/// but `a-z`, `0-9` and inner hyphens becomes `_xx`.
+/// The DNS name of the party `name` with a system's `role`. DNS knows no upper case, so all
+/// characters except `a-z`, `0-9` and inner hyphens become `_xx`.
 ///
 /// Errors: a name that is empty or too long for a DNS label (63 bytes after escaping).
 pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadName> {
@@ -247,7 +247,7 @@ pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadNam
     Ok(format!("{label}.{}.{system}.anabranch", role.word()))
 }
 
-/// The inverse of [`dns_name`]; `None` for what it never writes.
+/// Inverse of [`dns_name`]; `None` for texts that it never writes.
 pub(crate) fn of_dns_name(text: &str) -> Option<PeerIdentity> {
     let mut labels = text.split('.');
     let (label, role, system) = (labels.next()?, labels.next()?, labels.next()?);
@@ -274,7 +274,7 @@ pub(crate) fn uri(system: System, role: Role, name: &str) -> String {
     format!("anabranch:{system}:{}:{}", role.word(), escaped(name))
 }
 
-/// The inverse of [`uri`]; `None` for what it never writes.
+/// Inverse of [`uri`]; `None` for texts that it never writes.
 pub(crate) fn of_uri(text: &str) -> Option<PeerIdentity> {
     let mut parts = text.strip_prefix("anabranch:")?.splitn(3, ':');
     let (system, role) = (parts.next()?, parts.next()?);

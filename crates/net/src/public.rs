@@ -233,7 +233,7 @@ fn read_config(
     let key = PrivateKeyDer::from_pem_slice(&read(&files.key, OTHERS_MODE)?)
         .map_err(|_| PublicTlsError::NotPem { path: files.key.clone(), what: "private key" })?;
     let unusable = |path: &Path, reason: String| PublicTlsError::Unusable { path: path.to_owned(), reason };
-    // rustls looks into the certificate first: what it lets through can be taken apart.
+    // rustls checks the certificate first, so it can be parsed here.
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .and_then(|config| config.with_no_client_auth().with_single_cert(chain.clone(), key))

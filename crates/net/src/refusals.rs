@@ -20,7 +20,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Lines that are remembered for this: as many as may be written in this time.
 const KEPT_MAX: usize = LINES_MAX * 60;
 const _: () = assert!(AGAIN_AFTER.as_secs() == 60);
-/// Characters of a line; what is longer is cut.
+/// Maximum characters of a line; longer lines are cut.
 const LINE_CHARS_MAX: usize = 800;
 
 /// Writes refusals to the log.
@@ -127,7 +127,7 @@ mod tests {
         assert!((0..180).all(|second| of_a_second(second) <= LINES_MAX));
     }
 
-    /// #17: whoever was refused often enough hid all others that were.
+    /// #17: a peer that was refused often enough hid the refusals of all other peers.
     #[test]
     fn strangers_and_one_peer_leave_lines_to_the_others() {
         let (mut said, now) = (Said::default(), Instant::now());

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 /// Maximum number of concurrent lookups, each on a separate thread.
 pub const LOOKUPS_MAX: usize = 64;
-/// And of one owner's names.
+/// Maximum number of concurrent lookups of one owner's names.
 pub const OWNER_LOOKUPS_MAX: usize = 2;
 /// Lifetime of a cached address.
 const KEEP: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// By owner and address.
+    /// Running lookups by owner and address.
     running: BTreeMap<(String, String), watch::Receiver<Option<Answer>>>,
     known: BTreeMap<String, (Instant, SocketAddr)>,
 }
@@ -72,8 +72,8 @@ impl Resolver {
         Self { shared: Arc::new(Shared { lookup, table: Mutex::default() }) }
     }
 
-    /// The first address of `host:port`, which `owner` chose. It may be dropped at any time; what
-    /// runs goes on and is counted until it ends.
+    /// Returns the first address of `host:port`, which `owner` chose. May be dropped at any time; a
+    /// running lookup continues and is counted until it ends.
     ///
     /// Errors: too many of the owner's names, or of all, are being looked up (`WouldBlock`: try
     /// again); the system's. Must be called inside the runtime.
@@ -89,7 +89,7 @@ impl Resolver {
         answer.expect("it was waited for").map_err(|(kind, text)| io::Error::new(kind, text))
     }
 
-    /// The address, or where it will be told.
+    /// Returns the address if it is known, or else a receiver of the running lookup's result.
     fn known_or_running(
         &self,
         owner: &str,

@@ -18,8 +18,8 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Holders whose certificates are refused, and which of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// By what [`party::uri`] writes: the last moment at which a refused one was made, `None` for
-    /// all.
+    /// Latest time of issue of the refused certificates, by the holder's [`party::uri`]; `None` for
+    /// all certificates of the holder.
     until: BTreeMap<String, Option<OffsetDateTime>>,
 }
 

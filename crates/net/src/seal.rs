@@ -69,8 +69,8 @@ impl ChannelId {
         Ok(Self(u64::from_be_bytes(bytes)))
     }
 
-    /// The channel that a datagram says it belongs to; `None` for one too short to be sealed. Only
-    /// who can open it knows that it is true.
+    /// The channel that a datagram claims to belong to; `None` for one too short to be sealed. Only
+    /// opening the datagram proves the claim.
     pub fn of(datagram: &[u8]) -> Option<Self> {
         (datagram.len() >= OVERHEAD_BYTES).then(|| Self(u64::from_be_bytes(first(datagram))))
     }
@@ -144,9 +144,9 @@ impl fmt::Display for Aead {
 /// Both directions of a channel at one end.
 #[derive(Debug)]
 pub struct Channel {
-    /// For what this end sends.
+    /// Sealer of sent datagrams.
     pub sealer: Sealer,
-    /// For datagrams that it receives.
+    /// Opener of received datagrams.
     pub opener: Opener,
 }
 
@@ -170,7 +170,7 @@ pub enum SealError {
         /// Bytes there are.
         got: usize,
     },
-    /// The key has sealed as much as it may: take another channel.
+    /// The key has sealed its maximum of datagrams; a new channel is needed.
     WornOut {
         /// The channel.
         channel: ChannelId,
@@ -203,8 +203,8 @@ impl std::error::Error for SealError {}
 
 /// The channel `id` of an established session.
 ///
-/// Each end calls it once with the same `id`, and what one seals the other opens. See [`ChannelId`]
-/// for what an id must hold to.
+/// Both ends call this once with the same `id`, and either opens what the other seals. See
+/// [`ChannelId`] for the requirements on an id.
 ///
 /// Errors: [`SealError::UnfitSession`], [`SealError::NoKeys`].
 pub fn channel<IO>(stream: &TlsStream<IO>, id: ChannelId) -> Result<Channel, SealError> {
@@ -301,16 +301,16 @@ const fn whole(truncated: u32, expected: u64) -> u64 {
     }
 }
 
-/// Seals what one end of a channel sends.
+/// Seals the datagrams that one end of a channel sends.
 ///
-/// It takes `&mut self`, so that no packet number comes twice; threads that send side by side take
-/// a channel each.
+/// Sealing takes `&mut self`, so that no packet number repeats; parallel threads need separate
+/// channels.
 pub struct Sealer {
     key: Key,
     aead: Aead,
     id: ChannelId,
     next: u64,
-    /// In blocks of the AEAD, the header's with them.
+    /// Longest sealed datagram so far, in blocks of the AEAD, including the header.
     longest: u64,
 }
 
@@ -329,9 +329,8 @@ impl Sealer {
         self.aead
     }
 
-    /// Makes a datagram of the whole of `datagram`, in which the payload lies already, after
-    /// [`HEADER_BYTES`] and before [`TAG_BYTES`]; returns its packet number. The first one is 0,
-    /// and each is one more than the last.
+    /// Seals all of `datagram`, in which the payload already lies after [`HEADER_BYTES`] and before
+    /// [`TAG_BYTES`]; returns its packet number. Packet numbers start at 0 and grow by one.
     ///
     /// Errors: [`SealError::TooShort`], [`SealError::WornOut`]; the payload is then as it was.
     pub fn seal(&mut self, datagram: &mut [u8]) -> Result<u64, SealError> {
@@ -350,7 +349,7 @@ impl Sealer {
         let (payload, tag) = rest.split_at_mut(payload_bytes);
         let sealed =
             self.key.key.seal_in_place_separate_tag(self.key.nonce(number), Aad::from(header), payload);
-        // The AEAD refuses only what is longer than 64 GiB.
+        // The AEAD refuses only datagrams longer than 64 GiB.
         tag.copy_from_slice(sealed.expect("a datagram is far below what the AEAD takes").as_ref());
         (self.next, self.longest) = (number + 1, longest);
         Ok(number)
@@ -398,7 +397,7 @@ pub enum OpenError {
     },
     /// The other end has not sealed it, or it was changed on the way.
     Forged,
-    /// This key has refused too many forgeries to be trusted: take another channel.
+    /// This key has refused too many forgeries to be trusted; a new channel is needed.
     WornOut,
 }
 
@@ -448,7 +447,7 @@ pub struct Opened<'a> {
     pub payload: &'a mut [u8],
 }
 
-/// Opens what one end of a channel receives, each datagram at most once.
+/// Opens the datagrams that one end of a channel receives, each at most once.
 ///
 /// It remembers which of the last [`REPLAY_WINDOW`] numbers it has opened, in 2 KiB.
 pub struct Opener {
@@ -480,12 +479,12 @@ impl Opener {
         self.aead
     }
 
-    /// Opens a datagram in its place.
+    /// Opens a datagram in place.
     ///
-    /// Errors: see [`OpenError`]; nothing of the datagram may then be used, and after
-    /// [`OpenError::Forged`] its bytes are not what they were.
-    /// Cost: what is replayed or too old, by what it says, is refused before it is decrypted; no
-    /// allocation.
+    /// Errors: see [`OpenError`]; the datagram must not be used then, and [`OpenError::Forged`]
+    /// leaves its bytes changed.
+    /// Cost: datagrams whose number is replayed or too old are refused before they are decrypted;
+    /// no allocation.
     pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
         let opened = self.admit(datagram);
         let counter = match &opened {
@@ -520,8 +519,8 @@ impl Opener {
             .key
             .open_in_place(self.key.nonce(number), Aad::from(header), sealed)
             .map_err(|_| OpenError::Forged)?;
-        // Only what is authentic moves the window: a forged number must not push out what is on its
-        // way.
+        // Only authentic datagrams move the window: a forged number must not push out the numbers
+        // of datagrams that are still in transit.
         self.window.mark(number);
         Ok(Opened { number, payload })
     }
@@ -577,7 +576,7 @@ pub fn exercise_window(bytes: &[u8]) -> bool {
             1 => (newest + 2).saturating_sub(drawn),
             2 => (newest + 4).saturating_sub(replay::WINDOW + drawn % 8),
             3 => (newest + drawn * 64).min(NUMBERS_END - 1),
-            // The farthest number ahead that can be told.
+            // The farthest number ahead that can be reconstructed.
             4 => (newest + (1 << 31) - 1 - drawn).min(NUMBERS_END - 1),
             // A datagram sealed before: intact, or damaged.
             _ => u64::MAX,

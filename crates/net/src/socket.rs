@@ -228,7 +228,7 @@ mod tests {
         let at = first.local_addr().expect("bound");
         let said = listen(at).expect_err("it is taken").to_string();
         assert!(said.starts_with(&format!("{at}: another program listens there already")), "{said}");
-        // TEST-NET-1 is nobody's (RFC 5737).
+        // TEST-NET-1 belongs to no machine (RFC 5737).
         let said = listen(([192, 0, 2, 1], 0).into()).expect_err("not ours").to_string();
         assert!(said.starts_with("192.0.2.1:0: this machine has no such address"), "{said}");
     }

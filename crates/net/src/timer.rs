@@ -49,8 +49,8 @@ impl FineTimer {
             return Ok(());
         }
         loop {
-            // Set for earlier it goes off once in vain, which is cheaper than to set it for every
-            // packet.
+            // A timer that is set too early fires once in vain, which is cheaper than to set it for
+            // every packet.
             if self.set_for.is_none_or(|set_for| set_for > at) {
                 self.set(at)?;
             }

@@ -38,8 +38,8 @@ pub struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// The list of certificates that are good no more ([`crate::revoked`]), beside the authority's.
-    /// It need not be there.
+    /// Path of the list of revoked certificates ([`crate::revoked`]), beside the authority's
+    /// certificate. The file need not exist.
     pub fn revoked(&self) -> PathBuf {
         self.ca.with_file_name("revoked")
     }
@@ -92,7 +92,7 @@ pub enum TlsError {
         /// System whose verb makes the file; `None` if any system's does.
         system: Option<System>,
     },
-    /// A file without what it should hold.
+    /// A file without the expected PEM section.
     NotPem {
         /// The file.
         path: PathBuf,
@@ -117,7 +117,7 @@ pub enum TlsError {
     Revoked {
         /// The file.
         path: PathBuf,
-        /// The list that says so.
+        /// The list that contains the certificate.
         list: PathBuf,
     },
     /// A list of revoked certificates that cannot be read.
@@ -173,7 +173,7 @@ pub enum TlsError {
         /// Actual party.
         found: PeerIdentity,
     },
-    /// A certificate that cannot be used otherwise.
+    /// A certificate that TLS cannot use for another reason.
     Unusable {
         /// The file.
         path: PathBuf,
@@ -383,7 +383,7 @@ impl Credentials {
         &self.identity
     }
 
-    /// From when until when the certificate is good.
+    /// First and last moment at which the certificate is valid.
     pub fn validity(&self) -> (OffsetDateTime, OffsetDateTime) {
         (self.facts.begin, self.facts.end)
     }
@@ -416,8 +416,8 @@ impl Credentials {
         self.client_config_with(None)
     }
 
-    /// Configuration for a caller that knows the peer's role but not its name: accepts any party in
-    /// `role` of the authority. [`peer_identity`] then tells which.
+    /// Configuration for a caller that knows the peer's role but not its name: accepts any party of
+    /// the authority in `role`. [`peer_identity`] then returns the party.
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn client_config_for(&self, role: Role) -> Result<Arc<ClientConfig>, rustls::Error> {
@@ -474,8 +474,8 @@ pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
     found.next().is_none().then_some(first)
 }
 
-/// The name that a client has TLS check: that the other end is `name` in the system's `role`,
-/// whatever its address.
+/// The server name by which TLS checks that the other end is `name` in the system's `role`,
+/// independently of its address.
 ///
 /// Errors: a name that no certificate can carry.
 pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<'static>, TlsError> {
@@ -548,7 +548,8 @@ pub fn words(error: &rustls::Error) -> String {
     }
 }
 
-/// One line for the log about a caller that TLS refused; `None` for one that left, or sent nothing.
+/// One line for the log about a caller that TLS refused; `None` for a caller that left, or sent no
+/// bytes.
 pub fn stranger(from: std::net::IpAddr, error: &std::io::Error) -> Option<String> {
     let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(format!("a caller from {from}: {}", words(tls)))

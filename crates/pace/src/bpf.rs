@@ -47,7 +47,7 @@ use program::{KEY_BYTES, Maps, RATE_BYTES, WANTED_BYTES};
 const PROGRAM: &str = "anabranch_pace";
 /// The kernel's way to write no limit in 32 bits.
 const UNLIMITED: u32 = u32::MAX;
-/// All that a [`BitRate`] can say.
+/// Largest rate that a [`BitRate`] can express, in bytes per second.
 const RATE_MAX: u64 = u64::MAX / 8;
 
 /// See [`crate::exercise_btf`].
@@ -82,11 +82,11 @@ struct Limited {
 }
 
 impl BpfPacer {
-    /// A pacer for the network namespace of this thread. A flow that is not there yet gets its
-    /// limit as it opens if its program is in this cgroup or below it; `None` is the root, so any
-    /// program.
+    /// Creates a pacer for the network namespace of this thread. A flow that does not exist yet
+    /// gets its limit as it opens if its program is in this cgroup or below it; `None` is the root
+    /// cgroup, which contains all programs.
     ///
-    /// Errors: what this kernel lacks or refuses, with the step.
+    /// Errors: a feature that this kernel lacks or refuses, with the step.
     pub fn new(cgroup: Option<&Path>) -> Result<Self, StartError> {
         let failed = |step| move |error| StartError { mechanism: Mechanism::Bpf, step, error };
         let cgroup = match cgroup {
@@ -161,11 +161,12 @@ impl BpfPacer {
     /// Units: bytes per second; a value beyond 32 bits is no limit.
     pub(crate) fn note_before(&self, flow: FlowKey, before: u64) {
         let before = u32::try_from(before).unwrap_or(UNLIMITED);
-        // If there is no room, there is none for the limit either, which the caller is told.
+        // If the map is full, the limit has no room either, and the caller gets that error.
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
     }
 
-    /// Takes a connection over that has this limit already, and gets this back when it is lifted.
+    /// Takes over a connection that already has this limit; `before` is restored when the limit is
+    /// lifted.
     ///
     /// Units: as [`BpfPacer::note_before`].
     /// Errors: no room.
@@ -189,7 +190,7 @@ impl BpfPacer {
         let _ = self.before.remove(&key(flow));
     }
 
-    /// Writes down what is wanted; lifting wants what was before.
+    /// Writes the wanted rate; to lift a limit, the flow's earlier rate is wanted.
     fn write(&mut self, connection: Connection, limit: Limit) -> Result<(), PaceError> {
         let bytes = limit.bytes_per_second(RATE_MAX)?;
         let Connection { flow, cookie } = connection;

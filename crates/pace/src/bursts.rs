@@ -24,7 +24,7 @@ pub fn tso_rtt_log() -> io::Result<u8> {
     text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{PATH}: {text:?}")))
 }
 
-/// Sets it, for all of this network namespace.
+/// Writes the setting, for the whole network namespace.
 ///
 /// Errors: the system's.
 pub fn set_tso_rtt_log(log: u8) -> io::Result<()> {

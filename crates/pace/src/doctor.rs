@@ -101,7 +101,7 @@ fn took_effect(stream: &TcpStream) -> Result<(), String> {
     }
 }
 
-/// On the loopback device of a new network namespace.
+/// Tries HTB on the loopback device of a new network namespace.
 fn by_htb() -> Result<String, String> {
     let tried = Namespace::new_network()
         .and_then(|namespace| namespace.run(|| HtbPacer::new("lo").map(drop).map_err(text)))

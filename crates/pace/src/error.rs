@@ -15,7 +15,7 @@ pub enum PaceError {
         /// Addresses and ports of the flow.
         flow: FlowKey,
     },
-    /// The connection is there, but no process that we can see holds it.
+    /// The connection exists, but no visible process holds it.
     NoOwner {
         /// Addresses and ports of the flow.
         flow: FlowKey,
@@ -23,7 +23,7 @@ pub enum PaceError {
         /// the connection, and the kernel sends the remaining data.
         is_any_hidden: bool,
     },
-    /// The rate is one that the mechanism cannot set.
+    /// The mechanism cannot set this rate.
     Rate {
         /// The wanted rate.
         rate: BitRate,
@@ -39,9 +39,9 @@ pub enum PaceError {
     },
     /// The kernel refused.
     Refused {
-        /// For which flow.
+        /// Flow whose limit was refused.
         flow: FlowKey,
-        /// By which mechanism.
+        /// Mechanism that was tried.
         mechanism: Mechanism,
         /// The system's error.
         error: io::Error,

@@ -31,7 +31,7 @@ use anabranch_linux::socket_options as sys;
 
 /// Time limit of a task.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// For how long after its process has ended a task that was late still bars its user.
+/// Time that a late task still bars its user after the task's process has ended.
 const BARRED_FOR: Duration = Duration::from_secs(10);
 /// Maximum number of processes left behind; at this number no socket is touched until one of them
 /// ends.
@@ -39,7 +39,7 @@ const LEFT_BEHIND_MAX: usize = 4;
 /// Tasks that are handed over at once.
 const BATCH: usize = 64;
 
-/// A socket of another process: where it is, and what tells it from others.
+/// Location of another process's socket, with the properties that distinguish it from others.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) pid: Pid,
@@ -149,7 +149,7 @@ impl Helper {
         }
         let running = self.running.as_ref().expect("it was started");
         let request: Vec<u8> = tasks.iter().flat_map(encode).collect();
-        // With what was answered before, the socket has room for all of it.
+        // All earlier requests were answered, so the socket has room for the whole request.
         let sent = send(&running.socket, &request, SendFlags::NOSIGNAL);
         if sent != Ok(request.len()) {
             self.running = None;
@@ -170,7 +170,7 @@ impl Helper {
                 }
                 Err(Errno::INTR) => {}
                 other => {
-                    // Somebody has killed it.
+                    // The helper was killed.
                     self.end();
                     let error = other.err().unwrap_or(Errno::PIPE);
                     answers.push(Err(error.into()));
@@ -194,7 +194,7 @@ impl Helper {
     /// Ends the process that waits for tasks.
     fn end(&mut self) {
         if let Some(Running { pid, socket }) = self.running.take() {
-            // It ends once the socket's other end is closed and its tasks are done.
+            // The helper ends once the socket's other end is closed and its tasks are done.
             drop(socket);
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }

@@ -35,7 +35,7 @@ fn is_reachable(ip: IpAddr) -> bool {
 pub enum LinkError {
     /// There is no default route.
     NoDefaultRoute,
-    /// The device of the default route does not say.
+    /// The device of the default route does not report its rate.
     Unknown {
         /// The device.
         device: String,

@@ -63,7 +63,7 @@ const ETH_P_IPV6: u16 = 0x86dd;
 /// Method by which a flow's packets find their class.
 #[derive(Copy, Clone, Debug)]
 enum Steering {
-    /// By the socket's priority, which was this before.
+    /// The socket's priority; `before` is the priority that it had.
     Priority { place: Place, before: u32 },
     /// A filter, whose preference is the class's minor number.
     Filter,
@@ -106,8 +106,8 @@ impl HtbPacer {
         let sockets = Sockets::new().map_err(failed("list flows"))?;
         let (mut netlink, device, only_one) = take(device)?;
         clear_leftover(&mut netlink, device)?;
-        // The kernel takes this for a default qdisc only: it would have to be told to replace
-        // another.
+        // The kernel accepts this only for a default qdisc; to replace another qdisc it would need
+        // a flag.
         let mut qdisc = root(device);
         qdisc.attributes = kind("htb", vec![(TCA_HTB_INIT, global_options())]);
         let add = RouteNetlinkMessage::NewQueueDiscipline(qdisc);
@@ -127,7 +127,7 @@ impl HtbPacer {
             next: 1,
             _only_one: only_one,
         };
-        // A kernel without u32 should say so now.
+        // A kernel without u32 should fail here, at the start.
         let probe = FlowKey::new(SocketAddr::from(([0, 0, 0, 0], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
         for request in [pacer.add_filter(probe, CLASSES_MAX), pacer.delete_filter(probe, CLASSES_MAX)] {
             let tried = pacer.netlink.change(request.0, request.1);
@@ -136,10 +136,10 @@ impl HtbPacer {
         Ok(pacer)
     }
 
-    /// Takes off this device of the thread's network namespace what a pacer that was killed has
-    /// left there; whether there was any.
+    /// Removes the leftovers of a killed pacer from this device of the thread's network namespace.
+    /// Returns true if there were any.
     ///
-    /// Errors: the step that the kernel refused; a pacer on the device that lives.
+    /// Errors: the step that the kernel refused; a live pacer uses the device.
     pub fn clear(device: &str) -> Result<bool, StartError> {
         let (mut netlink, device, _only_one) = take(device)?;
         clear_leftover(&mut netlink, device)
@@ -262,7 +262,7 @@ impl HtbPacer {
         Some(Steering::Priority { place, before })
     }
 
-    /// Gives a socket its priority back, wherever it is now; one that is gone needs none.
+    /// Restores a socket's priority, wherever the socket is now; a closed socket needs no change.
     fn restore(&mut self, flow: FlowKey, place: Place, before: u32) {
         if self.set_priority(place, before).is_none() {
             let connection = Connection { flow, cookie: Some(place.cookie) };
@@ -340,7 +340,7 @@ fn take(device: &str) -> Result<(Netlink, i32, UnixListener), StartError> {
     Ok((netlink, index as i32, only_one))
 }
 
-/// Deletes what a killed pacer has left on the device; whether there was any.
+/// Deletes the leftovers of a killed pacer from the device. Returns true if there were any.
 fn clear_leftover(netlink: &mut Netlink, device: i32) -> Result<bool, StartError> {
     let is_there = leftover(netlink, device).map_err(|error| failed("list qdiscs")(error.into()))?;
     if is_there {
@@ -418,7 +418,7 @@ fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
     let rate = u32::try_from(bytes_per_second).unwrap_or(u32::MAX);
     let mut spec = vec![0, LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0];
     spec.extend(rate.to_ne_bytes());
-    // In the scheduler's ticks of 64 ns.
+    // In units of the scheduler's ticks of 64 ns.
     let packet_ns = BURST_PACKET_BYTES * 1_000_000_000 / bytes_per_second.max(1);
     let ticks = u32::try_from((BURST_NS + packet_ns) >> 6).unwrap_or(u32::MAX);
     let mut options = [spec.clone(), spec].concat();

@@ -126,7 +126,7 @@ fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32,
     if missing.len() < before { Look::Found } else { Look::Nothing }
 }
 
-/// The process's real user; root's, if it has ended meanwhile.
+/// The process's real user; root if the process has ended meanwhile.
 fn user(pid: Pid) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
     real_user(&status).unwrap_or(0)

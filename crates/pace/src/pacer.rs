@@ -229,8 +229,8 @@ impl Pacer {
         .unwrap_or_default()
     }
 
-    /// Makes a mechanism that has failed a flow let go of it before the next takes over. Returns
-    /// true on success.
+    /// Makes a mechanism that has failed a flow release it before the next mechanism takes over.
+    /// Returns true on success.
     fn hand_over(&mut self, flow: FlowKey, to: Mechanism) -> bool {
         let Some(used) = self.used.get(&flow).copied().filter(|used| used.mechanism != to) else {
             return true;

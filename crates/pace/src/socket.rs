@@ -49,7 +49,7 @@ pub fn set_pacing_limit(socket: impl AsFd, limit: Limit) -> io::Result<()> {
     sys::set_max_pacing_rate(socket, bytes.unwrap_or(UNLIMITED))
 }
 
-/// All that a [`BitRate`] can say.
+/// Largest rate that a [`BitRate`] can express, in bytes per second.
 const RATE_MAX: u64 = u64::MAX / 8;
 
 /// A flow that has a limit.
@@ -75,7 +75,7 @@ pub struct SocketPacer {
 }
 
 impl SocketPacer {
-    /// A pacer for the network namespace of this thread.
+    /// Creates a pacer for the network namespace of this thread.
     ///
     /// Errors: the system's, if it has no sock_diag(7).
     pub fn new() -> io::Result<Self> {
@@ -108,7 +108,7 @@ impl SocketPacer {
         results
     }
 
-    /// As `set`, for flows that appear once each.
+    /// Does the same as `set`, for flows that appear once each.
     fn set_each_once(&mut self, changes: &[(Connection, Limit)]) -> Vec<Result<(), PaceError>> {
         let mut results: Vec<Option<Result<(), PaceError>>> = changes
             .iter()
@@ -133,7 +133,8 @@ impl SocketPacer {
         self.limited.get(&connection.flow).filter(|known| connection.may_be(Some(known.place.cookie)))
     }
 
-    /// Sets those whose sockets are where they were; the others stay without a result.
+    /// Sets the limits of flows whose sockets are where they were; the remaining results stay
+    /// `None`.
     fn set_where_they_were(
         &mut self,
         changes: &[(Connection, Limit)],
@@ -161,7 +162,7 @@ impl SocketPacer {
         }
     }
 
-    /// Sets those whose sockets were looked for.
+    /// Sets the limits of flows whose sockets were searched for.
     fn set_found(
         &mut self,
         changes: &[(Connection, Limit)],
@@ -212,8 +213,8 @@ impl SocketPacer {
         }
     }
 
-    /// Keeps in mind that a limit stands, and where its socket is and what it had before if that is
-    /// news.
+    /// Records the limit of a flow and, if the socket was just found, its location and earlier
+    /// rate.
     fn note(&mut self, flow: FlowKey, limit: Limit, news: Option<(Place, u64)>) {
         match (limit, news) {
             (Limit::None, _) => drop(self.limited.remove(&flow)),

@@ -82,7 +82,7 @@ extern "C" fn begin() {
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
-/// Does this and leaves `errno` as it was.
+/// Does `work` and restores `errno`.
 fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the C library returns the address of this thread's `errno`, which is valid as long as
     // the thread.
@@ -110,7 +110,7 @@ fn look(fd: c_int, more_bytes: u64) {
     TABLE.announce(fd, more_bytes, is_tcp, |bytes| keeping_errno(|| say(settings, fd, bytes)));
 }
 
-/// Counts what a call has sent, and announces it if that is worth it.
+/// Counts the bytes that a call has sent, and announces the flow if it is large enough.
 #[inline]
 fn count(fd: c_int, sent_bytes: ssize_t) {
     if sent_bytes > 0 && SETTINGS.get().is_some() {
@@ -196,7 +196,7 @@ macro_rules! next {
     }};
 }
 
-/// Functions that send: what is looked at before each, and its signature.
+/// Functions that send: the check before each call, and the signature.
 macro_rules! senders {
     ($($name:ident($fd:ident, $($argument:ident: $kind:ty),*) asks $more:expr;)*) => {$(
         /// The C library's, counted.
@@ -241,10 +241,10 @@ unsafe fn rest_to_send(fd: c_int, file: c_int, offset: *const off_t, length: siz
 /// Functions that make a descriptor another one: which, before the call or by its result.
 macro_rules! changers {
     ($($name:ident($($argument:ident: $kind:ty),*) forgets $what:tt;)*) => {$(
-        /// The C library's; what was known of the descriptor is forgotten.
+        /// Calls the C library's function and removes the descriptor from the table.
         ///
         /// # Safety
-        /// As the C library's.
+        /// The caller must keep to the C library's rules for this function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             changers!(@before $what);
@@ -270,13 +270,13 @@ changers! {
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) forgets (its_result);
 }
 
-/// The C library's; what was known of the descriptors is forgotten.
+/// Calls the C library's function and removes the descriptors from the table.
 ///
 /// # Safety
-/// As the C library's.
+/// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With this flag they stay.
+    // With this flag the descriptors stay open.
     if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
         (first..=last.min(FDS_MAX as c_uint - 1)).for_each(|fd| TABLE.forget(fd as c_int));
     }

@@ -73,8 +73,8 @@ impl Table {
         })
     }
 
-    /// Announces through `say` the total bytes of the descriptor that is about to send
-    /// `more_bytes`, if that is due.
+    /// Announces the total bytes of the descriptor that is about to send `more_bytes` through
+    /// `say`, if that is due.
     ///
     /// `is_tcp` is asked once for each descriptor. A failure of `say` is retried at the next call.
     pub fn announce(

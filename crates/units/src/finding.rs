@@ -16,7 +16,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding. `fix` counts only where the thing is not as it should be.
+    /// Creates a finding. `fix` is used only if `ok` is false.
     pub fn new(name: &'static str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
         Self { name, ok, detail: detail.into(), fix: (!ok).then(|| fix.to_owned()) }
     }

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowKey {
-    /// The end at this host: of a flow that is told of, the sender's.
+    /// Address and port at this host; in an announced flow, the sender's.
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,

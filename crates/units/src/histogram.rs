@@ -1,7 +1,7 @@
-//! Lengths of time, counted in buckets that grow with them: quantiles of any number of them in a
-//! little room.
+//! Durations counted in buckets that grow with them: quantiles of any number of durations in little
+//! memory.
 //!
-//! Leaves out: what is counted, which its owner knows. Read [`Histogram`] first.
+//! Leaves out: the meaning of the durations, which the owner knows. Read [`Histogram`] first.
 
 /// Sub-buckets of a power of two: values are kept to within 1/32, 3.1 %.
 const SUB_BITS: u32 = 5;
@@ -52,9 +52,9 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Counts what `other` has counted as well.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
-        // Counts that came from elsewhere are no more than there are buckets.
+        // Counts from other sources are no more than there are buckets.
         let buckets = self.counts.len().max(other.counts.len()).min(BUCKETS);
         self.counts.resize(buckets, 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);

@@ -49,12 +49,12 @@ pub enum ParseQuantityError {
     NoUnit {
         /// The whole text.
         text: String,
-        /// The same value with the unit that a bare number would mean elsewhere.
+        /// The same value with the usual unit.
         example: String,
         /// The units that would have been understood.
         known: &'static str,
     },
-    /// The unit is not one of those known.
+    /// The unit is unknown.
     UnknownUnit {
         /// The whole text.
         text: String,
@@ -87,7 +87,7 @@ impl std::fmt::Display for ParseQuantityError {
 impl std::error::Error for ParseQuantityError {}
 
 /// Splits `12.5 ms` into its number and its unit, and scales the number by the unit's factor.
-/// `usual` is the unit that a number without one is told of.
+/// `usual` is the unit that the error for a number without unit suggests.
 fn parse_scaled(
     text: &str,
     units: &[(&str, f64)],

@@ -125,8 +125,8 @@ impl Duration {
     }
 }
 
-/// At most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and not in the
-/// past.
+/// The sum is at most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and
+/// not in the past.
 impl Add<Duration> for Instant {
     type Output = Self;
     #[inline]
@@ -201,8 +201,8 @@ impl std::str::FromStr for Duration {
 }
 
 impl Duration {
-    /// The length as people say it: whole seconds, minutes, hours or days; below a second as
-    /// [`std::fmt::Display`] has it.
+    /// The duration in words: whole seconds, minutes, hours or days; below a second as in
+    /// [`std::fmt::Display`].
     ///
     /// ```
     /// use anabranch_units::Duration;

@@ -148,13 +148,13 @@ def execute(
     Parameters
     ----------
     batch
-        What to run.
+        Batch to run.
     binary
-        Where the binary lies if it lies here; else, as on another machine, it is looked for.
+        Path of the binary; if it is not here, as on another machine, a binary is searched for.
     jobs
-        Threads of the binary; as many as processors if ``None``.
+        Threads of the binary; the number of processors if ``None``.
     children
-        Who may stop it.
+        Registry of child processes, through which the run can be stopped.
 
     Returns
     -------
@@ -166,9 +166,9 @@ def execute(
     ScenarioError
         The binary refused the scenario.
     RunError
-        It failed, or this machine has another binary.
+        The run failed, or this machine has another binary.
     Stopped
-        It was stopped.
+        The run was stopped.
     """
     path = _binary(batch, binary)
     with tempfile.TemporaryDirectory(prefix="anabranch-lab-") as scratch:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 #: The environment variable that names the binary.
 VARIABLE = "ANABRANCH_BIN"
-#: How to get a binary where there is none.
+#: Advice for getting a missing binary.
 BUILD = "build it with `cargo build --release -p anabranch-cli`, or name it in ANABRANCH_BIN"
 
 _PACKAGE = Path(__file__).resolve().parent

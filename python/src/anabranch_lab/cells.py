@@ -179,9 +179,9 @@ class SiteTask:
     Attributes
     ----------
     command
-        The command that runs it.
+        Command that runs it.
     result
-        Where its result is written.
+        Path of its result.
     """
 
     command: list[str]
@@ -205,7 +205,7 @@ class Emulation:
     network
         The whole report: ``report``, ``links``.
     result
-        What the function in the site returned.
+        Value that the function in the site returned.
     untrusted_before
         Number of emulations before it that were not trusted.
     """
@@ -226,9 +226,9 @@ class Emulation:
         Parameters
         ----------
         size_bytes
-            What was transferred.
+            Number of bytes transferred.
         link_mbps
-            The rate of its narrowest link.
+            Rate of its narrowest link.
         """
         goodput_mbps = 8.0 * size_bytes / self.result["took_s"] / 1e6
         return {
@@ -254,7 +254,7 @@ class Experiment:
         self.script = Path(file).resolve()
         self.folder = self.script.parent
         self.name = self.folder.name
-        #: Where rows go that are not committed.
+        #: Folder of rows that are not committed.
         self.runs = ROOT / "runs" / self.name
         self._functions: dict[str, Callable[[Row], Any]] = {}
         self._verbs: dict[str, Callable[[argparse.Namespace], int | None]] = {}
@@ -267,9 +267,9 @@ class Experiment:
         Parameters
         ----------
         names
-            Of the verb; the function's without.
+            Names of the verb; the function's name if left out.
         options
-            Defaults, or an `Option` each.
+            Defaults of the options, or `Option` values.
         """
 
         def add(function: Verb) -> Verb:
@@ -352,26 +352,26 @@ class Experiment:
         binary
             The ``anabranch`` command.
         folder
-            Scratch.
+            Scratch folder.
         network
-            As TOML, or the name of a network that the binary knows.
+            Network as TOML, or the name of a network that the binary knows.
         inside, site
-            What runs, and where.
+            Function that runs, and its site.
         options
             Further words for ``anabranch emulate``.
         programs
-            Lines of other sites.
+            Sites and command lines of programs that run in them.
         tries
-            Emulations until one is trusted; with 0 any counts.
+            Maximum number of emulations until one is trusted; with 0 untrusted ones count.
         prepare
-            Called before each emulation.
+            Function called before each emulation.
 
         Raises
         ------
         Untrusted
             No emulation was trusted.
         Failed
-            The emulation ended with another exit code than 0.
+            The emulation ended with an exit code other than 0.
         """
         report = folder / "report.json"
         if "\n" in network:
@@ -567,21 +567,22 @@ def measure(
     Parameters
     ----------
     rows
-        Where rows go.
+        File of the rows.
     cells
-        What is asked for.
+        Cells to measure.
     function
         Measures a cell: the figures of its row or rows, which follow the cell's own columns; none
         for no row.
     jobs
-        Cells at a time.
+        Number of cells measured at a time.
     show
-        What is printed of each cell's rows.
+        Function that formats each cell's rows for printing.
 
     Returns
     -------
     int
-        The exit code: 1 if a cell raised `Failed`. It has no row then, and the others go on.
+        The exit code: 1 if a cell raised `Failed`. Such a cell gets no row; the remaining cells are
+        measured.
     """
     adding = threading.Lock()
 

@@ -27,7 +27,7 @@ from anabranch_lab.scenario import Scenario
 from anabranch_lab.stats import means
 
 PLAN, EXPECTED = "plan.toml", "expected.csv"
-#: How the source of a goal or bound of our own begins.
+#: Prefix of the source of a goal or bound of our own.
 OWN = "ours"
 #: The columns of ``expected.csv``.
 COLUMNS = ("metric", "published", "ours", "tolerance", "source", "note")
@@ -292,17 +292,17 @@ class Claim:
         Parameters
         ----------
         folder
-            The one with its ``plan.toml``.
+            Folder with its ``plan.toml``.
 
         Returns
         -------
         Claim
-            What it says.
+            The claim of the plan.
 
         Raises
         ------
         ClaimError
-            Something in it is not as it must be.
+            A file in the folder is invalid.
         """
         folder = Path(folder)
         place = f"{folder.name}/{PLAN}"
@@ -379,16 +379,16 @@ def read_all(folder: str | Path | None = None) -> dict[str, Claim]:
 
 
 def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Row]:
-    """Compare what ran with what was published.
+    """Compare the results with the published values.
 
     Parameters
     ----------
     claim
         The claim.
     results
-        What `Claim.run` gave.
+        Results of `Claim.run`.
     full
-        Whether that was everything.
+        Whether all runs of the claim were made.
 
     Returns
     -------

@@ -49,7 +49,7 @@ THEMES = {
 }
 #: Fields of a run's manifest that go into pictures and beside points.
 ABOUT = ("seed", "version", "commit")
-#: How a file of points begins.
+#: Prefix of a file of points.
 POINTS = "# points:"
 #: Shapes of published points, one for each source.
 MARKERS = "oDs^vP*X"
@@ -108,12 +108,12 @@ def draw(
 
 
 def points(rows: pd.DataFrame, x: str, y: str, line: str | None = None) -> pd.DataFrame:
-    """Work out what a figure shows.
+    """Compute the points of a figure.
 
     Parameters
     ----------
     rows, x, y, line
-        As `draw` takes them.
+        Rows and columns, as for `draw`.
 
     Returns
     -------
@@ -193,11 +193,11 @@ def panels(
     theme
         ``light`` or ``dark``.
     rows, columns
-        How many plots it has.
+        Number of plots in each direction.
     size
-        Its width and height in inches.
+        Width and height in inches.
     font_size
-        Of its text, in points.
+        Size of its text in points.
     sharey
         Whether all plots have the same y axis.
 
@@ -273,13 +273,14 @@ def save_themed(
     Parameters
     ----------
     make
-        Draws it in a theme.
+        Function that draws the figure in a theme.
     folder, name
-        Where: ``NAME.svg``, ``NAME.png``, ``NAME-dark.svg`` and ``NAME-dark.png``.
+        Folder and stem of the files: ``NAME.svg``, ``NAME.png``, ``NAME-dark.svg`` and
+        ``NAME-dark.png``.
     ends
-        Which of the two kinds of files.
+        Kinds of files to write.
     about
-        What it is of, as `save` takes it.
+        Manifest of the run, as for `save`.
 
     Returns
     -------
@@ -304,9 +305,9 @@ def save(canvas: Canvas, path: Path, about: Mapping[str, Any]) -> None:
     canvas
         The figure.
     path
-        Where.
+        Path of the file.
     about
-        What the figure is of; seed, version and commit go into the file.
+        Manifest of the run; its seed, version and commit go into the file.
     """
     said = ", ".join(f"{'anabranch' if name == 'version' else name} {about.get(name)}" for name in ABOUT)
     with mpl.rc_context({"svg.hashsalt": "anabranch", "svg.fonttype": "path"}):
@@ -315,16 +316,16 @@ def save(canvas: Canvas, path: Path, about: Mapping[str, Any]) -> None:
 
 
 def write_points(claim: Claim, results: Mapping[str, Result], folder: Path) -> list[Path]:
-    """Write what a claim's figures show, seven digits of it, for `draw_claim`.
+    """Write the points of a claim's figures with seven digits, for `draw_claim`.
 
     Parameters
     ----------
     claim
         The claim.
     results
-        What `Claim.run` gave.
+        Results of `Claim.run`.
     folder
-        Where the files go, as ``NAME.csv``: a line with seed, version and commit, then the columns
+        Folder of the files ``NAME.csv``: a line with seed, version and commit, then the columns
         of `points`.
 
     Returns

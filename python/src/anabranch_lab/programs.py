@@ -46,11 +46,11 @@ def json_lines(
     Parameters
     ----------
     command
-        The words.
+        Words of the command.
     timeout_s
         Seconds until the command is killed.
     folder
-        Where it runs; here without.
+        Its working directory; the current one if left out.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def json_lines(
     Raises
     ------
     Failed
-        It ended with another code than 0, or not in time.
+        The command ended with another code than 0, or not in time.
     """
     words = [str(word) for word in command]
     try:
@@ -90,11 +90,11 @@ def topology(
     Parameters
     ----------
     name
-        Of the network.
+        Name of the network.
     switches, hosts
         Names of sites.
     cables
-        Both ends of each, and its keys with their units.
+        Both ends of each cable, and its keys with their units.
 
     Examples
     --------

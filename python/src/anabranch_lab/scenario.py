@@ -23,17 +23,17 @@ UNNAMED = "scenario.toml"
 
 
 class Scenario:
-    """A scenario for the packet simulator. It does not change; `set` gives another.
+    """A scenario for the packet simulator. It is immutable; `set` returns a changed copy.
 
     Parameters
     ----------
     source
         TOML text, or the same as a dictionary.
     name
-        What messages of the binary call it.
+        Name in the binary's messages.
     folder
-        Where the files lie that it names (a topology, a trace, a distribution of sizes). The working directory if left
-        out.
+        Folder of the files that it names (a topology, a trace, a distribution of sizes). The
+        working directory if left out.
 
     Raises
     ------

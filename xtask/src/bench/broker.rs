@@ -36,7 +36,7 @@ pub struct Args {
     /// A Python that has `highspy`: HiGHS solves each program, too.
     #[arg(long, value_name = "PYTHON")]
     peer: Option<PathBuf>,
-    /// After how long HiGHS stops, with what it has by then.
+    /// Seconds after which HiGHS stops, with its best answer so far.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
     peer_seconds: f64,
     /// Fail if a market that has a bound misses it.
@@ -45,7 +45,7 @@ pub struct Args {
     /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
-    /// Search the market on standard input here, and print what comes of it.
+    /// Search the market on standard input, and print the result.
     #[arg(long, hide = true)]
     search: bool,
 }
@@ -61,7 +61,7 @@ struct Row {
     variables: usize,
     #[serde(flatten)]
     found: Found,
-    /// None without `--peer`.
+    /// Result of the peer; `None` without `--peer`.
     peer: Option<Peer>,
 }
 
@@ -69,7 +69,7 @@ struct Row {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Found {
     cost: f64,
-    /// By how much of its cost the best may be cheaper, at the most.
+    /// Largest possible saving of a better answer, as a share of this answer's cost.
     gap: f64,
     unserved: u64,
     /// CPU time of the search alone, of the best turn.
@@ -86,7 +86,7 @@ struct Peer {
     version: String,
     /// Cost of its best answer; `None` if it found no answer.
     cost: Option<f64>,
-    /// By its own bound; none if it has no answer or no bound.
+    /// Gap by the peer's own bound; `None` if it has no answer or no bound.
     gap: Option<f64>,
     /// CPU time to build its model and to solve it.
     cpu_s: f64,
@@ -124,7 +124,7 @@ const BOUNDS: [Bound; 4] = [
     bound(500_000, 0.05, 3e-3, 2.5, None),
 ];
 
-/// In what a row misses its bound, a line each.
+/// Missed bounds of a row, a line each.
 fn missed(row: &Row) -> Vec<String> {
     let is_its =
         |bound: &&Bound| bound.sessions == row.sessions && (bound.capacity - row.capacity).abs() < 1e-9;
@@ -222,7 +222,7 @@ fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
         peer.arg(root.join("python/tests/oracle_highs.py"));
         peer.args(["--seconds", &args.peer_seconds.to_string()]);
         let said = String::from_utf8(output_of(&mut peer, &program)?)?;
-        // HiGHS says its name first.
+        // HiGHS prints its name first.
         Ok(serde_json::from_str(said.lines().last().context("the peer says nothing")?)?)
     };
     Ok(Row {

@@ -119,7 +119,7 @@ fn measure(name: &'static str, demand: &Demand) -> Vec<Row> {
     let (week, ports) = (bound::served_max(demand, &timing), bound::ports_max(demand, &timing));
     let call = |kind: &Kind| -> Box<dyn FnMut() + '_> {
         let kind = *kind;
-        // A new scheduler each time: some keep what they know of the last demand.
+        // A new scheduler each time, because some keep knowledge of the last demand.
         Box::new(move || {
             std::hint::black_box(kind.scheduler().schedule(demand, &timing));
         })

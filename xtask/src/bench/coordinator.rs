@@ -40,7 +40,7 @@ pub struct Args {
     /// Flows that end each second, and as many begin.
     #[arg(long, default_value_t = 20)]
     churn: u32,
-    /// For how long.
+    /// Duration of the measurement.
     #[arg(long, value_name = "S", default_value_t = 20)]
     seconds: u64,
     /// Allocator, by the coordinator's name for it.

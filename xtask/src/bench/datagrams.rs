@@ -36,10 +36,11 @@ pub struct Args {
     json: bool,
 }
 
-/// UDP payloads: what every path takes, a full Ethernet frame's over IPv6, and a jumbo frame's.
+/// UDP payloads: one that every path carries, a full Ethernet frame's over IPv6, and a jumbo
+/// frame's.
 const SIZES: [usize; 3] = [1_200, 1_452, 8_952];
-/// Sent before the receiver must have taken some of it. Well below the buffer's size, as the kernel
-/// charges a datagram for more than its bytes.
+/// Bytes sent before the receiver must have read some of them. Well below the buffer's size,
+/// because the kernel charges a datagram for more than its bytes.
 const UNDER_WAY_BYTES: u64 = 2_000_000;
 const BUFFER: ByteCount = ByteCount::mib(8);
 const PATIENCE: Duration = Duration::from_secs(20);

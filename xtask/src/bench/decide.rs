@@ -12,7 +12,7 @@ use anyhow::ensure;
 /// Arguments of `bench decide`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Coflows, up to which it goes in powers of ten.
+    /// Largest number of coflows; the numbers are powers of ten.
     #[arg(long, default_value_t = 1_000)]
     coflows: u32,
     /// Decisions of each kind; the median counts.

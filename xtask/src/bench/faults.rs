@@ -63,7 +63,7 @@ fn children_cpu_s() -> anyhow::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Builds a system's fault tests, and says where they are.
+/// Builds a system's fault tests, and returns the path of the program.
 fn program(system: &str) -> anyhow::Result<String> {
     let package = format!("anabranch-{system}-proto");
     let words =

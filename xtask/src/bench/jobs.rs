@@ -83,7 +83,7 @@ struct JobRow {
     wrong_max: f64,
 }
 
-/// All single failures of one job, and drawn pairs of them.
+/// Result of all single failures of one job, and of random pairs of failures.
 #[derive(serde::Serialize)]
 struct FailureRow {
     job: &'static str,

@@ -184,7 +184,7 @@ fn table(rows: &[Row]) -> comfy_table::Table {
     table
 }
 
-/// A folder in memory where there is one, so that the disk is not what is measured.
+/// A folder in memory if the machine has one, so that the disk is not measured.
 struct Folder(PathBuf);
 
 impl Folder {

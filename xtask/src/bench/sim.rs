@@ -192,7 +192,7 @@ fn check(row: &Row) -> Vec<String> {
         );
     }
     let least = if row.hosts <= 128 { 6e6 } else { 4e6 };
-    // With a circuit switch the speed is compared with another scenario's.
+    // With a circuit switch the speed is compared with the speed of another scenario.
     expect(
         row.scenario == "CIRCUIT" || row.hops_per_cpu_s >= least,
         format!("{:.2} M hops per CPU second: at least {}", row.hops_per_cpu_s / 1e6, least / 1e6),

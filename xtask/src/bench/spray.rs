@@ -35,14 +35,14 @@ const RTT_US: f64 = 4_000.0;
 #[derive(serde::Serialize)]
 struct Row {
     unit_packets: u8,
-    /// At the sender, and at the receiver, without parities.
+    /// Time at the sender and at the receiver, without parities.
     send_us: f64,
     receive_us: f64,
     /// Additional time for one parity at the sender.
     encode_us: f64,
-    /// And where it brings back a packet.
+    /// Additional time where a parity restores a packet.
     decode_us: f64,
-    /// Both, of a round trip of 4 ms.
+    /// Sum of both, as a share of a round trip of 4 ms.
     rtt_share: f64,
 }
 

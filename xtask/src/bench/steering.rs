@@ -25,7 +25,7 @@ pub struct Args {
     /// Number of connections; each connection asks one question at a time.
     #[arg(long, default_value_t = 32)]
     connections: u64,
-    /// For how long.
+    /// Duration of the measurement.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Print one JSON object.
@@ -39,7 +39,7 @@ struct Row {
     questions_per_s: u64,
     answered: usize,
     answers_per_s: f64,
-    /// From when the question was due to the end of its answer.
+    /// Time from the due time of a question to the end of its answer.
     us_p50: f64,
     us_p99: f64,
     us_p999: f64,

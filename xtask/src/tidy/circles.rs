@@ -108,7 +108,8 @@ fn tokens(code: &str) -> Vec<(Token, usize)> {
 /// A path of a use tree, and the name that it gets (`*` for all).
 type Leaf = (Vec<String>, String, usize);
 
-/// Reads the use tree that begins at `at`, after the path `before`; says where it ends.
+/// Reads the use tree that begins at `at`, after the path `before`; returns the position of its
+/// end.
 fn tree(tokens: &[(Token, usize)], mut at: usize, before: &[String], leaves: &mut Vec<Leaf>) -> usize {
     let mut path = before.to_vec();
     while let Some((token, line)) = tokens.get(at) {
@@ -222,8 +223,8 @@ impl Module {
     }
 }
 
-/// The file that defines what `path` names in the module `from`; `None` for what is not this
-/// room's.
+/// The file that defines the item that `path` names in the module `from`; `None` for items of other
+/// rooms.
 fn defined_in(room: &BTreeMap<Name, Module>, from: &Name, path: &[String], followed: usize) -> Option<Name> {
     let mut at = from.clone();
     for (i, part) in path.iter().enumerate() {

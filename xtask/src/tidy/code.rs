@@ -103,7 +103,7 @@ fn char_end(chars: &[char], i: usize) -> Option<usize> {
     }
 }
 
-/// Code (see [`code_only`]) with what stands under `#[cfg(test)]` turned into spaces.
+/// Returns code (see [`code_only`]) with the items under `#[cfg(test)]` turned into spaces.
 pub(super) fn without_tests(code: &str) -> String {
     const MARK: &str = "#[cfg(test)]";
     let mut out = code.to_owned();

@@ -10,7 +10,7 @@ use super::walls::{ARCHITECTURE, Room, Table, backticked, table_rows};
 use super::{Finding, Rule};
 use std::collections::BTreeMap;
 
-/// Dependencies that no line has to name: room, package, and what it is there for.
+/// Dependencies that no line has to name: room, package, and reason.
 const UNNAMED: [(&str, &str, &str); 0] = [];
 
 /// Crates that meet the machine by themselves, and runtimes: no reason lets a room below the

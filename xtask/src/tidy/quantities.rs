@@ -119,7 +119,7 @@ fn fields(path: &str, lines: &[(&str, &str)]) -> Vec<Finding> {
     findings
 }
 
-/// The fields of a line, `name: Type` each, with what comes behind.
+/// Fields of a line, `name: Type` each, with the rest of the text after each name.
 fn named(line: &str) -> impl Iterator<Item = (&str, &str)> {
     line.match_indices(": ").filter_map(|(at, colon)| {
         let begin = line[..at].rfind(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '_');

@@ -35,7 +35,7 @@ struct Limits {
 
 /// Checks that secrets lie outside a folder that others read and write, links followed.
 ///
-/// Errors: one line that says which of the files lies where.
+/// Errors: one line that names the secret and the folder.
 pub fn keep_outside<'a>(folder: &Path, secrets: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
     let folder = at(folder, folder.canonicalize())?;
     for secret in secrets {
@@ -151,8 +151,8 @@ pub(super) fn read_through(folder: &Folder, path: &Path, file: &File) -> Option<
     })
 }
 
-/// Returns what a replacement of the file at `path` would destroy: a secret, or the certificate
-/// that identifies it.
+/// Returns the secret, or the certificate that identifies it, that a replacement of the file at
+/// `path` would destroy.
 pub(super) fn replaced_at(folder: &Folder, path: &Path) -> Option<String> {
     found(folder, path, &mut 0).or_else(|| {
         let is_certificate = path.extension() == Some(OsStr::new("pem"));

@@ -16,7 +16,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The endings of working files' names; the journal's last, as it holds the lock.
+/// Endings of working files' names; the journal's is last, because the journal holds the lock.
 const ENDINGS: [&str; 4] = [".partial", ".named", ".spool", ".journal"];
 
 /// The leftover of one file.
@@ -28,9 +28,9 @@ pub struct Leftover {
     pub length: Option<u64>,
     /// Space that it takes on the disk, in bytes.
     pub disk_bytes: u64,
-    /// Since it was last opened or written to.
+    /// Time since it was last opened or written to.
     pub age: Duration,
-    /// Somebody is writing it.
+    /// True if a process is writing it.
     pub is_open: bool,
 }
 
@@ -156,7 +156,7 @@ mod tests {
         found
     }
 
-    /// #17: what was left of files that failed stayed for ever, and no command listed or removed it.
+    /// #17: leftovers of failed files stayed for ever, and no command listed or removed them.
     #[test]
     fn what_is_left_is_found_by_what_it_was_for_and_removed_unless_it_is_open() {
         let temporary = tempfile::tempdir().expect("a temporary folder");

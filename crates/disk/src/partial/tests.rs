@@ -71,10 +71,10 @@ fn a_file_is_here_in_at_most_so_many_pieces() {
     let last = 2 * RANGES_MAX as u64;
     assert_eq!(file.have().ranges().len(), RANGES_MAX);
     assert_eq!(file.have().ranges().last(), Some(&range(last - 2, last - 1)));
-    // Nor does what was not written count as hashed.
+    // Bytes that were not written do not count as hashed either.
     put(&mut file, &bytes, range(last + 1024, last + 2048));
     assert_eq!(file.hasher.missing(), [range(0, length)]);
-    // Once a gap closes there is room, and what touches is always taken.
+    // Once a gap closes there is room, and adjacent ranges are always accepted.
     put(&mut file, &bytes, range(1, 2));
     put(&mut file, &bytes, range(last, last + 1));
     assert_eq!(file.have().ranges().last(), Some(&range(last, last + 1)));
@@ -314,7 +314,7 @@ fn a_second_writer_is_refused_and_told_why() {
     assert_eq!(std::fs::read(&path).expect("it has its name"), [8; 10]);
 }
 
-/// #17: whatever had the working file's name by then was given the file's.
+/// #17: any file that had the working file's name by then was renamed to the final name.
 #[test]
 fn what_gets_the_name_is_what_was_hashed() {
     for replace in [false, true] {
@@ -420,7 +420,8 @@ fn attributes_of(found: &Metadata) -> (u32, i64) {
     (mode, modified_ns)
 }
 
-/// #17: a sender's word took all of a destination's disk, and what verified nothing stayed for ever.
+/// #17: a sender's claim reserved all of a destination's disk, and files without verified bytes
+/// stayed for ever.
 #[test]
 fn disk_is_taken_as_bytes_arrive_and_given_back_where_none_did() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -469,13 +470,13 @@ fn a_journal_says_what_it_is_for() {
 /// A step of one of several concurrent transfers.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Opens its file, if it has none open.
+    /// Opens its file, if it is not open.
     Open(usize),
-    /// Writes one of the four quarters of it.
+    /// Writes one of the file's four quarters.
     Write(usize, u8),
     /// Is killed.
     Kill(usize),
-    /// Fetches what it lacks and finishes, three times if need be.
+    /// Fetches the missing bytes and finishes, up to three times.
     Finish(usize),
 }
 

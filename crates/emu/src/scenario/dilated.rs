@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) const LATENESS_MAX: Duration = Duration::from_ms(1);
 /// Packets may be late by this part of the shortest day.
 const DAY_PART: u64 = 100;
-/// Real time between the word to go and the first flow.
+/// Real time between the start signal and the first flow.
 const LEAD: std::time::Duration = std::time::Duration::from_millis(100);
 /// Real times of the runs that try a dilation: the first rejects most, and the second sees TCP's
 /// windows grow and the forwarder's share of a processor, which is measured by the second.
 const TRIALS: [std::time::Duration; 2] =
     [std::time::Duration::from_millis(500), std::time::Duration::from_secs(4)];
-/// The search ends when the dilation is known to this part of it.
+/// The search ends when the dilation is known to this fraction of its value.
 const PRECISION: u32 = 8;
 
 /// Length of the shortest day of circuits. `None` without circuits.

@@ -20,9 +20,9 @@ pub(super) type Systems = Vec<(usize, Box<dyn Running>)>;
 
 /// The flows, and each site's part in them.
 pub(super) struct Flows {
-    /// By workload: the numbers of its flows, and their sizes.
+    /// Numbers and sizes of each workload's flows.
     pub(super) of_workload: Vec<Vec<(u32, Option<ByteCount>)>>,
-    /// By site.
+    /// Tasks by site.
     pub(super) tasks: BTreeMap<u16, Task>,
     /// Common start of all tasks.
     pub(super) timing: Task,
@@ -221,7 +221,7 @@ impl Flows {
         self.task(places.site(start.src)).outgoing.push(outgoing);
     }
 
-    /// Changes what is common to all tasks.
+    /// Changes the settings that all tasks have in common.
     pub(super) fn set(&mut self, change: impl Fn(&mut Task)) {
         self.tasks.values_mut().chain([&mut self.timing]).for_each(change);
     }
@@ -230,8 +230,8 @@ impl Flows {
         self.tasks.entry(site.0).or_insert_with(|| self.timing.clone())
     }
 
-    /// Starts the systems' programs, and has the hosts' programs say of flows what these want to
-    /// hear.
+    /// Starts the systems' programs, and lets the hosts' programs report the flow events that these
+    /// programs subscribe to.
     ///
     /// Errors: the systems'.
     pub(super) fn start(

@@ -54,9 +54,9 @@ const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 pub(super) struct Task {
     /// When it ends at the latest.
     pub duration_ns: u64,
-    /// From when bytes count.
+    /// Time from which bytes count.
     pub warmup_ns: u64,
-    /// The kernel's name of it, for every socket.
+    /// The kernel's name of the congestion control, set on every socket.
     pub congestion_control: String,
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
@@ -169,7 +169,7 @@ pub struct SeenFlow {
     pub warmup_bytes: u64,
     /// When it began.
     pub start_ns: Option<u64>,
-    /// When all of it had arrived.
+    /// Time at which all bytes had arrived.
     pub whole_ns: Option<u64>,
 }
 
@@ -191,12 +191,12 @@ pub struct SeenRounds {
     pub first_flow: u32,
     /// Bytes of a round, from all servers together.
     pub round_bytes: u64,
-    /// From when to when each round took.
+    /// Start and end of each round.
     pub rounds_ns: Vec<(u64, u64)>,
 }
 
 impl Seen {
-    /// Adds what another host has seen.
+    /// Adds the observations of another host.
     pub(super) fn merge(&mut self, other: Self) {
         self.over_ns = self.over_ns.max(other.over_ns);
         for (number, theirs) in other.flows {
@@ -227,7 +227,7 @@ pub(super) fn port(flow: u32) -> u16 {
     PORT_FIRST + flow as u16
 }
 
-/// The flow that comes from `port`.
+/// The flow of the source port `port`.
 fn flow_from(port: u16) -> Option<u32> {
     port.checked_sub(PORT_FIRST).map(u32::from).filter(|flow| *flow < FLOWS_MAX)
 }
@@ -360,8 +360,8 @@ impl Host {
     }
 }
 
-/// Runs a host's program in this process, which [`super::run`] started: reads a task, does it,
-/// prints what it saw, and ends the process.
+/// Runs a host's program in this process, which [`super::run`] started: reads a task, performs it,
+/// prints its observations, and ends the process.
 ///
 /// Errors: the system's; input that is no task.
 pub fn run() -> Result<(), ScenarioError> {
@@ -506,7 +506,7 @@ fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
                     Ok(stream) => send(stream, &flow).await,
                     Err(error) => Err(error),
                 };
-                // A network can keep a flow from its receiver; and when time is up receivers go.
+                // A network can keep a flow from its receiver; and receivers end when time is up.
                 if let Err(error) = sent
                     && error.kind() != ErrorKind::TimedOut
                     && !host.clock.left().is_zero()
@@ -681,8 +681,8 @@ async fn send(stream: TcpStream, task: &Outgoing) -> std::io::Result<()> {
         }
     }
     stream.shutdown().await?;
-    // The receiver goes when it has it all; an earlier end here would leave the rest to a kernel
-    // that may give it up. That the connection has gone tells others that the flow is over.
+    // The receiver closes once it has all bytes; an earlier end here would leave the rest to a
+    // kernel that may give it up. The closed connection shows other hosts that the flow is over.
     stream.readable().await
 }
 
@@ -719,8 +719,8 @@ fn serve(task: &Serve, listener: &TcpListener) {
     }
 }
 
-/// Asks all servers for a block, again when all have come; one thread a server, a barrier between
-/// rounds.
+/// Asks all servers for a block, and again when all have arrived; one thread for each server, and a
+/// barrier between rounds.
 fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
     let streams: Vec<TcpStream> = task.servers.iter().map(TcpStream::connect).collect::<Result<_, _>>()?;
     let barrier = std::sync::Barrier::new(streams.len() + 1);

@@ -106,7 +106,7 @@ fn quick_acks_are_a_property_of_the_sites_route() {
     });
     let routes = routes.expect("entered");
     assert!(matches!(&routes[..], [route] if route.quick_ack), "{routes:?}");
-    // It leads to the other site, as the device's own route would.
+    // The route leads to the other site, as the device's own route would.
     let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -196,7 +196,7 @@ fn child_of_the_circuit_kill_test() {
         let mut buffer = vec![0; 64 << 10];
         stream.read_exact(&mut buffer).expect("the flow is open");
         println!("{ready}");
-        // Until the kill.
+        // Runs until the kill.
         while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
     });
     let _ = shell.wait();

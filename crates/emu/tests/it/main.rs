@@ -75,7 +75,7 @@ fn set_tos(socket: &impl std::os::fd::AsRawFd, tos: i32) {
     assert_eq!(result, 0);
 }
 
-/// Puts this thread ahead of ordinary ones, if permitted: what a test measures with must not wait
+/// Gives this thread priority over ordinary ones, if permitted: a measuring thread must not wait
 /// for a processor.
 fn be_prompt() {
     // SAFETY: all-zero bytes are a valid sched_param; thread 0 is the calling one.
@@ -86,7 +86,7 @@ fn be_prompt() {
     }
 }
 
-/// Sends back what it gets until `stop`.
+/// Returns every received datagram to its sender until `stop`.
 fn echo(socket: &UdpSocket, stop: &AtomicBool) {
     be_prompt();
     let mut buffer = [0; 2_000];
@@ -114,7 +114,7 @@ fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> V
     times
 }
 
-/// Sends without end, until `stop`; says how many bytes `sink` has had in the meantime.
+/// Sends without end until `stop`; returns the number of bytes that `sink` received meanwhile.
 fn pump(mut stream: TcpStream, stop: &AtomicBool) {
     let chunk = vec![0; 64 << 10];
     while !stop.load(Ordering::Relaxed) && stream.write_all(&chunk).is_ok() {}
@@ -428,7 +428,7 @@ fn child_of_the_kill_test() {
     };
     let (mut shell, ready) = held_site(&emulation);
     println!("{ready}");
-    // Until the kill, or 1,002 seconds if it never comes.
+    // Runs until the kill, or for 1,002 seconds if it never comes.
     let _ = shell.wait();
 }
 
@@ -459,9 +459,9 @@ fn held_site(emulation: &Emulation) -> (Child, String) {
     (shell, ready)
 }
 
-/// Runs the test `name` in another process, where `variable` is set, kills the process once it says
-/// [`held_site`]'s line, and checks that its programs and its namespace go. False if the machine
-/// cannot emulate.
+/// Runs the test `name` in another process, where `variable` is set, kills the process once it
+/// prints [`held_site`]'s line, and checks that its programs and its namespace disappear. False if
+/// the machine cannot emulate.
 fn kill_test(name: &str, variable: &str) -> bool {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", name, "--nocapture"])
@@ -505,7 +505,7 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
 #[test]
 fn it_works_inside_a_user_namespace() {
     let _alone = alone();
-    // Reno is there in every kernel and, unlike others, allowed in every namespace.
+    // Every kernel has Reno and, unlike other controls, allows it in every namespace.
     let options = EmulationOptions {
         isolation: Some(Isolation::UserNamespace),
         congestion_control: Some("reno".into()),
@@ -544,7 +544,7 @@ fn it_works_inside_a_user_namespace() {
 }
 
 /// Runs in a separate process inside a site, started by the test above: answers, or asks until it
-/// has an answer.
+/// gets an answer.
 #[test]
 fn child_of_the_user_namespace_test() {
     let Some(role) = std::env::var("ANABRANCH_EMU_TALK_TEST").ok() else { return };

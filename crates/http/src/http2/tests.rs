@@ -21,7 +21,7 @@ const LONG_BYTES: usize = 8 << 20;
 struct Server {
     at: SocketAddr,
     trust: ServerTrust,
-    /// As `trust`, without ALPN.
+    /// Like `trust`, without ALPN.
     trust_without_protocols: ServerTrust,
     task: tokio::task::JoinHandle<()>,
 }

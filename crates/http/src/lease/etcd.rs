@@ -186,7 +186,7 @@ impl<V: Stored> EtcdStore<V> {
         })
     }
 
-    /// Replaces an unreadable holder by nobody, for a lease.
+    /// Replaces an unreadable leader by an empty entry under a new lease.
     fn end_unreadable_lead(&self, kv: &KeyValue) -> Result<(), String> {
         let lease = self.grant()?;
         let key = encoded(self.key("leader"));

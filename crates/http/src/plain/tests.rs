@@ -21,7 +21,7 @@ fn patient(silent_max: usize, speaking_max: usize) -> PlainLimits {
     PlainLimits { admission, bodies_max: 4, ..times }
 }
 
-/// Serves until the test ends; says where.
+/// Serves until the test ends; returns the address.
 fn serve(limits: PlainLimits) -> SocketAddr {
     let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), limits).expect("a free port");
     let at = server.local_addr().expect("it is bound");
@@ -42,7 +42,7 @@ async fn say(at: SocketAddr, host: u8, words: &str) -> TcpStream {
     tcp
 }
 
-/// The answer up to and with `end`, or all of it if the connection ends before.
+/// Returns the answer up to and including `end`, or all of it if the connection ends before.
 async fn hear(tcp: &mut TcpStream, end: &str) -> String {
     let (mut heard, mut bytes) = (String::new(), [0; 1_024]);
     let hears = async {
@@ -76,7 +76,7 @@ async fn open(held: &mut [TcpStream], most: usize) -> usize {
     timeout(LONG, counts).await.expect("in time")
 }
 
-/// #48: silent connections took a place each, before they were accepted, and nobody else got in
+/// #48: silent connections took a slot each, before they were accepted, and no other client got in
 /// when all were taken.
 #[tokio::test]
 async fn silent_connections_of_one_address_keep_nobody_out() {
@@ -109,7 +109,7 @@ async fn of_a_busy_address_the_longest_idle_connection_goes() {
         assert!(is_answered(&mut tcp).await);
         held.push(tcp);
     }
-    // The first asks again, so that the second is the one that asked longest ago.
+    // The first asks again, so that the second has been idle for longest.
     held[0].write_all(QUESTION.as_bytes()).await.expect("it is open");
     assert!(is_answered(&mut held[0]).await);
     let mut newcomer = say(at, FLOOD, QUESTION).await;

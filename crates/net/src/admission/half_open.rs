@@ -43,7 +43,7 @@ pub struct HalfOpenTable<T> {
     limit: usize,
     next: u64,
     connections: BTreeMap<Number, (Network, T)>,
-    /// None is empty.
+    /// Connections of each network; no set is empty.
     of_network: BTreeMap<Network, BTreeSet<Number>>,
     /// One entry for each network of `of_network`: its number of connections, and its oldest. The
     /// last entry is the next to lose one.

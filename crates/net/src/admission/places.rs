@@ -37,7 +37,7 @@ impl<T> Clone for Places<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Crowded {
-    /// All are taken.
+    /// All slots are taken.
     All {
         /// The limit.
         limit: usize,

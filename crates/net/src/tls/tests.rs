@@ -122,7 +122,7 @@ fn a_party_of_another_system_is_refused_from_both_ends() {
     let ours = set(0);
     let authority = ours.files[0].clone();
     for system in System::all().filter(|s| *s != HAUL) {
-        // From the same authority, with the other system's names, as no tool makes them.
+        // Keys of the same authority with the other system's names; no tool makes these.
         let request = SetRequest {
             system,
             sites: vec!["seattle".into()],
@@ -141,7 +141,7 @@ fn a_party_of_another_system_is_refused_from_both_ends() {
         for (stem, who) in [
             (
                 "operators/operator",
-                // Also for a system without operators, whose keys cannot be made.
+                // Also for a system without operators; operators' keys cannot be made there.
                 format!("{} `operator`", system.role_name(Role::Operator).unwrap_or("operator")),
             ),
             ("sites/seattle", format!("{} `seattle`", system.role_name(Role::Site).expect("all have"))),

@@ -35,13 +35,13 @@ impl rustls::time_provider::TimeProvider for Clock {
 /// Trust settings of a party.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    /// They are of this system.
+    /// System of the party and its peers.
     pub(crate) system: System,
     /// Authorities that may sign peers.
     pub(crate) authorities: Vec<CertificateDer<'static>>,
     /// The authorities, for rustls.
     pub(crate) roots: Arc<RootCertStore>,
-    /// None of these.
+    /// Certificates that are refused.
     pub(crate) revoked: Revoked,
 }
 
@@ -89,9 +89,9 @@ pub(crate) enum ChainError {
     Expired(OffsetDateTime),
     /// Valid from this time on.
     NotYet(OffsetDateTime),
-    /// None of the authorities made it.
+    /// The certificate was not made by any of the authorities.
     OtherAuthority,
-    /// Something else.
+    /// Another error of webpki.
     Other(webpki::Error),
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn moment(at: UnixTime) -> String {
     written(of_unix(at))
 }
 
-/// Checks a chain as a peer would, whatever it is used for.
+/// Checks a chain as a peer would, for either use of the certificate.
 pub(crate) fn verify_chain(
     authorities: &[CertificateDer<'_>],
     chain: &[CertificateDer<'_>],
@@ -124,7 +124,7 @@ pub(crate) fn verify_chain(
     let verdict = [webpki::KeyUsage::server_auth(), webpki::KeyUsage::client_auth()]
         .map(|usage| leaf.verify_for_usage(algorithms, &anchors, rest, now, usage, None, None).err());
     let [Some(first), Some(second)] = verdict else { return Ok(()) };
-    // A restriction to the other use says nothing about other errors.
+    // If the certificate is restricted to the other use, the first error hides all others.
     let wrong_use = matches!(first, webpki::Error::RequiredEkuNotFoundContext(_));
     Err(match if wrong_use { second } else { first } {
         webpki::Error::CertExpired { not_after, .. } => ChainError::Expired(of_unix(not_after)),
@@ -141,7 +141,7 @@ pub(crate) fn verify_chain(
 pub(crate) enum Stranger {
     /// The certificate names no party.
     Nameless,
-    /// Somebody else answers.
+    /// The peer has another identity than expected.
     Another { expected: String, found: PeerIdentity },
     /// The peer calls another system.
     OtherSystem { system: System, found: PeerIdentity },

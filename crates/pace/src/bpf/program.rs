@@ -108,8 +108,8 @@ pub(crate) fn sock_ops(maps: Maps, netns_cookie: u64) -> Vec<u64> {
     asm.finish()
 }
 
-/// For `BPF_PROG_TYPE_TRACING` as an iterator over TCP sockets (`bpf_iter/tcp`); `None` where the
-/// kernel's types lack what it reads.
+/// Program of type `BPF_PROG_TYPE_TRACING`, as an iterator over TCP sockets (`bpf_iter/tcp`);
+/// `None` if the kernel's types lack a field that it reads.
 pub(crate) fn iterator(maps: Maps, btf: &Btf<'_>) -> Option<Vec<u64>> {
     let [family, local4, remote4, local6, remote6, local_port, remote_port] = btf.offsets(
         "sock_common",
@@ -190,7 +190,7 @@ fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     asm.store_value(Width::Word, STACK, CURRENT, 0);
     socket_option(asm, Helper::Getsockopt, CURRENT);
     asm.jump_if_equal(0, 0, known);
-    // Kernels before 6.0 do not say; hardly any program sets a limit itself.
+    // Kernels before 6.0 do not report the present rate; hardly any program sets a limit itself.
     asm.store_value(Width::Word, STACK, CURRENT, -1);
     asm.place(known);
     asm.load(Width::Word, 1, STACK, CURRENT);

@@ -51,7 +51,7 @@ fn a_task_that_never_ends_bars_its_user_and_no_other() {
     assert_eq!(kinds(&results), [Ok(7), late, Ok(8), late, Err(io::ErrorKind::NotFound)]);
     let text = results[3].as_ref().expect_err("late").to_string();
     assert!(text.contains("user 2") && !text.contains('\n'), "{text}");
-    // The machine may be busy; what is held up is held up for ever.
+    // The machine may be busy; a task that is held up is held up for ever.
     assert!(begun.elapsed() < 20 * PATIENCE, "{:?}", begun.elapsed());
     // The user stays barred while the process exists, and some time longer.
     assert_eq!(kinds(&helper.carry_out(&[rate(2, 9), rate(1, 9)])), [late, Ok(9)]);
@@ -133,7 +133,7 @@ fn closes_last(task: &Task) -> Result<u64, Errno> {
     while is_there(&task.0) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The owner's number is gone a moment before what it stood for is.
+    // The owner's process number disappears a moment before its descriptors do.
     std::thread::sleep(Duration::from_millis(20));
     drop(duplicate);
     Ok(0)
@@ -151,7 +151,7 @@ fn a_close_that_the_kernel_holds_up_holds_up_nobody_else() {
     assert!(helper.carry_out(&[(nowhere(9), Change::ReadRate)])[0].is_err());
     let pid = helper.running.as_ref().expect("it runs").pid;
     let owner = std::thread::spawn(move || {
-        // Once it has been duplicated; before that, this would wait itself.
+        // Runs once the socket has been duplicated; before that, this call would wait itself.
         let has_it = |fd: RawFd| is_there(&Place { pid, fd, ..place });
         while !(0..64).any(has_it) {
             std::thread::yield_now();

@@ -48,7 +48,8 @@ impl Attacker {
 
 impl Drop for Attacker {
     fn drop(&mut self) {
-        // It cannot be killed while it closes the file: it must remove the file system.
+        // The attacker cannot be killed while it closes the file; it must remove the file system
+        // itself.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -67,7 +68,7 @@ fn next(said: &mut impl std::io::BufRead, words: &str) -> Result<String, String>
     Err("it has ended".into())
 }
 
-/// In the process that [`Attacker::start`] starts.
+/// Runs the attacker, in the process that [`Attacker::start`] starts.
 pub fn attack_if_asked() {
     let Ok(to) = std::env::var(CONNECT_TO) else { return };
     if let Err(why) = attack(&to) {
@@ -137,7 +138,7 @@ const OPEN: u32 = 14;
 const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 
-/// Answers whatever is asked but that a file is closed.
+/// Answers all requests except the closing of a file.
 fn serve(device: OwnedFd) {
     // SAFETY: it is ours, and stays with this file.
     let mut device = unsafe { File::from_raw_fd(device.into_raw_fd()) };

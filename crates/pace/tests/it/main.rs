@@ -19,8 +19,8 @@ use net::*;
 
 /// Tolerance of a rate measured over about half a second.
 const TOLERANCE: f64 = 0.10;
-/// Times that are looked at: on a machine that does other things, a flow stands still for a while
-/// and then catches up.
+/// Number of intervals that are measured: on a busy machine a flow pauses for a while and then
+/// catches up.
 const WINDOWS: usize = 10;
 
 /// Asserts that each of these flows, all limited so, runs at its limit as soon as the machine has
@@ -103,8 +103,7 @@ fn a_flow_of_another_process_is_limited_and_restored_when_the_pacer_goes() {
     assert_are_faster_than(&loads, BitRate::mbps(20));
 }
 
-/// Leaves a test out where the machine lacks a mechanism; what else keeps it from working fails the
-/// test.
+/// Leaves a test out if the machine lacks a mechanism; every other cause of failure fails the test.
 fn skip_without(error: &StartError) {
     // The verifier's word for a program that it does not take, which is our mistake.
     const EACCES: i32 = 13;
@@ -168,7 +167,7 @@ fn bpf_limits_connections_that_were_there_before_it_or_come_after_and_restores_t
     let Some(mut pacer) = bpf_pacer(&pair, &cgroup) else { return };
     let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
     let mut limit = |flow| reader.find(flow).expect("asked").map(|state| state.pacing_limit);
-    // Named before it is there.
+    // The flow is named before it exists.
     let waiting = pair.waiting_load(Ipv::Four, Some(&cgroup));
     let later = waiting.flow;
     for result in
@@ -302,7 +301,7 @@ fn a_pacer_takes_the_first_mechanism_that_holds_a_flow_and_says_which() {
     assert_are_faster_than(&loads, BitRate::mbps(20));
     drop(pacer);
 
-    // Without BPF, what is not there yet is for the last in the order.
+    // Without BPF, flows that do not exist yet fall to the last mechanism in the order.
     let options = PacerOptions { bpf: false, device: Some("v0".into()), ..PacerOptions::default() };
     let mut pacer = pair.a.run(move || Pacer::new(&options).expect("as before"));
     let waiting = pair.waiting_load(Ipv::Four, None);
@@ -457,7 +456,7 @@ fn limits_are_for_one_connection(options: &PacerOptions, mechanism: Mechanism) {
     assert!(second.flow == first.flow && second.cookie != first.cookie);
     let limit = || pacing_limit(&near).expect("ours");
     assert_eq!(limit(), None);
-    // Too late; BPF alone cannot tell.
+    // This is too late, which BPF alone cannot notice.
     let late = set(first, fast);
     let is_told = matches!(late, Err(PaceError::NoSuchFlow { .. }));
     assert!(is_told || mechanism == Mechanism::Bpf, "{late:?}");

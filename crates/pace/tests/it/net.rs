@@ -124,7 +124,7 @@ const A4: &str = "10.9.0.1";
 const A6: &str = "fd09::1";
 static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
 
-/// A program that connects when told to.
+/// A program that connects on request.
 pub struct WaitingLoad {
     pub flow: FlowKey,
     sink: Sink,
@@ -132,7 +132,7 @@ pub struct WaitingLoad {
 }
 
 impl WaitingLoad {
-    /// Tells it, and waits until it has.
+    /// Requests the connection, and waits until it is made.
     pub fn start(mut self) -> Load {
         self.child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
         assert_eq!(self.sink.peer(), self.flow.local);
@@ -213,7 +213,7 @@ fn pump(mut stream: TcpStream, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) && start.elapsed() < LOAD_MAX && stream.write_all(&chunk).is_ok() {}
 }
 
-/// Takes one connection and counts what arrives.
+/// Accepts one connection and counts the bytes that arrive.
 struct Sink {
     address: SocketAddr,
     received: Arc<AtomicU64>,

@@ -120,7 +120,7 @@ impl World {
         command
     }
 
-    /// Runs it to its good end; what it prints.
+    /// Runs the script, which must succeed, and returns its output.
     fn run(&self, script: &str) -> String {
         finished(&mut self.program(script))
     }
@@ -226,7 +226,7 @@ fn connections_that_take_a_descriptors_place_begin_anew() {
 #[test]
 fn duplicates_and_ranges_that_are_closed_begin_anew() {
     let Some(world) = World::new("anew", true) else { return };
-    // `fclose` is the C library's own affair: what was known of the descriptor stays.
+    // The C library closes the descriptor of `fclose` internally, so its entry stays.
     world.run(
         "import ctypes, fcntl\nc = ctypes.CDLL(None)\nc.fdopen.restype = ctypes.c_void_p\nc.fclose.argtypes = [ctypes.c_void_p]\n\
          u = connect()\n\

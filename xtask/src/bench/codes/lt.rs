@@ -415,7 +415,7 @@ const TARGETS: [Target; 4] = [
 /// Packets that a systematic code may need in the mean above those lost, up to 256 blocks.
 const SYSTEMATIC_MORE_MAX: f64 = 2.0;
 
-/// Errors: what was measured is short of a target.
+/// Errors: a measured value misses its target.
 pub fn check(rows: &[Row]) -> anyhow::Result<()> {
     let mut missed = Vec::new();
     let mut demand = |what: String, is_met: bool| {

@@ -30,7 +30,7 @@ struct Input {
     /// Number of sources, which are the first nodes.
     sources: usize,
     cost_weight: f64,
-    /// From, to, capacity and cost of each link between tiers.
+    /// Source, destination, capacity and cost of each link between tiers.
     links: Vec<(u32, u32, f64, f64)>,
     /// Edge, group, capacity and cost of each link to a group.
     group_links: Vec<(u32, u32, f64, f64)>,

@@ -30,7 +30,7 @@ pub struct EtcdConfig {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EtcdConfigError {
-    /// There is no member.
+    /// The list of members is empty.
     NoMember,
     /// A member's address is not of the known form.
     BadMember {
@@ -47,7 +47,7 @@ pub enum EtcdConfigError {
         /// The lease.
         lease: Duration,
     },
-    /// A file cannot be read, or has not what it should.
+    /// A file cannot be read, or lacks the expected content.
     File {
         /// The file.
         path: PathBuf,
