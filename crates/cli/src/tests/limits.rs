@@ -259,7 +259,6 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ),
         (
             "memory for counts of players' questions, in each of two windows; places of a round, and their names",
-
             format!(
                 "{}; {}, {}",
                 bytes(WINDOW_BYTES_MAX as u64),
