@@ -5,10 +5,11 @@ simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
 scenarios/circuit.toml with queues of many sizes, queues that grow before their day, delays, nights
 and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates
 Table 2.1, and ``run.py emulated`` the fixed queues of Figure 2.7, both under the time dilation that
-this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits that follow demand.
-``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each verb. ``run.py
-docs`` writes the tables of docs/circuit.md from the committed rows. ``run.py smoke`` checks these
-tables and simulates short runs.
+this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits that follow demand;
+``run.py rings-emulated`` has programs announce that demand on real kernels. ``run.py jobs`` runs
+``cargo xtask bench jobs``. Rows go to a folder, a file for each verb. ``run.py docs`` writes the
+tables of docs/circuit.md from the committed rows. ``run.py smoke`` checks these tables and
+simulates short runs.
 
 Read first: `tcp.cells`.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 import jobs
+import ring_emulated
 import ring_load
 import tcp
 from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, rounded, table, write_csv
@@ -99,6 +101,47 @@ def rings(args) -> int:
     rows = Rows(args.rows / "rings.csv", ring_load.KEY, ring_load.COLUMNS, line_end="\n")
     cells = [cell for cell in ring_load.cells(args.seeds) if not args.only or cell["scheme"] in args.only]
     return measure(rows, cells, lambda cell: ring_load.measured(args.binary, cell, args.duration))
+
+
+@LAB.verb(
+    "rings-emulated",
+    rows=LAB.runs,
+    binary=BINARY,
+    library=Option(ROOT / "target/release/libanabranch_preload.so", "library that announces what programs send", kind=Path),
+    seconds=Option(float(ring_emulated.SECONDS), "time of the network in a run"),
+    dilation=Option(0, "dilation of emulated runs; 0 measures it in each", kind=int),
+    cells=Option(0, "runs at the most; 0 for all that have no row", kind=int),
+)
+def rings_emulated(args) -> int:
+    """Emulates rings of big flows on circuits that follow demand, and simulates the same, cell by cell."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "rings-emulated.csv"
+    rows = read_csv(path)
+    cells = ring_emulated.missing(rows)
+    for cell in cells[: args.cells or None]:
+        rows += ring_emulated.measure(args.binary, args.library, cell, args.seconds, args.dilation)
+        write_csv(path, rows)
+        print(f"circuit: {cell}", file=sys.stderr)
+    return 0
+
+
+@LAB.verb(
+    rows=LAB.runs,
+    binary=BINARY,
+    library=Option(ROOT / "target/release/libanabranch_preload.so", "library that announces what programs send", kind=Path),
+    seconds=Option(0.4, "time of the network in a run"),
+    dilation=Option(300, "dilation of the runs"),
+)
+def fetches(args) -> int:
+    """Emulates a ring of files that nginx sends and curl fetches."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "fetches.csv"
+    rows = read_csv(path)
+    for name in ring_emulated.FETCHES.keys() - {row["scheme"] for row in rows}:
+        rows.append(ring_emulated.fetch(args.binary, args.library, name, args.seconds, args.dilation))
+        write_csv(path, rows)
+        print(f"circuit: nginx and curl, {name}", file=sys.stderr)
+    return 0
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
@@ -223,7 +266,13 @@ def document() -> str:
         **jobs.document(MEASURED),
     }
     # Emulated rows may be missing, as they need a quiet machine.
-    for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):
+    of_kernels = {
+        "validation": validation_table,
+        "emulated": lambda rows: emulated_table(of, rows),
+        "rings-emulated": ring_emulated.document,
+        "fetches": ring_emulated.fetch_table,
+    }
+    for name, shown in of_kernels.items():
         if rows := read_csv(MEASURED / f"{name}.csv"):
             texts[name] = shown(rows)
     return filled(DOCUMENT.read_text(), "experiments/circuit/measured", texts)

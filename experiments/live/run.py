@@ -297,7 +297,8 @@ def show_tables(args) -> None:
     made.append(axis(results, "edges", "Figure 4.12: edges", SETTINGS["edges"].designs))
     made.append(axis(results, "connectivity", "Figure 4.13: (x, y, z)", SETTINGS["connectivity"].designs))
     made.append(bottlenecks(results))
-    made.append(axis(results, "weights", "Figure 4.15a: cost share", SETTINGS["weights"].designs))
+    if results.rows["weights"]:
+        made.append(axis(results, "weights", "Figure 4.15a: cost share", SETTINGS["weights"].designs))
     made.append(by_bitrate(results))
     made.append(axis(results, "choices", "settings without a figure", ("balanced",)))
     print("\n\n".join(made))

@@ -24,8 +24,8 @@ use std::time::Duration;
 /// The network, the transfer and the schemes.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml
-    /// file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml, .graphml, .gml
+    /// or .xml file.
     #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
     topology: String,
     /// Rate of links without one in the topology.
@@ -113,7 +113,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
     if !quiet {
         let to: Vec<_> = destinations.iter().map(|d| name(*d)).collect();
-        eprintln!(
+        errln!(
             "{}: {} from {} to {}, links of {}; no scheme can be faster than {}",
             topology.name(),
             args.size,
@@ -122,7 +122,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             planner.link_unit(),
             planner.bound(),
         );
-        eprintln!("{}; {}", comparison.reason, comparison.coding_gain);
+        errln!("{}; {}", comparison.reason, comparison.coding_gain);
     }
     let auto = planner.auto()?.chosen.plan;
     run.write("topology.toml", anabranch_graph::file::toml::write(&topology))?;
@@ -148,7 +148,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         run.row(&row)?;
         run.emulation(scheme, &report)?;
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
         }
         let whole = row.verified.then(|| {
             let rate = BitRate::bps((row.rate_mbps * 1e6) as u64);
@@ -172,10 +172,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     // Seed of the emulator; the file's bytes are the same in every run.
     run.finish(&command, config, Some(EmulationOptions::default().seed))?;
     if !args.json {
-        print!("{}", table(&rows));
+        out!("{}", table(&rows));
     }
     if !quiet {
-        eprintln!("pictures (plan.svg, throughput.svg) and figures: {}", out.display());
+        errln!("pictures (plan.svg, throughput.svg) and figures: {}", out.display());
     }
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -201,7 +201,7 @@ fn play(
     bar.finish_and_clear();
     let (row, report, points) = played?;
     if !quiet {
-        eprintln!(
+        errln!(
             "{scheme:>12}: {:.2} Mbit/s, {:.0} % of the bound, {:.1} s",
             row.rate_mbps,
             100.0 * row.share_of_bound,

@@ -48,9 +48,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         for need in &needs {
             value[need.field] = need.ways().into();
         }
-        println!("{}", serde_json::to_string(&value)?);
+        outln!("{}", serde_json::to_string(&value)?);
     } else {
-        print!("{}", text(&findings, &needs, can_emulate, cores, &kernels));
+        out!("{}", text(&findings, &needs, can_emulate, cores, &kernels));
     }
     Ok(if can_emulate { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -6,6 +6,7 @@
 //! ours; the output of `--run` programs goes to stderr, each line with its site. Leaves out: the
 //! programs themselves. Read [`Args`] first, then [`run`].
 
+mod announcements;
 mod outcome;
 mod scenario;
 
@@ -14,14 +15,13 @@ pub(crate) use scenario::host as host_command;
 use crate::run_dir::RunDir;
 use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
-use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
 use std::io::{BufRead as _, IsTerminal as _, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration as StdDuration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,6 +32,7 @@ const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Progr
   ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for all but letters and digits
   ANABRANCH_NETNS_<SITE>              for `nsenter --net=PATH CMD`, to run something in another site
   ANABRANCH_DILATION                  real time for each second of the network
+  ANABRANCH_SHUFFLE_SOCKET            where to announce demand to circuits that follow it
   ANABRANCH_SITES                     all of this as JSON, and the address of each link's far end
 
 Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
@@ -57,8 +58,9 @@ pub(crate) fn host() -> anyhow::Result<ExitCode> {
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml or .graphml
-    /// file; or a scenario, as `simulate` takes it.
+    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml, .graphml,
+    /// .gml or .xml file; or a scenario, as
+    /// `simulate` takes it.
     #[arg(value_name = "TOPOLOGY|SCENARIO")]
     topology: String,
     /// For a scenario: a setting that replaces the file's, such as network.rate="10 Gbit/s".
@@ -151,10 +153,11 @@ struct Kernel {
     /// carries its circuits on time, or 1.
     #[arg(long, value_name = "FACTOR")]
     dilation: Option<Dilation>,
-    /// A library that CMD and the programs of --run load first (LD_PRELOAD), such as one that
-    /// dilates their clocks.
+    /// A library that CMD, the programs of --run and the hosts of a scenario load before all others
+    /// (LD_PRELOAD), as one that dilates their clocks, or one that announces what they send.
+    /// Repeatable.
     #[arg(long, value_name = "FILE")]
-    preload: Option<PathBuf>,
+    preload: Vec<PathBuf>,
 }
 
 /// The checked arguments.
@@ -164,8 +167,8 @@ struct Job {
     /// Site, the line as given, and the line with addresses filled in.
     runs: Vec<(SiteId, String)>,
     changes: Vec<Change>,
-    /// Library that programs load first. `None` for none.
-    preload: Option<PathBuf>,
+    /// Libraries that programs load before all others.
+    preload: Vec<PathBuf>,
     options: EmulationOptions,
 }
 
@@ -199,7 +202,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let job = match check(args, quiet) {
         Ok(job) => job,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -211,14 +214,19 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
-            eprintln!("anabranch: {error}");
+            errln!("anabranch: {error}");
             return Ok(ExitCode::from(2));
         }
         started => started?,
     };
     // After the start, because its helper forks from a single thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let surroundings = Surroundings::new(topology, &emulation)?.with_preload(job.preload.clone());
+    let follows_demand = job.options.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
+    let announcements = follows_demand.then(announcements::Announcements::new).transpose()?;
+    let _serving = announcements.as_ref().map(|place| place.serve(emulation.handle())).transpose()?;
+    let surroundings = Surroundings::new(topology, &emulation)?
+        .with_preload(job.preload.clone())
+        .with_variables(announcements.iter().flat_map(|place| place.variables()));
     if let Some(path) = &args.hosts {
         let lines =
             topology.site_ids().map(|s| format!("{} {}\n", emulation.site_address(s), topology.site(s).name));
@@ -259,10 +267,10 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         record.finish(&command, config, Some(job.options.seed))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&outcome.json()?)?);
+        outln!("{}", serde_json::to_string(&outcome.json()?)?);
     }
     if !quiet && !ended.stillborn {
-        eprint!("{}", outcome.text(verbose));
+        crate::output::write_error(&outcome.text(verbose));
     }
     let distrusted = args.strict && !outcome.report.trusted && ended.code == 0;
     Ok(if distrusted { ExitCode::FAILURE } else { ExitCode::from(ended.code) })
@@ -275,7 +283,7 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
         "--set and --trials are for scenarios: {} is a topology",
         args.topology
     );
-    let mut topology = load(&args.topology, &Defaults::new(args.rate), |p| std::fs::read_to_string(p))?;
+    let mut topology = crate::network::load(&args.topology, args.rate)?;
     for link in topology.link_ids() {
         let properties = topology.link_properties_mut(link);
         if let Some(loss) = args.loss {
@@ -303,17 +311,24 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     Ok((topology, options))
 }
 
-/// Returns the library's path for programs in any folder. Refuses a missing library, and a program
-/// whose clock the library cannot dilate: either would run at the wrong speed without notice.
-fn preload(args: &Args) -> anyhow::Result<Option<PathBuf>> {
-    let Some(library) = &args.kernel.preload else { return Ok(None) };
-    let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
-    if path.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
-        && let Some(program) = args.command.first()
-    {
-        anabranch_dilate::check_program(program.as_ref())?;
-    }
-    Ok(Some(path))
+/// Absolute paths of the libraries to preload. Refuses a missing library, and a program whose time
+/// a library cannot stretch: it would run at the wrong speed without a word.
+fn preload(args: &Args) -> anyhow::Result<Vec<PathBuf>> {
+    let path = |library: &PathBuf| {
+        let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
+        if stretches_time(&path)
+            && let Some(program) = args.command.first()
+        {
+            anabranch_dilate::check_program(program.as_ref())?;
+        }
+        Ok(path)
+    };
+    args.kernel.preload.iter().map(path).collect()
+}
+
+/// Whether a library to preload stretches the time of programs.
+fn stretches_time(library: &Path) -> bool {
+    library.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
 }
 
 fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
@@ -425,7 +440,7 @@ impl Stage<'_> {
                 Some(command) => match self.emulation.spawn(self.job.site, command) {
                     Ok(child) => Some(child),
                     Err(EmuError::Spawn { program, error, .. }) => {
-                        eprintln!("anabranch: cannot start `{program}`: {error}");
+                        errln!("anabranch: cannot start `{program}`: {error}");
                         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
                         stop_backgrounds(&mut backgrounds).await;
                         return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
@@ -488,7 +503,7 @@ impl Stage<'_> {
             let site = &self.job.topology.site(self.job.site).name;
             let address = self.emulation.site_address(self.job.site);
             if !self.quiet {
-                eprintln!(
+                errln!(
                     "a shell in {site} ({address}); in another site: nsenter --net=$ANABRANCH_NETNS_1 CMD; `exit` ends it all"
                 );
             }
@@ -578,7 +593,7 @@ fn check_backgrounds(topology: &Topology, backgrounds: &mut [Background]) {
             background.ended = Some(status);
             if !status.success() {
                 let site = &topology.site(background.site).name;
-                eprintln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
+                errln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
             }
         }
     }
@@ -628,8 +643,7 @@ mod tests {
 
     #[test]
     fn addresses_stand_for_sites_and_other_braces_stay() {
-        let topology = load("internet2", &Defaults::new(BitRate::mbps(1)), |p| std::fs::read_to_string(p))
-            .expect("built in");
+        let topology = crate::network::load("internet2", BitRate::mbps(1)).expect("built in");
         let fill = |text| addresses(text, &topology, |s| format!("<{s}>"));
         assert_eq!(fill("a {@chicago}:{@0} {x} {@").expect("known"), "a <6>:<0> {x} {@");
         let error = format!("{:#}", fill("{@mars}").expect_err("unknown"));

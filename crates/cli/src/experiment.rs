@@ -29,7 +29,7 @@ pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Codedbulk(args) => codedbulk::run(args, quiet),
         Noun::Live(args) => live::run(args, quiet),
         Noun::Interactive(part) => {
-            println!("{}", serde_json::to_string(&interactive::run(part)?)?);
+            outln!("{}", serde_json::to_string(&interactive::run(part)?)?);
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -82,7 +82,7 @@ impl Change {
             }
         };
         if !quiet {
-            eprintln!("{said}");
+            errln!("{said}");
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -134,7 +134,7 @@ pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Res
     let set = if is_there { add_to_set(out, request)? } else { make_set(request)? };
     write_set(out, &set)?;
     if !quiet {
-        eprintln!(
+        errln!(
             "keys for {} in {}/: each machine needs ca.pem and its own pair",
             names.join(", "),
             out.display()

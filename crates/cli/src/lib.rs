@@ -7,9 +7,17 @@
     clippy::disallowed_methods,
     reason = "a driver: sockets, files, clocks and the environment are its business"
 )]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stdout, clippy::print_stderr, reason = "`output` writes whole lines")
+)]
+
+#[macro_use]
+mod output;
 
 mod broker;
 mod circuit;
+mod clients;
 mod completions;
 mod demo;
 mod doctor;
@@ -26,7 +34,6 @@ mod live;
 mod member;
 mod network;
 mod page;
-mod pipe;
 mod process;
 mod recipe;
 mod replicate;
@@ -35,6 +42,7 @@ mod shown;
 mod shuffle;
 mod simulate;
 mod spray;
+mod text;
 mod topologies;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -154,11 +162,15 @@ pub fn main() -> ExitCode {
         Verb::Recipe(args) => recipe::run(&args),
         Verb::Completions(args) => completions::run(&args, Cli::command()),
     };
+    if let Err(error) = output::finish() {
+        errln!("anabranch: standard output: {error}");
+        return ExitCode::from(exit::FAILED);
+    }
     match result {
         Ok(code) => code,
         Err(error) => {
             // One line with the error and its causes, from whatever source.
-            eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
+            errln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
             exit::code(&error)
         }
     }

@@ -115,5 +115,5 @@ impl Member for Live {
 fn read_text(path: &Path, bytes_max: u64) -> anyhow::Result<String> {
     let length = std::fs::metadata(path)?.len();
     anyhow::ensure!(length <= bytes_max, "{length} bytes: at most {bytes_max}");
-    Ok(std::fs::read_to_string(path)?)
+    Ok(crate::text::read(path)?)
 }

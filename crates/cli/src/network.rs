@@ -2,15 +2,16 @@
 
 use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
-use anabranch_graph::file::{Defaults, load};
+use anabranch_graph::file::{Defaults, LoadError, load_with_warnings};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, SiteId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The network.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TopologyArgs {
-    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml
-    /// file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml, .graphml, .gml
+    /// or .xml file.
     #[arg(long, short, value_name = "NAME|FILE")]
     pub topology: String,
     /// Rate of links without one in the topology.
@@ -32,8 +33,17 @@ impl TopologyArgs {
     ///
     /// Errors: an unknown name, an unreadable or invalid file, with the line.
     pub fn load_any(&self) -> anyhow::Result<Topology> {
-        load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p)).or_usage()
+        load(&self.topology, self.rate).or_usage()
     }
+}
+
+/// The topology of this name or in this file. Warns of parts of the file that are not read.
+///
+/// Errors: an unknown name, an unreadable or wrong file, with the line.
+pub fn load(name: &str, rate: BitRate) -> Result<Topology, LoadError> {
+    let loaded = load_with_warnings(name, &Defaults::new(rate), |path| crate::text::read(path))?;
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{}", printable(warning)));
+    Ok(loaded.topology)
 }
 
 /// Checks that a relay can run at each site.
@@ -44,7 +54,7 @@ pub fn check_relays(topology: &Topology) -> Result<(), String> {
         Err(format!(
             "site `{}` is a switch, where no relay runs: `replicate` needs a relay at every site; leave the switch out and \
              join the sites around it by cables",
-            anabranch_units::text::printable(&switch.name)
+            printable(&switch.name)
         ))
     })
 }
@@ -56,6 +66,15 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         format!("`{text}`: write IP:PORT, as 127.0.0.1:7171; 0.0.0.0:7171 stands for all of this machine's addresses")
     })
+}
+
+/// As [`listen_address`], where an address alone has this port.
+///
+/// Errors: neither an IP address nor one with a port, in a line that says what to write.
+pub fn listen_address_or<const PORT: u16>(text: &str) -> Result<SocketAddr, String> {
+    // An IPv6 address with a port stands in brackets, so one without them has none.
+    let alone = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    alone.parse::<IpAddr>().map_or_else(|_| listen_address(text), |address| Ok((address, PORT).into()))
 }
 
 /// Finds a site by name; blanks around the name, as in `tokyo, lima`, are ignored.
@@ -85,6 +104,23 @@ mod tests {
         topology.add_switch("exchange").expect("a new name");
         let why = check_relays(&topology).expect_err("a switch");
         assert!(why.contains("`exchange` is a switch") && why.contains("leave the switch out"), "{why}");
+    }
+
+    /// #52: hosts are configured by address; a port is written where it differs.
+    #[test]
+    fn address_alone_listens_on_the_default_port() {
+        for (text, shown) in [
+            ("10.0.0.1", "10.0.0.1:7172"),
+            ("::1", "[::1]:7172"),
+            ("[::]", "[::]:7172"),
+            ("[::1]:9", "[::1]:9"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+        ] {
+            assert_eq!(listen_address_or::<7172>(text).map(|at| at.to_string()), Ok(shown.to_owned()));
+        }
+        for bad in ["7172", "localhost", "[10.0.0.1", ""] {
+            assert!(listen_address_or::<7172>(bad).expect_err("no address").contains("write IP:PORT"));
+        }
     }
 
     /// #17: `--listen 7171` was answered with "invalid socket address syntax".

@@ -72,10 +72,10 @@ pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientErr
     );
     let listener = anabranch_net::socket::listen(listen).context("--web")?;
     if let Some(trouble) = trouble {
-        eprintln!("{trouble}; the page goes on asking");
+        errln!("{trouble}; the page goes on asking");
     }
     let token = format!("{:016x}{:016x}", anabranch_net::random()?, anabranch_net::random()?);
-    eprintln!("http://{}/{token}/ shows what is under way; Ctrl-C ends it", listener.local_addr()?);
+    errln!("http://{}/{token}/ shows what is under way; Ctrl-C ends it", listener.local_addr()?);
     axum::serve(listener, guarded(routes, &token)).await?;
     Ok(())
 }

@@ -7,7 +7,6 @@
 
 use crate::exit::OrUsage as _;
 use crate::family;
-use crate::pipe::Pipe;
 use anabranch_recipes::{
     Administrations, Answer, Because, Feature, Flow, Mechanism, Number, OPEN, OUTSIDE, Resources, Scenario,
     Separation, Sharing, System, TABLE, Word,
@@ -79,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let answer = scenario.advise().or_usage()?;
         if args.json { answer_json(&answer, &ours).to_string() } else { answer_text(&answer, &ours) }
     };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,7 +5,6 @@
 //! are listed by name only.
 
 use crate::network::TopologyArgs;
-use crate::pipe::Pipe;
 use anabranch_graph::Topology;
 use anabranch_graph::builtin::{BUILTINS, builtin};
 use anabranch_units::BitRate;
@@ -16,8 +15,8 @@ use std::process::ExitCode;
 /// The topology, and the form of the list.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology, or a .toml or .graphml file, whose sites and links are listed. Without:
-    /// all built-in ones.
+    /// A built-in topology, or a .toml, .graphml, .gml or .xml file, whose sites and links are
+    /// listed. Without: all built-in ones.
     #[arg(value_name = "NAME|FILE")]
     topology: Option<String>,
     /// Rate of links without one in the topology.
@@ -40,13 +39,11 @@ const GENERATED: [(&str, &str, &str); 4] = [
 ///
 /// Errors: an unknown name, an unreadable or invalid file, with the line.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut pipe = Pipe::default();
     match &args.topology {
-        None => pipe.print(std::iter::once(if args.json { all_json()? } else { all() })),
+        None => outln!("{}", if args.json { all_json()? } else { all() }),
         Some(name) => {
             let topology = TopologyArgs { topology: name.clone(), rate: args.rate }.load_any()?;
-            let shown = if args.json { json(&topology).to_string() } else { table(&topology) };
-            pipe.print(std::iter::once(shown));
+            outln!("{}", if args.json { json(&topology).to_string() } else { table(&topology) });
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -69,7 +66,7 @@ fn all() -> String {
     for (name, numbers, description) in GENERATED {
         generated.add_row([name, numbers, description]);
     }
-    let more = "`anabranch topologies NAME` lists a network's sites and links; a .toml or .graphml file may stand for NAME.";
+    let more = "`anabranch topologies NAME` lists a network's sites and links; a .toml, .graphml, .gml or .xml file may stand for NAME.";
     format!("{built_in}\n\n{generated}\n\n{more}")
 }
 

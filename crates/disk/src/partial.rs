@@ -49,6 +49,8 @@ const RANGES_MAX: usize = 65_536;
 /// Maximum bytes of disk reserved ahead of the received ones, so that a full disk is noticed a
 /// little early, and the file's bytes are contiguous.
 pub const AHEAD_BYTES: u64 = 64 << 20;
+/// The shortest range of zeros that becomes a hole: a block of most file systems.
+const HOLE_BYTES_MIN: u64 = 4_096;
 /// Number of attempts to take a lock, and interval between two.
 const LOCK_TRIES: u32 = 4;
 const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
@@ -395,6 +397,25 @@ impl PartialFile {
         Ok(())
     }
 
+    /// Makes the range a hole, which reads as zeros and takes no disk space. False where it stays
+    /// as it was: the range is shorter than [`HOLE_BYTES_MIN`], or the file system has no holes.
+    fn punch(&self, range: ByteRange) -> io::Result<bool> {
+        if range.len() < HOLE_BYTES_MIN {
+            return Ok(false);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.data, flags, range.start, range.len()) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        // Bytes are read back up to the file's end.
+        if self.data.metadata()?.len() < range.end {
+            self.data.set_len(range.end)?;
+        }
+        Ok(true)
+    }
+
     /// Reads the journal back, keeps the entries that match their bytes, and drops the rest.
     ///
     /// Works entry by entry, because the journal of a large file exceeds memory. Kept entries move
@@ -464,8 +485,10 @@ impl PartialFile {
         self.hasher.forget(range);
         let path = self.place.path().to_owned();
         at(&path, self.reserve(range))?;
+        let is_zero = parts.iter().all(|part| part.as_ref().iter().all(|byte| *byte == 0));
+        let is_hole = is_zero && at(&path, self.punch(range))?;
         let mut offset = range.start;
-        for part in parts {
+        for part in parts.iter().take(if is_hole { 0 } else { parts.len() }) {
             let part = part.as_ref();
             let take = part.len().min((range.end - offset) as usize);
             at(&path, self.data.write_all_at(&part[..take], offset))?;

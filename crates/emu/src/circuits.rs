@@ -8,9 +8,10 @@
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
 //! §2.3.5. Read [`CircuitFigures`] first.
 
-use crate::{CircuitMark, EmuError, Switching, route};
+use crate::{CircuitMark, EmuError, ScheduleFigures, Switching, route};
 use anabranch_fabric::{CircuitCounters, CircuitSettings, CircuitSwitch, PacketMeta};
 use anabranch_graph::Topology;
+use anabranch_sim::circuits::CircuitSchedule;
 use anabranch_units::{ByteCount, Duration, Instant, LinkId, SiteId};
 use serde::Serialize;
 
@@ -45,12 +46,17 @@ pub struct CircuitFigures {
     /// Standard deviation of the circuits' rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_sd: Option<f64>,
-    /// Rate of the packet network to a rack, over the time of a day and its night.
+    /// Rate of the packet network to a rack: over a day and its night, or over a week if circuits
+    /// follow demand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_mean: Option<f64>,
     /// Standard deviation of the packet network's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_sd: Option<f64>,
+    /// Weeks of circuits that follow demand, whose `days` are not measured. `None` for a fixed
+    /// timetable.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleFigures>,
 }
 
 /// A hybrid switch in place of a site's switch. Its ports are the site's links, in their order.
@@ -62,6 +68,8 @@ pub struct CircuitOptions {
     pub settings: CircuitSettings,
     /// Form in which hosts see the marks of `settings.mark_ahead`.
     pub mark: CircuitMark,
+    /// The weeks that follow demand, in place of the settings' timetable. `None` keeps that.
+    pub schedule: Option<CircuitSchedule>,
 }
 
 /// The hybrid switch, and the observer of its packets.
@@ -70,6 +78,8 @@ pub(crate) struct Circuits {
     pub switch: CircuitSwitch,
     pub mark: CircuitMark,
     pub observer: CircuitObserver,
+    /// The weeks that follow demand, and the rack of each site.
+    pub schedule: Option<(CircuitSchedule, Vec<Option<u16>>)>,
 }
 
 impl Circuits {
@@ -77,7 +87,7 @@ impl Circuits {
     pub(crate) fn at(
         topology: &Topology,
         switching: &[Switching],
-        CircuitOptions { site, settings, mark }: CircuitOptions,
+        CircuitOptions { site, settings, mark, schedule }: CircuitOptions,
     ) -> Result<Self, EmuError> {
         let links: Vec<LinkId> = topology.links_out(site).collect();
         let next = |from: SiteId, to: SiteId| switching[from.index()].next[to.index()].first().copied();
@@ -93,8 +103,9 @@ impl Circuits {
         let outputs = links.iter().map(|link| route::port(*link)).collect();
         let switch =
             CircuitSwitch::new(rack_of.clone(), outputs, settings.clone()).map_err(EmuError::Circuit)?;
+        let schedule = schedule.map(|schedule| (schedule, rack_of.clone()));
         let observer = CircuitObserver::new(&settings, rack_of, links.len(), links_between);
-        Ok(Self { site, switch, mark, observer })
+        Ok(Self { site, switch, mark, observer, schedule })
     }
 }
 
@@ -288,8 +299,12 @@ impl CircuitObserver {
             Downlink { window: Some(window), bytes: bytes.into(), is_whole: downlink.window.is_some() };
     }
 
-    /// The figures since the start or the last call.
-    pub(crate) fn take(&mut self, counters: CircuitCounters) -> CircuitFigures {
+    /// The figures since the start or the last call, and the weeks' figures.
+    pub(crate) fn take(
+        &mut self,
+        counters: CircuitCounters,
+        schedule: Option<ScheduleFigures>,
+    ) -> CircuitFigures {
         let figures = CircuitFigures {
             circuit_bytes: counters.circuit_bytes,
             packet_network_bytes: counters.packet_bytes,
@@ -302,6 +317,7 @@ impl CircuitObserver {
             circuit_gbps_sd: self.circuit_gbps.sd(),
             packet_gbps_mean: self.packet_gbps.mean(),
             packet_gbps_sd: self.packet_gbps.sd(),
+            schedule,
         };
         for slot in self.pairs.iter_mut().flatten() {
             slot.day = None;
@@ -360,7 +376,7 @@ mod tests {
         // Opens another day, which ends the fourth.
         let meant = Instant::ZERO + WEEK * 4 + Duration::from_us(452);
         observer.handle(meant, meant, &packet(3, 3));
-        observer.take(CircuitCounters::default())
+        observer.take(CircuitCounters::default(), None)
     }
 
     #[test]
@@ -423,7 +439,7 @@ mod tests {
             observer.handle(at, at, &packet(2, 4));
             observer.handle(at, at, &packet(2, 2));
         }
-        let figures = observer.take(CircuitCounters::default());
+        let figures = observer.take(CircuitCounters::default(), None);
         let gbps = figures.packet_gbps_mean.expect("some windows of 200 us");
         assert!((9.7..=10.3).contains(&gbps) && figures.days == 0, "{figures:?}");
     }

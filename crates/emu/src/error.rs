@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind};
 
 use anabranch_fabric::{CircuitError, PortError};
-use anabranch_units::{LinkId, SiteId};
+use anabranch_units::{FlowKey, LinkId, SiteId};
 
 /// Reason why there is no emulation, or why a request failed.
 #[derive(Debug)]
@@ -68,11 +68,36 @@ pub enum EmuError {
         /// Reason.
         error: Error,
     },
+    /// An announcement of demand that does not count.
+    Announce(AnnounceError),
     /// A thread of the emulator could not be started.
     Thread(Error),
     /// The emulation has ended.
     Ended,
 }
+
+/// A mistake in an announcement of demand.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AnnounceError {
+    /// The circuits follow no announcements.
+    NotFollowed,
+    /// No connection of this name is open between two racks.
+    NoConnection(FlowKey),
+}
+
+impl std::fmt::Display for AnnounceError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotFollowed => {
+                f.write_str("circuits of this network follow no announcements: set circuit.schedule.demand = \"announced\"")
+            }
+            Self::NoConnection(flow) => write!(f, "flow {flow}: no such connection is open between two racks"),
+        }
+    }
+}
+
+impl std::error::Error for AnnounceError {}
 
 /// Way in which the namespaces were created.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -247,6 +272,7 @@ impl std::fmt::Display for EmuError {
                 write!(f, "cannot start `{program}` in site {site}: {error}")
             }
             Self::Enter { site, error } => write!(f, "cannot enter site {site}: {error}"),
+            Self::Announce(error) => error.fmt(f),
             Self::Thread(error) => write!(f, "cannot start a thread of the emulator: {error}"),
             Self::Ended => write!(f, "the emulation has ended"),
         }

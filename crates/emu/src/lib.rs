@@ -25,7 +25,8 @@
 //! - **Privileges.** Root, or a user namespace if the machine permits one; [`doctor`] and the
 //!   errors name everything that is missing.
 //! - **Circuits.** One site's switch can be a hybrid switch of circuits and packets
-//!   ([`EmulationOptions::circuit`]).
+//!   ([`EmulationOptions::circuit`]), whose circuits may follow demand that programs announce
+//!   ([`EmulationHandle::announce`]).
 //! - **Time dilation.** Under a [`Dilation`] of F emulated time passes F times slower than the
 //!   machine's. Rates, delays and reports count emulated time.
 //! - **Trust.** [`Emulation::report`] gives packets' lateness, and whether figures can be trusted.
@@ -65,6 +66,7 @@ pub mod scenario;
 mod script;
 mod surroundings;
 mod sys;
+mod weeks;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -91,13 +93,14 @@ pub use anabranch_units::{Dilation, DilationError};
 pub use circuits::{CircuitFigures, CircuitOptions};
 pub use dilation::unstretched;
 pub use doctor::doctor;
-pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
+pub use error::{AnnounceError, BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
 pub use route::{CircuitMark, LINKS_MAX, SITES_MAX};
 pub use script::{Change, ChangeError, Loss};
-pub use surroundings::Surroundings;
+pub use surroundings::{Surroundings, give_preload};
+pub use weeks::ScheduleFigures;
 
 /// Options of an emulation. [`EmulationOptions::default`] suits most uses.
 #[derive(Clone, Debug)]

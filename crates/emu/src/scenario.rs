@@ -18,8 +18,8 @@ pub mod programs;
 
 use crate::dilation::{self, RTO_MIN_DEFAULT, unstretched};
 use crate::{
-    CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationOptions, Histogram, LinkState,
-    Report, Switching,
+    CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationHandle, EmulationOptions,
+    Histogram, LinkState, Report, Switching,
 };
 use anabranch_fabric::{Drop as DropReason, PortSettings};
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
@@ -30,12 +30,13 @@ use anabranch_units::{ByteCount, Duration, Seed, SiteId};
 use flows::{Flows, rows};
 use host::{DATAGRAM_BYTES_MIN, Task, monotonic_ns};
 use serde::Serialize;
+use std::any::Any;
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use dilated::{measured_dilation, packets_late_max, shortest_day};
+pub use dilated::{measured_dilation, no_service, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
 pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
@@ -154,6 +155,8 @@ pub struct Options<'a> {
     /// The kernel's name of the hosts' congestion control, which may be a BPF program. `None` for
     /// the scenario's control.
     pub congestion_control: Option<&'a str>,
+    /// Called with each emulation before its hosts start. The result is dropped after the run.
+    pub started: &'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>,
     /// Set to end a run early, whose results are not to be used then.
     pub interrupted: &'a AtomicBool,
 }
@@ -266,7 +269,7 @@ pub fn emulation_options(
         circuit: plan.network().circuit().map(|(site, settings)| {
             let mark =
                 if plan.scenario().transport.ecn { CircuitMark::Dscp(MARK_DSCP) } else { CircuitMark::Ece };
-            CircuitOptions { site, settings: settings.clone(), mark }
+            CircuitOptions { site, settings: settings.clone(), mark, schedule: plan.circuit_schedule() }
         }),
         ..settings(plan, dilation)?
     })
@@ -297,6 +300,7 @@ fn run_at(
         plan.network().topology(),
         EmulationOptions { lateness_p99_max: packets_late_max, ..emulation_options(plan, trial, dilation)? },
     )?;
+    let _serving = (options.started)(emulation.handle())?;
     let mut flows = Flows::new(plan, trial, options.systems, &|site| emulation.site_address(site))?;
     flows.set(|task| {
         task.dilation = dilation;

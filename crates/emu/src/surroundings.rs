@@ -11,9 +11,9 @@ use crate::{EmuError, Emulation, Isolation};
 use anabranch_dilate::ProgramTime;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// The network's description for programs in the sites.
@@ -21,8 +21,8 @@ pub struct Surroundings {
     variables: Vec<(String, String)>,
     /// Name and address of each site.
     sites: Vec<(String, String)>,
-    /// Library that programs load before all others. `None` for none.
-    preload: Option<PathBuf>,
+    /// Libraries that programs load before all others.
+    preload: Vec<PathBuf>,
     /// A process in each site, which stands for its namespace: in a user namespace our own
     /// descriptors cannot be opened from inside.
     holders: Vec<Child>,
@@ -43,7 +43,8 @@ impl Surroundings {
     ///
     /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
     pub fn new(topology: &Topology, emulation: &Emulation) -> Result<Self, EmuError> {
-        let mut all = Self { variables: Vec::new(), sites: Vec::new(), preload: None, holders: Vec::new() };
+        let mut all =
+            Self { variables: Vec::new(), sites: Vec::new(), preload: Vec::new(), holders: Vec::new() };
         let mut sites = Vec::new();
         for id in topology.site_ids() {
             let name = &topology.site(id).name;
@@ -72,9 +73,15 @@ impl Surroundings {
         Ok(all)
     }
 
-    /// Makes programs load this library before all others.
-    pub fn with_preload(mut self, library: Option<PathBuf>) -> Self {
-        self.preload = library;
+    /// The same, where programs load these libraries before all others.
+    pub fn with_preload(mut self, libraries: Vec<PathBuf>) -> Self {
+        self.preload = libraries;
+        self
+    }
+
+    /// The same, with more variables.
+    pub fn with_variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.variables.extend(variables);
         self
     }
 
@@ -96,39 +103,39 @@ impl Surroundings {
     /// Panics: if the site is not of this topology.
     pub fn give(&self, command: &mut Command, site: SiteId) {
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
-        if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", before_inherited(library, command));
-        }
+        give_preload(command, &self.preload);
         let (name, address) = &self.sites[site.index()];
         command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
     }
 }
 
-/// The value of `LD_PRELOAD` for `command`: `library`, then the libraries that it has inherited.
-fn before_inherited(library: &Path, command: &Command) -> OsString {
+/// Has `command` load these libraries first, then the libraries that it has inherited.
+pub fn give_preload(command: &mut Command, libraries: &[PathBuf]) {
+    if libraries.is_empty() {
+        return;
+    }
     let own = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
     let inherited = match own {
         Some((_, value)) => value.map(OsStr::to_owned),
         None => std::env::var_os("LD_PRELOAD"),
     };
-    let mut all = library.as_os_str().to_owned();
-    if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
-        all.push(":");
-        all.push(inherited);
-    }
-    all
+    let inherited = inherited.filter(|inherited| !inherited.is_empty());
+    let all = libraries.iter().map(|path| path.as_os_str()).chain(inherited.as_deref());
+    let all = all.collect::<Vec<_>>().join(OsStr::new(":"));
+    command.env("LD_PRELOAD", all);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
 
     #[test]
     fn inherited_libraries_stay_behind_ours() {
         let surroundings = Surroundings {
             variables: Vec::new(),
             sites: vec![("a".to_owned(), "10.77.0.1".to_owned())],
-            preload: Some("/ours.so".into()),
+            preload: vec!["/ours.so".into()],
             holders: Vec::new(),
         };
         let given = |command: &mut Command| {

@@ -1,15 +1,17 @@
-//! Topologies from text: this project's TOML format, and GraphML as the Internet Topology Zoo
-//! writes it.
+//! Topologies from text: TOML of our own, GraphML and GML as others write them, and SNDlib's XML.
 //!
 //! The input is text and the result is a [`Topology`]. Drivers read files; they pass [`load`] a
 //! function for that. Every error message is one line with the problem, value, limit, place
 //! (`file:line`) and remedy. Input is bounded: [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`],
 //! [`crate::LINKS_MAX`].
 //!
-//! Leaves out: the fields of the formats; see [`toml`] and [`graphml`]. Read [`load`] and [`parse`]
-//! first.
+//! Leaves out: the formats, field by field; [`toml`], [`graphml`], [`gml`] and [`sndlib`] describe
+//! them. Read [`load`] and [`parse`] first.
 
+mod drawing;
+pub mod gml;
 pub mod graphml;
+pub mod sndlib;
 pub mod toml;
 
 use crate::builtin::{BUILTINS, BuiltinError, PATH_STRETCH, builtin};
@@ -28,17 +30,22 @@ const STRETCH_MAX: f64 = 100.0;
 pub enum Format {
     /// This project's format; see [`toml`].
     Toml,
-    /// The Internet Topology Zoo's format; see [`graphml`].
+    /// The Internet Topology Zoo's and others'; see [`graphml`]. Files of this kind may also be
+    /// [`sndlib`]'s.
     GraphMl,
+    /// The Graph Modelling Language; see [`gml`].
+    Gml,
 }
 
 impl Format {
-    /// Format of a file by the extension of its name (`.toml`, `.graphml`, `.xml`).
+    /// The format that a file of this name has, by its extension (`.toml`, `.graphml`, `.xml`,
+    /// `.gml`).
     pub fn of_path(path: &str) -> Option<Self> {
         let extension = path.rsplit_once('.')?.1.to_ascii_lowercase();
         match extension.as_str() {
             "toml" => Some(Self::Toml),
             "graphml" | "xml" => Some(Self::GraphMl),
+            "gml" => Some(Self::Gml),
             _ => None,
         }
     }
@@ -223,7 +230,11 @@ impl std::fmt::Display for LoadError {
         match self {
             Self::Unknown { spec } => {
                 let known = known(spec, BUILTINS.iter().map(|b| b.name));
-                write!(f, "no topology `{}`: {known}; or name a .toml or .graphml file", printable(spec))
+                write!(
+                    f,
+                    "no topology `{}`: {known}; or name a .toml, .graphml, .gml or .xml file",
+                    printable(spec)
+                )
             }
             Self::Unreadable { path, error } => write!(f, "cannot read topology {path}: {error}"),
             Self::File(error) => error.fmt(f),
@@ -244,38 +255,82 @@ pub fn resolve(spec: &str) -> Result<Source, LoadError> {
     Format::of_path(spec).map(Source::File).ok_or_else(|| LoadError::Unknown { spec: spec.to_owned() })
 }
 
-/// Loads the topology that `spec` names. `read` returns the text of a path.
+/// As [`load_with_warnings`], without the warnings.
 ///
 /// Errors: an unknown name, an error of `read`, a text that is not a topology, a default capacity
 /// of zero for a built-in topology.
 ///
 /// ```
-/// use anabranch_graph::file::{Defaults, load};
-/// use anabranch_units::BitRate;
-/// let defaults = Defaults::new(BitRate::mbps(100));
-/// let b4 = load("b4", &defaults, |_| unreachable!("it is built in")).expect("it is built in");
-/// assert_eq!(b4.sites().len(), 13);
-/// let error = load("b5", &defaults, |_| unreachable!("it is no file")).expect_err("there is none");
-/// assert_eq!(error.to_string(), "no topology `b5`: there are butterfly, internet2, b4; or name a .toml or .graphml file");
+/// use anabranch_graph::file::{Defaults, load}; use anabranch_units::BitRate; let defaults =
+/// Defaults::new(BitRate::mbps(100)); let b4 = load("b4", &defaults, |_| unreachable!("it is built
+/// in")).expect("it is built in"); assert_eq!(b4.sites().len(), 13); let error = load("b5",
+/// &defaults, |_| unreachable!("it is no file")).expect_err("there is none");
+/// assert_eq!(error.to_string(), "no topology `b5`: there are butterfly, internet2, b4; or name a
+/// .toml, .graphml, .gml or .xml file");
 /// ```
 pub fn load(
     spec: &str,
     defaults: &Defaults,
     read: impl FnOnce(&str) -> std::io::Result<String>,
 ) -> Result<Topology, LoadError> {
+    Ok(load_with_warnings(spec, defaults, read)?.topology)
+}
+
+/// The topology that `spec` names, with what was not read as the file may mean it; `read` turns a
+/// path into its text.
+///
+/// Errors: as [`load`].
+pub fn load_with_warnings(
+    spec: &str,
+    defaults: &Defaults,
+    read: impl FnOnce(&str) -> std::io::Result<String>,
+) -> Result<Loaded, LoadError> {
     match resolve(spec)? {
-        Source::Builtin(name) => builtin(name, defaults.capacity).map_err(LoadError::Builtin),
+        Source::Builtin(name) => {
+            let topology = builtin(name, defaults.capacity).map_err(LoadError::Builtin)?;
+            Ok(Loaded { topology, warnings: Vec::new() })
+        }
         Source::File(format) => {
             let text = read(spec).map_err(|error| LoadError::Unreadable { path: spec.to_owned(), error })?;
-            parse(&text, format, spec, defaults).map_err(LoadError::File)
+            parse_with_warnings(&text, format, spec, defaults).map_err(LoadError::File)
         }
     }
+}
+
+/// A topology, and warnings about its file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The topology.
+    pub topology: Topology,
+    /// One line for each kind of part that was left out, with its place.
+    pub warnings: Vec<String>,
+}
+
+/// A warning and the byte of the text where its cause is.
+#[derive(Debug)]
+pub(crate) struct Warning {
+    offset: usize,
+    text: String,
 }
 
 /// Reads a topology. `origin` is the text's name in messages.
 ///
 /// Errors: the first mistake, with its line.
 pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> Result<Topology, FileError> {
+    Ok(parse_with_warnings(text, format, origin, defaults)?.topology)
+}
+
+/// As [`parse`], with warnings.
+///
+/// Errors: as [`parse`].
+pub fn parse_with_warnings(
+    text: &str,
+    format: Format,
+    origin: &str,
+    defaults: &Defaults,
+) -> Result<Loaded, FileError> {
+    let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count();
+    let mut warnings = Vec::new();
     let read = if text.len() > TEXT_BYTES_MAX {
         Err(At { offset: None, problem: Box::new(Problem::TooLong { bytes: text.len() }) })
     } else if !(1.0..=STRETCH_MAX).contains(&defaults.stretch) {
@@ -293,7 +348,8 @@ pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> R
     } else {
         match format {
             Format::Toml => toml::read(text, defaults),
-            Format::GraphMl => graphml::read(text, defaults),
+            Format::GraphMl => graphml::read(text, defaults, &mut warnings),
+            Format::Gml => gml::read(text, defaults, &mut warnings),
         }
     };
     let topology = match read {
@@ -302,11 +358,13 @@ pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> R
         }
         other => other,
     };
-    topology.map_err(|At { offset, problem }| FileError {
+    let topology = topology.map_err(|At { offset, problem }| FileError {
         origin: origin.to_owned(),
-        line: offset.map(|at| 1 + text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count()),
+        line: offset.map(line),
         problem,
-    })
+    })?;
+    let said = |warning: Warning| format!("{} ({origin}:{})", warning.text, line(warning.offset));
+    Ok(Loaded { topology, warnings: warnings.into_iter().map(said).collect() })
 }
 
 /// A problem and its byte offset in the text.

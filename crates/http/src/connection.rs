@@ -29,6 +29,8 @@ pub const REPLY_BYTES_MAX: usize = 256 << 20;
 pub const REPLY_TIME: Duration = Duration::from_secs(20);
 /// The most connections that are kept while nothing is asked on them.
 const IDLE_MAX: usize = 2;
+/// The shortest patience with which a first failure is logged before the last.
+const TOLD_PATIENCE: Duration = Duration::from_secs(5);
 /// Pauses before a request is repeated. The longest is shorter than the time for which a restarted
 /// controller waits for its sites.
 pub const BACKOFF: Backoff =
@@ -368,7 +370,8 @@ impl Connection {
         Err(ClientError::Refused { status: status.as_u16(), error: format!("{}: {error}", self.who()) })
     }
 
-    /// Retries until the request succeeds, is refused, or the retry time ends.
+    /// Tries until it works, is refused, or patience ends. Logs the first failure at once if
+    /// patience is long.
     ///
     /// Errors: the last attempt's.
     pub async fn send_again(
@@ -379,12 +382,17 @@ impl Connection {
         wait: Duration,
     ) -> Result<Bytes, ClientError> {
         let end = Instant::now() + self.inner.patience;
-        let mut backoff = BACKOFF;
+        let (mut backoff, mut is_told) = (BACKOFF, self.inner.patience < TOLD_PATIENCE);
         loop {
             let result = self.send(&method, path, &body, wait).await;
             let pause = backoff.next_pause().to_std();
             match result {
-                Err(e) if e.is_passing() && Instant::now() + pause < end => sleep(pause).await,
+                Err(e) if e.is_passing() && Instant::now() + pause < end => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!("{e}; trying on for {} s", self.inner.patience.as_secs());
+                    }
+                    sleep(pause).await;
+                }
                 result => return result,
             }
         }

@@ -1,16 +1,17 @@
-//! Exercises of requests to a service and of etcd's answers, for fuzz targets and their corpora's
+//! Exercises of requests to a service, of etcd's answers and of proxies' headers, for fuzz targets and their corpora's
 //! tests, and of a store, for tests.
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
 use crate::lease::{Stored, is_etcd_answer};
+use crate::plain::{Proxies, read_header};
 use crate::store::StoreError;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_units::{RandomStream, Seed};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Extension;
-use axum::http::{HeaderValue, Method, Request, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
@@ -133,6 +134,31 @@ pub fn exercise_etcd(bytes: &[u8]) -> bool {
     is_etcd_answer::<Example>(bytes)
 }
 
+/// The beginning of a connection from a proxy at 10.0.0.1: the PROXY protocol, or lines of headers, as in
+/// `x-forwarded-for: 203.0.113.9`. Returns whether a client's address is read.
+///
+/// Panics: if a header's client is a proxy.
+pub fn exercise_proxies(mut bytes: &[u8]) -> bool {
+    if bytes.starts_with(b"PROXY") || bytes.starts_with(b"\r\n\r\n") {
+        let read = read_header(&mut bytes).now_or_never().expect("no byte is waited for");
+        return read.is_ok_and(|client| client.is_some());
+    }
+    let proxies: Proxies = "10.0.0.0/8".parse().expect("a prefix");
+    let mut headers = HeaderMap::new();
+    for line in bytes.split(|byte| *byte == b'\n').take(REQUESTS_MAX) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) =
+            (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(&line[colon + 1..]));
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    let proxy = [10, 0, 0, 1].into();
+    let client = proxies.client(proxy, &headers);
+    assert!(client == proxy || !proxies.contains(client), "{client}");
+    client != proxy
+}
+
 #[cfg(test)]
 mod tests {
     use anabranch_testing::replay;
@@ -140,5 +166,6 @@ mod tests {
     #[test]
     fn the_corpus_is_as_it_says() {
         assert!(replay("http_etcd", super::exercise_etcd) >= 4);
+        assert!(replay("http_proxies", super::exercise_proxies) >= 8);
     }
 }

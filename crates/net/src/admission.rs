@@ -253,6 +253,12 @@ impl Arrival {
         self.half_open.from
     }
 
+    /// The connection, to read a header in front of the first message, and its place, which bounds
+    /// the time for it ([`HalfOpen::within`]).
+    pub const fn before_first_message(&mut self) -> (&mut TcpStream, &HalfOpen) {
+        (&mut self.tcp, &self.half_open)
+    }
+
     /// The connection of a listener that asks for no identity, and its place, to be dropped after
     /// it.
     pub fn unidentified(self) -> (TcpStream, HalfOpen) {

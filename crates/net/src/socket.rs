@@ -7,7 +7,7 @@ use anabranch_units::Duration;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpFastOpenConnect};
 use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Options of a TCP connection.
@@ -21,6 +21,8 @@ pub struct TcpOptions {
     /// the system's own patience. Only for the end that never faces a closed window: Linux counts a
     /// window that stays closed against it, too.
     pub user_timeout: Option<Duration>,
+    /// Address of this machine that connections leave from; `None` leaves the choice to its routes.
+    pub from: Option<IpAddr>,
     /// TCP Fast Open (RFC 7413): if the peer permits it ([`let_open_fast`]) and was called from
     /// this machine before, the first data leaves with the first packet, a round trip sooner.
     /// [`connect`] then reports success before any packet has left, and a failure shows only at the
@@ -67,6 +69,9 @@ impl TcpOptions {
 pub async fn connect(to: SocketAddr, options: &TcpOptions) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     options.apply(&socket)?;
+    if let Some(from) = options.from {
+        socket.bind((from, 0).into()).map_err(|e| io::Error::new(e.kind(), format!("from {from}: {e}")))?;
+    }
     let stream = socket.connect(to).await.map_err(|e| io::Error::new(e.kind(), format!("{to}: {e}")))?;
     stream.set_nodelay(true)?;
     Ok(stream)

@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 from anabranch_lab.binary import BinaryNotFoundError, find
 from anabranch_lab.programs import Failed, Skipped
+from anabranch_lab.tree import ChangedTreeError, refuse_changes
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Emulations of one trial, until the emulator trusts one.
@@ -411,7 +412,7 @@ class Experiment:
                 print(f"{self.name}: skipped: 1 ({why})")
                 return 0
             print(f"run.py: {why}", file=sys.stderr)
-        except Failed as error:
+        except (Failed, ChangedTreeError) as error:
             print(f"run.py: {error}", file=sys.stderr)
         except subprocess.CalledProcessError as error:
             print(f"run.py: {error.cmd[0]} ended with {error.returncode}: see above", file=sys.stderr)
@@ -522,7 +523,14 @@ def read_csv(path: Path, defaults: Mapping[str, str] | None = None) -> list[dict
 
 
 def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = None, line_end: str = "\n") -> None:
-    """Write a CSV whole; its columns are the first row's if none are given."""
+    """Write a CSV whole; its columns are the first row's if none are given.
+
+    Raises
+    ------
+    ChangedTreeError
+        The rows are to be published, and the working tree has changes.
+    """
+    refuse_changes(path)
     rows = list(rows)
     partial = path.with_suffix(".partial")
     with partial.open("w", newline="") as file:
@@ -584,6 +592,7 @@ def measure(
         The exit code: 1 if a cell raised `Failed`. Such a cell gets no row; the remaining cells are
         measured.
     """
+    refuse_changes(rows.path)
     adding = threading.Lock()
 
     def measure_cell(cell: Row) -> None:

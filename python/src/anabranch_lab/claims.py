@@ -2,15 +2,17 @@
 
 A claim is a folder with ``plan.toml`` (the runs, how each value is computed, how figures are drawn)
 and ``expected.csv`` (published values, our last recorded values, tolerances, sources). Both are
-read strictly: an unknown key or column is refused with its place. A folder with a ``run.py``
-measures with its own program; it is listed, not run. Read `Claim` and `check` first;
-``docs/lab.md`` describes the format.
+read strictly: an unknown key or column is refused with its place. ``sample.csv`` has our values of
+the sample, and ``recorded.sha256`` the hashes of both records, by which an edit is found. A folder
+with a ``run.py`` measures with its own program; it is listed, not run. Read `Claim` and `check`
+first; ``docs/lab.md`` describes the format.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import itertools
 import math
 import re
@@ -26,11 +28,14 @@ from anabranch_lab.runs import sweep
 from anabranch_lab.scenario import Scenario
 from anabranch_lab.stats import means
 
-PLAN, EXPECTED = "plan.toml", "expected.csv"
+PLAN, EXPECTED, SAMPLE, HASHES = "plan.toml", "expected.csv", "sample.csv", "recorded.sha256"
 #: Prefix of the source of a goal or bound of our own.
 OWN = "ours"
 #: The columns of ``expected.csv``.
 COLUMNS = ("metric", "published", "ours", "tolerance", "source", "note")
+
+#: The columns of ``sample.csv``.
+SAMPLE_COLUMNS = ("metric", "ours")
 
 #: One number out of the means of a column along a swept setting; ``None`` where there is none such.
 ALONG = ("first_below", "stays_below", "min_of_means", "max_of_means", "largest_fall")
@@ -246,6 +251,8 @@ class Row:
         Whether it is a goal or a bound of our own that nobody published.
     was_ok
         Whether the last recorded value is within the tolerance.
+    recorded
+        Last recorded value of the same runs; empty before the first record.
     """
 
     claim: str
@@ -257,6 +264,12 @@ class Row:
     note: str
     own: bool
     was_ok: bool
+    recorded: str
+
+    @property
+    def is_as_recorded(self) -> bool:
+        """Whether ours is what was recorded: runs are deterministic, so that any difference is a change."""
+        return self.recorded in ("", shown(self.ours))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,6 +285,8 @@ class Claim:
     sweeps, metrics, figures, expected
         Contents of the plan and of ``expected.csv``; empty if the claim measures with its own
         program.
+    sample
+        Recorded values of the sample by metric; empty before the first record.
     command
         Command of the claim's own program; ``None`` if this package measures.
     """
@@ -284,6 +299,7 @@ class Claim:
     figures: list[Figure]
     expected: dict[str, Expected]
     command: str | None = None
+    sample: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: str | Path) -> Claim:
@@ -328,7 +344,19 @@ class Claim:
                 f"{folder.name}/{EXPECTED}: metrics {', '.join(expected)}: must be the plan's, in its order: "
                 f"{', '.join(metric.name for metric in metrics)}"
             )
-        return cls(name, title, folder, sweeps, metrics, figures, expected)
+        sample = _read_sample(folder, list(expected))
+        return cls(name, title, folder, sweeps, metrics, figures, expected, sample=sample)
+
+    def edited(self) -> list[str]:
+        """The records that are not as they were recorded, a line each; none where nothing was recorded yet."""
+        path = self.folder / HASHES
+        if not path.is_file():
+            is_recorded = self.sample or any(one.ours for one in self.expected.values())
+            return [f"{self.name}/{HASHES}: is missing"] if is_recorded else []
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        if [line[1:] for line in lines] != [[name] for name in (EXPECTED, SAMPLE)]:
+            return [f"{self.name}/{HASHES}: must be a hash and a name for {EXPECTED} and {SAMPLE}"]
+        return [f"{self.name}/{name}: was edited" for found, name in lines if found != _hash(self.folder / name)]
 
     def run(self, *, full: bool, **options: Any) -> dict[str, Result]:  # noqa: ANN401
         """Run its sweeps.
@@ -409,20 +437,41 @@ def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Ro
         ok = is_within(ours, expected.published, expected.tolerance)
         note = "; ".join(note for note in notes if note)
         own = expected.source.startswith(OWN)
-        was = None if expected.ours in ("", shown(None)) else float(expected.ours)
+        recorded = expected.ours if full else claim.sample.get(metric.name, "")
+        was = None if recorded in ("", shown(None)) else float(recorded)
         was_ok = is_within(was, expected.published, expected.tolerance)
-        rows.append(Row(claim.name, metric.name, expected.published, ours, expected.tolerance, ok, note, own, was_ok))
+        rows.append(
+            Row(claim.name, metric.name, expected.published, ours, expected.tolerance, ok, note, own, was_ok, recorded)
+        )
     return rows
 
 
-def record(claim: Claim, rows: Sequence[Row]) -> None:
-    """Write what was measured into the column ``ours`` of ``expected.csv``."""
+def record(claim: Claim, rows: Sequence[Row], *, full: bool) -> None:
+    """Write what was measured into ``expected.csv`` (column ``ours``) or ``sample.csv``, and the hashes of both.
+
+    Parameters
+    ----------
+    claim
+        The claim.
+    rows
+        What `check` gave.
+    full
+        Whether that was everything, rather than the sample.
+    """
     measured = {row.metric: shown(row.ours) for row in rows}
-    with (claim.folder / EXPECTED).open("w", encoding="utf-8", newline="") as file:
+    with (claim.folder / (EXPECTED if full else SAMPLE)).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(COLUMNS if full else SAMPLE_COLUMNS)
         for one in claim.expected.values():
-            writer.writerow(dataclasses.astuple(dataclasses.replace(one, ours=measured[one.metric])))
+            ours = measured[one.metric]
+            writer.writerow(dataclasses.astuple(dataclasses.replace(one, ours=ours)) if full else (one.metric, ours))
+    lines = [f"{_hash(claim.folder / name)}  {name}\n" for name in (EXPECTED, SAMPLE)]
+    (claim.folder / HASHES).write_text("".join(lines), encoding="utf-8")
+
+
+def _hash(path: Path) -> str:
+    """The hash of a file, as ``sha256sum`` writes it; that of nothing where there is no file."""
+    return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
 
 
 def shown(number: float | None) -> str:
@@ -698,3 +747,16 @@ def _title(folder: Path) -> str:
         return ""
     match = re.search(r"\*\*Claim\.\*\*\s+(.*?)(?:[.:]\s| \()", text, re.DOTALL)
     return " ".join(match[1].split()) if match else ""
+
+
+def _read_sample(folder: Path, metrics: Sequence[str]) -> dict[str, str]:
+    place = f"{folder.name}/{SAMPLE}"
+    if not (folder / SAMPLE).is_file():
+        return {}
+    with (folder / SAMPLE).open(encoding="utf-8", newline="") as file:
+        lines = [tuple(line) for line in csv.reader(file)]
+    if not lines or lines[0] != SAMPLE_COLUMNS:
+        raise ClaimError(f"{place}:1: must be {','.join(SAMPLE_COLUMNS)}")
+    if [line[0] for line in lines[1:]] != list(metrics) or any(len(line) != len(SAMPLE_COLUMNS) for line in lines):
+        raise ClaimError(f"{place}: must have a value for each metric of {EXPECTED}, in its order")
+    return {line[0]: line[1] for line in lines[1:]}

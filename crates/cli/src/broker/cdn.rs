@@ -13,11 +13,17 @@ use std::process::ExitCode;
 pub struct Args {
     /// Address of the broker, as HOST:PORT or https://HOST:PORT. For brokers that share a store,
     /// give all addresses, separated by commas: the agent finds the leader.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = "127.0.0.1:7195")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        value_delimiter = ',',
+        env = "ANABRANCH_BROKER",
+        default_value = "127.0.0.1:7195"
+    )]
     broker: Vec<String>,
     /// The folder that `broker keys` made, or a copy with ca.pem, sites/NETWORK.pem and
     /// sites/NETWORK.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
     /// Name of the network, as given to `broker keys --networks`.
     #[arg(long, value_name = "NETWORK")]
@@ -46,14 +52,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let agent = NetworkAgent::new(config, &identity)?;
         if !quiet {
-            eprintln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
+            errln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
         }
         tokio::select! {
             ended = agent.run(crate::process::asked_to_end()) => ended?,
             never = crate::keys::follow(&identity) => match never {},
         }
         if !quiet {
-            eprintln!("agent of network {} ends", args.name);
+            errln!("agent of network {} ends", args.name);
         }
         Ok(ExitCode::SUCCESS)
     })

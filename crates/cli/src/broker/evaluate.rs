@@ -167,7 +167,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         for design in &designs {
             for weight in &args.cost_weight {
                 if !quiet {
-                    eprintln!("seed {seed}: {}, cost weight {weight}", design.name());
+                    errln!("seed {seed}: {}, cost weight {weight}", design.name());
                 }
                 let outcome = evaluate(&world, design, *weight, &Optimiser::default());
                 for columns in rows(args.rows, &world, &outcome) {

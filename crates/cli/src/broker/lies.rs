@@ -51,7 +51,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             let design = designs::by_name(name).context("the name was looked at")?;
             for network in 0..world.networks().len() as u32 {
                 if !quiet {
-                    eprintln!("seed {seed}: {name}, network {network}");
+                    errln!("seed {seed}: {name}, network {network}");
                 }
                 let without = without(&world, &design, 1.0, network);
                 for &price in &args.price {

@@ -2,7 +2,6 @@
 //! comparison with other solvers.
 
 use super::evaluate::{above_0, count, drawn, known, weight};
-use crate::pipe::Pipe;
 use anabranch_broker_proto::{Market, Optimiser, Program, Shape, designs, market};
 use anyhow::Context as _;
 use serde::Serialize;
@@ -64,6 +63,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let design = designs::by_name(&args.design).context("the name was looked at")?;
     let world = drawn(&shape, args.seed)?;
     let view = view(&market(&world, &design, args.cost_weight));
-    Pipe::default().print(std::iter::once(serde_json::to_string(&view)?));
+    outln!("{}", serde_json::to_string(&view)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 #[derive(clap::Args)]
 pub struct Args {
     /// Address to listen on. By default only this machine can connect.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7198", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7198", value_parser = crate::network::listen_address_or::<7198>)]
     listen: SocketAddr,
 }
 
@@ -68,7 +68,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;
         if !quiet {
-            eprintln!("origin serves http://{}/segment?bytes=N", listener.local_addr()?);
+            errln!("origin serves http://{}/segment?bytes=N", listener.local_addr()?);
         }
         let router = Router::new().route("/segment", get(segment));
         tokio::select! {

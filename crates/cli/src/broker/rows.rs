@@ -32,7 +32,7 @@ impl Shown {
     /// Prints a row as JSON, or adds it to the table.
     pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
         if self.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
             return Ok(());
         }
         self.table.set_header(row.0.iter().map(|(column, _)| *column));
@@ -47,7 +47,7 @@ impl Shown {
     pub(super) fn end(mut self) {
         if !self.json {
             self.table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-            println!("{}", self.table);
+            outln!("{}", self.table);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `anabranch broker serve`: rounds with networks' agents, and answers to players.
 
+use crate::clients::ClientArgs;
 use crate::etcd::EtcdArgs;
 use crate::network;
 use anabranch_broker::{
@@ -9,7 +10,7 @@ use anabranch_broker::{
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
 use anabranch_broker_proto::limits::{check_bitrate, check_weight};
-use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits};
+use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits, Proxies};
 use anabranch_media::prefixes::PrefixTable;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
@@ -36,15 +37,11 @@ pub struct Args {
     contracts: PathBuf,
     /// Address for networks' agents and operators, by mutual TLS. By default only this machine can
     /// connect.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7195", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7195", value_parser = network::listen_address_or::<7195>)]
     listen: SocketAddr,
-    /// Address for players, by plain HTTP: put a proxy with a public certificate in front. By
-    /// default only this machine can connect.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7196", value_parser = network::listen_address)]
-    players: SocketAddr,
     /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and
     /// controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
     /// File for the last accepted decision. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "broker.redb")]
@@ -70,6 +67,17 @@ pub struct Args {
     /// Seconds after which players ask again.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     ttl: u32,
+    #[command(flatten)]
+    players: PlayersArgs,
+}
+
+/// Players' port, and assumptions about players.
+#[derive(clap::Args)]
+struct PlayersArgs {
+    /// Address for players, by plain HTTP: put a proxy with a public certificate in front. By
+    /// default only this machine can connect.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7196", value_parser = network::listen_address_or::<7196>)]
+    players: SocketAddr,
     /// Locations of addresses: a CSV table with the columns prefix, location and isp. Without it,
     /// the `location` and `isp` in a player's request count, and players without them are in one
     /// place.
@@ -96,6 +104,8 @@ pub struct Args {
     /// Redirect players without steering to http: instead of https:.
     #[arg(long)]
     plain_redirects: bool,
+    #[command(flatten)]
+    clients: ClientArgs,
 }
 
 /// Parses the start of an address: a scheme and a host.
@@ -119,6 +129,30 @@ impl Args {
     }
 }
 
+impl PlayersArgs {
+    /// Locations of viewers.
+    ///
+    /// Errors: one line with the file.
+    fn places(&self) -> anyhow::Result<PrefixTable> {
+        let Some(path) = &self.places else { return Ok(PrefixTable::default()) };
+        let place = || format!("--places {}", path.display());
+        PrefixTable::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)
+    }
+
+    fn config(&self, limits: PlainLimits, places: PrefixTable) -> PublicConfig {
+        PublicConfig {
+            address: self.players,
+            limits,
+            clients: self.clients.clients(Proxies::loopback()),
+            places,
+            bitrate: self.bitrate,
+            redirects_to_tls: !self.plain_redirects,
+            url: self.players_url.clone(),
+            ..PublicConfig::default()
+        }
+    }
+}
+
 /// Descriptors for anything but connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
@@ -129,7 +163,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, weight) in [("--score-weight", args.score_weight), ("--cost-weight", args.cost_weight)] {
         check_weight(weight).context(name)?;
     }
-    check_bitrate(args.bitrate).context("--bitrate")?;
+    check_bitrate(args.players.bitrate).context("--bitrate")?;
     let design = designs::by_name(&args.design).with_context(|| {
         let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
         format!("--design {}: is no design: there are {}", args.design, names.join(", "))
@@ -137,15 +171,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let shown = args.contracts.display();
-    let text = std::fs::read_to_string(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
+    let text = crate::text::read(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
     let contracts: Contracts = text.parse().with_context(|| format!("--contracts {shown}"))?;
-    let places = match &args.places {
-        Some(path) => {
-            let place = || format!("--places {}", path.display());
-            PrefixTable::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)?
-        }
-        None => PrefixTable::default(),
-    };
+    let places = args.players.places()?;
     let settings = Settings {
         every: Duration::from_secs(args.every),
         bids_within: Duration::from_secs(args.bids_within),
@@ -157,41 +185,33 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let half_open = AdmissionLimits::for_descriptors(descriptors);
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
     let others = serve.descriptors() + OWN_DESCRIPTORS;
-    let limits = PlainLimits::for_descriptors(descriptors, others, args.players_max as usize);
+    let limits = PlainLimits::for_descriptors(descriptors, others, args.players.players_max as usize);
     crate::process::check_descriptors(descriptors, others + limits.descriptors());
-    let public = PublicConfig {
-        address: args.players,
-        limits,
-        places,
-        bitrate: args.bitrate,
-        redirects_to_tls: !args.plain_redirects,
-        url: args.players_url.clone(),
-        ..PublicConfig::default()
-    };
+    let public = args.players.config(limits, places);
     crate::process::runtime()?.block_on(async {
         let config = BrokerServiceConfig {
             settings,
             contracts,
             store: args.store(&identity)?,
             ttl_s: args.ttl,
-            believes_players: args.believe_players,
+            believes_players: args.players.believe_players,
         };
         let service = BrokerService::open(config)?;
         let players = PublicServer::bind(service.clone(), public)
-            .with_context(|| format!("--players {}", args.players))?;
+            .with_context(|| format!("--players {}", args.players.players))?;
         let server = Server::bind(service.clone(), &identity, serve)
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
-            eprintln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
-            eprintln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
+            errln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
+            errln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
             ended = players.run() => ended.context("--players")?,
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("broker ends; players go on with what they have");
+                errln!("broker ends; players go on with what they have");
             }
         }
         service.give_lead_back().await;

@@ -73,7 +73,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             for brokers in &args.brokers {
                 for rule in &args.reserve {
                     if !quiet {
-                        eprintln!("seed {seed}: {name}, {brokers} brokers, {rule}");
+                        errln!("seed {seed}: {name}, {brokers} brokers, {rule}");
                     }
                     let several = Several {
                         brokers: *brokers,

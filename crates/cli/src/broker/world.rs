@@ -84,7 +84,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     write("clients.json", &serde_json::to_string(&clients)?)?;
     if !quiet {
         let networks = world.networks().len();
-        eprintln!(
+        errln!(
             "{}: {networks} networks with {} clusters, {} places, seed {}",
             args.out.display(),
             world.sites().len(),

@@ -7,7 +7,6 @@
 mod job;
 
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_circuit_proto::job::Failures;
 use anabranch_circuit_proto::table::{self, Table};
 use anabranch_circuit_proto::{Kind, Plan, Timing, bound};
@@ -81,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let kinds = if args.compare { Kind::ALL } else { std::slice::from_ref(&args.scheduler) };
     let answer = Answer::new(&table, &timing, kinds);
     let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text(args.compare) };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,7 +3,6 @@
 //! Leaves out: the control ([`anabranch_linux::bpf::retcp`]). Read [`run`] first.
 
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_linux::bpf::retcp::{AttachError, Base, Mark, Settings, attach};
 use anabranch_units::Dilation;
 use anyhow::Context as _;
@@ -69,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let registered = async {
-            eprintln!("congestion control `{name}` is registered; Ctrl-C removes it");
+            errln!("congestion control `{name}` is registered; Ctrl-C removes it");
             std::future::pending::<()>().await;
         };
         // Signals are handled from the first poll on, so before the line.
@@ -95,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             counts.marked_acks, counts.acks, counts.jumps_up, counts.jumps_down
         )
     };
-    Pipe::default().print(std::iter::once(line));
+    outln!("{line}");
     Ok(ExitCode::SUCCESS)
 }
 

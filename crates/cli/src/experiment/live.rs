@@ -22,12 +22,12 @@ pub struct Args {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let row = measure(&args.cell)?;
     if args.json {
-        println!("{}", serde_json::to_string(&row)?);
+        outln!("{}", serde_json::to_string(&row)?);
     } else {
-        println!("{}", line(&row));
+        outln!("{}", line(&row));
     }
     if !row.conditions.trusted && !quiet {
-        eprintln!("do not trust this result: {}", row.conditions.why.join("; "));
+        errln!("do not trust this result: {}", row.conditions.why.join("; "));
     }
     Ok(if row.conditions.trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

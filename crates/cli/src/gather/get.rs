@@ -48,7 +48,7 @@ pub struct Args {
     output: PathBuf,
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
     /// Name of the client, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]

@@ -1,6 +1,7 @@
 //! `anabranch gather ls`: lists the objects of a server.
 
-use anabranch_gather::{Entry, check_holder, list};
+use crate::output;
+use anabranch_gather::{Entry, ListError, check_holder, list};
 use anabranch_gather_proto::msg::NAME_BYTES_MAX;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -8,7 +9,6 @@ use anabranch_net::tls::CredentialFiles;
 use anabranch_units::text::printable;
 use anyhow::Context as _;
 use serde::Serialize;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ pub struct Args {
     place: Place,
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
     /// Name of the client, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
@@ -63,16 +63,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn show(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
     let Place { holder, prefix } = &args.place;
-    let mut out = std::io::stdout().lock();
     let each = |Entry { object, bytes, modified_ns }| {
         if args.json {
             let row = serde_json::to_string(&Row { object: &object, length_bytes: bytes, modified_ns })?;
-            writeln!(out, "{row}")
+            outln!("{row}");
         } else {
-            writeln!(out, "{bytes:>16}  {}  {}", time(modified_ns), printable(&object))
+            outln!("{bytes:>16}  {}  {}", time(modified_ns), printable(&object));
         }
+        if output::is_closed() { Err(std::io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     };
-    list(identity, holder, prefix, each).await?;
+    match list(identity, holder, prefix, each).await {
+        // `output` reports what standard output refused.
+        Err(ListError::Each(_)) if output::is_closed() => {}
+        listed => listed?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

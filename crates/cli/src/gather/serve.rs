@@ -22,14 +22,14 @@ pub struct Args {
     dir: PathBuf,
     /// Address and port to listen on, TCP for control and UDP for data. By default only this
     /// machine can connect; 0.0.0.0:7180 means all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7180", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7180", value_parser = network::listen_address_or::<7180>)]
     listen: SocketAddr,
     /// UDP port announced to clients, if a forwarded port differs from the port of --listen.
     #[arg(long, value_name = "PORT")]
     advertise_port: Option<u16>,
     /// The folder that `gather keys` made, or a copy with ca.pem, sites/NAME.pem and
     /// sites/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
     /// Name of the server, as given to `gather keys --servers`.
     #[arg(long, value_name = "NAME", default_value = "server")]
@@ -109,7 +109,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         let mut server = Server::start(config).await.map_err(sorted)?;
         if !quiet {
-            eprintln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
+            errln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
         }
         let identity = server.identity().clone();
         tokio::select! {

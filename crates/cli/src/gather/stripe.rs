@@ -76,9 +76,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (name, parts, servers) = (&object.name, object.part.len(), args.servers.len());
     if args.json {
         let done = Done { manifest: done.manifest.display().to_string(), object };
-        println!("{}", serde_json::to_string(&done)?);
+        outln!("{}", serde_json::to_string(&done)?);
     } else if !quiet {
-        println!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);
+        outln!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);
         for (server, folder) in args.servers.iter().zip(&done.folders) {
             let its: Vec<&Part> = object.part.iter().filter(|part| part.holders.contains(server)).collect();
             let bytes = size(ByteCount::new(its.iter().filter_map(|part| part.bytes).sum()));
@@ -86,10 +86,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 its.iter().take(PARTS_SHOWN).map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
             let more = its.len().saturating_sub(PARTS_SHOWN);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            println!("  {}/: {first}{more} ({bytes})", folder.display());
-            println!("      copy them into the folder that {server} serves");
+            outln!("  {}/: {first}{more} ({bytes})", folder.display());
+            outln!("      copy them into the folder that {server} serves");
         }
-        println!("then: anabranch gather get --manifest {} -o {name}", done.manifest.display());
+        outln!("then: anabranch gather get --manifest {} -o {name}", done.manifest.display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -32,10 +32,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "live.toml")]
     network: PathBuf,
     /// Address for nodes and operators, by mutual TLS. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS, value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = ADDRESS, value_parser = crate::network::listen_address_or::<7200>)]
     listen: SocketAddr,
     /// The folder that `live keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// File for the number of the lead, the drained nodes and the network. Created if it does not
     /// exist.
@@ -100,7 +100,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
-            eprintln!("controller listens on https://{} for {nodes} nodes", server.local_addr()?);
+            errln!("controller listens on https://{} for {nodes} nodes", server.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
@@ -108,7 +108,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             () = crate::process::asked_to_end() => {
                 service.give_lead_back().await;
                 if !quiet {
-                    eprintln!("controller ends; nodes go on by themselves");
+                    errln!("controller ends; nodes go on by themselves");
                 }
             }
         }
@@ -124,7 +124,7 @@ pub struct NodeControlArgs {
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', requires = "name")]
     controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// Address for the control of the next tier, by mutual TLS: the port of `control` in the
     /// network's description.
@@ -201,11 +201,11 @@ pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::In
 #[derive(clap::Args)]
 pub struct OperatorArgs {
     /// Controllers, as HOST:PORT or https://HOST:PORT; the one that leads is asked.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = ADDRESS)]
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', env = "ANABRANCH_CONTROLLER", default_value = ADDRESS)]
     controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// Name of the operator, as given to `live keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
@@ -248,7 +248,7 @@ pub fn drain(args: &DrainArgs, quiet: bool) -> anyhow::Result<ExitCode> {
         } else {
             "takes no new stream, and its streams move: `live status` shows when none is left"
         };
-        eprintln!("node {}: {line}", args.node);
+        errln!("node {}: {line}", args.node);
     }
     Ok(ExitCode::SUCCESS)
 }

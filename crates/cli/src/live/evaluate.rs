@@ -229,7 +229,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             (_, true) => "",
         };
         let (requests, from) = (recorded.requests(), recorded.from().as_secs_f64());
-        eprintln!("{requests} requests from {from} s on, {videos} videos, {places} places{drawn}");
+        errln!("{requests} requests from {from} s on, {videos} videos, {places} places{drawn}");
     }
     let (workload, videos) = args.world.described(recorded.as_ref());
     let mut rows = Vec::new();
@@ -237,7 +237,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let drawn = args.world.draw(seed, recorded.as_ref())?;
         for point in points(&designs, args) {
             if !quiet {
-                eprintln!("seed {seed}: {}", point.design.name());
+                errln!("seed {seed}: {}", point.design.name());
             }
             let row = Row {
                 seed,
@@ -255,14 +255,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 measured: measure(point, args, &drawn),
             };
             if args.json {
-                println!("{}", serde_json::to_string(&row)?);
+                outln!("{}", serde_json::to_string(&row)?);
             } else {
                 rows.push(row);
             }
         }
     }
     if !args.json {
-        println!("{}", table(&rows, args.seed.len()));
+        outln!("{}", table(&rows, args.seed.len()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -57,7 +57,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         if changes.is_empty() {
             let view = client.network().await?;
-            println!("{}", if args.json { serde_json::to_string(&view)? } else { text(&view)? });
+            outln!("{}", if args.json { serde_json::to_string(&view)? } else { text(&view)? });
             return Ok(ExitCode::SUCCESS);
         }
         let version = match args.if_version {
@@ -66,9 +66,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         };
         let version = client.change(version, changes).await?;
         if args.json {
-            println!("{}", serde_json::json!({ "version": version }));
+            outln!("{}", serde_json::json!({ "version": version }));
         } else if !quiet {
-            eprintln!("the network has version {version}; nodes follow within seconds");
+            errln!("the network has version {version}; nodes follow within seconds");
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address for viewers and other nodes. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address_or::<7202>)]
     listen: SocketAddr,
     /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the
     /// first one that answers is asked.
@@ -56,6 +56,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.metrics_address = args.metrics;
     config.relay.is_doubled = args.doubled;
     config.secure = args.secure.listener()?;
+    config.clients = args.secure.clients();
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     if let Some(path) = &args.secret_file {
@@ -78,7 +79,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
             let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
-            eprintln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
+            errln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
         }
         tokio::select! {
             never = node.run() => match never {},

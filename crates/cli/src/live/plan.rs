@@ -7,7 +7,6 @@ mod demand;
 
 use super::worlds::{PriorityName, ppm, share, weight};
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description, Layout};
 use anabranch_live_proto::control::controller::{Plan, PlanJob};
 use anabranch_live_proto::control::messages::GroupId;
@@ -77,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (plan, report) = solved.with_context(|| format!("network {}", args.network.display())).or_usage()?;
     let answer = Answer::of(&layout, &job, &plan, &report);
     let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text() };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,7 +3,6 @@
 //! Leaves out: the players ([`anabranch_live::players`]). Read [`run`] and [`Summary`] first.
 
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_live::players::{
     PLAYERS_MAX, PlayerReport, PlayerSpec, Players, PlayersConfig, Progress, failure,
 };
@@ -113,7 +112,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
     });
     if args.json {
-        Pipe::default().print(reports.iter().map(|report| row(report).to_string()));
+        reports.iter().for_each(|report| outln!("{}", row(report)));
     }
     if let Some(line) = failure(&reports) {
         bail!(line);
@@ -123,7 +122,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         bail!("no player has received video in the time that the players were open");
     }
     if !args.json {
-        Pipe::default().print(std::iter::once(summary.table(args.players)));
+        outln!("{}", summary.table(args.players));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -20,7 +20,7 @@ const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address for encoders, nodes and players. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7201", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7201", value_parser = crate::network::listen_address_or::<7201>)]
     listen: SocketAddr,
     /// File with a line `CHANNEL TOKEN` for each token that may publish; channel `*` stands for all
     /// channels.
@@ -107,6 +107,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.pulls.clone_from(&args.pull);
     config.pull_idle = args.pull_idle;
     config.secure = args.secure.listener()?;
+    config.clients = args.secure.clients();
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     let controlled = args.control.is_controlled().then(|| {
@@ -140,7 +141,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if !quiet {
             let secure = source.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
             let at = source.local_addr()?;
-            eprintln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
+            errln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
         }
         tokio::select! {
             never = source.run() => match never {},

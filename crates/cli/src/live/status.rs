@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             };
         }
         if args.json {
-            println!("{}", page::all(&client).await?);
+            outln!("{}", page::all(&client).await?);
         } else {
             let (nodes, trees) = (client.nodes().await?, client.trees().await?);
             show(&nodes, &trees);
@@ -76,7 +76,7 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             node.viewers.to_string(),
         ]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["link", "used", "capacity", "cost"], 1);
     for link in &trees.links {
         rows.add_row([
@@ -90,7 +90,7 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             link.cost.to_string(),
         ]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["stream", "bitrate", "from", "to"], 4);
     for stream in &trees.streams {
         rows.add_row([
@@ -100,5 +100,5 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             stream.node.clone(),
         ]);
     }
-    println!("{rows}");
+    outln!("{rows}");
 }

@@ -20,11 +20,11 @@ pub struct Args {
     network: TopologyArgs,
     /// Address and port to listen on. By default only this machine can connect; 0.0.0.0:7171 means
     /// all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7171", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7171", value_parser = network::listen_address_or::<7171>)]
     listen: SocketAddr,
     /// The folder that `replicate keys init` made, or a copy with ca.pem, controller.pem and
     /// controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     keys: PathBuf,
     /// File for transfers, which survive restarts. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]
@@ -72,13 +72,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let controller = Controller::open(config)?;
         let server = Server::bind(controller, &identity, serve).await?;
         if !quiet {
-            eprintln!("controller listens on https://{}", server.local_addr()?);
+            errln!("controller listens on https://{}", server.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("controller ends; transfers go on when it is back");
+                errln!("controller ends; transfers go on when it is back");
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -83,7 +83,7 @@ fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     write_set(&args.keys, &add_to_set(&args.keys, &request)?)?;
     if !quiet {
         let names: Vec<_> = args.sites.iter().chain(&args.operators).map(String::as_str).collect();
-        eprintln!("keys for {} in {}/", names.join(", "), args.keys.display());
+        errln!("keys for {} in {}/", names.join(", "), args.keys.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -101,7 +101,7 @@ fn init(args: &InitArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     if quiet {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!(
+    errln!(
         "keys for the controller, {} sites and {} in {}/; valid {} days; with ca.key `keys add` makes more: keep it apart",
         request.sites.len(),
         request.operators.join(", "),

@@ -59,9 +59,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.remove
     });
     if args.json {
-        println!("{}", serde_json::to_string(&rows)?);
+        outln!("{}", serde_json::to_string(&rows)?);
     } else if rows.is_empty() {
-        println!("nothing is left below {}", shown(folder.path()));
+        outln!("nothing is left below {}", shown(folder.path()));
     } else {
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::NOTHING);
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 state.to_owned(),
             ]);
         }
-        println!("{}", table.trim_fmt());
+        outln!("{}", table.trim_fmt());
     }
     looked.context("not all of it could be removed")?;
     Ok(ExitCode::SUCCESS)

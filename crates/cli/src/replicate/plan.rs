@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             sites - 1
         );
         let survey = survey_joint(&topology, count, args.destinations, args.draws)?;
-        println!("{}", serde_json::to_string_pretty(&survey)?);
+        outln!("{}", serde_json::to_string_pretty(&survey)?);
         return Ok(ExitCode::SUCCESS);
     }
     if args.survey || args.survey_random.is_some() {
@@ -99,9 +99,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             None => survey_triples(&args.network.load()?),
         };
         if args.json {
-            println!("{}", serde_json::to_string(&survey)?);
+            outln!("{}", serde_json::to_string(&survey)?);
         } else {
-            println!("{}", survey_text(&survey));
+            outln!("{}", survey_text(&survey));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -119,9 +119,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, sending, args.full)?)?);
+        outln!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, sending, args.full)?)?);
     } else {
-        print!("{}", table(&topology, &comparison, &choice, &shown, sending));
+        out!("{}", table(&topology, &comparison, &choice, &shown, sending));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -223,9 +223,9 @@ pub(super) fn show(
     let (comparison, choice) = (planner.compare()?, planner.auto()?);
     let chosen = chosen(&planner, &choice, scheme)?;
     if as_json {
-        println!("{}", serde_json::to_string(&json(topology, &comparison, &chosen, Some(sending), false)?)?);
+        outln!("{}", serde_json::to_string(&json(topology, &comparison, &chosen, Some(sending), false)?)?);
     } else {
-        print!("{}", table(topology, &comparison, &choice, &chosen, Some(sending)));
+        out!("{}", table(topology, &comparison, &choice, &chosen, Some(sending)));
     }
     Ok(ExitCode::SUCCESS)
 }

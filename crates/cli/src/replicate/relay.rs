@@ -26,11 +26,11 @@ pub struct Args {
     #[arg(long, value_name = "SITE")]
     site: String,
     /// Address of the controller.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_CONTROLLER", default_value = "127.0.0.1:7171")]
     controller: String,
     /// The folder that `replicate keys init` made, or a copy with ca.pem, sites/SITE.pem and
     /// sites/SITE.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     keys: PathBuf,
     /// Folder that contains all files this relay reads and writes. Keep it for that alone: --keys
     /// may not lie in it. Symbolic links in it are not followed.
@@ -45,7 +45,7 @@ pub struct Args {
     accept_from: Vec<String>,
     /// Address and port on which to receive data. By default only this machine can connect;
     /// 0.0.0.0:7172 means all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7172", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7172", value_parser = network::listen_address_or::<7172>)]
     listen: SocketAddr,
     /// Address at which other sites reach this one, such as paris.example:7172. Needed with
     /// --listen 0.0.0.0, and behind NAT. Without: the address of --listen.
@@ -108,14 +108,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let relay = Relay::bind(config, &identity).await?;
         if !quiet {
-            eprintln!("site {name} takes data on {}; controller {}", relay.local_addr(), args.controller);
+            errln!("site {name} takes data on {}; controller {}", relay.local_addr(), args.controller);
         }
         tokio::select! {
             refused = relay.run() => Err(refused.into()),
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
                 if !quiet {
-                    eprintln!("site ends; arrived data is kept");
+                    errln!("site ends; arrived data is kept");
                 }
                 Ok(ExitCode::SUCCESS)
             }

@@ -25,10 +25,10 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct ControllerArgs {
     /// The controller; https://HOST:PORT is the same.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_CONTROLLER", default_value = "127.0.0.1:7171")]
     pub controller: String,
     /// The folder with the operator's keys (and ca.pem) that `keys init` made.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     pub keys: PathBuf,
     /// Name of the operator, as in its files in `operators` below --keys.
     #[arg(long, value_name = "NAME", default_value = "operator")]
@@ -189,7 +189,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let mut asked_to_end = std::pin::pin!(crate::process::asked_to_end());
         let nothing_sent = || {
-            eprintln!("nothing was sent");
+            errln!("nothing was sent");
             Ok(ExitCode::from(crate::exit::INTERRUPTED))
         };
         let view = tokio::select! {
@@ -211,8 +211,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let is_attached = submitted == Submitted::Attached(id);
         if args.detach {
             match args.json {
-                true => println!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
-                false => println!("{id}"),
+                true => outln!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
+                false => outln!("{id}"),
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -227,7 +227,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if is_attached {
             // Another user started it.
             let stop = format!("`anabranch replicate status {id} --cancel` stops it");
-            eprintln!("\ntransfer {id} goes on; {stop}");
+            errln!("\ntransfer {id} goes on; {stop}");
             return Ok(ExitCode::from(crate::exit::INTERRUPTED));
         }
         let stop = async {
@@ -236,13 +236,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 // It was already over.
                 return following.await;
             }
-            eprintln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
+            errln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
             Ok(ExitCode::from(crate::exit::INTERRUPTED))
         };
         tokio::select! {
             result = stop => result,
             () = crate::process::asked_to_end() => {
-                eprintln!("\n{}", may_go_on(id));
+                errln!("\n{}", may_go_on(id));
                 Ok(ExitCode::from(crate::exit::INTERRUPTED))
             }
         }
@@ -251,9 +251,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
 fn say_attached(id: TransferId, json: bool, quiet: bool) {
     if json {
-        println!("{}", serde_json::json!({ "event": "attached", "transfer": id }));
+        outln!("{}", serde_json::json!({ "event": "attached", "transfer": id }));
     } else if !quiet {
-        eprintln!("transfer {id} does this already: following it");
+        errln!("transfer {id} does this already: following it");
     }
 }
 
@@ -337,7 +337,7 @@ fn dry_run(
 ) -> anyhow::Result<ExitCode> {
     let scheme = serde_json::to_value(args.scheme)?;
     if !args.json {
-        println!(
+        outln!(
             "{} at {}: {}\n",
             printable(&request.source_path),
             printable(&request.source),

@@ -48,7 +48,7 @@ pub struct Args {
 /// Prints the sites and their state.
 fn sites(sites: &[SiteView], json: bool) -> anyhow::Result<ExitCode> {
     if json {
-        println!("{}", serde_json::to_string(sites)?);
+        outln!("{}", serde_json::to_string(sites)?);
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = comfy_table::Table::new();
@@ -56,7 +56,7 @@ fn sites(sites: &[SiteView], json: bool) -> anyhow::Result<ExitCode> {
     for site in sites {
         rows.add_row([printable(&site.name).as_ref(), if site.up { "up" } else { "away" }]);
     }
-    println!("{}", rows.trim_fmt());
+    outln!("{}", rows.trim_fmt());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -76,7 +76,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             return tokio::select! {
                 result = watch(&client, TransferId(id), Output { json: args.json, quiet }) => result,
                 () = crate::process::asked_to_end() => {
-                    eprintln!("\ntransfer {id} goes on");
+                    errln!("\ntransfer {id} goes on");
                     Ok(ExitCode::from(crate::exit::INTERRUPTED))
                 }
             };
@@ -92,10 +92,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             None => client.statuses().await?,
         };
         if args.json {
-            println!("{}", serde_json::to_string(&views)?);
+            outln!("{}", serde_json::to_string(&views)?);
             return Ok(ExitCode::SUCCESS);
         }
-        print!("{}", table(views, args.all || args.transfer.is_some(), now_unix_ms()));
+        out!("{}", table(views, args.all || args.transfer.is_some(), now_unix_ms()));
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             () = over => (crate::exit::TIMEOUT, "the time is over: waiting ends"),
             () = crate::process::asked_to_end() => (crate::exit::INTERRUPTED, "waiting ends"),
         };
-        eprintln!("anabranch: {why}, and stops no transfer");
+        errln!("anabranch: {why}, and stops no transfer");
         Ok(ExitCode::from(code))
     })
 }

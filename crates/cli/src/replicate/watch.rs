@@ -117,7 +117,7 @@ pub(super) async fn watch_outcome(
             }
             WatchItem::Event(event) => {
                 if output.json {
-                    println!("{}", serde_json::to_string(&event)?);
+                    outln!("{}", serde_json::to_string(&event)?);
                 }
                 match (&event.event.kind, event.at_unix_ms) {
                     (EventKind::Submitted, _) => times.is_whole = true,
@@ -138,12 +138,12 @@ pub(super) async fn watch_outcome(
     let (view, outcome) = ended.expect("a watch is over only after a status with the outcome");
     let summary = summary(&view, &times);
     if output.json {
-        println!("{}", serde_json::to_string(&summary)?);
+        outln!("{}", serde_json::to_string(&summary)?);
     } else if !output.quiet {
-        print!("{}", table(&summary, &view));
+        out!("{}", table(&summary, &view));
     }
     for line in trouble(&summary) {
-        eprintln!("anabranch: {}", printable(&line));
+        errln!("anabranch: {}", printable(&line));
     }
     Ok(outcome)
 }

@@ -20,11 +20,11 @@ use std::process::{Command, ExitCode};
 #[derive(clap::Args)]
 pub struct Args {
     /// Address of the coordinator, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7190")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_COORDINATOR", default_value = "127.0.0.1:7190")]
     coordinator: String,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, sites/HOST.pem and
     /// sites/HOST.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// Name of the host, as given to `shuffle keys --hosts`.
     #[arg(long, value_name = "HOST")]
@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "GROUP", requires = "listen")]
     group: Option<String>,
     /// Announce flows by rules, for programs that do not. A TOML file of [[rule]] tables with
-    /// `remote = "10.0.0.0/8"`, `remote_port`, `local_port` (all optional) and `coflow =
-    /// "job-{remote_host}"`.
+    /// `remote = "10.0.0.0/8"`, `remote_port`, `local_port` (all optional; a port, or a range as
+    /// "7400-7415") and `coflow = "job-{remote_host}"`.
     ///
     /// {remote_host}, {remote_port} and {local_host} are filled in. The first rule that matches a
     /// flow applies. The flow's size is the bytes that its program has written so far.
@@ -86,7 +86,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         &args.name,
     ))?;
     let rules: Rules = match &args.rules {
-        Some(path) => std::fs::read_to_string(path)
+        Some(path) => crate::text::read(path)
             .map_err(anyhow::Error::from)
             .and_then(|text| Ok(text.parse()?))
             .with_context(|| format!("--rules {}", path.display()))?,
@@ -122,7 +122,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let agent = Agent::start(config, &identity)?;
         if !quiet {
-            eprintln!(
+            errln!(
                 "agent of {}, with a link of {}; coordinator {}",
                 args.name,
                 agent.link_rate(),
@@ -134,7 +134,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             never = crate::keys::follow(&identity) => match never {},
         };
         if !quiet {
-            eprintln!("agent of {} ends; it has lifted its limits", args.name);
+            errln!("agent of {} ends; it has lifted its limits", args.name);
         }
         ended?;
         Ok(ExitCode::SUCCESS)

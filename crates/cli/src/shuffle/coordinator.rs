@@ -20,11 +20,11 @@ use std::process::ExitCode;
 pub struct Args {
     /// Address and port to listen on. By default only this machine can connect; 0.0.0.0:7190 means
     /// all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7190", value_parser = network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7190", value_parser = network::listen_address_or::<7190>)]
     listen: SocketAddr,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and
     /// controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// File for the last 10,000 ended coflows. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]
@@ -55,7 +55,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let identity = Identity::load(&files)?;
     let allocator = args.allocator;
     let read = |path: &PathBuf| -> anyhow::Result<Hosts> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("--hosts {}", path.display()))?;
+        let text = crate::text::read(path).with_context(|| format!("--hosts {}", path.display()))?;
         text.parse().with_context(|| format!("--hosts {}", path.display()))
     };
     let hosts = args.hosts.as_ref().map(read).transpose()?;
@@ -72,17 +72,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let service = CoordinatorService::open(config)?;
         let server = Server::bind(service, &identity, serve).await?;
         if !quiet {
-            eprintln!(
-                "coordinator listens on https://{}; {} decides",
-                server.local_addr()?,
-                allocator.name()
-            );
+            errln!("coordinator listens on https://{}; {} decides", server.local_addr()?, allocator.name());
         }
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("coordinator ends; agents lift their limits until it is back");
+                errln!("coordinator ends; agents lift their limits until it is back");
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -113,7 +113,7 @@ struct CoflowRow<'a> {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shown = args.trace.display();
-    let text = std::fs::read_to_string(&args.trace)
+    let text = crate::text::read(&args.trace)
         .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))?;
     let coflows = args.coflows.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let mut trace = benchmark::parse(&text, coflows).with_context(|| shown.to_string())?;
@@ -129,7 +129,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
     let say = |what: &str, began_s: f64| {
         if !args.json && !quiet {
-            eprintln!("{what}: {:.1} s of one processor", thread_cpu_s() - began_s);
+            errln!("{what}: {:.1} s of one processor", thread_cpu_s() - began_s);
         }
     };
     let began_s = thread_cpu_s();
@@ -156,7 +156,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         row.bound_mean_s = bound_mean_s;
         row.above_bound_share = row.mean_s.zip(bound_mean_s).map(|(mean_s, bound_s)| mean_s / bound_s - 1.0);
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
         }
         times.extend(outcome.coflows.iter().filter_map(|(id, done)| {
             let row = CoflowRow {
@@ -171,9 +171,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         rows.push(row);
     }
     if !args.json {
-        println!("{}", table(&rows));
+        outln!("{}", table(&rows));
         if let Some(bound_s) = bound_mean_s {
-            println!("no scheduler's mean is below {bound_s:.3} s, though it knew all coflows beforehand");
+            outln!("no scheduler's mean is below {bound_s:.3} s, though it knew all coflows beforehand");
         }
     }
     if let Some(mut run_dir) = run_dir {

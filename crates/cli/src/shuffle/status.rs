@@ -18,11 +18,11 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address of the coordinator, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7190")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_COORDINATOR", default_value = "127.0.0.1:7190")]
     coordinator: String,
     /// The folder that `shuffle keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
     /// Name of the operator, as given to `shuffle keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 "hosts": hosts, "coflows": coflows, "flows_left_out": flows_left_out,
                 "allocator": allocator, "history": history
             });
-            println!("{all}");
+            outln!("{all}");
         } else {
             show(&hosts, &coflows, &history);
         }
@@ -92,7 +92,7 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
         let link = BitRate::bps(host.link_rate_bps).to_string();
         rows.add_row([host.name.clone(), up.to_owned(), link, behind.join(", ")]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["coflow", "host", "flow", "remaining", "rate"]);
     for coflow in &view.coflows {
         for flow in &coflow.flows {
@@ -105,9 +105,9 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
             ]);
         }
     }
-    println!("{rows}");
+    outln!("{rows}");
     if view.flows_left_out > 0 {
-        println!("and {} flows more", view.flows_left_out);
+        outln!("and {} flows more", view.flows_left_out);
     }
     if !history.is_empty() {
         let mut rows = table(&["ended", "flows", "moved", "took"]);
@@ -120,6 +120,6 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
                 format!("{:.1} s", took.as_secs_f64()),
             ]);
         }
-        println!("\n{rows}");
+        outln!("\n{rows}");
     }
 }

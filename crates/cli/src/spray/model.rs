@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     table.set_header(["blocked", "packets", "parities", "decodes", "window", "uncoded", "overhead"]);
     for row in rows(args) {
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
             continue;
         }
         let us = |s: f64| format!("{:.0} us", s * 1e6);
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if !args.json {
         table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-        println!("{table}");
+        outln!("{table}");
     }
     Ok(ExitCode::SUCCESS)
 }

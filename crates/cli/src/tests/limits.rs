@@ -13,7 +13,7 @@ use anabranch_http::lease::PARTS_MAX;
 use anabranch_http::plain::{ADDRESS_REQUESTS_PER_S, CONNECTIONS_MAX};
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_media::cmcd::REPORTS_MAX;
-use anabranch_media::steering::QUERY_BYTES_MAX;
+use anabranch_media::steering::{OTHERS_BYTES_MAX, QUERY_BYTES_MAX};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
 use anabranch_replicate::{CONNECTIONS_MAX as RELAY_CONNECTIONS_MAX, PEER_CONNECTIONS_MAX};
@@ -248,12 +248,13 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "http::plain, media::cmcd",
         ),
         (
-            "answers to players in a second; of one address whatever others ask; a question's query",
+            "answers to players in a second; of one address whatever others ask; a question's query; its parameters for other servers",
             format!(
-                "{}; {}; {}",
+                "{}; {}; {}; {}",
                 n(players.answers_per_s_max),
                 n(ADDRESS_REQUESTS_PER_S),
-                bytes(QUERY_BYTES_MAX as u64)
+                bytes(QUERY_BYTES_MAX as u64),
+                bytes(OTHERS_BYTES_MAX as u64)
             ),
             "broker::public, http::plain, media::steering",
         ),

@@ -8,6 +8,7 @@
 mod broker;
 mod chaos;
 mod circuit;
+mod closed;
 mod control;
 mod doctor;
 mod emulate;
@@ -33,6 +34,7 @@ mod spray;
 #[path = "../../../emu/tests/it/start.rs"]
 mod start;
 mod together;
+mod units;
 mod words;
 
 use anabranch_testing::skip::skip;

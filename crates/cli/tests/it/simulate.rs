@@ -254,10 +254,14 @@ fn chosen_links_are_captured_packet_by_packet() {
     );
 }
 
+/// #52: the run directory stayed without its finished trials.
 #[test]
-fn ctrl_c_shows_what_was_whole_and_says_how_much() {
+fn ctrl_c_keeps_and_counts_finished_trials() {
     let incast = carried("incast.toml");
-    let args = ["simulate", &incast, "--trials", "100000", "--set", "workload.rounds=1"];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("run");
+    let shown = out.to_str().expect("plain names");
+    let args = ["simulate", &incast, "--trials", "100000", "--set", "workload.rounds=1", "--out", shown];
     let mut command = anabranch();
     let child =
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
@@ -267,7 +271,64 @@ fn ctrl_c_shows_what_was_whole_and_says_how_much() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130));
     assert!(text(&output.stderr).contains("interrupted:"), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("goodput"), "the table of what was whole");
+    assert!(text(&output.stdout).contains("goodput"), "the table of finished trials");
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect("it was written");
+    let run: Value = serde_json::from_str(&read("run.json")).expect("JSON");
+    let runs = run["config"]["interrupted_after_runs"].as_u64().expect("a count");
+    assert!(runs > 0, "{run}");
+    assert_eq!(read("rows.jsonl").lines().count() as u64 % runs, 0);
+}
+
+/// #52: flows between sites without a path delivered nothing, without a word.
+#[test]
+fn flows_without_a_path_are_warned_of() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the folder is ours");
+        path.to_str().expect("plain names").to_owned()
+    };
+    let site = |name: &str| format!("[[site]]\nname = \"{name}\"\n");
+    let cable = "[[cable]]\nbetween = [\"a\", \"b\"]\n";
+    write("l.toml", &[&*site("a"), &*site("b"), &*site("lonely"), cable].concat());
+    let scenario = |pairs: &str| {
+        write(
+            "s.toml",
+            &format!(
+                "duration = \"10 ms\"\n[network]\ntopology = \"l.toml\"\n[[workload]]\nkind = \"long\"\npairs = {pairs}\n"
+            ),
+        )
+    };
+    for (pairs, warning) in [
+        ("[[\"a\", \"b\"]]", None),
+        ("[[\"b\", \"a\"], [\"a\", \"lonely\"]]", Some("1 pairs of hosts have no path, as `a` to `lonely`")),
+        ("\"all\"", Some("4 pairs of hosts have no path, as `a` to `lonely`")),
+        ("\"permutation\"", Some("workload[0]: 2 pairs of hosts have no path, as `a` to `lonely`")),
+    ] {
+        let output = answer(&["simulate", &scenario(pairs)]);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.contains("no path"), warning.is_some(), "{pairs}: {said}");
+        assert!(warning.is_none_or(|warning| said.contains(warning)), "{pairs}: {said}");
+    }
+    let output = answer(&["--quiet", "simulate", &scenario("\"all\"")]);
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+/// #52: a file from a spreadsheet has a byte order mark, and its first column had another name.
+#[test]
+fn byte_order_marks_and_line_ends_of_other_systems_are_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the folder is ours");
+        path.to_str().expect("plain names").to_owned()
+    };
+    write("t.csv", "\u{feff}start_s,from,to,size_bytes\r\n0,h0,h1,1000\r\n");
+    let scenario = "\u{feff}duration = \"10 ms\"\r\n[network]\r\ntopology = \"star\"\r\nhosts = 3\r\n[[workload]]\r\nkind = \"trace\"\r\nfile = \"t.csv\"\r\n";
+    let scenario = write("t.toml", scenario);
+    let output = answer(&["simulate", &scenario]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -487,75 +487,180 @@ fn rules_of_a_dead_agents_table_are_deleted() {
     drop(other);
 }
 
-/// Over IPv6, which emulated networks lack: two namespaces and a cable with a shrinking MTU.
+/// Two namespaces that a cable joins, for addresses that emulated networks do not have; keys, and
+/// what runs in them.
+struct Cabled {
+    hosts: [Namespace; 2],
+    folder: tempfile::TempDir,
+    running: Vec<Ended>,
+}
+
+impl Cabled {
+    /// Host 1 and host 2, each set up by these `ip` commands, in which `N` is its number and `M`
+    /// the other's.
+    fn new(commands: &[&str]) -> Option<Self> {
+        let hosts = || -> Result<_, String> {
+            let hosts = [Namespace::start()?, Namespace::start()?];
+            hosts[0].connect("v0", &hosts[1], "v0")?;
+            for (host, (own, other)) in hosts.iter().zip([("1", "2"), ("2", "1")]) {
+                for command in ["link set v0 up", "link set lo up"].iter().chain(commands) {
+                    host.command(&format!("ip {}", command.replace('N', own).replace('M', other)))?;
+                }
+            }
+            Ok(hosts)
+        };
+        let hosts = hosts().inspect_err(|why| skip(why)).ok()?;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut keys = anabranch();
+        keys.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(folder.path().join("keys"));
+        assert!(keys.status().expect("it runs").success());
+        Some(Self { hosts, folder, running: Vec::new() })
+    }
+
+    fn socket(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(format!("{name}.sock"))
+    }
+
+    fn spawn(&self, host: usize, mut command: Command) -> Ended {
+        Ended(self.hosts[host].run(move || command.spawn()).expect("it runs"))
+    }
+
+    /// Starts the agent of this name, `a` on the first host.
+    fn up(&mut self, name: &str, more: &[&str]) {
+        let mut agent = anabranch();
+        agent.args(["-q", "spray", "up", "--name", name, "--keys"]).arg(self.folder.path().join("keys"));
+        agent.arg("--socket").arg(self.socket(name)).args(more);
+        let agent = self.spawn(usize::from(name == "b"), agent);
+        self.running.push(agent);
+    }
+
+    fn peer(&self, name: &str) -> Value {
+        let mut status = anabranch();
+        let output = status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(name)).output();
+        let status: Value = serde_json::from_slice(&output.expect("it runs").stdout).unwrap_or_default();
+        status["peers"][0].clone()
+    }
+
+    fn until_up(&self) {
+        for name in ["a", "b"] {
+            let began = Instant::now();
+            while self.peer(name)["is_up"] != true {
+                assert!(began.elapsed() < PATIENCE, "{name} is never up: {}", self.peer(name));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// #52: hosts of routed fabrics have their address on the loopback device, and agents called from
+/// the cable's address.
+#[test]
+fn calls_leave_from_the_listening_address() {
+    let commands = [
+        "address add 10.78.0.N/24 dev v0",
+        "address add 10.99.0.N/32 dev lo",
+        "route add 10.99.0.M via 10.78.0.M",
+    ];
+    let Some(mut world) = Cabled::new(&commands) else { return };
+    world.up("a", &["--peer", "b=10.99.0.2", "--listen", "10.99.0.1"]);
+    world.up("b", &["--peer", "a=10.99.0.1", "--listen", "10.99.0.2:7200"]);
+    world.until_up();
+    let way = "ip route get 10.99.0.2 from 10.99.0.1 ipproto tcp sport 5000 dport 8000";
+    let way = world.hosts[0].command(way).expect("it runs");
+    assert!(way.contains("dev spray0"), "{way}");
+}
+
+/// #52: one name that did not resolve, or one peer without a route, ended the agent for all peers;
+/// a new host was a restart.
+#[test]
+fn peers_of_a_file_come_and_go_by_sighup() {
+    let Some(mut world) = Cabled::new(&["address add 10.78.0.N/16 dev v0"]) else { return };
+    let file = world.folder.path().join("peers");
+    let listed = |last: &[&str]| {
+        let silent = (0..196).map(|n| format!("h{n}=10.78.1.{n}\n"));
+        let named = ["# all hosts\n", "a=10.78.0.1\n", "b=10.78.0.2\n", "c=192.0.2.7 # no route\n"];
+        silent.chain(named.iter().chain(last).map(|line| (*line).to_owned())).collect::<String>()
+    };
+    let write = |text: &str| std::fs::write(&file, text).expect("the folder is ours");
+    let status = |more: &[&str]| {
+        let mut status = anabranch();
+        let output = status.args(["spray", "status", "--socket"]).arg(world.socket("a")).args(more).output();
+        String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned()
+    };
+    let until = |what: &str, is_there: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_there() {
+            assert!(began.elapsed() < PATIENCE, "{what}: {}", status(&[]));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    write(&listed(&["d=nosuch.invalid\n"]));
+    let path = file.to_str().expect("plain names").to_owned();
+    world.up("a", &["--peers", &path]);
+    world.up("b", &["--peer", "a=10.78.0.1"]);
+    let agent = Pid::from_raw(world.running[0].0.id() as i32).expect("it has one");
+    until("b is up", &|| status(&["--summary"]) == "1 of 199 peers up\n");
+    until("d is looked up", &|| {
+        status(&["--down", "--peer", "d"]).contains("no address of `nosuch.invalid`")
+    });
+    assert!(status(&["--peer", "c"]).contains("no way to 192.0.2.7"), "{}", status(&["--peer", "c"]));
+    assert!(!status(&["--down"]).contains("10.78.0.2"), "b is up");
+    let rules = || world.hosts[0].command("ip rule").expect("it runs");
+    let of_b = rules().matches("to 10.78.0.2").count();
+    assert_eq!((of_b, rules().contains("192.0.2.7")), (3, false), "{}", rules());
+
+    write(&listed(&["d=10.78.2.1\n", "e=10.78.2.2\n"]));
+    kill_process(agent, Signal::HUP).expect("it runs");
+    until("e is there", &|| status(&["--summary"]) == "1 of 200 peers up\n");
+    until("d has rules", &|| rules().contains("to 10.78.2.1") && rules().contains("to 10.78.2.2"));
+    write("b=\n");
+    kill_process(agent, Signal::HUP).expect("it runs");
+    write(&listed(&[]));
+    kill_process(agent, Signal::HUP).expect("it runs");
+    until("d and e are gone", &|| status(&["--summary"]) == "1 of 198 peers up\n");
+    until("d has no rules", &|| !rules().contains("10.78.2.1"));
+    let b: Value = serde_json::from_str(&status(&["--json", "--up"])).expect("JSON");
+    assert_eq!((b["up"].as_u64(), b["peers"][0]["name"].as_str()), (Some(1), Some("b")));
+
+    // Two signals, as a terminal's Ctrl-C and a service manager give: the rules go all the same.
+    kill_process(agent, Signal::TERM).expect("it runs");
+    kill_process(agent, Signal::INT).expect("it ends");
+    let ended = world.running[0].0.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
+    let rules = world.hosts[0].command("ip rule").expect("it runs");
+    assert!(!rules.contains("10.78") && !rules.contains("7200"), "{rules}");
+}
+
+/// Over IPv6, whose packets become shorter meanwhile.
 #[test]
 fn tcp_over_ipv6_goes_by_datagrams_too() {
-    let hosts = || -> Result<_, String> {
-        let hosts = [Namespace::start()?, Namespace::start()?];
-        hosts[0].connect("v0", &hosts[1], "v0")?;
-        for (host, number) in hosts.iter().zip(1..) {
-            host.command(&format!("ip address add fd00::{number}/64 dev v0 nodad"))?;
-            host.command("ip link set v0 up")?;
-            host.command("ip link set lo up")?;
-        }
-        Ok(hosts)
-    };
-    let hosts = match hosts() {
-        Ok(hosts) => hosts,
-        Err(why) => return skip(&why),
-    };
+    let Some(mut world) = Cabled::new(&["address add fd00::N/64 dev v0 nodad"]) else { return };
     if !has_program("python3") {
         return skip("no python3, whose sockets are the programs here");
     }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut keys = anabranch();
-    keys.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(folder.path().join("keys"));
-    assert!(keys.status().expect("it runs").success());
-    let socket = |name: &str| folder.path().join(format!("{name}.sock"));
-    let spawn =
-        |host: &Namespace, mut command: Command| Ended(host.run(move || command.spawn()).expect("it runs"));
-    let mut running = Vec::new();
-    for (host, (name, other)) in hosts.iter().zip([("a", "b=fd00::2"), ("b", "a=[fd00::1]:7200")]) {
-        let mut agent = anabranch();
-        agent
-            .args(["-q", "spray", "up", "--name", name, "--peer", other, "--keys"])
-            .arg(folder.path().join("keys"));
-        agent.arg("--socket").arg(socket(name));
-        running.push(spawn(host, agent));
-    }
-    let peer = |name: &str| {
-        let mut status = anabranch();
-        let output = status.args(["spray", "status", "--json", "--socket"]).arg(socket(name)).output();
-        let status: Value = serde_json::from_slice(&output.expect("it runs").stdout).unwrap_or_default();
-        status["peers"][0].clone()
-    };
+    world.up("a", &["--peer", "b=fd00::2"]);
+    world.up("b", &["--peer", "a=[fd00::1]:7200"]);
     let mut server = Command::new("python3");
     server.args(["-c", SERVER, "fd00::2"]).stdout(Stdio::piped());
-    let mut server = spawn(&hosts[1], server);
+    let mut server = world.spawn(1, server);
     server.0.stdout.as_mut().expect("piped").read_exact(&mut [0; 9]).expect("it listens");
-    for name in ["a", "b"] {
-        let began = Instant::now();
-        while peer(name)["is_up"] != true {
-            assert!(began.elapsed() < PATIENCE, "{name} is never up");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
+    world.until_up();
     for (bytes, mtu) in [(64_000, 1_500), (2_000_000, 1_500), (2_000_000, 1_400)] {
-        for host in &hosts {
+        for host in &world.hosts {
             host.command(&format!("ip link set v0 mtu {mtu}")).expect("it can be shorter");
         }
-        let before = peer("b")["source_packets"].as_u64().expect("a number");
+        let before = world.peer("b")["source_packets"].as_u64().expect("a number");
         let mut client = Command::new("python3");
         client.args(["-c", CLIENT, "fd00::2", &bytes.to_string()]).stdout(Stdio::piped());
-        let mut client = spawn(&hosts[0], client);
+        let mut client = world.spawn(0, client);
         let mut said = String::new();
         client.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
         assert_eq!(said.trim(), bytes.to_string());
-        let packets = peer("b")["source_packets"].as_u64().expect("a number") - before;
+        let packets = world.peer("b")["source_packets"].as_u64().expect("a number") - before;
         assert!(packets >= 40, "{packets} packets of the short part went by datagrams");
     }
-    assert_eq!(peer("b")["refused_out_packets"], 0);
-    assert!(hosts[0].command("ip -6 rule").expect("it runs").contains("lookup 7200"));
+    assert_eq!(world.peer("b")["refused_out_packets"], 0);
+    assert!(world.hosts[0].command("ip -6 rule").expect("it runs").contains("lookup 7200"));
 }
 
 /// A process that ends with its test.

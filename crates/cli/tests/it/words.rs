@@ -169,6 +169,24 @@ fn assert_client_in_our_words(room: &Room, words: &[&str], how: Ends) {
     assert_ours(&said, how);
 }
 
+/// #52: a refused connection was said after 9.5 s of silence.
+#[test]
+fn unreachable_controllers_are_named_while_tries_go_on() {
+    for (system, words) in [
+        (anabranch_replicate::SYSTEM, ["replicate", "status", "--controller"]),
+        (anabranch_shuffle::SYSTEM, ["shuffle", "status", "--coordinator"]),
+    ] {
+        let room = Room::new(system);
+        let mut client = room.command(&[&words[..], &["127.0.0.1:1", "--keys", "keys"]].concat());
+        let mut client = client.stderr(Stdio::piped()).spawn().expect("it starts");
+        let lines = Lines::of(client.stderr.take().expect("it is piped"));
+        let mut client = Running(client);
+        let said = lines.until("trying on for").unwrap_or_else(|said| panic!("{words:?}: {said}"));
+        assert!(said.contains("127.0.0.1:1: connection refused"), "{said}");
+        assert!(client.0.try_wait().expect("it runs").is_none(), "{words:?} has given up: {said}");
+    }
+}
+
 /// #48: the same for daemons as clients: a relay with its controller.
 #[test]
 fn failed_connections_of_a_relay_quote_no_library() {

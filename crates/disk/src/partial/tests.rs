@@ -41,6 +41,26 @@ fn what_was_written_before_a_crash_is_there_after_it() {
     assert_eq!(std::fs::read_dir(path.parent().expect("a folder")).expect("listed").count(), 1);
 }
 
+/// #52: an image of a disk of 100 GB with 2 GB in it took 100 GB at each site.
+#[test]
+fn holes_of_sparse_files_stay_holes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("image");
+    let mut bytes = vec![0; 8 << 20];
+    bytes[..4_096].fill(7);
+    bytes[(8 << 20) - 4_096..].fill(9);
+    let mut file = open(&path, bytes.len() as u64).expect("opens");
+    let ranges: Vec<_> = (0..8).map(|n| range(n << 20, (n + 1) << 20)).collect();
+    // Damage from an earlier attempt does not show through a hole.
+    put(&mut file, &vec![1; 8 << 20], ranges[3]);
+    ranges.iter().rev().for_each(|range| put(&mut file, &bytes, *range));
+    let hash = FileHash(*blake3::hash(&bytes).as_bytes());
+    file.finish(bytes.len() as u64, hash, &Naming::default()).expect("all is there");
+    assert!(std::fs::read(&path).expect("it has its name") == bytes);
+    let taken = std::fs::metadata(&path).expect("it is there").blocks() * 512;
+    assert!(taken <= 3 << 20, "{taken} bytes of disk");
+}
+
 #[test]
 fn damaged_bytes_and_a_torn_journal_do_not_count() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -8,9 +8,10 @@
 
 use super::host::monotonic_ns;
 use super::{Options, ScenarioError, run_at};
-use crate::{Dilation, Emulation};
+use crate::{Dilation, Emulation, EmulationHandle};
 use anabranch_sim::{Plan, scenario};
 use anabranch_units::{Duration, Instant};
+use std::any::Any;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,6 +30,9 @@ const PRECISION: u32 = 8;
 
 /// Length of the shortest day of circuits. `None` without circuits.
 pub(super) fn shortest_day_of(plan: &Plan) -> Option<Duration> {
+    if let Some(schedule) = plan.circuit_schedule() {
+        return Some(schedule.day_min);
+    }
     let (_, settings) = plan.network().circuit()?;
     let days = settings.timetable.slots().filter(|(_, matching)| matching.iter().any(Option::is_some));
     days.map(|(length, _)| length).min()
@@ -113,6 +117,13 @@ fn least_honest<E>(
     Ok(Some(honest))
 }
 
+/// For [`Options::started`]: serves nothing.
+///
+/// Errors: none.
+pub fn no_service(_: EmulationHandle) -> std::io::Result<Box<dyn Any>> {
+    Ok(Box::new(()))
+}
+
 /// Two racks with one host each, a flow between them, and days that no machine is too late for.
 const TWO_RACKS: &str = r#"
     duration = "500 ms"
@@ -150,6 +161,7 @@ pub fn shortest_day(host: &dyn Fn() -> std::io::Result<Command>) -> Result<Durat
         lateness_p99_max: None,
         dilation: None,
         congestion_control: None,
+        started: &no_service,
         interrupted: &interrupted,
     };
     let run = run_at(&plan, 0, &options, Dilation::NONE, None)?;

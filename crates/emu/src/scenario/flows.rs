@@ -7,7 +7,7 @@ use super::{Rehearsal, Running, ScenarioError, System, congestion_control, linux
 use crate::Emulation;
 use anabranch_sim::scenario::{Incast, Udp, Workload};
 use anabranch_sim::traffic::{Start, UdpFlow};
-use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
+use anabranch_sim::{CoflowRow, FlowEnd, Plan, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -260,6 +260,18 @@ impl Flows {
     }
 }
 
+/// A flow at the end of a run, by what the hosts saw.
+fn flow_end(seen: &Seen, number: u32) -> FlowEnd {
+    let flow = seen.flows.get(&number).cloned().unwrap_or_default();
+    let end_ns = flow.whole_ns.unwrap_or(seen.over_ns);
+    let lasted = flow.start_ns.map_or(0, |start_ns| end_ns.saturating_sub(start_ns));
+    FlowEnd {
+        lasted: Duration::from_ns(lasted),
+        is_whole: flow.whole_ns.is_some(),
+        delivered_bytes: flow.received_bytes,
+    }
+}
+
 /// Results of the workloads, from the hosts' observations.
 pub(super) fn rows(
     plan: &Plan,
@@ -309,6 +321,9 @@ pub(super) fn rows(
                 });
                 if !flows.is_empty() {
                     row.complete(&Times(whole.collect()));
+                }
+                if let Workload::Racks(_) = workload {
+                    row.all_flows(flows.iter().map(|(number, _)| flow_end(seen, *number)));
                 }
                 if let Some((_, running)) = systems.iter().find(|(number, _)| *number == index) {
                     let numbers: Vec<u32> = flows.iter().map(|(number, _)| *number).collect();

@@ -301,9 +301,10 @@ pub(super) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Bytes that are read or written at once.
+/// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-static ZEROES: [u8; CHUNK] = [0; CHUNK];
+/// Maximum bytes of a write. A write of a whole flow shows its size to a preloaded library.
+const WRITE_MAX: u64 = 128 << 20;
 
 /// The beginning by the machine's clock, and emulated times that count from it.
 #[derive(Copy, Clone, Debug)]
@@ -344,6 +345,8 @@ struct Host {
     /// Sizes of received flows.
     sizes: BTreeMap<u32, Option<u64>>,
     seen: Mutex<Seen>,
+    /// Data of all sent flows. Pages that are only read take no memory.
+    zeroes: Vec<u8>,
     /// Buffer for received data, which is discarded.
     scratch: Mutex<Vec<u8>>,
     /// Told of each part of the task that is done.
@@ -423,6 +426,7 @@ pub fn run() -> Result<(), ScenarioError> {
         sizes: task.incoming.iter().map(|i| (i.flow, i.size_bytes)).collect(),
         clock,
         seen: Mutex::default(),
+        zeroes: vec![0; write_max(&task) as usize],
         scratch: Mutex::new(vec![0; CHUNK]),
         done,
         task,
@@ -503,7 +507,7 @@ fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
             let host = host.clone();
             runtime.spawn(async move {
                 let sent = match begun {
-                    Ok(stream) => send(stream, &flow).await,
+                    Ok(stream) => send(stream, &flow, &host.zeroes).await,
                     Err(error) => Err(error),
                 };
                 // A network can keep a flow from its receiver; and receivers end when time is up.
@@ -663,8 +667,14 @@ fn begin(host: &Host, task: &Outgoing) -> std::io::Result<TcpStream> {
     }
 }
 
+/// Bytes of the largest write of a task: all of a flow, up to a limit.
+fn write_max(task: &Task) -> u64 {
+    let sizes = task.outgoing.iter().map(|flow| flow.size_bytes.unwrap_or(WRITE_MAX));
+    sizes.max().unwrap_or(0).min(WRITE_MAX)
+}
+
 /// Sends one flow and waits until its receiver has it.
-async fn send(stream: TcpStream, task: &Outgoing) -> std::io::Result<()> {
+async fn send(stream: TcpStream, task: &Outgoing, zeroes: &[u8]) -> std::io::Result<()> {
     let mut stream = tokio::net::TcpStream::from_std(stream)?;
     if let Some(announce) = &task.announce {
         // A pending connection is known to this host only.
@@ -674,7 +684,7 @@ async fn send(stream: TcpStream, task: &Outgoing) -> std::io::Result<()> {
     let mut left = task.size_bytes.unwrap_or(u64::MAX);
     while left > 0 {
         stream.writable().await?;
-        match stream.try_write(&ZEROES[..left.min(CHUNK as u64) as usize]) {
+        match stream.try_write(&zeroes[..left.min(zeroes.len() as u64) as usize]) {
             Ok(written) => left -= written as u64,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),

@@ -26,7 +26,7 @@ fn racks() -> (Topology, EmulationOptions) {
         timetable: shifts(3, 1..3, Duration::from_ms(9), Duration::from_ms(1)).expect("slots with a length"),
         around: None,
     };
-    let circuit = CircuitOptions { site: hub, settings, mark: CircuitMark::Ece };
+    let circuit = CircuitOptions { site: hub, settings, mark: CircuitMark::Ece, schedule: None };
     (topology, EmulationOptions { circuit: Some(circuit), ..EmulationOptions::default() })
 }
 

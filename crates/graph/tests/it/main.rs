@@ -13,6 +13,7 @@ use anabranch_units::{BitRate, Duration};
 fn corpus_replays() {
     assert!(replay("topology_toml", |bytes| exercise(Format::Toml, bytes)) >= 5);
     assert!(replay("topology_graphml", |bytes| exercise(Format::GraphMl, bytes)) >= 5);
+    assert!(replay("topology_gml", |bytes| exercise(Format::Gml, bytes)) >= 5);
 }
 
 fn read(text: &str) -> Result<Topology, Problem> {

@@ -184,6 +184,74 @@ async fn a_request_sent_before_the_last_answer_waits() {
     assert!(begun.elapsed() >= PIPELINED_PAUSE);
 }
 
+/// Serves who asks.
+fn serve_clients(proxies: &str, has_proxy_protocol: bool) -> SocketAddr {
+    let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), patient(8, 8)).expect("a free port");
+    let proxies: Proxies = proxies.parse().expect("prefixes");
+    let at = server.local_addr().expect("it is bound");
+    let who = async |Extension(PeerAddress(from)): Extension<PeerAddress>| format!("{from}!");
+    let router = Router::new().route("/", get(who));
+    let server = server.with_proxies(proxies.with_proxy_protocol(has_proxy_protocol));
+    tokio::spawn(server.with_cors(Cors::default()).run(router));
+    at
+}
+
+fn forwarded_question(address: &str) -> String {
+    format!("GET / HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {address}\r\n\r\n")
+}
+
+#[tokio::test]
+async fn each_request_of_a_proxy_has_its_own_client() {
+    let at = serve_clients("127.0.0.2", false);
+    let mut proxy = say(at, 2, &forwarded_question("203.0.113.9")).await;
+    assert!(hear(&mut proxy, "!").await.ends_with("\r\n\r\n203.0.113.9!"));
+    proxy.write_all(forwarded_question("2001:db8::9").as_bytes()).await.expect("it is open");
+    assert!(hear(&mut proxy, "!").await.ends_with("\r\n\r\n2001:db8::9!"));
+    let mut other = say(at, 3, &forwarded_question("203.0.113.9")).await;
+    assert!(hear(&mut other, "!").await.ends_with("\r\n\r\n127.0.0.3!"));
+}
+
+#[tokio::test]
+async fn the_proxy_protocol_stands_before_the_first_request() {
+    let at = serve_clients("127.0.0.2", true);
+    let header = "PROXY TCP4 203.0.113.9 127.0.0.1 4711 80\r\n";
+    let mut proxy = say(at, 2, &format!("{header}{QUESTION}")).await;
+    assert!(hear(&mut proxy, "!").await.ends_with("203.0.113.9!"));
+    let mut without = say(at, 2, QUESTION).await;
+    assert_eq!(hear(&mut without, "!").await, "", "the proxy is not set up for it");
+    let mut forged = say(at, 3, &format!("{header}{QUESTION}")).await;
+    assert!(hear(&mut forged, "\n").await.starts_with("HTTP/1.1 400 "), "it is no proxy");
+    let mut direct = say(at, 3, QUESTION).await;
+    assert!(hear(&mut direct, "!").await.ends_with("127.0.0.3!"));
+}
+
+#[tokio::test]
+async fn pages_of_other_origins_read_refusals_too() {
+    let at = serve_clients("none", false);
+    let origin = "origin: https://page.example\r\n";
+    for (method, path, status, header) in [
+        ("GET", "/", 200, "access-control-expose-headers: "),
+        ("GET", "/unknown", 404, "access-control-expose-headers: "),
+        ("PUT", "/", 405, "access-control-expose-headers: "),
+        ("OPTIONS", "/unknown", 204, "access-control-allow-headers: cmcd-session\r\n"),
+    ] {
+        let asks = "access-control-request-method: GET\r\naccess-control-request-headers: cmcd-session";
+        let words =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{origin}{asks}\r\n\r\n");
+        let heard = hear(&mut say(at, 2, &words).await, "\0").await;
+        assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{heard}");
+        for header in ["access-control-allow-origin: *\r\n", "cache-control: no-store\r\n", header] {
+            assert!(heard.contains(header), "{method} {path}: {heard}");
+        }
+    }
+    let too_long = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\nconnection: close\r\n\r\n";
+    let heard = hear(&mut say(at, 2, &format!("{too_long}{:0<900000}", "")).await, "\0").await;
+    assert!(
+        heard.starts_with("HTTP/1.1 413 ") && heard.contains("access-control-allow-origin: *"),
+        "{heard}"
+    );
+}
+
 #[tokio::test]
 async fn silent_and_idle_connections_have_their_times() {
     let mut limits = patient(8, 8);

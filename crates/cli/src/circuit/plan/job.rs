@@ -4,7 +4,6 @@
 
 use super::columns;
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_circuit_proto::job::{Failures, Job, JobPlan, Planner};
 use anabranch_units::Duration;
 use anyhow::Context as _;
@@ -38,7 +37,7 @@ pub(super) fn run(file: &Path, failures: Option<&Failures>, json: bool) -> anyho
     };
     let answer = Answer::new(&job, &plan, failures.map(|_| whole.makespan));
     let shown = if json { serde_json::to_string(&answer)? } else { answer.text() };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -86,7 +86,7 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
         });
     } else if !quiet && !streams {
         let word = if objects == 1 { "object" } else { "objects" };
-        println!(
+        outln!(
             "{verified} of {objects} {word} verified, {} fetched in {took_s:.2} s: {}",
             size(ByteCount::new(fetched_bytes)),
             rate(per_second)
@@ -94,9 +94,9 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
     }
     if !args.json && !streams {
         if report.is_interrupted {
-            eprintln!("anabranch: interrupted; the same command goes on from there");
+            errln!("anabranch: interrupted; the same command goes on from there");
         } else if report.objects.iter().any(ObjectReport::can_go_on) {
-            eprintln!("anabranch: arrived data is kept; the same command goes on from there");
+            errln!("anabranch: arrived data is kept; the same command goes on from there");
         }
     }
     let is_wrong = |object: &ObjectReport| matches!(object.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));

@@ -114,7 +114,7 @@ impl Progress {
                 } else {
                     String::new()
                 };
-                eprintln!("anabranch: {done}{of}, {}{without}", rate(per_second));
+                errln!("anabranch: {done}{of}, {}{without}", rate(per_second));
             }
         } else {
             if let Some(total) = total_bytes {
@@ -139,7 +139,7 @@ impl Progress {
     /// Prints a line beside the bars.
     fn say(&self, line: &str) {
         if !self.json {
-            self.all.suspend(|| eprintln!("anabranch: {}", printable(line)));
+            self.all.suspend(|| errln!("anabranch: {}", printable(line)));
         }
     }
 
@@ -152,5 +152,5 @@ impl Progress {
 
 /// Prints a JSON line.
 pub fn print_line(line: &impl Serialize) {
-    println!("{}", serde_json::to_string(line).expect("numbers and strings"));
+    outln!("{}", serde_json::to_string(line).expect("numbers and strings"));
 }

@@ -53,7 +53,7 @@ impl Shown {
         let line = printable(line);
         match &self.how {
             How::Silent => {}
-            How::Lines { .. } => eprintln!("{line}"),
+            How::Lines { .. } => errln!("{line}"),
             How::Bars { all, .. } => {
                 let _ = all.println(&*line);
             }
@@ -93,7 +93,7 @@ impl Shown {
                 if last.elapsed() >= LINE_EVERY
                     && let Some(line) = line(length, &self.destinations)
                 {
-                    eprintln!("{}", printable(&line));
+                    errln!("{}", printable(&line));
                     *last = Instant::now();
                 }
             }
