@@ -2,7 +2,7 @@
 
 ``run.py setup`` fetches Hadoop's jars with Maven, 90 MB. ``run.py all`` writes files from all racks at once, for each
 placement of blocks and each timetable of circuits; cells that have rows are not run again. ``run.py docs`` writes the
-table of docs/circuit.md anew from the committed rows, ``run.py table`` prints it. ``run.py smoke`` writes three files on
+table of docs/circuit.md from the committed rows, ``run.py table`` prints it. ``run.py smoke`` writes three files on
 three racks and checks all laws.
 
 Read first: `CELLS`, `measured`, and `cluster.run_job`.
