@@ -250,11 +250,10 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         (
             "answers to players in a second; of one address whatever others ask; a question's query; its parameters for other servers",
             format!(
-                "{}; {}; {}; {}",
+                "{}; {}; {}",
                 n(players.answers_per_s_max),
                 n(ADDRESS_REQUESTS_PER_S),
-                bytes(QUERY_BYTES_MAX as u64),
-                bytes(OTHERS_BYTES_MAX as u64)
+                [QUERY_BYTES_MAX, OTHERS_BYTES_MAX].map(|most| bytes(most as u64)).join("; ")
             ),
             "broker::public, http::plain, media::steering",
         ),
