@@ -34,6 +34,7 @@ use anabranch_live_proto::origin::{
 };
 use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist};
+use anabranch_net::public::ServerTrust;
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -92,6 +93,8 @@ pub struct SourceConfig {
     pub control: Option<NodeControl>,
     /// Channels that are pulled from other origins.
     pub pulls: Vec<Pull>,
+    /// Authorities of pulled HTTPS origins. `None`: only HTTP origins can be pulled.
+    pub pull_trust: Option<ServerTrust>,
     /// Time without a request after which a pulled rendition rests until the next one. `None`: it is
     /// pulled all the time.
     pub pull_idle: Option<Duration>,
@@ -114,6 +117,7 @@ impl SourceConfig {
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
             control: None,
             pulls: Vec::new(),
+            pull_trust: None,
             pull_idle: None,
         }
     }
@@ -197,7 +201,8 @@ impl Source {
             return Err(SourceError::NoRendition);
         }
         Packager::new(config.packager(0, None)).map_err(SourceError::BadSetting)?;
-        let pulled = PulledChannel::all(&config.pulls).map_err(SourceError::BadPull)?;
+        let pulled = PulledChannel::all(&config.pulls, config.pull_trust.as_ref());
+        let pulled = pulled.map_err(SourceError::BadPull)?;
         let address = config.address;
         let server = PlainServer::bind(address, config.limits)
             .map_err(|error| SourceError::Bind { address, error })?;
