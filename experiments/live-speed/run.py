@@ -36,6 +36,8 @@ PLAYLIST = "/news/main/index.m3u8"
 RATE_MBPS = 2
 #: Seconds from the begin of the stream to the players: some segments are there.
 LEAD_S = 7.0
+#: Makes a relay's command from the binary, a folder, its port, its parent's, and the files of a certificate for TLS.
+Command = Callable[[Path, Path, int, int, tuple[Path, Path] | None], list[object]]
 #: Files of relays; in memory, as a disk would be measured as well.
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
@@ -50,31 +52,43 @@ def fill(name: str, folder: Path, **values: object) -> Path:
     return path
 
 
-def ours(binary: Path, folder: Path, port: int, parent: int) -> list[object]:
-    """Return the command of one ``live node``."""
-    return [binary, "-q", "live", "node", "--listen", f"127.0.0.1:{port}", "--parent", f"http://127.0.0.1:{parent}"]
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 that vouches for itself, and its key."""
+    chain, key = folder / "chain.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run([*command, *names, "-keyout", key, "-out", chain], check=True, capture_output=True)
+    return chain, key
 
 
-def nginx(lock: str) -> Callable[[Path, Path, int, int], list[object]]:
+def ours(binary: Path, folder: Path, port: int, parent: int, files: tuple[Path, Path] | None) -> list[object]:
+    """Return the command of one ``live node``. Its listener without TLS has any port if there is a certificate."""
+    secure = ["--tls", f"127.0.0.1:{port}", "--certificate", files[0], "--certificate-key", files[1]] if files else []
+    listen = f"127.0.0.1:{0 if files else port}"
+    return [binary, "-q", "live", "node", "--listen", listen, *secure, "--parent", f"http://127.0.0.1:{parent}"]
+
+
+def nginx(lock: str) -> Command:
     """Return the maker of nginx's command, with ``proxy_cache_lock`` on or off."""
 
-    def command(binary: Path, folder: Path, port: int, parent: int) -> list[object]:
-        conf = fill("nginx.conf", folder, PORT=port, PARENT=parent, LOCK=lock)
+    def command(binary: Path, folder: Path, port: int, parent: int, files: tuple[Path, Path] | None) -> list[object]:
+        secure = f"ssl_certificate {files[0]}; ssl_certificate_key {files[1]};" if files else ""
+        conf = fill("nginx.conf", folder, PORT=port, PARENT=parent, LOCK=lock, SSL="ssl" if files else "", CERTIFICATE=secure)
         return ["nginx", "-c", conf, "-e", folder / "error.log"]
 
     return command
 
 
-def varnish(binary: Path, folder: Path, port: int, parent: int) -> list[object]:
-    """Return the command of Varnish, with its default threads and 256 MB of memory."""
+def varnish(binary: Path, folder: Path, port: int, parent: int, files: tuple[Path, Path] | None) -> list[object]:
+    """Return the command of Varnish, with its default threads and 256 MB of memory. It has no TLS."""
     vcl = fill("varnish.vcl", folder, PARENT=parent)
     return ["varnishd", "-F", "-j", "none", "-n", folder, "-a", f"127.0.0.1:{port}", "-f", vcl, "-s", "malloc,256m"]
 
 
-#: Command of a relay, from the binary, a folder, its port and its parent's; by the name in rows.
-RELAYS: dict[str, Callable[[Path, Path, int, int], list[object]]] = {
-    "ours": ours, "nginx": nginx("on"), "nginx without lock": nginx("off"), "varnish": varnish,
-}  # fmt: skip
+#: Maker of a relay's command, by the name in rows.
+RELAYS: dict[str, Command] = {"ours": ours, "nginx": nginx("on"), "nginx without lock": nginx("off"), "varnish": varnish}
+#: Relays that are measured with TLS to viewers.
+TLS_RELAYS = ("ours", "nginx")
 
 
 def version(relay: str) -> str:
@@ -109,23 +123,24 @@ def stream(binary: Path, folder: Path, fragment: str, parts: str = "200ms") -> I
 
 
 @contextlib.contextmanager
-def relays(relay: str, count: int, binary: Path, folder: Path, parent: int) -> Iterator[tuple[int, list[int]]]:
+def relays(relay: str, count: int, binary: Path, folder: Path, parent: int, files: tuple[Path, Path] | None) -> Iterator[tuple[int, list[int]]]:
     """Run relays, each below the one before; yields the last one's port and all process numbers."""
     ports, commands = free_ports(count), []
     for number, (port, above) in enumerate(zip(ports, [parent, *ports], strict=False)):
         own = folder / f"{relay.replace(' ', '-')}-{number}"
         own.mkdir()
-        commands.append(RELAYS[relay](binary, own, port, above))
+        commands.append(RELAYS[relay](binary, own, port, above, files))
     with running(commands, quiet=relay == "varnish") as programs:
         for port in ports:
             await_port(port)
         yield ports[-1], [program.pid for program in programs]
 
 
-def play(binary: Path, port: int, players: int, rate: float, seconds: float) -> list[Row]:
-    """Play at a relay; a row for each player."""
+def play(binary: Path, port: int, players: int, rate: float, seconds: float, files: tuple[Path, Path] | None) -> list[Row]:
+    """Play at a relay, over TLS if there is a certificate; a row for each player."""
     command = [binary, "-q", "live", "play", "--json", "--players", players, "--start-rate", rate, "--duration", f"{seconds}s"]
-    return json_lines([*command, f"http://127.0.0.1:{port}{PLAYLIST}"], timeout_s=seconds + 60)
+    command += ["--ca", files[0]] if files else []
+    return json_lines([*command, f"{'https' if files else 'http'}://127.0.0.1:{port}{PLAYLIST}"], timeout_s=seconds + 60)
 
 
 def upstream(log: Path, offset: int) -> Row:
@@ -163,10 +178,11 @@ def played(reports: Sequence[Row], fragment_ms: int) -> Row:
 def measure_node(binary: Path, cell: Row, folder: Path, log: Path, parent: int, fragment_ms: int, seconds: float) -> Row:
     """Play at the last of some relays, and set their processor time against the video that the players received."""
     offset = log.stat().st_size
-    with relays(cell["relay"], cell.get("tiers", 1), binary, folder, parent) as (port, processes):
+    files = certificate(folder) if cell.get("tls") == "yes" else None
+    with relays(cell["relay"], cell.get("tiers", 1), binary, folder, parent, files) as (port, processes):
         spent = lambda: sum(processor_s(process, with_children=True) for process in processes)
         cpu_s, players_cpu_s, began = spent(), children_cpu_s(), time.monotonic()
-        reports = play(binary, port, cell["players"], cell["players"] / 5, seconds)
+        reports = play(binary, port, cell["players"], cell["players"] / 5, seconds, files)
         cpu_s, players_cpu_s, took_s = spent() - cpu_s, children_cpu_s() - players_cpu_s, time.monotonic() - began
     row = {"version": version(cell["relay"]), **played(reports, fragment_ms)}
     row |= {"cpu_s": round(cpu_s, 2), "cpu_s_per_gbit": round(cpu_s / row["gbit"], 4), "players_cpu_s": round(players_cpu_s, 2), "took_s": round(took_s, 1)}
@@ -193,12 +209,14 @@ def measured(args, name: str, cells: Iterator[Row], key: Sequence[str], fragment
 
 
 @LAB.verb(
-    rows=LAB.runs, binary=BINARY, relay=repeatable(RELAYS), players=Option([200, 500, 1_000], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3
+    rows=LAB.runs, binary=BINARY, relay=repeatable(RELAYS), players=Option([200, 1_000], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3,
+    tls=Option(["no", "yes"], "TLS between the relay and its players", str)
 )  # fmt: skip
 def node(args) -> int:
     """Plays one channel at one relay: processor time and upstream requests."""
-    cells = product(turn=range(1, args.turns + 1), players=args.players, relay=RELAYS)
-    return measured(args, "node", cells, ["relay", "players", "turn"], 100)
+    cells = product(turn=range(1, args.turns + 1), players=args.players, tls=args.tls, relay=RELAYS)
+    cells = (cell for cell in cells if cell["tls"] == "no" or cell["relay"] in TLS_RELAYS)
+    return measured(args, "node", cells, ["relay", "players", "tls", "turn"], 100)
 
 
 @LAB.verb(
@@ -268,15 +286,15 @@ def control_tables(decisions: Sequence[Row], tables: Sequence[Row]) -> list[str]
 
 
 def node_table(rows: Sequence[Row]) -> str:
-    """Return a line for each number of players and each relay, with the range over the turns."""
+    """Return a line for each number of players and each relay, without TLS and with it, with the range over the turns."""
     lines = []
-    for (players, relay), of in sorted(grouped(rows, "players", "relay").items(), key=lambda one: int(one[0][0])):
+    for (players, tls, relay), of in sorted(grouped(rows, "players", "tls", "relay").items(), key=lambda one: (int(one[0][0]), one[0][1])):
         each = [row | {f"{kind}_each": float(row[f"upstream_{kind}"]) / float(row[kind]) for kind in ("parts", "playlists")} for row in of]
-        cells = [players, f"{relay} {of[0]['version']}" if relay != "ours" else "`live node`", span(each, "parts_each"), span(each, "playlists_each")]
+        cells = [players, tls, f"{relay} {of[0]['version']}" if relay != "ours" else "`live node`", span(each, "parts_each"), span(each, "playlists_each")]
         cells += [span(each, "cpu_s_per_gbit", 1, 3), span(each, "age_ms_p50", 1, 0), span(each, "age_ms_p99", 1, 0), span(each, "stalled_players", 1, 0)]
         lines.append([*cells, span([row | {"busy": (float(row["cpu_s"]) + float(row["players_cpu_s"])) / float(row["took_s"])} for row in each], "busy")])
-    head = ["players", "relay", "upstream requests for a part", "for a playlist", "CPU s per Gbit", "age ms, median", "99th percentile", "stalled players", "cores busy"]
-    return table(head, lines, "rlr")
+    head = ["players", "TLS", "relay", "upstream requests for a part", "for a playlist", "CPU s per Gbit", "age ms, median", "99th percentile", "stalled players", "cores busy"]
+    return table(head, lines, "rllr")
 
 
 def ages_table(rows: Sequence[Row]) -> str:

@@ -85,6 +85,9 @@ impl Member for Live {
             Noun::Controller(_) | Noun::Source(_) | Noun::Publish(_) | Noun::Node(_) | Noun::Dns(_)
         )
     }
+    fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
+        Some(&anabranch_live_proto::simulated::Simulated)
+    }
     fn needs() -> Option<Need> {
         let findings = anabranch_live::doctor();
         Some(Need { name: "live video", field: "live_inputs", prefix: "live from ", findings })

@@ -5,7 +5,7 @@
 //! A [`Network`] has tiers of nodes with links between them; an [`Object`] is one channel at one bitrate.
 //! [`plan`] decides which links carry which object. [`control`] merges that decision with the local
 //! state of each relay. [`relay`] fetches each object once and forwards it to all that wait for it.
-//! [`directory`] says which edge serves which viewers.
+//! [`directory`] says which edge serves which viewers. [`simulated`] runs all of it in the simulator.
 //! Leaves out: sockets, clocks, encoding of video.
 
 pub mod control;
@@ -16,6 +16,7 @@ pub mod plan;
 pub mod play;
 pub mod relay;
 pub mod round;
+pub mod simulated;
 
 pub use network::{
     ChangeError, ChannelId, LINKS_MAX, Link, NAME_BYTES_MAX, NODES_MAX, Network, NetworkError, Node, NodeId,

@@ -51,7 +51,12 @@ fn encoder() -> Finding {
 }
 
 fn pull() -> Finding {
-    Finding::new("live from an origin", true, "`live source --pull` takes any HLS origin of plain HTTP", "")
+    Finding::new(
+        "live from an origin",
+        true,
+        "`live source --pull` takes any HLS origin, over HTTP or HTTPS",
+        "",
+    )
 }
 
 fn patterns() -> Finding {

@@ -34,6 +34,7 @@ use anabranch_live_proto::origin::{
 };
 use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist};
+use anabranch_net::public::ServerTrust;
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -94,6 +95,8 @@ pub struct SourceConfig {
     pub control: Option<NodeControl>,
     /// Channels that are pulled from other origins.
     pub pulls: Vec<Pull>,
+    /// Authorities of pulled HTTPS origins. `None`: only HTTP origins can be pulled.
+    pub pull_trust: Option<ServerTrust>,
     /// Time without a request after which a pulled rendition rests until the next one. `None`: it is
     /// pulled all the time.
     pub pull_idle: Option<Duration>,
@@ -117,6 +120,7 @@ impl SourceConfig {
             clients: Clients::default(),
             control: None,
             pulls: Vec::new(),
+            pull_trust: None,
             pull_idle: None,
         }
     }
@@ -200,7 +204,8 @@ impl Source {
             return Err(SourceError::NoRendition);
         }
         Packager::new(config.packager(0, None)).map_err(SourceError::BadSetting)?;
-        let pulled = PulledChannel::all(&config.pulls).map_err(SourceError::BadPull)?;
+        let pulled = PulledChannel::all(&config.pulls, config.pull_trust.as_ref());
+        let pulled = pulled.map_err(SourceError::BadPull)?;
         let address = config.address;
         let proxies = &config.clients.proxies;
         let server = PlainServer::bind(address, config.limits)

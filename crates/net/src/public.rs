@@ -3,12 +3,14 @@
 //! Both ends speak TLS 1.2 or 1.3 and agree on HTTP's version by ALPN (RFC 7301). The certificate
 //! is reloaded when its files change; established connections keep the earlier one. Leaves out:
 //! peers with an identity ([`crate::tls`]), client certificates, OCSP. Read [`ServerCertificate`]
-//! first, then [`ServerTrust`].
+//! first, then [`ServerTrust`] and [`server_cause`].
 
+use crate::cause::cause;
 use crate::certificate::{Facts, written};
+use crate::tls::moment;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{CertificateError, ClientConfig, RootCertStore, ServerConfig};
 use std::fmt;
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -270,6 +272,67 @@ pub fn write_self_signed(folder: &Path, names: &[&str], year: i32) -> Certificat
     let own = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(&files.key, own).expect("the file was just made");
     files
+}
+
+/// Writes an authority, and a certificate of `names` by it, for tests. Returns the certificate's
+/// files and the authority's.
+///
+/// Panics: a name that no certificate can have; a folder that cannot be written.
+#[doc(hidden)]
+pub fn write_signed(folder: &Path, names: &[&str], year: i32) -> (CertificateFiles, PathBuf) {
+    let new_key = || rcgen::KeyPair::generate().expect("the generator of keys works");
+    let ca_key = new_key();
+    let mut ca = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = ca.self_signed(&ca_key).expect("the key signs");
+    let key = new_key();
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut leaf = rcgen::CertificateParams::new(names).expect("good names");
+    leaf.not_after = rcgen::date_time_ymd(year, 1, 1);
+    let issuer = rcgen::Issuer::new(ca, ca_key);
+    let certificate = leaf.signed_by(&key, &issuer).expect("the key signs");
+    let files = CertificateFiles { chain: folder.join("chain.pem"), key: folder.join("key.pem") };
+    let ca_file = folder.join("ca.pem");
+    for (file, pem) in
+        [(&ca_file, authority.pem()), (&files.chain, certificate.pem()), (&files.key, key.serialize_pem())]
+    {
+        std::fs::write(file, pem).expect("the folder can be written");
+    }
+    let own = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(&files.key, own).expect("the file was just made");
+    (files, ca_file)
+}
+
+/// Reason why a client has no connection to a server of [`ServerTrust`]: a few words that go behind
+/// a colon.
+pub fn server_cause(error: &io::Error) -> String {
+    use CertificateError as Bad;
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(reason)) => match reason {
+            Bad::UnknownIssuer | Bad::BadSignature => {
+                "its certificate is of an authority that is not trusted here: give that authority's file"
+                    .to_owned()
+            }
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
+                "its certificate has another name: write the URL with a name of the certificate".to_owned()
+            }
+            Bad::ExpiredContext { not_after, .. } => {
+                format!("its certificate expired on {}", moment(*not_after))
+            }
+            Bad::Expired => "its certificate has expired".to_owned(),
+            Bad::NotValidYetContext { not_before, .. } => {
+                format!("its certificate is valid from {} on: set this machine's clock", moment(*not_before))
+            }
+            Bad::Revoked => "its certificate was revoked".to_owned(),
+            _ => "its certificate was refused".to_owned(),
+        },
+        Some(rustls::Error::PeerIncompatible(_)) => {
+            "it speaks another version of TLS: it must speak 1.2 or 1.3".to_owned()
+        }
+        Some(rustls::Error::AlertReceived(_)) => "it refused the TLS handshake".to_owned(),
+        _ => cause(error),
+    }
 }
 
 /// Authorities whose servers a client trusts; clones share them.

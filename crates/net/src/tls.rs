@@ -9,6 +9,8 @@
 
 mod verify;
 
+pub(crate) use verify::moment;
+
 use crate::certificate::{Facts, written};
 use crate::party::{self, BACKDATED, Role, System};
 use crate::revoked::{self, BadLine, Revoked};

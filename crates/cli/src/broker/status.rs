@@ -170,7 +170,7 @@ fn show_brokers(brokers: &[Broker]) {
             "none of these brokers leads: players are answered by the last decision, and no round is called"
         );
     }
-    outln!();
+    outln!("");
 }
 
 /// Shows networks and the decision. Without a leader (`is_led` false) nobody knows which agents are up.

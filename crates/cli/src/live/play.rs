@@ -10,21 +10,18 @@ use anabranch_live_proto::directory::AddressPrefix;
 use anabranch_live_proto::play::{Ages, FIRST_PATIENCE, PlayCounts, PlayerKind};
 use anabranch_net::public::ServerTrust;
 use anabranch_units::{BitRate, ByteCount, Duration, Histogram, stats};
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Time between two updates of the progress line.
 const SHOW_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 /// Descriptors of a player: connections for playlists and for media, and a socket for DNS.
 const DESCRIPTORS_PER_PLAYER: u64 = 3;
-/// Files of the system's authorities: Debian and Alpine; Fedora; openSUSE.
-const SYSTEM_AUTHORITIES: [&str; 3] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 /// Resolution of the table's times.
 const SHOWN_STEP_US: f64 = 100.0;
 
@@ -134,11 +131,7 @@ fn trust(args: &Args) -> anyhow::Result<Option<ServerTrust>> {
     if args.ca.is_none() && !args.urls.iter().any(|url| url.starts_with("https://")) {
         return Ok(None);
     }
-    let of_system = || SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
-    let file = args.ca.as_deref().or_else(of_system);
-    let file = file.context("this system has no list of authorities: name a file by --ca").or_usage()?;
-    let trust = ServerTrust::load(file, &["http/1.1"]).context("authorities").or_usage()?;
-    Ok(Some(trust))
+    Ok(Some(super::secure::trust(args.ca.as_deref(), "--ca")?))
 }
 
 fn specs(args: &Args) -> Vec<PlayerSpec> {

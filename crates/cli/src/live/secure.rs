@@ -6,12 +6,27 @@ use crate::exit::OrUsage as _;
 use crate::keys::Looks;
 use anabranch_http::plain::{Clients, PROTOCOLS, Proxies};
 use anabranch_live::SecureListener;
-use anabranch_net::public::{CertificateFiles, ServerCertificate};
+use anabranch_net::public::{CertificateFiles, ServerCertificate, ServerTrust};
 use anyhow::Context as _;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Files of the system's authorities: Debian and Alpine; Fedora; openSUSE.
+const SYSTEM_AUTHORITIES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
+
+/// Authorities of servers over TLS from `file`, which `option` names, or from the system's list.
+///
+/// Errors: a file that cannot be used; a system without a list of authorities.
+pub(super) fn trust(file: Option<&Path>, option: &str) -> anyhow::Result<ServerTrust> {
+    let of_system = || SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
+    let file = file.or_else(of_system);
+    let missing = || format!("this system has no list of authorities: name a file by {option}");
+    let file = file.with_context(missing).or_usage()?;
+    ServerTrust::load(file, &["http/1.1"]).context("authorities").or_usage()
+}
 
 /// Clients of the listeners for viewers, and the listener over TLS.
 #[derive(clap::Args)]

@@ -1,11 +1,12 @@
 //! `anabranch live source`: channels from encoders and other origins in, low-latency HLS out.
 
 use super::controller::{NodeControlArgs, follow_keys};
-use super::secure::{Reloaded, SecureArgs, follow};
+use super::secure::{Reloaded, SecureArgs, follow, trust};
 use crate::exit::OrUsage as _;
 use anabranch_live::control::NodeControl;
 use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceError, SourceSteering};
 use anabranch_live_proto::Tier;
+use anabranch_net::public::ServerTrust;
 use anabranch_units::{ByteCount, Duration};
 use anyhow::Context as _;
 use std::net::SocketAddr;
@@ -26,10 +27,13 @@ pub struct Args {
     /// channels.
     #[arg(long, value_name = "FILE", required_unless_present = "pull")]
     token_file: Option<PathBuf>,
-    /// Channel to pull from another origin's playlist, as news=http://HOST:8888/cam/index.m3u8;
-    /// repeat it for further channels.
+    /// Channel to pull from another origin's playlist, as news=https://HOST/cam/index.m3u8; repeat it
+    /// for further channels.
     #[arg(long, value_name = "CHANNEL=URL")]
     pull: Vec<Pull>,
+    /// Authorities of pulled https:// origins, in PEM. [default: the system's]
+    #[arg(long, value_name = "FILE", requires = "pull")]
+    pull_ca: Option<PathBuf>,
     /// Pull on demand: a rendition rests after this time without a request, from 1 s to an hour.
     /// [default: pull all the time]
     #[arg(long, value_name = "TIME", requires = "pull", value_parser = pull_idle)]
@@ -105,6 +109,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.silence_max = Duration::from_secs(args.silence);
     config.is_timeline_shared = args.shared_timeline;
     config.pulls.clone_from(&args.pull);
+    config.pull_trust = pull_trust(args)?;
     config.pull_idle = args.pull_idle;
     config.secure = args.secure.listener()?;
     config.clients = args.secure.clients();
@@ -151,6 +156,21 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Authorities of HTTPS origins. An HTTP origin can redirect to one: without such origins the
+/// system's list may be missing.
+///
+/// Errors: a file that cannot be used.
+fn pull_trust(args: &Args) -> anyhow::Result<Option<ServerTrust>> {
+    if args.pull.is_empty() {
+        return Ok(None);
+    }
+    let is_needed = args.pull_ca.is_some() || args.pull.iter().any(Pull::is_secure);
+    match trust(args.pull_ca.as_deref(), "--pull-ca") {
+        Err(error) if is_needed => Err(error),
+        found => Ok(found.ok()),
+    }
 }
 
 /// Reads the time after which a pull on demand rests.

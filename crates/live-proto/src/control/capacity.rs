@@ -9,8 +9,9 @@
 //! link that is no longer full cannot show that it is wider again.
 //!
 //! Source: a maximum filter over windows that the application does not limit is BBR's (Cardwell et al.,
-//! 2016); the thesis leaves the estimate out (§4.4.1). Leaves out: where a slow transfer waited beyond
-//! the parent (`node` has a rule for it). Read [`CapacityEstimator`].
+//! 2016); the thesis leaves the estimate out (§4.4.1). An object that the source has whole can still
+//! be on its way to the parent: the parent says whether a link to it limits its own transfers, and
+//! windows in which it says so do not count. Read [`CapacityEstimator`].
 
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,6 +31,8 @@ const HELD_UP: Duration = Duration::from_ms(300);
 const WINDOW_TICKS: u32 = 10;
 /// Looks of a window, at least, at which a transfer is slow if the link limited the window.
 const SLOW_TICKS: u32 = 8;
+/// Time after a slow transfer for which the link counts as limiting.
+const LIMITING_MEMORY: Duration = Duration::from_secs(1);
 /// Time for which the rate of a limited window counts.
 const MEMORY: Duration = Duration::from_secs(3);
 /// Time without a limited window after which a higher estimate is tried; doubled after each trial that
@@ -71,6 +74,8 @@ struct Window {
     has_slow_end: bool,
     /// Whether another transfer has.
     has_fast_end: bool,
+    /// Whether the parent was limited by a link to it at a look.
+    is_parents: bool,
 }
 
 /// The estimate of one link. Contract: a driver reports transfers and calls
@@ -82,6 +87,10 @@ pub struct CapacityEstimator {
     window: Window,
     /// Whether a transfer was slow at the last look.
     is_slow: bool,
+    /// The last look at which a transfer was slow.
+    slow_at: Option<Instant>,
+    /// Whether the parent is limited by a link to it.
+    is_parent_limited: bool,
     /// End and rate of windows that the link limited, the oldest first.
     limited: VecDeque<(Instant, BitRate)>,
     estimate: Option<BitRate>,
@@ -106,8 +115,11 @@ impl CapacityEstimator {
                 slow_ticks: 0,
                 has_slow_end: false,
                 has_fast_end: false,
+                is_parents: false,
             },
             is_slow: false,
+            slow_at: None,
+            is_parent_limited: false,
             limited: VecDeque::new(),
             estimate: None,
             tick_at: None,
@@ -122,12 +134,24 @@ impl CapacityEstimator {
         self.estimate
     }
 
+    /// Whether the link has limited transfers within the last second: true before a window shows
+    /// it, so that the nodes below hear of it in time.
+    pub fn is_limiting(&self, now: Instant) -> bool {
+        self.slow_at.is_some_and(|at| now <= at + LIMITING_MEMORY)
+    }
+
+    /// The parent says whether a link to it limits its own transfers.
+    pub const fn handle_parent_limited(&mut self, is_limited: bool) {
+        self.is_parent_limited = is_limited;
+    }
+
     /// The operator declares another capacity. Measurements of another link's width are void.
     pub fn redeclare(&mut self, declared: BitRate) {
         if declared != self.declared {
             *self = Self {
                 transfers: std::mem::take(&mut self.transfers),
                 tick_at: self.tick_at,
+                is_parent_limited: self.is_parent_limited,
                 ..Self::new(declared)
             };
         }
@@ -192,22 +216,26 @@ impl CapacityEstimator {
 
     fn tick(&mut self, now: Instant) {
         self.is_slow = self.look(now);
+        if self.is_slow {
+            self.slow_at = Some(now);
+        }
         let Some(since) = self.window.since else {
             self.window = Window { since: Some(now), ..Window::default() };
             return;
         };
+        self.window.is_parents |= self.is_parent_limited;
         self.window.ticks += 1;
         self.window.slow_ticks += u32::from(self.is_slow);
         if self.window.ticks < WINDOW_TICKS {
             return;
         }
-        let Window { bytes, slow_ticks, .. } =
+        let Window { bytes, slow_ticks, is_parents, .. } =
             std::mem::replace(&mut self.window, Window { since: Some(now), ..Window::default() });
         let rate = BitRate::average(ByteCount::new(bytes), now.saturating_since(since));
         let rate = rate.unwrap_or(BitRate::bps(0));
         let rate = rate.min(self.declared);
         // Silence is the neighbours' to notice: it has no rate.
-        if slow_ticks >= SLOW_TICKS && bytes > 0 {
+        if slow_ticks >= SLOW_TICKS && bytes > 0 && !is_parents {
             self.take_limited(now, rate);
         } else if let Some(estimate) = self.estimate {
             self.estimate = Some(estimate.max(rate));

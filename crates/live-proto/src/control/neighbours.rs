@@ -60,6 +60,10 @@ pub struct Offer {
     pub spare: BitRate,
     /// Whether the parent takes no new stream because an operator empties it.
     pub is_draining: bool,
+    /// Whether a link to the parent has limited its transfers within the last second: what its
+    /// children receive from it shows that link's rate.
+    #[serde(default)]
+    pub is_limited: bool,
 }
 
 impl Offer {
@@ -250,7 +254,7 @@ mod tests {
 
     fn offer(kbps: u64) -> Offer {
         let spare = BitRate::bps(kbps * 1_000);
-        Offer { capacity: spare, spare, is_draining: false }
+        Offer { capacity: spare, spare, is_draining: false, is_limited: false }
     }
 
     fn passed(distance: u32, kbps: u64) -> Reach {

@@ -158,6 +158,8 @@ struct ParentSession {
     declared: BitRate,
     /// Capacity that this node has measured; `None` before the link first limited transfers.
     measured: Option<BitRate>,
+    /// Whether the link limits transfers now, by this node's measurement.
+    is_limiting: bool,
     life: u64,
     /// Last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
@@ -173,7 +175,8 @@ impl ParentSession {
     fn new(declared: BitRate) -> Self {
         let (heard_at, compared_at, resend_at) = (None, None, None);
         let (measured, held) = (None, Attempts::default());
-        Self { declared, measured, life: 0, heard_at, held, compared_at, resend_at }
+        let is_limiting = false;
+        Self { declared, measured, is_limiting, life: 0, heard_at, held, compared_at, resend_at }
     }
 }
 

@@ -58,6 +58,11 @@ impl Transfers {
         });
     }
 
+    /// Parents with a link to this node.
+    fn parents(&self) -> Vec<NodeId> {
+        self.with(|links| links.keys().copied().collect())
+    }
+
     /// A transfer begins. `ready` is the bitrate of its stream if the parent has the object whole.
     pub(super) fn start(self: &Arc<Self>, parent: NodeId, ready: Option<BitRate>) -> TransferMeter {
         let number = ready.map_or(0, |_| self.count.fetch_add(1, Relaxed) + 1);
@@ -72,22 +77,38 @@ impl Transfers {
         TransferMeter { transfers: Arc::clone(self), parent, number }
     }
 
-    /// Runs the estimators. Returns the estimates, with the declared capacities, and when to look next.
-    fn look(&self) -> (Vec<(NodeId, BitRate, BitRate)>, Duration) {
+    /// Runs the estimators, with the parents that say that a link to them limits their transfers.
+    /// Returns what each link shows, and when to look next.
+    fn look(&self, is_parent_limited: impl Fn(NodeId) -> bool) -> (Vec<Shown>, Duration) {
         let now = self.now();
         self.with(|links| {
             let mut next = now + LOOK_EVERY;
-            let mut estimates = Vec::new();
+            let mut shown = Vec::new();
             for (parent, (declared, estimator)) in links {
+                estimator.handle_parent_limited(is_parent_limited(*parent));
                 if estimator.poll_timeout().is_some_and(|at| at <= now) {
                     estimator.handle_timeout(now);
                 }
                 next = estimator.poll_timeout().map_or(next, |at| at.min(next));
-                estimates.extend(estimator.estimate().map(|estimate| (*parent, *declared, estimate)));
+                shown.push(Shown {
+                    parent: *parent,
+                    declared: *declared,
+                    estimate: estimator.estimate(),
+                    is_limiting: estimator.is_limiting(now),
+                });
             }
-            (estimates, next.saturating_since(now))
+            (shown, next.saturating_since(now))
         })
     }
+}
+
+/// Measurement of the link from one parent.
+struct Shown {
+    parent: NodeId,
+    declared: BitRate,
+    /// `None` before the link first limited transfers.
+    estimate: Option<BitRate>,
+    is_limiting: bool,
 }
 
 impl TransferMeter {
@@ -116,8 +137,14 @@ impl Drop for TransferMeter {
 pub(super) async fn measure(shared: Arc<Shared>) {
     let mut given: BTreeMap<NodeId, BitRate> = BTreeMap::new();
     loop {
-        let (estimates, wait) = shared.transfers.look();
-        for (parent, declared, estimate) in estimates {
+        let limited = shared.with(|state, _| {
+            let parents = shared.transfers.parents().into_iter();
+            parents.filter(|parent| state.node.is_parent_limited(*parent)).collect::<Vec<_>>()
+        });
+        let (shown, wait) = shared.transfers.look(|parent| limited.contains(&parent));
+        for Shown { parent, declared, estimate, is_limiting } in shown {
+            shared.with(|state, _| state.node.handle_limiting(parent, is_limiting));
+            let Some(estimate) = estimate else { continue };
             let before = given.insert(parent, estimate);
             if before == Some(estimate) {
                 continue;

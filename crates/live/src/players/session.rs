@@ -5,7 +5,7 @@ use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
 use crate::url::{host, split};
 use anabranch_http::origin::{Origin, Security};
 use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
-use anabranch_net::public::ServerTrust;
+use anabranch_net::public::{ServerTrust, server_cause};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
@@ -208,14 +208,14 @@ impl Sockets {
             }
             let mut reply = match origin.get(&target, &headers).await {
                 Ok(reply) => reply,
-                Err(error) => return report(Event::Failed(id, error.to_string())).await,
+                Err(error) => return report(Event::Failed(id, server_cause(&error))).await,
             };
             report(Event::Head(id, reply.status().as_u16())).await;
             loop {
                 match reply.bytes().await {
                     Ok(Some(bytes)) => report(Event::Bytes(id, bytes)).await,
                     Ok(None) => break,
-                    Err(error) => return report(Event::Failed(id, error.to_string())).await,
+                    Err(error) => return report(Event::Failed(id, server_cause(&error))).await,
                 }
             }
             reply.finish();

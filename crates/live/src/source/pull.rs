@@ -2,8 +2,8 @@
 //!
 //! A channel has one URL. A multivariant playlist gives the renditions `v1`, `v2`, … and, for
 //! separate sound, `a1`, `a2`, …; a media playlist gives the rendition `main`. Each rendition has an
-//! [`Importer`], whose requests are made here. Leaves out: HTTPS origins; subtitles; a set of
-//! renditions that changes. Read [`Pull`] and [`PulledChannel`] first.
+//! [`Importer`], whose requests are made here. Leaves out: subtitles; a set of renditions that
+//! changes. Read [`Pull`] and [`PulledChannel`] first.
 //!
 //! [`Importer`]: anabranch_live_proto::origin::Importer
 
@@ -13,9 +13,12 @@ mod entry;
 use super::Shared;
 use super::channel::{Channel, ChannelPath};
 use super::tokens::is_name;
+use crate::url::split;
+use anabranch_http::origin::Origin;
 use anabranch_live_proto::origin::{Fetch, FetchKind, ImportConfig, Importer};
 use anabranch_live_proto::play::{URL_BYTES_MAX, join_url};
 use anabranch_media::hls::{DeliveryDirectives, MultivariantPlaylist, Resource};
+use anabranch_net::public::ServerTrust;
 use anabranch_units::{RandomStream, Seed};
 use client::{FetchError, OriginClient};
 use entry::{Entry, Which};
@@ -43,7 +46,7 @@ pub(super) const START_TIME: StdDuration = StdDuration::from_secs(5);
 pub struct Pull {
     /// Name of the channel.
     pub channel: String,
-    /// URL of a multivariant or media playlist at a plain HTTP server.
+    /// URL of a multivariant or media playlist, over HTTP or HTTPS.
     pub url: String,
 }
 
@@ -55,8 +58,10 @@ pub enum PullError {
     NoUrl(String),
     /// A channel that is no name.
     BadChannel(String),
-    /// Text that is no URL of a plain HTTP server, or is longer than 8,192 bytes.
+    /// Text that is no URL of an HTTP server, or is longer than 8,192 bytes.
     BadUrl(String),
+    /// An HTTPS server, without authorities to check it by.
+    NoTrust(String),
     /// The channel is pulled twice.
     Twice(String),
 }
@@ -70,10 +75,10 @@ impl fmt::Display for PullError {
             }
             Self::BadUrl(url) => {
                 let shown: String = url.chars().take(200).collect();
-                write!(
-                    f,
-                    "pull from `{shown}`: must be http://HOST:PORT/PATH; for HTTPS put a proxy in front"
-                )
+                write!(f, "pull from `{shown}`: must be http://HOST:PORT/PATH or https://HOST:PORT/PATH")
+            }
+            Self::NoTrust(server) => {
+                write!(f, "pull from {server}: no authority is known for HTTPS: name a file of authorities")
             }
             Self::Twice(name) => write!(f, "pull of channel {name} twice: must be given once"),
         }
@@ -97,13 +102,28 @@ impl std::str::FromStr for Pull {
 }
 
 impl Pull {
-    fn check(&self) -> Result<OriginClient, PullError> {
+    /// Whether the origin is an HTTPS server.
+    pub fn is_secure(&self) -> bool {
+        self.url.starts_with("https://")
+    }
+
+    fn check(&self) -> Result<(), PullError> {
         if !is_name(&self.channel) {
             return Err(PullError::BadChannel(self.channel.clone()));
         }
-        let is_short = self.url.len() <= URL_BYTES_MAX;
-        let client = OriginClient::new(&self.url).filter(|_| is_short);
-        client.ok_or_else(|| PullError::BadUrl(self.url.clone()))
+        // Servers have one form with TLS and without.
+        let server = split(&self.url).map(|(server, _)| server.replacen("https://", "http://", 1));
+        let is_url = server.is_some_and(|server| Origin::new(&server).is_ok());
+        let is_good = is_url && self.url.len() <= URL_BYTES_MAX;
+        is_good.then_some(()).ok_or_else(|| PullError::BadUrl(self.url.clone()))
+    }
+
+    fn client(&self, trust: Option<&ServerTrust>) -> Result<OriginClient, PullError> {
+        self.check()?;
+        OriginClient::new(&self.url, trust.cloned()).map_err(|error| match error {
+            FetchError::NoTrust(server) => PullError::NoTrust(server),
+            _ => PullError::BadUrl(self.url.clone()),
+        })
     }
 }
 
@@ -119,16 +139,16 @@ pub(super) struct PulledChannel {
 }
 
 impl PulledChannel {
-    /// The channels of a configuration.
+    /// The channels of a configuration, with the authorities of HTTPS origins.
     ///
     /// Errors: [`PullError`].
-    pub fn all(pulls: &[Pull]) -> Result<Vec<Arc<Self>>, PullError> {
+    pub fn all(pulls: &[Pull], trust: Option<&ServerTrust>) -> Result<Vec<Arc<Self>>, PullError> {
         let mut channels: Vec<Arc<Self>> = Vec::new();
         for pull in pulls {
             if channels.iter().any(|known| known.name() == pull.channel) {
                 return Err(PullError::Twice(pull.channel.clone()));
             }
-            let client = pull.check()?;
+            let client = pull.client(trust)?;
             let (variants, asked) = (Mutex::default(), Notify::new());
             channels.push(Arc::new(Self { pull: pull.clone(), client, variants, asked }));
         }
@@ -378,7 +398,7 @@ impl Import {
     async fn fetch_media(&self, fetch: &Fetch, resource: &Resource) -> Result<(), FetchError> {
         let base = self.media_url().await?;
         let url = join_url(&base, &resource.uri);
-        let url = url.ok_or_else(|| FetchError::NoPlainUrl(resource.uri.clone()))?;
+        let url = url.ok_or_else(|| FetchError::NoUrl(resource.uri.clone()))?;
         let mut answer = self.pulled.client.get(&url, resource.range).await?;
         answer.check_media()?;
         self.pass_on(fetch, &mut answer).await?;

@@ -1,8 +1,10 @@
 //! Pulls from origins whose answers each test controls.
 
 use crate::source::{AUTHORIZATION, TOKEN, get, put};
-use anabranch_live::{PublishTokens, Pull, Source, SourceConfig};
+use anabranch_http::plain::{PROTOCOLS, PlainLimits, PlainServer};
+use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceError};
 use anabranch_media::hls::{MediaPlaylist, MultivariantPlaylist};
+use anabranch_net::public::{ServerCertificate, ServerTrust, write_signed};
 use anabranch_units::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -53,25 +55,39 @@ pub struct ScriptedOrigin {
 
 impl ScriptedOrigin {
     pub fn start() -> Self {
-        Self::at(([127, 0, 0, 1], 0).into())
+        Self::at(([127, 0, 0, 1], 0).into(), None)
     }
 
-    fn at(address: SocketAddr) -> Self {
+    /// An HTTPS origin for `localhost`, and the file of its authority.
+    fn secure(folder: &std::path::Path) -> (Self, std::path::PathBuf) {
+        let (files, ca) = write_signed(folder, &["localhost"], 2100);
+        let certificate = ServerCertificate::load(files, PROTOCOLS).expect("good files");
+        (Self::at(([127, 0, 0, 1], 0).into(), Some(certificate)), ca)
+    }
+
+    fn at(address: SocketAddr, certificate: Option<ServerCertificate>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a thread starts");
-        let listener = std::net::TcpListener::bind(address).expect("loopback");
-        listener.set_nonblocking(true).expect("a setting of sockets");
-        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let server = {
+            let _entered = runtime.enter();
+            PlainServer::bind(address, PlainLimits::default()).expect("loopback")
+        };
+        let at = server.local_addr().expect("bound");
+        let url = match &certificate {
+            Some(_) => format!("https://localhost:{}", at.port()),
+            None => format!("http://{at}"),
+        };
+        let server = match certificate {
+            Some(certificate) => server.with_certificate(certificate),
+            None => server,
+        };
         let (said, receiver) = watch::channel(BTreeMap::new());
         let log = Arc::<Log>::default();
         let serving = Serving { said: receiver, log: Arc::clone(&log) };
-        runtime.spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).expect("it does not block");
-            axum::serve(listener, Router::new().fallback(serve).with_state(serving)).await
-        });
+        runtime.spawn(server.run(Router::new().fallback(serve).with_state(serving)));
         Self { url, said, log, runtime: Some(runtime) }
     }
 
@@ -138,10 +154,15 @@ struct Pulling {
 
 impl Pulling {
     fn start(url: &str, idle: Option<Duration>) -> Self {
+        Self::with(url, idle, None)
+    }
+
+    fn with(url: &str, idle: Option<Duration>, trust: Option<ServerTrust>) -> Self {
         let tokens = PublishTokens::read(&format!("* {TOKEN}")).expect("a token file");
         let mut config = SourceConfig::new(([127, 0, 0, 1], 0).into(), tokens);
         config.pulls = vec![Pull { channel: "news".to_owned(), url: url.to_owned() }];
         config.pull_idle = idle;
+        config.pull_trust = trust;
         let source = Source::bind(config).expect("loopback");
         let url = format!("http://{}", source.local_addr().expect("bound"));
         let task = tokio::spawn(async move { match source.run().await {} });
@@ -276,7 +297,7 @@ async fn origin_that_returns_is_continued_discontinuously() {
     let (status, text) = get(&source.url, "/news/main/index.m3u8").await;
     assert_eq!(status, StatusCode::OK, "the window stays");
     assert!(!MediaPlaylist::read(&text).expect("a playlist").is_ended);
-    let origin = ScriptedOrigin::at(address);
+    let origin = ScriptedOrigin::at(address, None);
     origin.say("/a.m3u8", plain("b", 0, 2));
     let playlist = source.playlist("main", |playlist| playlist.next_msn() == 15).await;
     let marks: Vec<bool> = playlist.segments.iter().map(|segment| segment.head.is_discontinuous).collect();
@@ -364,4 +385,43 @@ async fn source_that_pulls_from_a_source_has_equal_pieces() {
             assert!(one == two && !one.is_empty(), "{uri}: the bytes are equal");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn https_origin_of_a_private_authority_is_pulled() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (origin, ca) = ScriptedOrigin::secure(folder.path());
+    origin.say("/a.m3u8", plain("a", 0, 3));
+    origin.say("/entry.m3u8", Said::Redirect("/a.m3u8".to_owned()));
+    let trust = ServerTrust::load(&ca, &["http/1.1"]).expect("an authority");
+    let url = format!("{}/entry.m3u8", origin.url);
+    let source = Pulling::with(&url, None, Some(trust));
+    source.playlist("main", |playlist| playlist.next_msn() == 3).await;
+    let (_, body) = get(&source.url, "/news/main/1.m4s").await;
+    assert_eq!(body, b"/a_seg1.mp4");
+    let mut config = SourceConfig::new(([127, 0, 0, 1], 0).into(), PublishTokens::default());
+    config.pulls = vec![Pull { channel: "news".to_owned(), url }];
+    let Err(SourceError::BadPull(refused)) = Source::bind(config) else { panic!("no authority") };
+    let line = refused.to_string();
+    assert!(line.ends_with("no authority is known for HTTPS: name a file of authorities"), "{line}");
+}
+
+/// An origin whose certificate is refused is asked for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn origin_with_a_refused_certificate_is_not_pulled() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let (origin, ca) = ScriptedOrigin::secure(folders[0].path());
+    let (_, other_ca) = write_signed(folders[1].path(), &["localhost"], 2100);
+    origin.say("/a.m3u8", plain("a", 0, 3));
+    let by_address = origin.url.replace("localhost", "127.0.0.1");
+    let sources = [(origin.url.clone(), other_ca), (by_address, ca)].map(|(url, ca)| {
+        let trust = ServerTrust::load(&ca, &["http/1.1"]).expect("an authority");
+        Pulling::with(&format!("{url}/a.m3u8"), None, Some(trust))
+    });
+    pause(1_000).await;
+    for source in &sources {
+        assert_eq!(get(&source.url, "/health").await.0, StatusCode::OK);
+        assert_eq!(get(&source.url, "/news/main/index.m3u8").await.0, StatusCode::NOT_FOUND);
+    }
+    assert_eq!(origin.targets(), [""; 0]);
 }

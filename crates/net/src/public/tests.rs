@@ -96,3 +96,23 @@ async fn new_connections_see_the_changed_certificate() {
     assert!(first != changed);
     assert_eq!(protocol, b"h2");
 }
+
+#[tokio::test]
+async fn refused_certificates_are_named_without_the_library() {
+    let folder = folder();
+    let (files, ca) = write_signed(folder.path(), &["localhost"], 2100);
+    let server = ServerCertificate::load(files, PROTOCOLS).expect("good files");
+    let trust = ServerTrust::load(&ca, &["h2"]).expect("an authority");
+    shake(&server, &trust, "localhost").await.expect("the authority's server");
+    let error = shake(&server, &trust, "127.0.0.1").await.expect_err("another name");
+    assert!(server_cause(&error).starts_with("its certificate has another name"), "{error}");
+    let other = tempfile::tempdir().expect("a folder");
+    let trust = ServerTrust::load(&write(other.path(), 2100).chain, &["h2"]).expect("an authority");
+    let error = shake(&server, &trust, "localhost").await.expect_err("another authority");
+    let line = server_cause(&error);
+    assert!(line.starts_with("its certificate is of an authority that is not trusted"), "{error}");
+    let at = |s| rustls::pki_types::UnixTime::since_unix_epoch(std::time::Duration::from_secs(s));
+    let old = CertificateError::ExpiredContext { time: at(2_000_000_000), not_after: at(978_307_200) };
+    let old = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::InvalidCertificate(old));
+    assert_eq!(server_cause(&old), "its certificate expired on 2001-01-01T00:00:00Z");
+}

@@ -164,6 +164,24 @@ fn healed_link_regains_its_declared_capacity() {
 }
 
 #[test]
+fn windows_of_a_limited_parent_do_not_count() {
+    let declared = BitRate::mbps(10);
+    let mut link = Link::new(declared, &[BitRate::mbps(1); 8]);
+    link.rate = BitRate::mbps(3);
+    link.estimator.handle_parent_limited(true);
+    link.run(Duration::from_secs(10), |_| ());
+    assert_eq!(link.estimator.estimate(), None);
+    assert!(link.estimator.is_limiting(link.now), "its own children hear of the narrow link above");
+    link.estimator.handle_parent_limited(false);
+    link.run(Duration::from_secs(5), |_| ());
+    let estimate = link.estimator.estimate().expect("measured").as_bps();
+    assert!((2_700_000..=3_300_000).contains(&estimate), "{estimate}");
+    link.keep(1);
+    link.run(Duration::from_secs(3), |_| ());
+    assert!(!link.estimator.is_limiting(link.now));
+}
+
+#[test]
 fn failed_trials_become_rare() {
     let streams = [BitRate::mbps(1); 8];
     let mut link = Link::new(BitRate::mbps(10), &streams);

@@ -85,15 +85,12 @@ impl Node {
         self.send_offer(child);
     }
 
-    /// Takes a child's measurement. Below a parent that is itself slow a child measures that parent's
-    /// link, so a lower value does not count then.
+    /// Takes a child's measurement.
     fn take_measurement(&mut self, child: NodeId, rate: BitRate) {
-        let is_narrowed = self.is_narrowed();
         let session = self.children.get_mut(&child).expect("callers asked");
         let before = session.ledger.capacity();
         let capacity = Capacity { measured: Some(rate), ..before };
-        let is_lower = capacity.believed() < before.believed();
-        if capacity != before && !(is_lower && is_narrowed) {
+        if capacity != before {
             session.is_measured = true;
             self.handle_capacity(child, capacity);
         }
@@ -247,7 +244,8 @@ impl Node {
     fn send_offer(&mut self, child: NodeId) {
         let ChildSession { ledger, .. } = &self.children[&child];
         let (capacity, spare) = (ledger.capacity().believed(), ledger.spare());
-        let offer = Offer { capacity, spare, is_draining: self.controller.is_draining };
+        let (is_draining, is_limited) = (self.controller.is_draining, self.is_limited());
+        let offer = Offer { capacity, spare, is_draining, is_limited };
         self.send_child(child, ParentSays::Heartbeat(offer));
     }
 

@@ -1,6 +1,6 @@
 //! A node's side towards its parents: their messages, their failures, the requests to them.
 
-use super::{Event, Node, ParentSession, is_due};
+use super::{Event, Node, is_due};
 use crate::control::differences::Applied;
 use crate::control::messages::{ChildSays, ParentSays, Refusal, ToChild};
 use crate::{NodeId, Object};
@@ -79,10 +79,23 @@ impl Node {
         }
     }
 
-    /// Whether a link from a parent is narrower than declared, by this node's measurement.
-    pub(super) fn is_narrowed(&self) -> bool {
-        let narrow = |session: &ParentSession| session.measured.is_some_and(|rate| rate < session.declared);
-        self.parents.values().any(narrow)
+    /// The driver has seen whether the link from a parent limits transfers (`capacity`). Children
+    /// hear of it with the next heartbeat.
+    pub fn handle_limiting(&mut self, parent: NodeId, is_limiting: bool) {
+        if let Some(session) = self.parents.get_mut(&parent) {
+            session.is_limiting = is_limiting;
+        }
+    }
+
+    /// Whether a parent says that a link to the parent limits its transfers: measurements of the
+    /// link from it do not count meanwhile.
+    pub fn is_parent_limited(&self, parent: NodeId) -> bool {
+        self.neighbours.offer(parent).is_some_and(|offer| offer.is_limited)
+    }
+
+    /// Whether a link from a parent limits transfers.
+    pub(super) fn is_limited(&self) -> bool {
+        self.parents.values().any(|session| session.is_limiting)
     }
 
     /// Notes a sign of life. Returns false if the message must be ignored.

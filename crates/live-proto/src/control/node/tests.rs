@@ -204,7 +204,7 @@ fn restarted_parent_is_left_at_its_first_message() {
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("admitted");
     let rate = BitRate::mbps(3);
-    let offer = Offer { capacity: rate, spare: rate, is_draining: false };
+    let offer = Offer { capacity: rate, spare: rate, is_draining: false, is_limited: false };
     let hello = |life| ToChild { life, body: ParentSays::Heartbeat(offer) };
     let node = &mut net.nodes[E1.index()];
     node.handle_parent(net.now, parent, hello(1 << 32));
@@ -219,7 +219,8 @@ fn restarted_parent_is_left_at_its_first_message() {
 #[test]
 fn offer_above_the_declared_capacity_counts_as_declared() {
     let mut net = Net::new();
-    let boast = Offer { capacity: BitRate::gbps(1), spare: BitRate::gbps(1), is_draining: false };
+    let capacity = BitRate::gbps(1);
+    let boast = Offer { capacity, spare: capacity, is_draining: false, is_limited: false };
     let node = &mut net.nodes[E1.index()];
     node.handle_parent(net.now, R1, ToChild { life: 1 << 32, body: ParentSays::Heartbeat(boast) });
     let declared = BitRate::mbps(3);
@@ -501,9 +502,12 @@ fn measured_link_is_left_and_taken_again() {
     let other = net.upstream(E1, V0).expect("by the other reflector");
     assert_ne!(other, parent);
     assert_eq!(measure(&mut net, u64::MAX), (declared, declared), "never above the declared");
-    // A parent that is itself slow takes no lower value.
-    net.nodes[parent.index()].handle_measured(S1, BitRate::bps(1));
-    assert_eq!(measure(&mut net, 500_000).0, declared);
+    // The driver of a child hears that a link to the parent limits its transfers.
+    for is_limiting in [true, false] {
+        net.nodes[parent.index()].handle_limiting(S1, is_limiting);
+        net.run(SECOND);
+        assert_eq!(net.nodes[E1.index()].is_parent_limited(parent), is_limiting);
+    }
 }
 
 #[test]
@@ -702,8 +706,8 @@ fn parent_says() -> impl Strategy<Value = ParentSays> {
     prop_oneof![
         3 => (objects(), attempts()).prop_map(|(object, attempt)| ParentSays::Granted { object, attempt }),
         2 => (objects(), attempts(), whys).prop_map(|(object, attempt, why)| ParentSays::Refused { object, attempt, why }),
-        2 => (rates(), rates(), any::<bool>()).prop_map(|(capacity, spare, is_draining)| {
-            ParentSays::Heartbeat(Offer { capacity, spare, is_draining })
+        2 => (rates(), rates(), any::<[bool; 2]>()).prop_map(|(capacity, spare, [is_draining, is_limited])| {
+            ParentSays::Heartbeat(Offer { capacity, spare, is_draining, is_limited })
         }),
         2 => (delta, prop::collection::vec((objects(), reach), 0..4), prop::collection::vec(objects(), 0..2))
             .prop_map(|((numbering, number, is_full), set, removed)| {

@@ -1,13 +1,15 @@
 //! Requests to an origin: redirects, other servers, times and sizes.
 //!
 //! A source publishes what it fetches. So the server of the configured URL may be anywhere, but
-//! redirects and playlists lead to other servers at public addresses only. Read [`OriginClient`].
+//! redirects and playlists lead to other servers at public addresses only, and from HTTPS to HTTPS
+//! only. Read [`OriginClient`].
 
 use crate::url::{host, split};
 use anabranch_http::origin::{Origin, Reply, Security};
 use anabranch_live_proto::origin::ImportError;
 use anabranch_live_proto::play::join_url;
 use anabranch_media::hls::{ByteRange, PLAYLIST_BYTES_MAX, PlaylistError};
+use anabranch_net::public::{ServerTrust, server_cause};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -30,8 +32,12 @@ const SERVERS_MAX: usize = 16;
 /// Why a request to an origin has failed.
 #[derive(Debug)]
 pub(super) enum FetchError {
-    /// Text that is no URL of a plain HTTP server.
-    NoPlainUrl(String),
+    /// Text that is no URL of an HTTP server.
+    NoUrl(String),
+    /// An HTTPS server, without authorities to check it by.
+    NoTrust(String),
+    /// A plain HTTP server, to which an HTTPS server leads.
+    NotSecure(String),
     /// More than [`REDIRECTS_MAX`] redirects.
     Redirects,
     /// Another server, at an address that is not public.
@@ -52,9 +58,15 @@ pub(super) enum FetchError {
 impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoPlainUrl(url) => {
+            Self::NoUrl(url) => {
                 let shown: String = url.chars().take(200).collect();
-                write!(f, "URL `{shown}`: must be of plain HTTP, as http://HOST:PORT/PATH")
+                write!(f, "URL `{shown}`: must be http://HOST:PORT/PATH or https://HOST:PORT/PATH")
+            }
+            Self::NoTrust(server) => {
+                write!(f, "{server}: no authority is known for HTTPS: name a file of authorities")
+            }
+            Self::NotSecure(server) => {
+                write!(f, "{server}: an HTTPS origin may lead to HTTPS only; pull from that URL itself")
             }
             Self::Redirects => write!(f, "more than {REDIRECTS_MAX} redirects: pull from the last URL"),
             Self::NotPublic(server, ip) => write!(
@@ -65,7 +77,7 @@ impl fmt::Display for FetchError {
             Self::Status(status) => write!(f, "status {status}"),
             Self::ContentType(kind) => write!(f, "media of content type `{kind}`: must be video or audio"),
             Self::Silent(time) => write!(f, "no byte for {} s", time.as_secs()),
-            Self::Io(error) => write!(f, "{error}"),
+            Self::Io(error) => f.write_str(&server_cause(error)),
             Self::Import(error) => write!(f, "{error}"),
             Self::Playlist(error) => write!(f, "{error}"),
             Self::RenditionGone => write!(f, "the multivariant playlist has lost this rendition"),
@@ -137,18 +149,33 @@ impl Answer {
 
 /// Client of one origin.
 pub(super) struct OriginClient {
-    /// `http://HOST:PORT` of the configured URL.
+    /// Scheme and server of the configured URL.
     home: String,
+    /// Authorities of HTTPS servers.
+    trust: Option<ServerTrust>,
     servers: Mutex<BTreeMap<String, Origin>>,
 }
 
 impl OriginClient {
-    /// The client of a URL. `None` for text that is no URL of a plain HTTP server.
-    pub fn new(url: &str) -> Option<Self> {
-        let (home, _) = split(url)?;
-        let origin = Origin::new(home).ok()?;
-        let servers = Mutex::new(BTreeMap::from([(home.to_owned(), origin)]));
-        Some(Self { home: home.to_owned(), servers })
+    /// The client of a URL, with the authorities of HTTPS servers.
+    ///
+    /// Errors: text that is no URL of an HTTP server; an HTTPS server without authorities.
+    pub fn new(url: &str, trust: Option<ServerTrust>) -> Result<Self, FetchError> {
+        let (home, _) = split(url).ok_or_else(|| FetchError::NoUrl(url.to_owned()))?;
+        let client = Self { home: home.to_owned(), trust, servers: Mutex::default() };
+        let origin = client.origin(home, None)?;
+        client.servers().insert(home.to_owned(), origin);
+        Ok(client)
+    }
+
+    /// The server at `http://HOST:PORT` or `https://HOST:PORT`, asked at `ip` if there is one.
+    fn origin(&self, server: &str, ip: Option<IpAddr>) -> Result<Origin, FetchError> {
+        let security = match &self.trust {
+            _ if !server.starts_with("https://") => Security::Plain,
+            Some(trust) => Security::Public(trust.clone()),
+            None => return Err(FetchError::NoTrust(server.to_owned())),
+        };
+        Origin::with(server, security, ip).map_err(|_| FetchError::NoUrl(server.to_owned()))
     }
 
     /// Asks for a URL, and follows redirects.
@@ -161,7 +188,7 @@ impl OriginClient {
             headers.insert(header::RANGE, HeaderValue::from_str(&value).expect("digits"));
         }
         for _ in 0..=REDIRECTS_MAX {
-            let (server, target) = split(&url).ok_or_else(|| FetchError::NoPlainUrl(url.clone()))?;
+            let (server, target) = split(&url).ok_or_else(|| FetchError::NoUrl(url.clone()))?;
             let origin = self.server(server).await?;
             let reply = timeout(HEAD_TIME, origin.get(&target, &headers)).await;
             let reply = reply.map_err(|_| FetchError::Silent(HEAD_TIME))?.map_err(FetchError::Io)?;
@@ -182,14 +209,16 @@ impl OriginClient {
         Err(FetchError::Redirects)
     }
 
-    /// The server at `http://HOST:PORT`; one besides the configured one must have public addresses,
-    /// and is asked at the address that was checked.
+    /// The server of a URL. A server besides the configured one must have public addresses, and is
+    /// asked at the address that was checked.
     async fn server(&self, server: &str) -> Result<Origin, FetchError> {
         if let Some(known) = self.servers().get(server) {
             return Ok(known.clone());
         }
-        let no_url = || FetchError::NoPlainUrl(server.to_owned());
-        let named = Origin::new(server).map_err(|_| no_url())?;
+        if self.home.starts_with("https://") && !server.starts_with("https://") {
+            return Err(FetchError::NotSecure(server.to_owned()));
+        }
+        let named = self.origin(server, None)?;
         let addresses = timeout(HEAD_TIME, tokio::net::lookup_host(named.authority())).await;
         let addresses = addresses.map_err(|_| FetchError::Silent(HEAD_TIME))?.map_err(FetchError::Io)?;
         let addresses: Vec<IpAddr> = addresses.map(|address| address.ip()).collect();
@@ -200,7 +229,7 @@ impl OriginClient {
             let name = host(server).unwrap_or(server);
             FetchError::Io(io::Error::new(io::ErrorKind::NotFound, format!("{name} has no address")))
         })?;
-        let origin = Origin::with(server, Security::Plain, Some(*first)).map_err(|_| no_url())?;
+        let origin = self.origin(server, Some(*first))?;
         let mut servers = self.servers();
         if servers.len() > SERVERS_MAX {
             servers.retain(|known, _| *known == self.home);
@@ -247,6 +276,35 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use anabranch_net::public::write_signed;
+
+    fn trust(folder: &std::path::Path) -> ServerTrust {
+        let (_, ca) = write_signed(folder, &["localhost"], 2100);
+        ServerTrust::load(&ca, &[]).expect("an authority")
+    }
+
+    #[test]
+    fn https_url_needs_an_authority() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = "https://a.example/x.m3u8";
+        let error = OriginClient::new(url, None).err().expect("no authority").to_string();
+        assert!(error.starts_with("https://a.example: no authority is known for HTTPS"), "{error}");
+        assert!(OriginClient::new(url, Some(trust(folder.path()))).is_ok());
+        let error = OriginClient::new("ftp://a.example/x", None).err().expect("no URL").to_string();
+        assert!(error.contains("must be http://HOST:PORT/PATH or https://HOST:PORT/PATH"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn https_origin_leads_to_no_http_server() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = OriginClient::new("https://a.example/x.m3u8", Some(trust(folder.path())));
+        let client = client.expect("a URL");
+        let error = client.server("http://1.1.1.1").await.err().expect("plain HTTP");
+        assert!(matches!(error, FetchError::NotSecure(_)), "{error}");
+        let error = client.server("https://127.0.0.1").await.err().expect("an inner server");
+        assert!(matches!(error, FetchError::NotPublic(..)), "{error}");
+    }
 
     #[test]
     fn only_addresses_of_the_internet_are_public() {

@@ -1,0 +1,176 @@
+//! The viewers of a run: they enter, fetch part after part, and leave edges that fail.
+
+use super::super::relay::PartId;
+use super::super::viewing::{PATIENCE, PAUSE, State};
+use super::pipes::{Client, Wanted};
+use super::{Playing, WINDOW};
+use crate::control::node::RequestId;
+use crate::{NodeId, Object};
+use anabranch_sim::traffic::{AppCx, Side};
+use anabranch_units::Instant;
+
+/// Bytes of an edge's answer to a viewer that enters.
+const ENTRY_BYTES: u64 = super::pipes::PLAYLIST_BYTES;
+
+impl Playing {
+    pub(super) fn on_viewer_timer(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
+        let viewing = &self.viewers[viewer];
+        if viewing.due > cx.now() {
+            self.wait_viewer(cx, viewer, viewing.due);
+        } else if viewing.state == State::Away {
+            self.ask_next(cx, viewer);
+        } else {
+            self.give_up(cx, viewer);
+        }
+    }
+
+    fn wait_viewer(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize, due: Instant) {
+        self.viewers[viewer].due = due;
+        let token = self.viewer_token(viewer);
+        self.arm(cx, token, due);
+    }
+
+    /// Edges and objects for a viewer, the best first: its planned edge, then the nearest ones. An
+    /// edge that has just failed is the last of each bitrate.
+    fn choices(&self, viewer: usize) -> Vec<(NodeId, Object)> {
+        let viewing = &self.viewers[viewer];
+        let near: Vec<NodeId> =
+            self.stage.groups[viewing.group.0 as usize].iter().map(|(edge, _)| *edge).collect();
+        let mut choices = Vec::new();
+        for object in self.stage.settings.ladder(viewing.channel) {
+            let planned = self.mapping.get(&(viewing.group, object)).copied();
+            let others = near.iter().copied().filter(|edge| Some(*edge) != planned);
+            let mut edges: Vec<NodeId> = planned.into_iter().chain(others).collect();
+            edges.sort_by_key(|edge| viewing.failed_edge == Some(*edge));
+            choices.extend(edges.into_iter().map(|edge| (edge, object)));
+        }
+        choices
+    }
+
+    /// Asks the next edge.
+    fn ask_next(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
+        let now = cx.now();
+        let choices = self.choices(viewer);
+        let (edge, object) = self.viewers[viewer].next_choice(choices);
+        self.lives += 1;
+        let request = RequestId(self.lives);
+        let wanted = Wanted::Entry(request, self.viewers[viewer].group, object);
+        let stream = self.request(cx, Client::Viewer(viewer), edge, wanted);
+        let viewing = &mut self.viewers[viewer];
+        (viewing.state, viewing.stream) = (State::Asking { edge, object, request }, Some(stream));
+        self.wait_viewer(cx, viewer, now + PATIENCE);
+    }
+
+    /// Asks the next edge, after a pause if all were asked.
+    fn try_further(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
+        if self.viewers[viewer].has_tried_all() {
+            self.wait_viewer(cx, viewer, cx.now() + PAUSE);
+        } else {
+            self.ask_next(cx, viewer);
+        }
+    }
+
+    /// A viewer has waited in vain: it leaves its edge.
+    pub(super) fn give_up(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
+        let viewing = &mut self.viewers[viewer];
+        let (group, state, stream) = (viewing.group, viewing.state, viewing.stream);
+        let is_admitted = stream.and_then(|stream| self.pipe(stream)?.ask?.is_admitted) == Some(true);
+        let (edge, life, object, request) = match state {
+            State::Away => return,
+            State::Asking { edge, object, request } => {
+                (edge, self.nodes[edge.index()].life, object, Some(request))
+            }
+            State::Watching { edge, life, object } => (edge, life, object, None),
+        };
+        let is_waiting = request.is_some_and(|request| self.asking.remove(&request).is_some());
+        let run = &mut self.nodes[edge.index()];
+        if let Some(machine) = run.machine.as_mut().filter(|_| run.life == life) {
+            match request {
+                Some(request) if is_waiting => machine.handle_viewer_cancelled(request, object),
+                // The edge has not heard of the request, or has refused it.
+                Some(_) if !is_admitted => {}
+                _ => machine.handle_viewer_left(group, object),
+            }
+        }
+        stream.into_iter().for_each(|stream| self.drop_pipe(stream));
+        self.viewers[viewer].fail(edge);
+        self.stir_node(cx, edge.index());
+        // A viewer that watched tries all edges at once.
+        if request.is_none() { self.ask_next(cx, viewer) } else { self.try_further(cx, viewer) }
+    }
+
+    /// An edge answers a viewer that enters.
+    pub(super) fn answer_viewer(&mut self, cx: &mut AppCx<'_, '_>, request: RequestId, is_admitted: bool) {
+        let Some(stream) = self.asking.remove(&request) else { return };
+        if let Some(ask) = self.pipe(stream).and_then(|pipe| pipe.ask.as_mut()) {
+            ask.is_admitted = Some(is_admitted);
+            cx.write(stream, Side::Acceptor, ENTRY_BYTES);
+        }
+    }
+
+    /// A viewer has its edge's answer.
+    pub(super) fn on_entry(
+        &mut self,
+        cx: &mut AppCx<'_, '_>,
+        viewer: usize,
+        (edge, object): (NodeId, Object),
+        is_admitted: bool,
+    ) {
+        let (now, life) = (cx.now(), self.nodes[edge.index()].life);
+        if is_admitted {
+            self.viewers[viewer].admit(now, (edge, life), object);
+            self.fetch_part(cx, viewer, edge, object);
+        } else {
+            self.viewers[viewer].refuse();
+            self.try_further(cx, viewer);
+        }
+    }
+
+    /// Asks the edge for the next part. The first one is as old as the buffer is long, so that playback
+    /// begins at once.
+    fn fetch_part(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize, edge: NodeId, object: Object) {
+        let now = cx.now();
+        let (part, buffer) = (self.stage.settings.part, self.stage.settings.buffer);
+        let channel = self.viewers[viewer].channel;
+        let whole = self.whole_parts(channel, now);
+        let first = whole.saturating_sub(buffer.as_ps().div_ceil(part.as_ps()));
+        let viewing = &mut self.viewers[viewer];
+        let next = viewing.next.get_or_insert(first);
+        if *next + WINDOW.as_ps() / part.as_ps() < whole {
+            *next = first;
+            viewing.skips += 1;
+        }
+        let number = *next;
+        let stream = self.request(cx, Client::Viewer(viewer), edge, Wanted::Part((object, number)));
+        self.viewers[viewer].stream = Some(stream);
+        let due = now.max(self.ready_at(channel, number)) + PATIENCE;
+        self.wait_viewer(cx, viewer, due);
+    }
+
+    /// A viewer has a part whole.
+    pub(super) fn on_part(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize, (object, number): PartId) {
+        let now = cx.now();
+        let ready_at = self.ready_at(object.channel.0, number);
+        let (settings, viewing) = (&self.stage.settings, &mut self.viewers[viewer]);
+        viewing.take(now, (settings.part, settings.buffer), settings.part_bytes(object.bitrate));
+        if viewing.admitted_at.is_some_and(|at| at <= ready_at) {
+            self.sums.ages_ms.push(now.saturating_since(ready_at).as_us() as f64 / 1e3);
+        }
+        if let State::Watching { edge, .. } = viewing.state {
+            self.fetch_part(cx, viewer, edge, object);
+        }
+    }
+
+    /// An edge has ended a stream: its viewers ask elsewhere.
+    pub(super) fn lose_viewers(&mut self, cx: &mut AppCx<'_, '_>, node: NodeId, lost: Object) {
+        for viewer in 0..self.viewers.len() {
+            let State::Watching { edge, object, .. } = self.viewers[viewer].state else { continue };
+            if (edge, object) == (node, lost) {
+                let stream = self.viewers[viewer].stream;
+                stream.into_iter().for_each(|stream| self.drop_pipe(stream));
+                self.viewers[viewer].fail(edge);
+                self.ask_next(cx, viewer);
+            }
+        }
+    }
+}

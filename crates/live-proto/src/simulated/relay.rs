@@ -1,0 +1,163 @@
+//! Parts at one node: the bytes that have arrived, the requests that wait for them, and the parents.
+//!
+//! Source: `crate::relay`, without its limits of memory. Leaves out: streams and their bytes
+//! (`playing`). Read [`Parts`].
+
+use crate::{NodeId, Object};
+use std::collections::BTreeMap;
+
+/// A part of an object, by its number since the beginning of the run.
+pub(super) type PartId = (Object, u64);
+
+/// A request to a parent that is under way.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fetch {
+    pub(super) parent: NodeId,
+    pub(super) stream: u32,
+}
+
+/// Parts of one node.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// Bytes of each part of the window.
+    have: BTreeMap<PartId, u64>,
+    /// Streams of requests that are not answered whole.
+    waiting: BTreeMap<PartId, Vec<u32>>,
+    fetches: BTreeMap<PartId, Fetch>,
+    /// Parents that grant an object, the last granted one at the end.
+    routes: BTreeMap<Object, Vec<NodeId>>,
+}
+
+impl Parts {
+    /// Bytes of a part that are here.
+    pub(super) fn bytes(&self, part: PartId) -> u64 {
+        self.have.get(&part).copied().unwrap_or(0)
+    }
+
+    /// Notes that a part has `bytes` here, and forgets the part `window` numbers before.
+    pub(super) fn note_bytes(&mut self, part: PartId, bytes: u64, window: u64) {
+        let have = self.have.entry(part).or_default();
+        *have = bytes.max(*have);
+        if let Some(old) = part.1.checked_sub(window) {
+            self.have.remove(&(part.0, old));
+        }
+    }
+
+    /// A request waits for a part.
+    pub(super) fn wait(&mut self, part: PartId, stream: u32) {
+        self.waiting.entry(part).or_default().push(stream);
+    }
+
+    /// Requests that wait for a part.
+    pub(super) fn waiting(&self, part: PartId) -> Vec<u32> {
+        self.waiting.get(&part).cloned().unwrap_or_default()
+    }
+
+    /// A request waits no more.
+    pub(super) fn forget(&mut self, part: PartId, stream: u32) {
+        if let Some(streams) = self.waiting.get_mut(&part) {
+            streams.retain(|waiting| *waiting != stream);
+            if streams.is_empty() {
+                self.waiting.remove(&part);
+            }
+        }
+    }
+
+    /// Parent for the next request of an object.
+    pub(super) fn route(&self, object: Object) -> Option<NodeId> {
+        self.routes.get(&object)?.last().copied()
+    }
+
+    /// A parent grants an object.
+    pub(super) fn add_route(&mut self, object: Object, parent: NodeId) {
+        let routes = self.routes.entry(object).or_default();
+        routes.retain(|known| *known != parent);
+        routes.push(parent);
+    }
+
+    /// A parent must be asked no more. Returns the requests to it that are under way, which are
+    /// forgotten.
+    pub(super) fn remove_route(&mut self, object: Object, parent: NodeId) -> Vec<(PartId, u32)> {
+        if let Some(routes) = self.routes.get_mut(&object) {
+            routes.retain(|known| *known != parent);
+            if routes.is_empty() {
+                self.routes.remove(&object);
+            }
+        }
+        let of_parent = self.fetches.range((object, 0)..=(object, u64::MAX));
+        let of_parent = of_parent.filter(|(_, fetch)| fetch.parent == parent);
+        let ended: Vec<(PartId, u32)> = of_parent.map(|(part, fetch)| (*part, fetch.stream)).collect();
+        for (part, _) in &ended {
+            self.fetches.remove(part);
+        }
+        ended
+    }
+
+    /// Parts of an object that a request waits for and no request to a parent brings.
+    pub(super) fn unfetched(&self, object: Object) -> Vec<PartId> {
+        let waiting = self.waiting.range((object, 0)..=(object, u64::MAX));
+        waiting.map(|(part, _)| *part).filter(|part| !self.fetches.contains_key(part)).collect()
+    }
+
+    /// Whether a request to a parent brings a part.
+    pub(super) fn is_fetched(&self, part: PartId) -> bool {
+        self.fetches.contains_key(&part)
+    }
+
+    /// A request to a parent begins.
+    pub(super) fn start_fetch(&mut self, part: PartId, fetch: Fetch) {
+        self.fetches.insert(part, fetch);
+    }
+
+    /// A request to a parent is over. Returns false if it was forgotten before.
+    pub(super) fn end_fetch(&mut self, part: PartId, stream: u32) -> bool {
+        let is_it = self.fetches.get(&part).is_some_and(|fetch| fetch.stream == stream);
+        if is_it {
+            self.fetches.remove(&part);
+        }
+        is_it
+    }
+
+    /// All requests to parents that are under way.
+    pub(super) fn fetches(&self) -> impl Iterator<Item = (PartId, Fetch)> {
+        self.fetches.iter().map(|(part, fetch)| (*part, *fetch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ChannelId;
+    use anabranch_units::BitRate;
+
+    const OBJECT: Object = Object { channel: ChannelId(0), bitrate: BitRate::mbps(1) };
+
+    #[test]
+    fn requests_of_a_lost_parent_are_made_again() {
+        let (old, new) = (NodeId(1), NodeId(2));
+        let mut parts = Parts::default();
+        parts.add_route(OBJECT, old);
+        parts.wait((OBJECT, 7), 50);
+        parts.start_fetch((OBJECT, 7), Fetch { parent: old, stream: 9 });
+        parts.add_route(OBJECT, new);
+        assert_eq!(parts.route(OBJECT), Some(new));
+        assert_eq!(parts.unfetched(OBJECT), []);
+        assert_eq!(parts.remove_route(OBJECT, old), [((OBJECT, 7), 9)]);
+        assert_eq!(parts.unfetched(OBJECT), [(OBJECT, 7)]);
+        assert!(!parts.end_fetch((OBJECT, 7), 9));
+        parts.forget((OBJECT, 7), 50);
+        assert_eq!(parts.unfetched(OBJECT), []);
+    }
+
+    #[test]
+    fn window_forgets_old_parts() {
+        let mut parts = Parts::default();
+        for number in 0..20 {
+            parts.note_bytes((OBJECT, number), 100, 5);
+        }
+        let kept: Vec<u64> = (0..20).filter(|number| parts.bytes((OBJECT, *number)) > 0).collect();
+        assert_eq!(kept, [15, 16, 17, 18, 19]);
+        parts.note_bytes((OBJECT, 19), 40, 5);
+        assert_eq!(parts.bytes((OBJECT, 19)), 100, "a second copy takes nothing away");
+    }
+}

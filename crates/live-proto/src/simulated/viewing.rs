@@ -1,0 +1,142 @@
+//! One viewer: the edges and bitrates that it tries, the part that it waits for, and its buffer.
+//!
+//! A viewer asks its planned edge, or the nearest one, for the highest bitrate. A refused viewer tries
+//! the other edges, then the next bitrate, and begins again after a pause. A viewer without its part in
+//! time leaves the edge. Leaves out: streams (`playing`). Read [`Viewing`].
+
+use crate::control::messages::GroupId;
+use crate::control::node::RequestId;
+use crate::{NodeId, Object};
+use anabranch_media::player::{PlaybackStats, Playout};
+use anabranch_units::{Duration, Instant};
+
+/// Time for an edge's answer, and for a part after it can be there.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// Pause after all edges have refused a viewer.
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
+
+/// A viewer's place.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not opened yet, or in a pause.
+    Away,
+    /// A request to an edge is under way.
+    Asking { edge: NodeId, object: Object, request: RequestId },
+    /// The edge, in this life, has admitted the viewer.
+    Watching { edge: NodeId, life: u64, object: Object },
+}
+
+/// A viewer.
+#[derive(Debug)]
+pub(super) struct Viewing {
+    pub(super) host: u16,
+    pub(super) group: GroupId,
+    pub(super) channel: u32,
+    pub(super) state: State,
+    /// Stream of the request under way, or of the last one.
+    pub(super) stream: Option<u32>,
+    /// Next part to fetch; `None` before the first.
+    pub(super) next: Option<u64>,
+    /// When the viewer gives up its wait, or ends its pause.
+    pub(super) due: Instant,
+    /// When an edge last admitted the viewer.
+    pub(super) admitted_at: Option<Instant>,
+    /// Edge that has just failed.
+    pub(super) failed_edge: Option<NodeId>,
+    playout: Playout,
+    /// Edges and objects that are still to try, the next one at the end.
+    left: Vec<(NodeId, Object)>,
+    counts: PlaybackStats,
+    /// Refusals, and jumps past parts that were no longer to be had.
+    pub(super) refused: u64,
+    pub(super) skips: u64,
+    /// Bytes of whole parts.
+    pub(super) bytes: u64,
+}
+
+impl Viewing {
+    pub(super) fn new(host: u16, group: GroupId, channel: u32, opens_at: Instant) -> Self {
+        Self {
+            host,
+            group,
+            channel,
+            state: State::Away,
+            stream: None,
+            next: None,
+            due: opens_at,
+            admitted_at: None,
+            failed_edge: None,
+            playout: Playout::new(opens_at),
+            left: Vec::new(),
+            counts: PlaybackStats::default(),
+            refused: 0,
+            skips: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Edge and object to ask next. `choices` has all, the best first: they are tried from the first
+    /// one on when no earlier one is left.
+    pub(super) fn next_choice(&mut self, choices: Vec<(NodeId, Object)>) -> (NodeId, Object) {
+        if self.left.is_empty() {
+            self.left = choices;
+            self.left.reverse();
+        }
+        self.left.pop().expect("groups have edges, and channels bitrates")
+    }
+
+    /// Whether every edge and bitrate was tried.
+    pub(super) fn has_tried_all(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Whether an edge has admitted the viewer.
+    pub(super) fn is_watching(&self) -> bool {
+        matches!(self.state, State::Watching { .. })
+    }
+
+    /// The edge, in this life, admits the viewer.
+    pub(super) fn admit(&mut self, now: Instant, (edge, life): (NodeId, u64), object: Object) {
+        self.left.clear();
+        (self.admitted_at, self.failed_edge) = (Some(now), None);
+        self.counts.answers += 1;
+        self.counts.moves += u64::from(self.next.is_some());
+        self.state = State::Watching { edge, life, object };
+    }
+
+    /// The edge refuses the viewer.
+    pub(super) fn refuse(&mut self) {
+        self.refused += 1;
+        self.state = State::Away;
+    }
+
+    /// The viewer's wait at an edge was in vain.
+    pub(super) fn fail(&mut self, edge: NodeId) {
+        self.failed_edge = Some(edge);
+        match self.state {
+            State::Asking { .. } => self.counts.unanswered += 1,
+            _ => self.counts.failures += 1,
+        }
+        self.state = State::Away;
+    }
+
+    /// A part is whole. It plays `part`, and playback begins at a level of `buffer`.
+    pub(super) fn take(&mut self, now: Instant, (part, buffer): (Duration, Duration), bytes: u64) {
+        self.counts.segments += 1;
+        self.bytes += bytes;
+        self.playout.add(now, part, buffer);
+        self.next = self.next.map(|next| next + 1);
+    }
+
+    /// Statistics of playback until `now`.
+    pub(super) fn stats(&self, now: Instant) -> PlaybackStats {
+        let mut playout = self.playout.clone();
+        playout.advance(now);
+        PlaybackStats {
+            began_after: playout.began_after(),
+            stalls: playout.stalls(),
+            stalled: playout.stalled(),
+            ..self.counts
+        }
+    }
+}
