@@ -582,9 +582,10 @@ fn peers_of_a_file_come_and_go_by_sighup() {
         silent.chain(named.iter().chain(last).map(|line| (*line).to_owned())).collect::<String>()
     };
     let write = |text: &str| std::fs::write(&file, text).expect("the folder is ours");
+    let socket = world.socket("a");
     let status = |more: &[&str]| {
         let mut status = anabranch();
-        let output = status.args(["spray", "status", "--socket"]).arg(world.socket("a")).args(more).output();
+        let output = status.args(["spray", "status", "--socket"]).arg(&socket).args(more).output();
         String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned()
     };
     let until = |what: &str, is_there: &dyn Fn() -> bool| {

@@ -139,8 +139,9 @@ struct Parent {
 fn node(parents: u32, channels: u32) -> (Neighbours, Vec<Parent>) {
     let mut node = Neighbours::new((0..parents).map(|id| (NodeId(id), LinkId(id))));
     let spare = BitRate::mbps(75);
+    let offer = Offer { capacity: spare, spare, is_draining: false, is_limited: false };
     let parents = (0..parents).map(|parent| {
-        node.handle_offer(NodeId(parent), Offer { capacity: spare, spare, is_draining: false });
+        node.handle_offer(NodeId(parent), offer);
         let numbered = objects(channels).zip(u64::from(parent)..);
         let table: BTreeMap<_, _> = numbered.map(|(object, number)| (object, reach(number))).collect();
         let mut advertiser = Advertiser::new(1);
