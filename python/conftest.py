@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: a binary, and a cache of their own."""
+"""Fixtures that all tests share: a binary, and a separate cache."""
 
 from __future__ import annotations
 

@@ -13,3 +13,5 @@ fi
 "$VENV/bin/ruff" format --check --quiet
 "$VENV/bin/mypy"
 "$VENV/bin/pytest"
+# Records of both are as they were recorded, and so is what a sample gives; the third sample takes minutes.
+"$VENV/bin/anabranch-lab" check incast lttp --known --quiet

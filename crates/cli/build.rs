@@ -11,7 +11,7 @@ fn git(arguments: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo:rerun-if-env-changed=ANABRANCH_COMMIT");
-    // Any source may turn a clean tree into a changed one; the log of HEAD grows with every commit.
+    // Any source file may make a clean tree dirty; the log of HEAD grows with every commit.
     println!("cargo:rerun-if-changed=../../Cargo.lock");
     for room in std::fs::read_dir("..").into_iter().flatten().flatten() {
         println!("cargo:rerun-if-changed={}", room.path().join("src").display());

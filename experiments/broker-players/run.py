@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""A sample of `run.mjs` for `make test`: one player in a browser, where there is one.
+"""A sample of `run.mjs` for `make test`: one player in a browser, if a browser is installed.
 
-``run.py smoke`` plays HLS through all steps, and says ``skipped: 1 (why)`` where the machine lacks what that needs.
+``run.py smoke`` plays HLS through all steps, and says ``skipped: 1 (why)`` if the machine lacks a
+program for it.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""What is seen of brokers, agents and etcd in a schedule, what must hold of it, and a test of that check.
+"""Observations of brokers, agents and etcd in a schedule, a check of them, and a test of that
+check.
 
-Read first: `Observed` and `Kept`, what is noted; `wrong`, what must hold.
+Read first: `Observed` and `Kept`, the observations; `wrong`, the check.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-#: How long a broker may take from its start to its first answer, and to a new round after all faults.
+#: Maximum seconds from a broker's start to its first answer, and from the end of all faults to its
+#: next round.
 READY_WITHIN_S, AGAIN_WITHIN_S = 10.0, 20.0
 
 
@@ -23,15 +25,16 @@ class Kept:
     Attributes
     ----------
     revision
-        Of etcd, when `last` named this decision.
+        Etcd's revision at which `last` named this decision.
     round, epoch
-        As `last` has them.
+        Values in `last`.
     lead
-        The revision at which `leader` was made that was there then; none if nobody led.
+        The revision that created the key `leader` of that time; `None` if there was no leader.
     decision
-        All of its parts; none if they were not there, or were no JSON.
+        The decision with all its parts; `None` if a part was missing or was no JSON.
     changed_at
-        A later revision at which it was the last decision still, and had other contents.
+        A later revision at which it was still the last decision but had other contents; `None`
+        without one.
     """
 
     revision: int
@@ -43,7 +46,7 @@ class Kept:
 
     @functools.cached_property
     def text(self) -> str:
-        """As text in which the same decision is the same."""
+        """The decision as text; equal decisions have equal texts."""
         return canonical(self.decision)
 
 
@@ -54,13 +57,13 @@ class Life:
     Attributes
     ----------
     who, number
-        Which process, as `broker 2`, and which of its lives.
+        Name of the process, such as `broker 2`, and number of this life.
     began_at, ended_at
-        When it was started, and just before it was killed.
+        Time when it was started, and time just before it was killed.
     stops
-        From just before it was stopped until just after it was told to go on.
+        Intervals from just before SIGSTOP until just after SIGCONT.
     ready_at
-        By port, when it first answered.
+        Time of its first answer, by port.
     """
 
     who: str
@@ -71,7 +74,7 @@ class Life:
     ready_at: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def ran(self, port: str, since: float, until: float) -> bool:
-        """Whether it ran all that time, and had answered on that port before."""
+        """Whether the process ran for the whole interval and had answered on that port before."""
         if self.ready_at.get(port, float("inf")) > since or (self.ended_at is not None and self.ended_at <= until):
             return False
         return all(until < begins or since > ends for begins, ends in self.stops)
@@ -82,7 +85,7 @@ class Life:
 
 @dataclasses.dataclass
 class Shown:
-    """What a broker showed an operator: a decision, or else what was wrong."""
+    """Response of a broker to an operator: a decision, or the problem that occurred."""
 
     life: Life
     asked_at: float
@@ -99,7 +102,7 @@ class Shown:
 
 @dataclasses.dataclass
 class Answer:
-    """What a broker answered a player: ways, the best first; or else what was wrong."""
+    """Response of a broker to a player: ways, the best first; or the problem that occurred."""
 
     life: Life
     asked_at: float
@@ -111,7 +114,8 @@ class Answer:
 
 @dataclasses.dataclass
 class Told:
-    """A line of a log: `clients` of this round, for a network at so many bit/s together, or for all at any rate."""
+    """A line of a log: `clients` of this round with their total `rate` for a network, or for all
+    networks together, without a rate."""
 
     life: Life
     network: str | None
@@ -122,16 +126,17 @@ class Told:
 
 @dataclasses.dataclass
 class Observed:
-    """All that was seen of brokers and agents.
+    """All observations of brokers and agents.
 
     Attributes
     ----------
     ended_at
-        When nothing was asked any more.
+        Time after which no questions were asked.
     exits
-        What ended though nobody had killed it.
+        Processes that ended without having been killed.
     again_s
-        How long after all faults each broker first showed a new round; none if it did not in time.
+        Time from the end of all faults to a broker's first new round, by broker; `None` if it did
+        not show one in time.
     """
 
     lives: list[Life] = dataclasses.field(default_factory=list)
@@ -150,7 +155,7 @@ def canonical(value: Any) -> str:
 
 
 def difference(one: Any, other: Any, at: str = "") -> str:
-    """Where two JSON values differ first."""
+    """Describe the first difference between two JSON values."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         pairs: Iterable[tuple[Any, Any, str]] = ((one[key], other[key], f"{at}.{key}") for key in one)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -164,7 +169,8 @@ def difference(one: Any, other: Any, at: str = "") -> str:
 
 
 def given(decision: dict[str, Any], network: str | None = None) -> tuple[int, int]:
-    """How many clients a decision gives a network, and how many bit/s together; or all that it has, placed or not."""
+    """Count the clients that a decision gives a network, and their bit/s; without a network all
+    clients, placed or not."""
     placed = decision["placed"]
     if network is not None:
         placed = [of for of in placed if of["to"] is not None and decision["networks"][of["to"][0]] == network]
@@ -172,7 +178,8 @@ def given(decision: dict[str, Any], network: str | None = None) -> tuple[int, in
 
 
 def ways_of(decision: dict[str, Any], place: tuple[str, str]) -> set[str]:
-    """The ways by which a decision has the clients of a place served; of a place that it does not have, all its ways."""
+    """Return the ways by which a decision serves the clients of a place; all its ways for a place
+    that it does not have."""
     ways: dict[tuple[str, str] | None, set[str]] = {}
     for of in decision["placed"]:
         if of["to"] is not None:
@@ -183,14 +190,14 @@ def ways_of(decision: dict[str, Any], place: tuple[str, str]) -> set[str]:
 
 
 def is_rate(text: str, bps: int) -> bool:
-    """Whether a rate as the programs print it, with three decimals, is this one."""
+    """Whether a printed rate, which has three decimals, equals `bps`."""
     number, unit = text.split()
     factor = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}[unit]
     return abs(float(number) * factor - bps) <= 0.000_501 * factor
 
 
 def wrong_kept(kept: list[Kept]) -> list[str]:
-    """What is wrong with etcd's own history."""
+    """Return the problems of etcd's own history."""
     said = []
     for before, after in zip(kept, kept[1:]):
         if after.round <= before.round:
@@ -213,7 +220,8 @@ def wrong_kept(kept: list[Kept]) -> list[str]:
 
 
 def wrong_shown(shown: list[Shown], kept: dict[int, Kept]) -> list[str]:
-    """What brokers showed and etcd did not keep so, and rounds that fell."""
+    """Return decisions that brokers showed but etcd did not keep so, and rounds that went
+    backwards."""
     said: dict[tuple[str, int, str], str] = {}
     for life, ones in grouped([one for one in shown if not one.problem]):
         last = 0
@@ -254,7 +262,8 @@ def wrong_answers(observed: Observed, kept: dict[int, Kept]) -> list[str]:
                 if life.ran("players", one.asked_at, one.got_at):
                     said.append(f"{life} told a player in {place} no way after {one.got_at - one.asked_at:.1f} s: {one.problem or 'an empty list'}")
                 continue
-            # Between the last look that was over, and the second that began later: a broker tells players first.
+            # Between the last look that was over, and the second that began later: a broker tells
+            # players first.
             before = bisect.bisect_right(got, one.asked_at) - 1
             after = bisect.bisect_left(asked, one.got_at) + 1
             low = looks[before].round if before >= 0 else 0
@@ -311,7 +320,8 @@ def grouped(ones: list[Any]) -> list[tuple[Life, list[Any]]]:
 
 
 def wrong(observed: Observed, kept: list[Kept]) -> list[str]:
-    """All that does not hold: what was observed, beside every version that etcd kept. A line each."""
+    """Return a line for each problem: the observations are compared with every version that etcd
+    kept."""
     by_round = {one.round: one for one in kept}
     said = wrong_kept(kept) + wrong_shown(observed.shown, by_round) + wrong_answers(observed, by_round)
     return said + wrong_told(observed.told, by_round) + wrong_lives(observed)

@@ -1,10 +1,13 @@
-"""Random kill schedules over real processes: brokers that share an etcd, networks' agents, players that ask, and an operator that looks.
+"""Random kill schedules over real processes: brokers that share an etcd, networks' agents, players
+and an operator.
 
-``run.py all`` runs a schedule for each seed and writes a row for it; seeds that are in the file are not run again. ``run.py one`` runs one, says
-what was done and what was wrong, and keeps its logs with ``--keep``. ``run.py table`` sums rows up. ``run.py smoke`` is a short schedule and a test
-of the check itself; where there is no etcd it says ``skipped: 1 (why)``. It takes the program ``etcd`` (Debian: etcd-server).
+``run.py all`` runs a schedule for each seed and writes a row for it; seeds that are in the file are
+not run again. ``run.py one`` runs one schedule, prints the faults and the problems, and keeps its
+logs with ``--keep``. ``run.py table`` summarises the rows. ``run.py smoke`` runs a short schedule
+and a test of the check itself; without etcd it says ``skipped: 1 (why)``. It needs the program
+``etcd`` (Debian: etcd-server).
 
-Read first: `draw`, which says what happens, and `check.py`, which says what must hold.
+Read first: `draw`, which chooses the faults, and `check.py`, which checks the observations.
 """
 
 from __future__ import annotations
@@ -45,11 +48,12 @@ BROKERS, AGENTS, CLUSTERS = 3, 4, 2
 LEASE_S, EVERY_S, BIDS_WITHIN_S, TTL_S = 2, 1, 1, 2
 #: For how long faults are drawn, and how long after one the next comes in the mean.
 FAULTS_S, GAP_S = 12.0, 1.8
-#: The longest fault, and how long an answer may take: longer than that, so that a process that was stopped still answers.
+#: The longest fault, and the longest wait for an answer in seconds: longer than a fault, so that a
+#: stopped process still answers.
 FAULT_S_MAX, ANSWER_WITHIN_S = 4.0, 8.0
-#: How long all brokers may take to their first round.
+#: Maximum time in seconds until all brokers have their first round.
 BEGIN_WITHIN_S = 30.0
-#: How often a broker is asked by a player, and looked at by the operator.
+#: Intervals in seconds between a player's questions to a broker, and between the operator's looks.
 QUESTION_EVERY_S, LOOK_EVERY_S = 0.06, 0.12
 PREFIX = "/anabranch/broker/"
 PLACES = [("berlin", "one"), ("berlin", "two"), ("lima", "one"), ("oslo", "two"), ("pune", "one")]
@@ -60,25 +64,26 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-# What happens.
+# Faults of a schedule.
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A process is killed and begins again later, or is stopped and goes on later.
+    """A process is killed and restarted later, or is stopped and continued later.
 
     Attributes
     ----------
     at_s, lasts_s
-        When, from the first round on; and for how long.
+        Seconds from the first round to the fault, and its length in seconds.
     kind, whom
-        Which processes, by number.
+        Kind and numbers of the processes.
     of_leader
-        The broker that leads then, if etcd says which one does.
+        Whether the fault hits the current leader instead, if etcd names it.
     does
         ``kill`` is SIGKILL, ``stop`` is SIGSTOP.
     aims_s
-        Not at once, but so long after the leader will have decided the next round, which it then has etcd keep.
+        If given, the fault waits until this many seconds after the leader decides the next round,
+        while etcd stores it.
     """
 
     at_s: float
@@ -96,7 +101,7 @@ class Fault:
 
 
 def draw(seed: int, faults_s: float = FAULTS_S) -> tuple[int, list[Fault]]:
-    """How many members etcd has, and what happens."""
+    """Draw the number of etcd's members and the faults."""
     rng = random.Random(seed)
     members = rng.choice((1, 3))
     every = tuple(range(members))
@@ -105,7 +110,8 @@ def draw(seed: int, faults_s: float = FAULTS_S) -> tuple[int, list[Fault]]:
     while at_s < faults_s:
         aims_s = rng.uniform(-0.002, 0.008) if rng.random() < 0.7 else None
         if rng.random() < 0.15:
-            # The leader has asked etcd to keep a round, or to renew its lease, and hears nothing. Then it stops itself, for longer than the lease.
+            # The leader has asked etcd to keep a round, or to renew its lease, and hears nothing.
+            # Then it stops itself, for longer than the lease.
             faults.append(Fault(at_s, "etcd", every, False, "stop", rng.uniform(0.2, 1.6), aims_s))
             later_s, lasts_s = rng.uniform(0.05, 1.2), rng.uniform(LEASE_S, FAULT_S_MAX)
             faults.append(Fault(at_s + later_s, "broker", (rng.randrange(BROKERS),), True, "stop", lasts_s))
@@ -117,7 +123,7 @@ def draw(seed: int, faults_s: float = FAULTS_S) -> tuple[int, list[Fault]]:
             lasts_s = rng.uniform(0.1, 1.5 if kind == "etcd" else 2.5)
             of_leader = kind == "broker" and rng.random() < 0.5
             if kind == "broker" and does == "stop" and rng.random() < 0.6:
-                # Its lease runs out while it believes that it leads.
+                # The broker's lease runs out while it believes that it leads.
                 lasts_s = rng.uniform(LEASE_S, FAULT_S_MAX)
             faults.append(Fault(at_s, kind, whom, of_leader, does, lasts_s, aims_s if of_leader or kind == "etcd" else None))
         at_s += rng.expovariate(1 / GAP_S)
@@ -149,7 +155,7 @@ class Ended(Exception):
 
 
 class Ports:
-    """Ports that nothing takes by itself: below those that the system gives to who connects."""
+    """Ports that the system gives to nobody: below the range for outgoing connections."""
 
     def __init__(self) -> None:
         self.lock, self.range = threading.Lock(), pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -157,7 +163,7 @@ class Ports:
         self.next = random.randrange(10_240, self.high)
 
     def take(self) -> int:
-        """One that is free, and that this program has not given out."""
+        """Return a free port that this program has not given out."""
         with self.lock:
             for _ in range(self.high):
                 self.next = self.next + 1 if self.next + 1 < self.high else 10_240
@@ -176,7 +182,8 @@ PORTS = Ports()
 
 
 class Process:
-    """One that is killed and begins again, with the same command; each life has a log of its own."""
+    """A process that is killed and restarted with the same command; every life writes a separate
+    log."""
 
     def __init__(self, kind: str, number: int, command: list[str], folder: pathlib.Path) -> None:
         self.kind, self.number, self.command, self.folder = kind, number, command, folder
@@ -186,7 +193,7 @@ class Process:
         self.is_stopped = False
 
     def log(self, life: int) -> pathlib.Path:
-        """Where a life's lines are."""
+        """Path of a life's log."""
         return self.folder / f"{self.kind}-{self.number}.{life}.log"
 
     def start(self) -> None:
@@ -195,7 +202,7 @@ class Process:
         environment = {**os.environ, "ANABRANCH_LOG": "error,anabranch=info"}
         with self.log(life.number).open("wb") as log:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            # In a session of its own, so that Ctrl-C is this program's alone.
+            # A separate session, so that Ctrl-C reaches only this program.
             self.child = subprocess.Popen(self.command, cwd=self.folder, env=environment, start_new_session=True, **streams)
         self.lives.append(life)
 
@@ -220,7 +227,7 @@ class Process:
             self.child.send_signal(signal.SIGSTOP)
 
     def restore(self) -> None:
-        """It runs again."""
+        """Start the process again, or continue it."""
         if self.child is None:
             self.start()
         elif self.is_stopped:
@@ -229,7 +236,7 @@ class Process:
             self.is_stopped = False
 
     def own_end(self) -> str | None:
-        """How it ended by itself, if it did; it counts as killed from then on."""
+        """Describe how the process ended by itself, if it did; from then on it counts as killed."""
         if self.child is None or self.child.poll() is None:
             return None
         last = self.log(self.lives[-1].number).read_text(errors="replace").splitlines()[-5:]
@@ -239,12 +246,12 @@ class Process:
 
 
 def b64(text: str) -> str:
-    """As etcd has keys and values in JSON."""
+    """Encode a text as etcd's JSON has keys and values."""
     return base64.b64encode(text.encode()).decode()
 
 
 class Store:
-    """What etcd says, by whichever member answers."""
+    """Client of etcd that asks its members in turn until one answers."""
 
     def __init__(self, ports: list[int]) -> None:
         self.ports = ports
@@ -282,7 +289,7 @@ class Store:
         return int(answer["header"]["revision"]), {name(kv): kv for kv in answer.get("kvs", [])}
 
     def leader(self) -> str | None:
-        """Where the broker listens that leads, if etcd says so at once."""
+        """Return the address of the leading broker, if etcd answers quickly."""
         try:
             _, keys = self.keys(0, within_s=0.2)
         except OSError:
@@ -384,7 +391,7 @@ class Schedule:
         return True
 
     def watch(self, broker: Process, port: int, every_s: float, ask: Callable[[Life, http.client.HTTPConnection], bool], is_secret: bool) -> None:
-        """Asks a broker again and again while it runs, by one connection as long as that holds."""
+        """Ask a broker repeatedly while it runs, over one connection as long as that lasts."""
         connection, of = None, None
         try:
             while not self.over.wait(every_s):
@@ -407,7 +414,7 @@ class Schedule:
             self.troubles.append(error)
 
     def get(self, connection: http.client.HTTPConnection, path: str) -> tuple[bytes, str | None]:
-        """What is answered, or what is wrong with it."""
+        """Return the body of the response, or the problem that occurred."""
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -440,7 +447,7 @@ class Schedule:
         return look
 
     def player(self, seed: int) -> Callable[[Life, http.client.HTTPConnection], bool]:
-        """Players, each of whom asks once."""
+        """Return a function that asks as a new random player on every call."""
         rng = random.Random(seed)
 
         def ask(life: Life, connection: http.client.HTTPConnection) -> bool:
@@ -486,7 +493,7 @@ class Schedule:
             self.observed.exits.append(f"no round at all brokers within {BEGIN_WITHIN_S:.0f} s of the start")
 
     def targets(self, fault: Fault) -> list[Process]:
-        """Whom it befalls: those of them that run."""
+        """Return the running processes that the fault hits."""
         group = self.group(fault.kind)
         whom = [group[number] for number in fault.whom]
         if fault.of_leader and (address := self.store.leader()):
@@ -498,7 +505,8 @@ class Schedule:
         self.done.append(f"{time.monotonic() - began_at:6.2f} s  {what}")
 
     def aimed(self, aims_s: float) -> float:
-        """When, on the monotonic clock: now, if no round was decided of late."""
+        """Return the time of an aimed fault on the monotonic clock: now, if no round was decided
+        recently."""
         decided_s = max((decision["accepted_unix_ms"] / 1e3 for decision in self.latest.values()), default=0.0)
         passed_s = time.time() - decided_s
         return time.monotonic() + (EVERY_S - passed_s % EVERY_S + aims_s if passed_s < 2 * EVERY_S else 0.0)
@@ -553,7 +561,7 @@ class Schedule:
         self.observed.again_s, self.observed.again_within_s = again_s, within_s
 
     def read_logs(self) -> None:
-        """What agents and brokers say that they were told."""
+        """Collect the decisions that agents and brokers logged."""
         line = re.compile(r" INFO round (\d+): (\d+) clients(?:, (\d[^,]*it/s)| placed, .*)$")
         for process in [*self.agents, *self.brokers]:
             network = f"cdn-{process.number}" if process.kind == "agent" else None
@@ -563,7 +571,8 @@ class Schedule:
                         self.observed.told.append(Told(life, network, int(found[1]), int(found[2]), found[3]))
 
     def run(self, faults: list[Fault], faults_s: float, again_within_s: float) -> tuple[list[Kept], set[int]]:
-        """All of it. What etcd kept is read last, so that it is behind nothing."""
+        """Run the whole schedule. Etcd's history is read last, so that it contains every shown
+        decision."""
         threads: list[threading.Thread] = []
         try:
             self.begin(threads)
@@ -595,7 +604,8 @@ def run_schedule(
     keep: pathlib.Path | None = None,
     keep_wrong: pathlib.Path | None = None,
 ) -> tuple[Row, Schedule, list[str]]:
-    """One schedule: its row, and all that was wrong. Its logs stay in `keep`, or where something was wrong, in `keep_wrong`."""
+    """Run one schedule; return its row and all problems. Logs go to `keep`, or to `keep_wrong` if
+    there are problems."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="broker-schedules-"))
     try:
         write_world(seed, folder)
@@ -745,7 +755,7 @@ def smoke(args) -> int:
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # Who ignores hangups goes on doing so.
+        # A process that ignores hangups continues to do so.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
     sys.exit(LAB.main())

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""How fast the broker as a service is: players' answers a second while rounds are decided, and a round with real agents over TLS.
+"""Speed of the broker as a service: answers to players per second while rounds are decided, and a
+round with real agents over TLS.
 
-``run.py all`` runs everything on this machine over loopback: `broker serve` on one core, 14 agents with the files of a drawn
-world (33,400 clients) and `xtask bench steering` on the others. Rows go to runs/broker-service/rows.csv.
+``run.py all`` runs everything on this machine over loopback: `broker serve` on one core, 14 agents
+with the files of a generated world (33,400 clients) and `xtask bench steering` on the other cores.
+Rows go to runs/broker-service/rows.csv.
 
 Read `all_rates` first.
 """

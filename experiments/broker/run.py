@@ -1,9 +1,13 @@
-"""The designs by which content networks and a broker may decide together, in worlds that are drawn: the thesis's Tables 3.1 and 3.3, Figures 3.11 to 3.19; several brokers, and networks that lie.
+"""Designs for joint decisions of content networks and a broker, in random worlds: the thesis's
+Tables 3.1 and 3.3, Figures 3.11 to 3.19; several brokers, and networks that lie.
 
-``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each setting; seeds that are in a file are not run again.
-``run.py table`` prints the thesis's tables beside what the rows say, and which of its conclusions hold on how many seeds. ``run.py draw``
-draws the figures. ``run.py speed`` measures the optimiser on markets of more and more viewers, beside HiGHS where ``--peer`` names a Python that has highspy. ``run.py smoke`` runs a small
-world of each and checks that rows make sense. ``table`` and ``draw`` need the lab's environment.
+``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each
+setting; seeds that are in a file are not run again. ``run.py table`` prints the thesis's tables
+beside our values, and the number of seeds on which each of its conclusions holds. ``run.py draw``
+draws the figures. ``run.py speed`` measures the optimiser on markets with growing numbers of
+viewers, and HiGHS too where ``--peer`` names a Python that has highspy. ``run.py smoke`` runs a
+small world of each setting and checks that its rows are plausible. ``table`` and ``draw`` need the
+lab's environment.
 
 Read first: `SETTINGS`, `CONCLUSIONS`.
 """
@@ -23,7 +27,7 @@ from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
 SEEDS = tuple(range(1, 21))
-#: What cost weighs in Table 3.3; the thesis does not say what it took.
+#: Weight of cost in Table 3.3; the thesis does not state its value.
 WEIGHT = 1.0
 WEIGHTS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0, 30.0)
 BIDS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -36,20 +40,20 @@ DESIGNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is run.
+    """Runs of one verb with one set of arguments.
 
     Attributes
     ----------
     verb
-        Of `anabranch broker`.
+        Verb of `anabranch broker`.
     arguments
-        What follows it.
+        Arguments after the verb.
     designs, weights
-        What `evaluate` runs on each seed.
+        Designs and weights of cost that `evaluate` runs on each seed.
     sessions
-        Clients of a world; without, what the verb has by itself.
+        Clients of a world; the verb's default if left out.
     seeds
-        How many of the seeds are run.
+        Number of seeds that are run.
     """
 
     verb: str
@@ -126,7 +130,7 @@ def all_settings(args) -> int:
     return max(codes)
 
 
-# What follows reads rows.
+# Reading of rows.
 
 
 class Worlds:
@@ -156,7 +160,7 @@ class Worlds:
         return [self.value(seed, design, column) / self.value(seed, "brokered", column) for seed in self.seeds("designs")]
 
     def share(self, name: str, seed: int, design: str, holds: Callable[[Row], bool]) -> float:
-        """The share of a world's accounts with traffic of which something holds."""
+        """The share of a world's accounts with traffic for which `holds` is true."""
         rows = [row for row in self.of(name, seed, design) if row["traffic_mbps"] > 0]
         return sum(map(holds, rows)) / len(rows)
 
@@ -176,7 +180,7 @@ COLUMNS = ("cost_p50", "score_p50", "distance_km_p50", "load_p50", "congested_sh
 
 
 def loses(row: Row) -> bool:
-    """Whether an account is paid less than it costs."""
+    """Whether an account is paid less than its cost."""
     return float(row["paid"]) < float(row["cost"])
 
 
@@ -195,7 +199,8 @@ def ranks(values: list[float]) -> list[float]:
 
 
 def dear_countries_lose(worlds: Worlds, seed: int) -> bool:
-    """Whether with one price the dearer a country is the less of its cost is paid: Spearman's rank correlation below -0.5."""
+    """Whether, with one price, dearer countries get less of their cost paid: Spearman's rank
+    correlation below -0.5."""
     rows = [row for row in worlds.of("countries", seed, "brokered") if row["traffic_mbps"] > 0]
     costs = ranks([row["cost_per_mbps"] for row in rows])
     return statistics.correlation(costs, ranks([row["paid"] / row["cost"] for row in rows])) < -0.5
@@ -232,18 +237,18 @@ def bid_scores(worlds: Worlds, seed: int, column: str) -> list[float]:
 
 
 def is_best_step_the_second(worlds: Worlds, seed: int) -> bool:
-    """Whether no later step to more bids lowers the score as much as the second bid does."""
+    """Whether no later increase of the bids lowers the score as much as the second bid does."""
     scores = bid_scores(worlds, seed, "score_p50")
     drops = [a - b for a, b in zip(scores, scores[1:], strict=False)]
     return drops[0] >= max(drops[1:])
 
 
-#: A test of one world, for Table 3.3 at a weight of cost; others have one weight.
+#: A test of one world; the weight of cost varies for Table 3.3 and is fixed for all other settings.
 Test = Callable[["Worlds", int, float], bool]
 
 
 def beside(design: str, column: str, is_less: bool) -> Test:
-    """Whether a value is below Brokered's, or above."""
+    """Make a test whether a value is below (or else above) Brokered's."""
 
     def test(worlds: Worlds, seed: int, weight: float) -> bool:
         ratio = worlds.value(seed, design, column, weight) / worlds.value(seed, "brokered", column, weight)
@@ -253,12 +258,12 @@ def beside(design: str, column: str, is_less: bool) -> Test:
 
 
 def congests(design: str, yes: bool) -> Test:
-    """Whether a design sends clients to clusters that have more than they can send."""
+    """Make a test whether a design sends clients to clusters beyond their capacity, or does not."""
     return lambda worlds, seed, weight: (worlds.value(seed, design, "congested_share", weight) > 0) == yes
 
 
 def is_omniscient_cheapest(worlds: Worlds, seed: int, weight: float) -> bool:
-    """Whether no design costs less than the one that knows all."""
+    """Whether no design costs less than the omniscient one."""
     return min(DESIGNS, key=lambda design: worlds.value(seed, design, "cost_p50", weight)) == "omniscient"
 
 
@@ -273,17 +278,17 @@ def favours_distributed(worlds: Worlds, seed: int, _: float) -> bool:
 
 
 def avoids_dearest(worlds: Worlds, seed: int, _: float) -> bool:
-    """Whether less leaves from the five dearest countries than with Brokered."""
+    """Whether less traffic leaves from the five dearest countries than with Brokered."""
     return dearest(worlds, seed, "marketplace") < dearest(worlds, seed, "brokered")
 
 
 def city(part: slice, test: Callable[[list[Row]], bool]) -> Test:
-    """A test of some of the networks beside those of one city, with Brokered."""
+    """Make a test of a part of the networks in the world with one-city networks, with Brokered."""
     return lambda worlds, seed, _: test(worlds.of("city-networks", seed, "brokered")[part])
 
 
 def more_bids_cost_more(worlds: Worlds, seed: int, _: float) -> bool:
-    """Whether the most bids cost more than one."""
+    """Whether the largest number of bids costs more than one bid."""
     scores = bid_scores(worlds, seed, "cost_p50")
     return scores[-1] > scores[0]
 
@@ -394,7 +399,7 @@ def tables(worlds: Worlds) -> list[str]:
 
 
 def several_table(worlds: Worlds) -> str:
-    """What several brokers do to each other."""
+    """The table of the effects that several brokers have on each other."""
     lines = []
     for key, rows in grouped([*worlds.rows["several"], *worlds.rows["asked"]], "brokers", "design", "reserve").items():
         shares = [percent((row[column] for row in rows), 1) for column in ("overloaded_share", "unserved_share")]
@@ -406,7 +411,8 @@ def several_table(worlds: Worlds) -> str:
 
 
 def lies_tables(worlds: Worlds) -> list[str]:
-    """What networks gain by their best lie about costs, by either rule; and what comes of false capacities."""
+    """Tables of the gain of networks by their best lie about costs, by either rule, and of the
+    effect of false capacities."""
     lines = []
     for (design,), rows in grouped(worlds.rows["lies"], "design").items():
         games = grouped(rows, "seed", "network").values()
@@ -432,7 +438,7 @@ def lies_tables(worlds: Worlds) -> list[str]:
         over = [row["overloaded_share"] for row in rows if row["traffic_mbps"] > 0]
         profit = sum(row["as_bid"] for row in rows)
         lines.append([f"{claim:g}", f"{100 * profit / honest_profit:.0f}", f"{100 * statistics.fmean(over):.1f}"])
-    head = ["claims of what clusters can send", "profit to honest %", "of its traffic cannot be sent %"]
+    head = ["claimed capacity, factor", "profit to honest %", "share of traffic that cannot be sent %"]
     return [*made, table(head, lines)]
 
 
@@ -443,7 +449,8 @@ def show_tables(args) -> None:
 
 
 def by_number(worlds: Worlds, name: str, design: str, value: Callable[[Row], float], order: Callable[[Row], float]) -> list[float]:
-    """The mean over worlds of each account's value, accounts in an order of their own in each world."""
+    """The mean over worlds of each account's value; accounts are sorted by `order` within each
+    world."""
     columns: list[list[float]] = []
     for seed in worlds.seeds(name):
         rows = sorted((row for row in worlds.of(name, seed, design) if row["clusters"]), key=order)
@@ -485,7 +492,7 @@ def draw(args) -> None:
         return canvas
 
     def profits(design: str) -> list[float]:
-        """Of each network that is not of the city, and the mean of those that are."""
+        """Profit of each global network, and the mean profit of the networks of one city."""
         of_seed = [[row["profit"] / 1e3 for row in worlds.of("city-networks", seed, design)] for seed in worlds.seeds("city-networks")]
         rest = statistics.fmean(statistics.fmean(one[CITY]) for one in of_seed)
         return [*(statistics.fmean(of_one) for of_one in zip(*(one[GLOBAL] for one in of_seed), strict=True)), rest]
@@ -545,9 +552,9 @@ def draw(args) -> None:
 #: The thesis's viewers, and decades and halves of them around.
 SESSIONS = (1_000, 3_162, 10_000, 31_623, 33_400, 100_000, 316_228, 500_000, 1_000_000)
 CAPACITIES = (1.0, 0.05)
-#: Beyond so many viewers HiGHS is not asked.
+#: Largest number of viewers for which HiGHS is measured.
 PEER_SESSIONS_MAX = 33_400
-#: What is measured, by the files that it depends on.
+#: Files that the measured optimiser depends on.
 OPTIMISER = tuple(f"crates/broker-proto/src/{name}.rs" for name in ("optimiser", "branch"))
 PEER_COLUMNS = ("name", "version", "cost", "gap", "cpu_s", "rss_bytes", "ended")
 SPEED_COLUMNS = (
@@ -557,7 +564,8 @@ SPEED_COLUMNS = (
 
 
 def read_speed(folder: Path) -> list[Row]:
-    """What searches took, with numbers as numbers; what was not measured is none."""
+    """Read the rows of the searches, with numbers as numbers; values that were not measured are
+    `None`."""
     words = ("commit", "peer_name", "peer_version", "peer_ended")
 
     def read_value(column: str, value: str) -> str | float | int | None:
@@ -605,7 +613,7 @@ def speed(args) -> None:
 
 
 def speed_table(rows: list[Row]) -> str:
-    """What searches took, and HiGHS on the same programs."""
+    """The table of the searches, with HiGHS on the same programs."""
     head = ["viewers", "capacity", "variables", "from the best at most", "CPU s", "memory", "HiGHS: from the best at most"]
     head += ["CPU s", "memory", "ended", "ours costs more by"]
     lines = []
@@ -620,7 +628,7 @@ def speed_table(rows: list[Row]) -> str:
 
 
 def speed_cells(row: Row, whose: str) -> list[str]:
-    """How near, how fast and in how much memory."""
+    """Cells for the gap, the CPU time and the memory."""
     gap = row[f"{whose}gap"]
     near = "no answer" if gap is None else f"{100 * gap:.2g} %" if gap else "0"
     return [near, f"{row[f'{whose}cpu_s']:.3g}", f"{row[f'{whose}rss_bytes'] / 1e6:,.0f} MB"]

@@ -1,6 +1,7 @@
 """Circuits of training jobs: makespans over parallel switches, wrong bytes and failures.
 
-``run.py jobs`` writes the rows of ``cargo xtask bench jobs``, a file for each kind. Read first: `document`.
+``run.py jobs`` writes the rows of ``cargo xtask bench jobs``, a file for each kind. Read first:
+`document`.
 """
 
 from __future__ import annotations
@@ -8,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from anabranch_lab.cells import Row, grouped, read_csv, table, write_csv
+from anabranch_lab.cells import Row, grouped, read_csv, rounded, table, write_csv
 from anabranch_lab.programs import json_lines
 
 #: Files, and a column that only their rows have.
 FILES = {"parallel": "demand", "jobs": "draws", "failures": "singles"}
 
 
-def measure(xtask: Path, folder: Path) -> None:
-    """Runs the bench and writes its rows."""
-    found = json_lines([xtask, "bench", "jobs", "--hosts", 64])
+def measure(xtask: Path, folder: Path, only: str | None = None) -> None:
+    """Runs the bench, or one kind of its rows, and writes them."""
+    found = json_lines([xtask, "bench", "jobs", "--hosts", 64, *(["--only", only] if only else [])])
     folder.mkdir(parents=True, exist_ok=True)
-    rounded = [
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in found
-    ]
+    rows = [{key: rounded(value) for key, value in row.items()} for row in found]
     for name, column in FILES.items():
-        write_csv(folder / f"{name}.csv", [row for row in rounded if column in row])
+        if only in (None, name):
+            write_csv(folder / f"{name}.csv", [row for row in rows if column in row])
 
 
 def time_words(us: str) -> str:

@@ -1,19 +1,19 @@
-"""Rings of big flows on circuits that follow demand: Table 2.2 and Figures 2.13 to 2.17 of Etalon, and schedulers in the loop.
+"""Rings of large flows on circuits that follow demand: Table 2.2 and Figures 2.13 to 2.17 of
+Etalon, and schedulers in the loop.
 
-Each scheme is a set of settings for scenarios/rings.toml. A scheme may name a congestion control of its own (``control``).
-Read first: `SCHEMES`, `measure`.
+Each scheme is a set of settings for scenarios/rings.toml. A scheme may name a separate congestion
+control (``control``). Read first: `SCHEMES`, `measured`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import resource
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from anabranch_lab.cells import ROOT, Row, table
-from anabranch_lab.programs import json_lines
+from anabranch_lab.cells import ROOT, Row, rounded, table
+from anabranch_lab.programs import children_cpu_s, json_lines
 
 SCENARIO = ROOT / "scenarios/rings.toml"
 #: Numbers by which the racks of the big flows follow each other, by the number of rings; 3 has no common factor with 8.
@@ -34,13 +34,13 @@ class Scheme:
     Attributes
     ----------
     scheduler, demand
-        As the scenario has them.
+        Scheduler and demand, as named in the scenario.
     sets
-        Further settings, as ``--set`` has them.
+        Further settings, in the form of ``--set``.
     control
         Congestion control of all flows, if it is not TCP NewReno.
     thesis
-        Table 2.2: median and 99th percentile of small flows, then of big ones, in ms.
+        Table 2.2: median and 99th percentile of small flows, then of large ones, in ms.
     """
 
     scheduler: str
@@ -50,7 +50,7 @@ class Scheme:
     thesis: tuple[float, float, float, float] | None = None
 
     def options(self, rings: int) -> Iterator[str]:
-        """Yield the settings of a run with so many rings."""
+        """Yield the settings of a run with this number of rings."""
         shifts = SHIFTS[rings]
         others = [shift for shift in range(1, RACKS) if shift not in shifts]
         yield "sweep={}"
@@ -107,8 +107,7 @@ ALL = SCHEMES | SPARSE | {name: scheme for name, scheme in LOOP.items() if name 
 #: In place of a figure without rows.
 NO_RUN = "–"
 QUANTILES = ("p5", "p10", "p25", "p50", "p75", "p90", "p99")
-COLUMNS = (
-    "seed",
+FIGURES = (
     "flows",
     "finished",
     "fct_us_p50",
@@ -128,25 +127,31 @@ COLUMNS = (
 )
 
 
-def measure(binary: Path, name: str, rings: int, seed: int, duration: str) -> list[Row]:
-    """Return two rows: the big flows and the small ones."""
-    options = [*ALL[name].options(rings), f'duration="{duration}"', f"seed={seed}"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+#: Columns that tell a run from others, and all columns of a row.
+KEY = ("scheme", "rings", "seed")
+COLUMNS = ("scheme", "rings", "flows_of", "seed", *FIGURES, "cpu_s")
+
+
+def cells(seeds: int) -> Iterator[Row]:
+    """Yield the runs of each scheme, seed by seed."""
+    for seed in range(1, seeds + 1):
+        for rings in reversed(SHIFTS):
+            yield from ({"scheme": name, "rings": rings, "seed": seed} for name in ALL if rings > 1 or name not in SPARSE)
+
+
+def measured(binary: Path, cell: Row, duration: str) -> list[Row]:
+    """Run a cell, and return the figures of its big flows and of its small ones. `cpu_s` is the run's if no other runs beside it."""
+    options = [*ALL[cell["scheme"]].options(cell["rings"]), f'duration="{duration}"', f"seed={cell['seed']}"]
+    before_s = children_cpu_s()
     command = [binary, "-q", "simulate", SCENARIO, "--json"]
     found = json_lines([*command, *(word for option in options for word in ("--set", option))])
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    rows = []
-    for number, row in enumerate(found):
-        kept = {column: rounded(row.get(column, "")) for column in COLUMNS}
-        key = {"scheme": name, "rings": rings, "flows_of": FLOWS[number % len(FLOWS)]}
-        rows.append(key | kept | {"cpu_s": f"{cpu_s:.1f}"})
-    return rows
-
-
-def rounded(value: object) -> object:
-    """Return a number with seven digits, and anything else as it is."""
-    return f"{value:.7g}" if isinstance(value, float) else value
+    cpu_s = children_cpu_s() - before_s
+    return [
+        {"flows_of": FLOWS[number % len(FLOWS)]}
+        | {column: rounded(row.get(column, ""), 7) for column in FIGURES}
+        | {"cpu_s": f"{cpu_s:.1f}"}
+        for number, row in enumerate(found)
+    ]
 
 
 def milliseconds(rows: Sequence[Row], column: str) -> str:
@@ -260,13 +265,6 @@ def mbps(rows: Sequence[Row], column: str) -> str:
 def is_of(row: Row, name: str, rings: int, flows: str) -> bool:
     """Return whether a row is of this scheme, these rings and these flows."""
     return (row["scheme"], int(row["rings"]), row["flows_of"]) == (name, rings, flows)
-
-
-def missing(rows: Sequence[Row], seeds: int) -> list[tuple[str, int, int]]:
-    """Return scheme, rings and seed of runs without rows, seed by seed."""
-    found = {(row["scheme"], int(row["rings"]), int(row["seed"])) for row in rows}
-    runs = ((name, rings, seed) for seed in range(1, seeds + 1) for rings in reversed(SHIFTS) for name in ALL)
-    return [run for run in runs if run not in found and not (run[0] in SPARSE and run[1] == 1)]
 
 
 def document(rows: Sequence[Row]) -> dict[str, str]:

@@ -1,10 +1,15 @@
-"""Circuits between racks: schedulers beside their bound, and TCP over circuits in the simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
+"""Circuits between racks: schedulers compared with their bound, and TCP over circuits in the
+simulator (Figures 2.6 to 2.11 of Etalon, and its second setting).
 
-``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates scenarios/circuit.toml with queues of many sizes, queues that grow
-before their day, delays, nights and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates Table 2.1, and ``run.py
-emulated`` the fixed queues of Figure 2.7, both under the time dilation that this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits
-that follow demand. ``run.py jobs`` runs ``cargo xtask bench jobs``. Rows go to a folder, a file for each. ``run.py docs``
-writes the tables of docs/circuit.md anew from the committed rows. ``run.py smoke`` checks these tables and simulates short runs.
+``run.py schedulers`` runs ``cargo xtask bench circuit --json``. ``run.py tcp`` simulates
+scenarios/circuit.toml with queues of many sizes, queues that grow before their day, delays, nights
+and congestion controls; ``run.py sequence`` captures its packets. ``run.py validation`` emulates
+Table 2.1, and ``run.py emulated`` the fixed queues of Figure 2.7, both under the time dilation that
+this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits that follow demand;
+``run.py rings-emulated`` has programs announce that demand on real kernels. ``run.py jobs`` runs
+``cargo xtask bench jobs``. Rows go to a folder, a file for each verb. ``run.py docs`` writes the
+tables of docs/circuit.md from the committed rows. ``run.py smoke`` checks these tables and
+simulates short runs.
 
 Read first: `tcp.cells`.
 """
@@ -17,9 +22,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 import jobs
+import ring_emulated
 import ring_load
 import tcp
-from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, rounded, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -48,10 +54,10 @@ def tcp_runs(args) -> int:
     return code
 
 
-@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK)
+@LAB.verb("jobs", rows=LAB.runs, xtask=XTASK, only=Option(help="kind of rows; all without it", choices=tuple(jobs.FILES)))
 def jobs_runs(args) -> int:
     """Runs the bench of training jobs on parallel switches."""
-    jobs.measure(args.xtask, args.rows)
+    jobs.measure(args.xtask, args.rows, args.only)
     return 0
 
 
@@ -92,20 +98,55 @@ def figures(args) -> int:
 )
 def rings(args) -> int:
     """Simulates rings of big flows on circuits that follow demand."""
+    rows = Rows(args.rows / "rings.csv", ring_load.KEY, ring_load.COLUMNS, line_end="\n")
+    cells = [cell for cell in ring_load.cells(args.seeds) if not args.only or cell["scheme"] in args.only]
+    return measure(rows, cells, lambda cell: ring_load.measured(args.binary, cell, args.duration))
+
+
+@LAB.verb(
+    "rings-emulated",
+    rows=LAB.runs,
+    binary=BINARY,
+    library=Option(ROOT / "target/release/libanabranch_preload.so", "library that announces what programs send", kind=Path),
+    seconds=Option(float(ring_emulated.SECONDS), "time of the network in a run"),
+    dilation=Option(0, "dilation of emulated runs; 0 measures it in each", kind=int),
+    cells=Option(0, "runs at the most; 0 for all that have no row", kind=int),
+)
+def rings_emulated(args) -> int:
+    """Emulates rings of big flows on circuits that follow demand, and simulates the same, cell by cell."""
     args.rows.mkdir(parents=True, exist_ok=True)
-    path = args.rows / "rings.csv"
+    path = args.rows / "rings-emulated.csv"
     rows = read_csv(path)
-    for name, count, seed in ring_load.missing(rows, args.seeds):
-        if args.only and name not in args.only:
-            continue
-        rows += ring_load.measure(args.binary, name, count, seed, args.duration)
+    cells = ring_emulated.missing(rows)
+    for cell in cells[: args.cells or None]:
+        rows += ring_emulated.measure(args.binary, args.library, cell, args.seconds, args.dilation)
         write_csv(path, rows)
-        print(f"circuit: {name}, rings: {count}, seed {seed}", file=sys.stderr)
+        print(f"circuit: {cell}", file=sys.stderr)
+    return 0
+
+
+@LAB.verb(
+    rows=LAB.runs,
+    binary=BINARY,
+    library=Option(ROOT / "target/release/libanabranch_preload.so", "library that announces what programs send", kind=Path),
+    seconds=Option(0.4, "time of the network in a run"),
+    dilation=Option(300, "dilation of the runs"),
+)
+def fetches(args) -> int:
+    """Emulates a ring of files that nginx sends and curl fetches."""
+    args.rows.mkdir(parents=True, exist_ok=True)
+    path = args.rows / "fetches.csv"
+    rows = read_csv(path)
+    for name in ring_emulated.FETCHES.keys() - {row["scheme"] for row in rows}:
+        rows.append(ring_emulated.fetch(args.binary, args.library, name, args.seconds, args.dilation))
+        write_csv(path, rows)
+        print(f"circuit: nginx and curl, {name}", file=sys.stderr)
     return 0
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
-    """Return a row for each emulated run of a scenario, with these columns and those of its clock."""
+    """Return a row for each emulated run of a scenario, with these columns and the columns of its
+    clock."""
     found = json_lines([binary, "emulate", scenario, "--json", *options])
     shown = lambda value: "; ".join(value) if isinstance(value, list) else value
     return [{column: shown(row.get(column, "")) for column in (*columns, *CLOCK)} for row in found]
@@ -136,17 +177,17 @@ def schedulers(args) -> int:
     """Runs the schedulers' bench."""
     found = json_lines([args.xtask, "bench", "circuit", "--json", "--racks", 128])
     args.rows.mkdir(parents=True, exist_ok=True)
-    rounded = [
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in found
-    ]
-    write_csv(args.rows / "schedulers.csv", [row for row in rounded if "scheduler" in row])
-    write_csv(args.rows / "comparison.csv", [row for row in rounded if "draws" in row])
+    rows = [{key: rounded(value) for key, value in row.items()} for row in found]
+    write_csv(args.rows / "schedulers.csv", [row for row in rows if "scheduler" in row])
+    write_csv(args.rows / "comparison.csv", [row for row in rows if "draws" in row])
     return 0
 
 
 def schedulers_table(rows: Sequence[Row], is_one_week: bool) -> str:
     """Return a line for each demand of 16 and more racks, with each scheduler's share of its bound and its time."""
     rows = [row for row in rows if (row["is_one_week"] == "True") == is_one_week and int(row["racks"]) >= 16]
+    # Plans for several switches have no column: their demand fits the week.
+    rows = [row for row in rows if row["scheduler"] != "parallel"]
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     lines = []
     for (racks, demand), of in grouped(rows, "racks", "demand").items():
@@ -225,7 +266,13 @@ def document() -> str:
         **jobs.document(MEASURED),
     }
     # Emulated rows may be missing, as they need a quiet machine.
-    for name, shown in (("validation", validation_table), ("emulated", lambda rows: emulated_table(of, rows))):
+    of_kernels = {
+        "validation": validation_table,
+        "emulated": lambda rows: emulated_table(of, rows),
+        "rings-emulated": ring_emulated.document,
+        "fetches": ring_emulated.fetch_table,
+    }
+    for name, shown in of_kernels.items():
         if rows := read_csv(MEASURED / f"{name}.csv"):
             texts[name] = shown(rows)
     return filled(DOCUMENT.read_text(), "experiments/circuit/measured", texts)

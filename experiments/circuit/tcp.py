@@ -1,16 +1,16 @@
 """TCP between two racks over circuits, simulated: the settings of Figures 2.6 to 2.11 of the thesis and of its second setting, and tables of their rows.
 
-A *cell* is one run of scenarios/circuit.toml with other sizes, times and congestion controls. Its columns say which; empty ones do not apply. Read `cells`,
-`measured` and `use` first.
+A *cell* is one run of scenarios/circuit.toml with other sizes, times and congestion controls. Its
+columns say which; empty ones do not apply. Read `cells`, `measured` and `use` first.
 """
 
 from __future__ import annotations
 
-import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from anabranch_lab.captures import packets
 from anabranch_lab.cells import ROOT, Row, table
 from anabranch_lab.programs import json_lines
 
@@ -60,7 +60,8 @@ NIGHTS_US = tuple(4 << power for power in range(10))
 RIVALS = ("newreno", "cubic", "dctcp", "bbr", "bbr1", "retcp", "retcp-cubic", "retcp-dctcp", "tdtcp")
 #: Time before its day in which the original marks acknowledgements where it resizes no queue.
 ORIGINAL_MARK_US = 600
-#: Time ahead of marks that stand for messages of the switch, which TDTCP's hosts get at once: the night and an acknowledgement's way.
+#: Time ahead of marks that replace the switch's messages, which TDTCP's hosts get at once: the
+#: night and an acknowledgement's travel time.
 PROMPT_MARK_US = 40
 #: Further settings of a cell, as its column `also` has them: loss detection by time, as Linux has it, and a shorter timeout.
 RACK = "transport.rack=true"
@@ -96,7 +97,7 @@ def weeks_ms(night_us: int, weeks: int) -> int:
 
 
 def headline(name: str) -> Row:
-    """Return the cell of a headline: a run that others are compared with."""
+    """Return the cell of a headline, which other runs are compared with."""
     return {
         "16": cell("newreno", 16),
         "grown": cell("newreno", 16, 128, 1_000),
@@ -145,7 +146,8 @@ def cells() -> Iterator[Row]:
     for control in ("newreno", "retcp"):
         yield from (cell(control, size) for size in SIZES)
         yield from (cell(control, small, big, ahead) for small, big in GROWTHS for ahead in AHEAD_US)
-    # Marks as the original program has them, marks as the text has them, and queues that drop what they cannot keep.
+    # Marks as the original program has them, marks as the text has them, and queues that drop what
+    # they cannot keep.
     yield from (cell("retcp", size, mark_us=ORIGINAL_MARK_US) for size in SIZES)
     yield from (cell("retcp", 16, 128, ahead, mark_us=0) for ahead in AHEAD_US)
     yield from (cell(control, 16, 128, ahead, drops="true") for control in ("newreno", "retcp") for ahead in AHEAD_US)
@@ -237,7 +239,7 @@ class Measured:
         return self._rows[self._key(of)]
 
 
-# --------------------------------------------------------------------------------------------------------------- Figure 2.6
+# --------------------------------------------------------------------------------------- Figure 2.6
 
 #: Phases of the week at which the table of Figure 2.6 has the bytes sent.
 PHASES_US = (20, 60, 100, 200, 600, 1_000, 1_400)
@@ -245,22 +247,12 @@ PHASES_US = (20, 60, 100, 200, 600, 1_000, 1_400)
 WARMUP_WEEKS = 20
 
 
-def packets(capture: Path) -> Iterator[tuple[int, bytes]]:
-    """Return each packet of a pcapng file: its time in ns and its headers."""
-    data = capture.read_bytes()
-    at = 0
-    while at < len(data):
-        kind, length = struct.unpack_from("<II", data, at)
-        if kind == 6:
-            high, low, kept = struct.unpack_from("<III", data, at + 12)
-            yield high << 32 | low, data[at + 28 : at + 28 + kept]
-        at += length
-
-
 def sequence(binary: Path, row: Row, step_us: int = 20) -> list[Row]:
-    """Run a cell, and return the bytes by which the flows' next expected sequence numbers advance from the week's beginning, in the mean over weeks.
+    """Run a cell; return the mean over weeks of the bytes by which the flows' next expected
+    sequence numbers advance from the week's beginning.
 
-    Sequence numbers are those of packets as they leave the switch, as in the thesis. Each flow sends less than 2 GB.
+    Sequence numbers are taken from packets as they leave the switch, as in the thesis. Each flow
+    sends less than 2 GB.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -271,8 +263,9 @@ def sequence(binary: Path, row: Row, step_us: int = 20) -> list[Row]:
     weeks = int(row["duration_ms"]) * 1_000 // week_us
     expected: dict[bytes, int] = {}
     totals, total, slot = [0] * (weeks * steps + 1), 0, 0
-    for at_ns, head in sent:
-        while slot < len(totals) and at_ns >= slot * step_us * 1_000:
+    for packet in sent:
+        head = packet.head
+        while slot < len(totals) and packet.time_ns >= slot * step_us * 1_000:
             totals[slot] = total
             slot += 1
         size, flow = int.from_bytes(head[2:4], "big"), head[12:24]
@@ -313,7 +306,7 @@ def sequence_table(rows: Sequence[Row]) -> str:
     return table(["queue, packets", *head], body, "lr")
 
 
-# ------------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def percent(row: Row) -> str:
@@ -403,7 +396,7 @@ def static_at(of: Measured, wanted: float, delay_us: int) -> float | None:
     for high, after in ((use(row), float(row["latency_us_p50"])) for row in rows):
         if high >= wanted:
             return before + (after - before) * (wanted - low) / (high - low)
-        # A larger queue with less use than a smaller one is no way between two others.
+        # A larger queue with less use than a smaller one is no point to interpolate from.
         if high > low:
             low, before = high, after
     return None
@@ -497,7 +490,7 @@ def claims_table(of: Measured) -> str:
         name: sum(tails[ahead][2] > grown[ahead][2] for ahead in AHEAD_US[1:])
         for name, tails in (("early", jumps), ("up", up))
     }
-    same_use = static_at(of, grown[1_000][0], 30) or 0.0
+    same_use = static_at(of, grown[1_000][0], 30)
     full = next((str(size) for size in SIZES if fixed[size][0] > 0.95), "none")
     base = figures(of[second("cubic", 16)])
     both = figures(of[second("retcp-cubic", 16, 50, 150)])
@@ -519,7 +512,7 @@ def claims_table(of: Measured) -> str:
         [
             "median latency of it, beside a fixed queue of the same use",
             "-36 % (64 packets)",
-            change(grown[1_000][1], same_use),
+            "no fixed queue has its use" if same_use is None else change(grown[1_000][1], same_use),
         ],
         ["median latency of it, beside 16 packets", "about the same", change(grown[1_000][1], fixed[16][1])],
         ["use of reTCP alone, beside Reno, 16 packets", "no help", f"{alone[0] / fixed[16][0]:.2f} times"],
@@ -543,7 +536,7 @@ def claims_table(of: Measured) -> str:
     return table(["statement", "authors", "here"], body, "ll")
 
 
-# --------------------------------------------------------------------------------------------------------- circuits alone
+# ----------------------------------------------------------------------------------- circuits alone
 
 ROTOR = ROOT / "scenarios/rotor.toml"
 #: Rate of each host's link, share of time in which circuits stand, and share of a packet that is data.
@@ -559,7 +552,8 @@ def rotor(binary: Path, *options: str) -> list[Row]:
 
 
 def rotor_share(row: Row) -> float:
-    """Return the data received as a share of what the hosts' links carry while circuits stand."""
+    """Return the data received as a share of the capacity of the hosts' links while circuits are
+    up."""
     return float(row["goodput_mbps"]) / (float(row["hosts"]) * HOST_MBPS * STANDING * DATA)
 
 

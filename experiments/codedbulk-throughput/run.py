@@ -1,12 +1,15 @@
-"""Throughput of CodedBulk's schemes at a scaled rate, beside the paper's Figures 8 to 10.
+"""Throughput of CodedBulk's schemes at a scaled rate, compared with the paper's Figures 8 to 10.
 
-``run.py full`` plans and measures every cell of ``plan.toml`` (hours); ``sample`` measures the cells of its ``[sample]``;
-``predict`` only plans. Each then writes ``predicted.csv``, ``measured.csv``, ``expected.csv`` and, in the lab's environment,
-the figures; ``draw`` only the last two, from the first two. ``smoke`` is the check of ``make test``: one cell in about a
-minute, exit code 1 if a stated bound is broken, 0 with the line ``skipped: 1 (reason)`` where it cannot be run or trusted.
+``run.py full`` plans and measures every cell of ``plan.toml`` (hours); ``sample`` measures the
+cells of its ``[sample]``; ``predict`` only plans. Each then writes ``predicted.csv``,
+``measured.csv``, ``expected.csv`` and, in the lab's environment, the figures; ``draw`` writes only
+the last two, from the first two. ``smoke`` is the check of ``make test``: one cell in about a
+minute, exit code 1 if a stated bound is broken, 0 with the line ``skipped: 1 (reason)`` if it
+cannot run or the emulator is not trusted.
 
-``measured.csv`` has a row for each finished run, with what was asked and the commit that ran, and is what a later call goes
-on from: a row that is there is not measured again. All figures come from ``anabranch experiment codedbulk --json``.
+``measured.csv`` has a row for each finished run, with its options and the commit of the binary. A
+later call continues from it: runs with a row are not measured again. All figures come from
+``anabranch experiment codedbulk --json``.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from anabranch_lab.programs import Failed, Skipped
 LAB = Experiment(__file__, __doc__)
 PLAN = tomllib.loads((LAB.folder / "plan.toml").read_text())
 BASELINES = ("single_path", "multi_path", "steiner")
-#: What a figure varies, in words.
+#: Axis titles of the varied values.
 AXES = {"load": "load, mean share of the links", "concurrent": "transfers at once", "destinations": "destinations each"}
 #: The least that a ratio may lie outside the published range and still count as reproduced, as a share.
 TOLERANCE = 0.1
@@ -42,12 +45,12 @@ UNTRUSTED = 4
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Cell:
-    """One scheme in one draw of one point of a figure.
+    """One scheme in one random draw of one point of a figure.
 
     Attributes
     ----------
     topology, concurrent, destinations, load, seed
-        As ``anabranch experiment codedbulk`` has them.
+        Options of ``anabranch experiment codedbulk``.
     """
 
     topology: str
@@ -87,9 +90,9 @@ class Point:
     Attributes
     ----------
     figure, topology
-        Which curve.
+        Figure and topology of the curve.
     value
-        Of what the figure varies.
+        Value of the quantity that the figure varies.
     """
 
     figure: str
@@ -112,18 +115,18 @@ def points(sample: bool = False) -> Iterator[tuple[Point, Row]]:
 
 
 def call(binary: Path, runs: Path, options: Sequence[object], timeout_s: float) -> list[Row]:
-    """What the binary says of some runs.
+    """Return the rows that the binary prints for some runs.
 
     Raises
     ------
     Skipped
-        If this machine cannot emulate networks.
+        This machine cannot emulate networks.
     Untrusted
-        If the emulator or the sites' programs do not vouch for the figures.
+        The emulator or the sites' programs do not vouch for the figures.
     Failed
-        If it fails otherwise.
+        The binary fails for another reason.
     """
-    # Runs at the same time must not share a folder; the binary removes it in the end.
+    # Concurrent runs must not share a folder, because the binary removes it at its end.
     command = [binary, "experiment", "codedbulk", *options, "--json", "--out", runs / f"stage-{threading.get_ident()}"]
     runs.mkdir(parents=True, exist_ok=True)
     try:
@@ -172,7 +175,7 @@ class Measured:
         self.rows = {(Cell.of(row), row["scheme"]): row for row in read_csv(self.path)}
 
     def known(self, cell: Cell, scheme: str) -> Row | None:
-        """What was measured before by these settings, if it was."""
+        """Return the row of an earlier run with the same settings, if there is one."""
         row = self.rows.get((cell, scheme))
         return row if row is not None and row["asked"] == asked(cell, scheme) else None
 
@@ -232,7 +235,7 @@ def ratios(table: Table, baseline: str, figure: str, topologies: Sequence[str]) 
 
 
 def expected(whole: Table, flows: Table, measured: Table) -> list[Row]:
-    """The published ratios beside ours, planned and measured."""
+    """The published ratios beside our planned and measured ones."""
     rows = []
     for figure, by_topology in PLAN["published"].items():
         for name, of_baseline in by_topology.items():
@@ -287,7 +290,8 @@ def expected(whole: Table, flows: Table, measured: Table) -> list[Row]:
 
 
 def draw_figures(whole: Table, flows: Table, measured: Table) -> None:
-    """Draws coded's ratio to each baseline, ours beside the published range, one picture for each figure."""
+    """Draws coded's ratio to each baseline, ours and the published range, one picture for each
+    figure."""
     try:
         from anabranch_lab import figures as lab_figures
     except ImportError:
@@ -332,7 +336,7 @@ def draw_figures(whole: Table, flows: Table, measured: Table) -> None:
 
 
 def predicted_tables() -> tuple[Table, Table]:
-    """What ``predict_all`` gave, from ``predicted.csv``."""
+    """Read the result of ``predict_all`` from ``predicted.csv``."""
     varied = {figure["name"]: figure["vary"] for figure in PLAN["figure"]}
     whole: Table = {}
     flows: Table = {}
@@ -388,7 +392,8 @@ def measure_all(args, kept: Measured, is_sample: bool) -> int:
 
 
 def conclude(kept: Measured) -> None:
-    """Writes expected.csv, draws, and says how ours are beside the published ratios, all from the rows that are there."""
+    """Writes expected.csv, draws, and compares our ratios with the published ones, from the
+    existing rows."""
     whole, flows = predicted_tables()
     settings = PLAN["settings"]
     measured: Table = {}

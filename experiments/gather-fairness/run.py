@@ -1,10 +1,13 @@
-"""Who gets what of a link that `gather` shares with others, and how long an interactive flow waits there.
+"""Shares of a link that `gather` shares with other senders, and the delay of an interactive flow on
+it.
 
-``run.py simulated`` and ``run.py emulated`` run the same cells: some parties share one link behind a queue for 60 s, and a flow of
-small datagrams, 20 a second, crosses it with them. Emulated, a party is `gather get`, or TCP flows of the kernel that this file
-sends; simulated, it is the machines of either. Each writes a row for each party to ``rows.csv``; cells that are there are not run
-again. ``run.py table`` prints what is in it and which bounds do not hold. ``run.py smoke`` simulates some seconds and checks that rows
-make sense. Standard library only.
+``run.py simulated`` and ``run.py emulated`` run the same cells: some parties share one link behind
+a queue for 60 s, and a flow of small datagrams, 20 a second, crosses it with them. In the
+emulation, a party is `gather get`, or TCP flows of the kernel that this file sends; in the
+simulation, the same protocols' state machines. Both write a row for each party to ``rows.csv``;
+cells that have rows are not run again. ``run.py table`` prints the rows and the bounds that do not
+hold. ``run.py smoke`` simulates some seconds and checks that the rows are plausible. Standard
+library only.
 
 Read first: `Cell`, `scenario`, `emulate`.
 """
@@ -30,17 +33,18 @@ LAB = Experiment(__file__, __doc__)
 PORT = 7180
 #: Packets of a second of the interactive flow, and their bytes on the wire.
 ASKED_HZ, ASKED_BYTES = 20, 100
-#: Bytes of a full packet, of a TCP segment's data in it and of a `gather` packet's: rates count whole packets.
+#: Bytes of a full packet, of TCP's data in it, and of `gather`'s data in it; rates count whole
+#: packets.
 PACKET_BYTES, SEGMENT_BYTES, SYMBOL_BYTES = 1500, 1448, 1434
-#: Which parties share the link. `gather-3` is one pull from three servers, `bbr-4` four flows of TCP with BBR's first version, which is the
-#: kernel's, and `bbr3-4` with its third, which kernels have not.
+#: Parties on the link. `gather-3` is one pull from three servers, `bbr-4` four flows of TCP with
+#: BBR's first version, which the kernel has, and `bbr3-4` with its third, which kernels lack.
 MIXES = (
     *("gather-1", "gather-3", "cubic-1", "bbr-1"),
     *(f"{ours}+{theirs}" for ours in ("gather-1", "gather-3") for theirs in ("cubic-1", "cubic-4", "bbr-1", "bbr-4", "bbr3-1", "bbr3-4")),
     *("gather-1+gather-1", "gather-3+gather-3", "bbr-1+cubic-1", "bbr-1+cubic-4"),
     *("cubic-1+cubic-1", "bbr-1+bbr-1", "bbr3-1+bbr3-1"),
 )
-#: What the simulator calls TCP's controls.
+#: The simulator's names of TCP's congestion controls.
 SIMULATED = {"cubic": "cubic", "bbr": "bbr1", "bbr3": "bbr"}
 QUEUES = (0.5, 1.0, 2.0, 4.0)
 #: Bounds on the share of the fair rate, on the ratio of two pulls' rates, and below which share a party starves.
@@ -56,11 +60,11 @@ class Cell:
     mix
         One of `MIXES`.
     link_mbps, rtt_ms
-        The shared link's rate, and the round trip between any two that speak.
+        The shared link's rate, and the round trip between any two communicating sites.
     queue_bdps
         The queue before the shared link, in products of rate and round trip.
     run_s, warmup_s
-        How long all send, and how much of the beginning does not count.
+        Time that all parties send, and the part at its beginning that does not count, in seconds.
     """
 
     mix: str
@@ -71,12 +75,12 @@ class Cell:
     warmup_s: float
 
     def parties(self) -> list[tuple[str, int]]:
-        """What each is, and how many servers or flows it has."""
+        """Kind of each party, and number of its servers or flows."""
         split = (party.rsplit("-", 1) for party in self.mix.split("+"))
         return [(kind, int(count)) for kind, count in split]
 
     def can_be(self, clock: str) -> bool:
-        """Whether what runs under that clock has all that is in it."""
+        """Whether the mix can run under that clock: the emulation has no BBRv3."""
         return clock == "simulated" or all(kind != "bbr3" for kind, _ in self.parties())
 
     def queue_bytes(self) -> int:
@@ -141,7 +145,7 @@ def simulate(binary: Path, cell: Cell, trial: int) -> list[Row]:
         (folder / "cell.toml").write_text(scenario(cell, folder / "shared.toml"))
         said = json_lines([binary, "-q", "simulate", folder / "cell.toml", "--json", "--set", f"seed={trial + 1}"])
     asked = next(row for row in said if row["workload"] == "udp")
-    # There as all packets, back over a link that nobody else fills.
+    # The way there is measured for all packets; the way back is a link without other traffic.
     rtt_ms = {column: round(asked[f"delay_us_{column[7:]}"] / 1e3 + cell.rtt_ms / 2, 3) for column in ("rtt_ms_p50", "rtt_ms_p99")}
     rates = iter(row["goodput_mbps"] for row in said if row["workload"] != "udp")
     rows: list[Row] = []
@@ -153,7 +157,7 @@ def simulate(binary: Path, cell: Cell, trial: int) -> list[Row]:
 
 
 def received_bytes() -> int:
-    """What this site's device has taken in, headers of IP included."""
+    """Bytes that this site's device has received, including IP headers."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     counts = (line.split(":", 1)[1].split() for line in lines[2:] if not line.strip().startswith("lo:"))
     return sum(int(count[0]) for count in counts)
@@ -203,7 +207,7 @@ def source(task: Row) -> None:
 
 @LAB.inside
 def sink(task: Row) -> list[float]:
-    """Takes in the flows of a source, and says the rate of each in whole packets."""
+    """Receives the flows of a source, and returns the rate of each in whole packets."""
     _, warm, end = begin(task)
     chosen = selectors.DefaultSelector()
     flows = range(task["count"])
@@ -252,7 +256,7 @@ def echo(_: Row) -> None:
 
 @LAB.inside
 def ask(task: Row) -> dict[str, float]:
-    """Says the start, asks all the time, and waits for what the parties say."""
+    """Gives the start signal, asks all the time, and waits for the results of the parties."""
     folder = Path(task["folder"])
     (folder / "go.new").write_text(repr(time.monotonic() + 0.5))
     (folder / "go.new").rename(folder / "go")
@@ -377,7 +381,8 @@ def jain(rates: list[float]) -> float:
 
 
 def broken(parties: list[str], shares: list[float], least: float, apart: float) -> list[str]:
-    """Which bounds do not hold, a few words each; `shares` are of the fair rate, `least` is the least in a trial, and two pulls are so far `apart`.
+    """List the bounds that do not hold; `shares` are multiples of the fair rate, `least` is the
+    least share, `apart` the ratio of two pulls' rates.
 
     >>> broken(["gather-1", "cubic"], [1.5, 0.5], 0.5, 1.0)
     []
@@ -399,25 +404,26 @@ def broken(parties: list[str], shares: list[float], least: float, apart: float) 
 class Summary:
     """A cell's medians over its trials.
 
-    What is said of several parties of a trial is reckoned for each trial first: two of which now one and now the other has more have the same
-    median, and are not alike.
+    Values that compare parties of a trial are computed for each trial first: two parties that take
+    turns at the larger share have equal medians although they are unequal in every trial.
 
     Attributes
     ----------
     clock, mix, link_mbps, queue
-        The cell.
+        The settings of the cell.
     parties
-        Their names: a pull is one, and so is each flow of TCP.
+        Their names: a pull is one party, and so is each flow of TCP.
     rates, shares
-        Of each party, in Mbit/s and of the fair rate, which is what all have together over their number.
+        Rate of each party in Mbit/s, and as a multiple of the fair rate, which is the total rate
+        over the number of parties.
     as_flows
-        Of each pull, its share where each of its servers counts as a flow.
+        Share of each pull if each of its servers counts as a flow.
     least
-        The least share that any has.
+        The least share of any party.
     apart, apart_most
-        The ratio of the highest and the lowest rate, in the median and in the worst trial.
+        Ratio of the highest to the lowest rate, in the median and in the worst trial.
     whole_mbps, jain
-        Of all together.
+        Total rate of all parties, and Jain's index of their rates.
     rtt_ms
         The interactive flow's median and 99th percentile.
     """
@@ -438,12 +444,12 @@ class Summary:
     rtt_ms: list[float]
 
     def broken(self) -> list[str]:
-        """Which bounds do not hold."""
+        """Bounds that do not hold."""
         return broken(self.parties, self.shares, self.least, self.apart) if len(self.rates) > 1 else []
 
 
 def summaries(path: Path) -> list[Summary]:
-    """What the rows say of each cell, in the order of clocks, queues and mixes."""
+    """Summaries of all cells, in the order of clocks, queues and mixes."""
     found = []
     cells = grouped(read_csv(path), "clock", *CELL)
     for cell in sorted(cells, key=lambda cell: (cell[0], float(cell[4]), MIXES.index(cell[1]))):
@@ -453,7 +459,8 @@ def summaries(path: Path) -> list[Summary]:
         flows = [int(party[7:]) if party.startswith("gather") else 1 for party in parties]
         all_rates = [numbers(trial, "rate_mbps") for trial in trials]
         all_shares = [[rate * len(one) / max(sum(one), 1e-9) for rate in one] for one in all_rates]
-        # Medians of what each trial says: those of parties do not add up to any trial's sum.
+        # Each value is the median over the trials; the parties' medians need not add up to the
+        # total of any trial.
         rates = [statistics.median(of_one) for of_one in zip(*all_rates, strict=True)]
         shares = [statistics.median(of_one) for of_one in zip(*all_shares, strict=True)]
         as_flows = [share * sum(flows) / len(flows) / own for share, own, party in zip(shares, flows, parties, strict=True) if party.startswith("gather")]
@@ -485,10 +492,11 @@ def whole(all_cells: list[Summary]) -> str:
 
 
 def brief(all_cells: list[Summary]) -> str:
-    """For each mix and queue the first party's share, as flows where a pull has several servers; how far two alike are apart; then the interactive
-    flow's round trip.
+    """The tables of the README.
 
-    Simulated and emulated stand beside each other, and what is outside its bounds is bold.
+    For each mix and queue the first party's share (as flows if a pull has several servers), the
+    ratio of two equal parties' rates, and the interactive flow's round trip. Simulated and emulated
+    values stand side by side; values of cells outside their bounds are bold.
     """
     cells = {(it.clock, it.mix, it.queue): it for it in all_cells}
     clocks = sorted({it.clock for it in all_cells}, reverse=True)
@@ -532,7 +540,7 @@ def smoke(args) -> None:
         print(f"{mix}: Mbit/s {rates}, round trips {rtt_ms} ms")
         assert len(rows) == 2 and all(rate > 0.1 for rate in rates), "a party got nothing"
         assert 0.7 * cell.link_mbps < sum(rates) < 1.02 * cell.link_mbps, "all together fill the link, and not more"
-        # The queue holds two round trips, of which a bucket's width may be missing.
+        # The queue holds two round trips; the width of a histogram's bucket may be missing.
         assert 20.0 <= rtt_ms[0] <= rtt_ms[1] <= 3.1 * cell.rtt_ms + 1.0, "a round trip is the path's and at most a full queue's"
 
 

@@ -1,9 +1,11 @@
-"""Many servers answer one client through one shallow port: `gather` beside parallel HTTP, on an emulated network.
+"""Many servers answer one client through one shallow port: `gather` compared with parallel HTTP, on
+an emulated network.
 
-``run.py all`` builds a star with ``anabranch emulate`` for each number of servers and each way to fetch, and fetches in the
-client's site. Each server holds an object of its own; the client fetches all, and the clock stops when all are there, equal
-to what the servers hold. What the emulator does not trust is tried again and never counted. Standard library only;
-``aria2c`` is left out, with a line that says so, where it is not installed.
+``run.py all`` builds a star with ``anabranch emulate`` for each number of servers and each method,
+and fetches in the client's site. Every server holds a different object; the client fetches all, and
+the clock stops when all have arrived and are equal to the servers' files. Trials that the emulator
+does not trust are repeated and never counted. Standard library only; without an installed
+``aria2c`` its cells are left out, with a line that says so.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""One object over many kinds of paths: `gather` beside curl and aria2, on emulated networks.
+"""One object over many kinds of paths: `gather` compared with curl and aria2, on emulated networks.
 
-``run.py all`` builds for each cell a client behind one link, and servers behind that, and fetches in the client's site.
-Each server holds the object; the clock stops when all of it is there, equal to what servers hold. curl and HTTP/3 ask the first server, the
-others ask all. What the emulator does not trust is tried again and never counted. ``run.py simulated`` runs the same cells in the simulator,
-`gather`'s machines beside one flow of TCP's BBR from the first server: for links that the emulator does not carry, and for all of the product.
-Cells that are in the output are not run again. ``run.py explain`` traces those that miss their share of the link. Standard library only, and `nginx`; ``aria2c``, and HTTP/3 where there is no ``go`` to build
-``http3``, are left out with a line that says so. ``run.py smoke`` runs one small cell, writes nothing and checks that its rows make sense; where
-it cannot run it says ``skipped: 1 (why)``.
+``run.py all`` builds for each cell a client behind one link, and servers behind that, and fetches
+in the client's site. Each server holds the object; the clock stops when all of it has arrived and
+is equal to the servers' file. curl and HTTP/3 ask the first server, the other methods ask all.
+Trials that the emulator does not trust are repeated and never counted. ``run.py simulated`` runs
+the same cells in the simulator, `gather`'s state machines and one flow of TCP's BBR from the first
+server: for links that the emulator does not carry, and for all combinations of the settings. Cells
+that are in the output are not run again. ``run.py explain`` traces the cells that miss their share
+of the link. Standard library only, and `nginx`; ``aria2c``, and HTTP/3 where there is no ``go`` to
+build ``http3``, are left out with a line that says so. ``run.py smoke`` runs one small cell, writes
+nothing and checks that its rows are plausible; if it cannot run it says ``skipped: 1 (why)``.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ import os
 import random
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+from anabranch_lab.captures import packets
 from anabranch_lab.cells import BINARY, TRIES, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, repeatable, table
 from anabranch_lab.programs import Failed, installed, json_lines, require_emulator, timed, toml, topology, write_nginx
 
@@ -42,29 +45,31 @@ METHODS = {
     "aria2c": ["bbr", "cubic"],
     "http3": ["cubic"],
 }
-#: What is simulated: without connections, TLS and processors.
+#: Simulated methods and their congestion controls; the simulation has no connections, TLS or
+#: processors.
 SIMULATED = {"gather": ["bbr"], "tcp": ["bbr"]}
 FIGURES = ["took_s", "goodput_mbps", "of_link_share", "cpu_s", "dropped_packets", "lateness_us_p99"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A kind of path, and what comes over it.
+    """A kind of path, and the object that is fetched over it.
 
     Attributes
     ----------
     rate_mbps
-        Of the client's link. Servers' links have twice as much.
+        Rate of the client's link. The servers' links have twice this rate.
     rtt_ms
-        Between the client and the mean server; servers are half to one and a half times as far behind the client's link as the mean.
+        Round trip between the client and the mean server; the servers' distance behind the client's
+        link is half to one and a half times the mean.
     loss
-        The share of packets that the client's link loses at random, each way.
+        Share of packets that the client's link loses at random, in each direction.
     burst
-        How many packets a burst of these losses takes in the mean; 1 where each packet is lost or not on its own.
+        Mean number of packets in a burst of these losses; 1 if packets are lost independently.
     queue_bdps
-        The queue before each link, in products of the client's rate and the round trip.
+        Queue before each link, in products of the client's rate and the round trip.
     servers, size
-        How many servers there are; bytes of the object.
+        Number of servers, and bytes of the object.
     """
 
     rate_mbps: float
@@ -76,8 +81,9 @@ class Cell:
     size: int
 
     def least_s(self) -> float:
-        """How long it takes at least: the nearest server's first packet comes after a round trip, and the link is full then, with `gather`'s
-        packets of the object and as many as chance has lost."""
+        """The least possible time: the nearest server's first packet arrives after a round trip;
+        then the link is full until `gather`'s packets of the object, and the packets lost at
+        random, have passed."""
         nearest_s = self.rtt_ms / 1e3 / 2 * (1.5 + 0.5 / self.servers)
         return nearest_s + math.ceil(self.size / BLOCK_BYTES) * PACKET_BYTES * 8e-6 / self.rate_mbps / (1 - self.loss)
 
@@ -86,7 +92,7 @@ class Cell:
         return max(int(self.rate_mbps * 1e6 / 8 * self.rtt_ms / 1e3 * self.queue_bdps), 6_000)
 
     def topology(self) -> str:
-        """As `anabranch emulate` reads it."""
+        """Topology for `anabranch emulate`."""
         ends = [("client", self.rate_mbps, self.rtt_ms / 4, self.loss)]
         for server in range(self.servers):
             far = 0.5 + (server + 0.5) / self.servers
@@ -101,17 +107,19 @@ class Cell:
 
 CELL = [field.name for field in dataclasses.fields(Cell)]
 KEY = [*CELL, "method", "congestion_control", "trial"]
-#: What rows had before there was a column for it.
+#: Values of columns that older rows lack.
 BEFORE = {"burst": "1"}
-#: Columns of whole numbers; from so many bytes on an object has a rate, and before it a time; bytes of an object in a packet of `gather`.
+#: Integer columns; the size from which an object has a rate instead of a time; bytes of the object
+#: in a packet of `gather`.
 INTEGERS, LONG_BYTES, BLOCK_BYTES = ("burst", "servers", "size"), 10 << 20, 1434
 #: Seconds by which a time that two verbs wrote may differ by rounding.
 ROUNDED_S = 0.0015
 
 
-#: Of captures: the kind of a block that is a packet, and what a packet of data has more bytes than; bytes of one of `gather`'s.
-ENHANCED_PACKET, DATA_BYTES, PACKET_BYTES = 6, 300, 1500
-#: What is asked of objects of 64 MiB and more: so much of the link where so much is lost. A link is full that is busy for such a share.
+#: Size in bytes above which a captured packet carries data; bytes of a `gather` packet.
+DATA_BYTES, PACKET_BYTES = 300, 1500
+#: Least share of the link, by loss, for objects of 64 MiB and more; and the busy share from which a
+#: link counts as full.
 BOUNDS, FULL_SHARE = {0.001: 0.93, 0.01: 0.90, 0.05: 0.85}, 0.9
 PARTS = ["asked", "data", "lost", "useless", "start", "between", "end"]
 
@@ -123,7 +131,8 @@ def fetch(task: Row) -> list[str]:
     if method == "curl":
         return ["curl", "--no-progress-meter", "--fail", "-o", "out/object", f"http://{address[0]}:{PORT}/object"]
     if method == "curl-tls":
-        # A connection of its own, nothing resumed; as of `gather`'s servers, the certificate is of this run's own authority.
+        # A new connection without session resumption; as with `gather`'s servers, the certificate
+        # comes from this run's authority.
         quiet = ["--no-progress-meter", "--fail", "--insecure", "--tlsv1.3", "-o", "out/object"]
         return ["curl", *quiet, f"https://{address[0]}:{TLS_PORT}/object"]
     if method == "http3":
@@ -148,7 +157,7 @@ def trial(task: Row) -> dict[str, float]:
     os.mkdir("out")
     command = fetch(task)
     if task["method"] == "gather-again":
-        # Who was here before has a cookie of TCP Fast Open from each server.
+        # A client that fetched before has a TCP Fast Open cookie from each server.
         timed(command, task["seconds_max"])
         os.remove("out/object")
     figures = timed(command, task["seconds_max"])
@@ -170,7 +179,7 @@ def serve(binary: Path, folder: Path, method: str, server: int) -> str:
 
 
 def emulate(binary: Path, folder: Path, cell: Cell, method: str, control: str, seconds_max: float, tries: int = TRIES) -> Row:
-    """One trial in an emulation of its own; with 0 tries it need not be trusted."""
+    """One trial in a separate emulation; with 0 tries it need not be trusted."""
     payload = folder / f"object-{cell.size}"
     if not payload.exists():
         noise = random.Random(cell.size)
@@ -192,7 +201,7 @@ def emulate(binary: Path, folder: Path, cell: Cell, method: str, control: str, s
 
 
 def run_simulator(binary: Path, folder: Path, cell: Cell, method: str, number: int, seconds_max: float, *more: object) -> Row:
-    """What the simulator says of one trial."""
+    """Run one trial in the simulator, and return the row that it prints."""
     (folder / "paths.toml").write_text(cell.topology())
     (folder / "flow.csv").write_text(f"start_s,from,to,size_bytes\n0,s0,client,{cell.size}\n")
     if method == "gather":
@@ -216,7 +225,7 @@ def run_simulator(binary: Path, folder: Path, cell: Cell, method: str, number: i
 
 
 def simulate(binary: Path, folder: Path, cell: Cell, method: str, number: int, seconds_max: float) -> Row:
-    """One trial in the simulator."""
+    """One trial in the simulator, as a row of figures."""
     said = run_simulator(binary, folder, cell, method, number, seconds_max)
     goodput = said["goodput_mbps"]
     return {
@@ -230,24 +239,18 @@ def simulate(binary: Path, folder: Path, cell: Cell, method: str, number: int, s
 
 
 def packets_of(path: Path) -> list[tuple[float, int]]:
-    """When packets were delivered, in seconds, and their bytes: those that carry data, from a capture of the simulator's."""
-    blob, at, packets = path.read_bytes(), 0, []
-    while at < len(blob):
-        kind, length = struct.unpack_from("<II", blob, at)
-        if kind == ENHANCED_PACKET:
-            high, low, _, size = struct.unpack_from("<IIII", blob, at + 12)
-            if size > DATA_BYTES:
-                packets.append(((high << 32 | low) / 1e9, size))
-        at += length
-    return packets
+    """Delivery times in seconds and sizes in bytes of the data packets in a simulator's capture."""
+    return [(packet.time_ns / 1e9, packet.size_bytes) for packet in packets(path) if packet.size_bytes > DATA_BYTES]
 
 
 def split(cell: Cell, said: Row, packets: list[tuple[float, int]]) -> dict[str, float]:
-    """Where the time of a pull went, as shares of it, and how long it took.
+    """Divide the time of a pull into parts, as shares of the whole time, and return them with the
+    time.
 
-    `asked`: until the first packet came. `data`, `lost`, `useless`: what the client's link was busy with: the object's packets, as many as were
-    lost by chance, and others. `start`, `between`, `end`: how long it stood, before it was nine tenths busy for a round trip (or 50 packets),
-    after that, and in the last round trip.
+    `asked`: time until the first packet arrived. `data`, `lost`, `useless`: time in which the
+    client's link carried the object's packets, as many packets as were lost at random, and other
+    packets. `start`, `between`, `end`: idle time of the link, before it was nine tenths busy for a
+    round trip (or 50 packets), after that, and in the last round trip.
     """
     byte_s, rtt_s, took_s = 8e-6 / cell.rate_mbps, cell.rtt_ms / 1e3, said["round_us_p50"] / 1e6
     lost = said["dropped_otherwise"] / (len(packets) + said["dropped_otherwise"])
@@ -287,7 +290,8 @@ def split(cell: Cell, said: Row, packets: list[tuple[float, int]]) -> dict[str, 
 def explain(args) -> int:
     """Traces the first trial of each simulated cell that misses its share of the link, and says where the time went.
 
-    Lines of cells that miss it no longer, and of trials that took another time than now, are left out of the output first.
+    Lines of cells that miss it no longer, and of trials that took another time than now, are left
+    out of the output first.
     """
     of_cell = grouped((row for row in read_csv(args.rows, BEFORE) if row["method"] == "gather" and float(row["loss"]) > 0), *CELL)
     cells = {cell_of(rows[0]): rows for rows in of_cell.values()}
@@ -312,8 +316,9 @@ def explain(args) -> int:
 
 
 def explained(rows: list[dict[str, str]], cells: list[Cell]) -> None:
-    """Prints a line for each kind of path: cells with loss and those that miss; of these, in percent of the time, the median of each part; and
-    how many would miss it in the least time (:meth:`Cell.least_s`), too."""
+    """Prints a line for each kind of path: the number of cells with loss and of cells that miss
+    their bound; for the latter, the median of each part in percent of the time, and how many would
+    miss it even in the least time (:meth:`Cell.least_s`)."""
     kinds: dict[tuple[float, float, int], list[dict[str, str]]] = {}
     for row in rows:
         kinds.setdefault((float(row["rate_mbps"]), float(row["rtt_ms"]), int(row["size"])), []).append(row)
@@ -327,7 +332,7 @@ def explained(rows: list[dict[str, str]], cells: list[Cell]) -> None:
 
 
 def cell_of(row: dict[str, str]) -> Cell:
-    """Whose trial a row is."""
+    """Cell of a row."""
     return Cell(**{name: (int if name in INTEGERS else float)(row[name]) for name in CELL})
 
 
@@ -388,16 +393,16 @@ def all_trials(args) -> int:
     behind=Option(False, "only where `gather` is behind by more than 5 %%, and how many cells there are"),
 )
 def show_table(args) -> None:
-    """Prints medians of what is in the rows."""
+    """Prints the medians of the rows."""
     medians(read_csv(args.rows, BEFORE), args.behind)
 
 
 def medians(rows: list[dict[str, str]], is_brief: bool) -> None:
     """Prints a line for each cell, as the README has it, or where it is brief those alone where `gather` is behind, and how many there are.
 
-    Medians, over as many trials as stand in brackets: Mbit/s of the object, milliseconds for objects below 10 MiB. Bold
-    is `gather` where the best of the others is better by more than 5 %. At the end the share of an object's packets that `gather` had
-    dropped by full queues.
+    Medians, over as many trials as stand in brackets: Mbit/s of the object, milliseconds for
+    objects below 10 MiB. Bold is `gather` where the best of the others is better by more than 5 %.
+    At the end the share of an object's packets that `gather` had dropped by full queues.
     """
     cells = {cell_of(those[0]): grouped(those, "method", "congestion_control") for those in grouped(rows, *CELL).values()}
     ways = [(method, control) for method, controls in (METHODS | SIMULATED).items() for control in controls]
@@ -429,7 +434,7 @@ def medians(rows: list[dict[str, str]], is_brief: bool) -> None:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
-    """One small cell by `gather` and, where they are installed, by curl: rows are whole, and no faster than the path."""
+    """One small cell by `gather` and, where installed, by curl; checks its rows."""
     seconds_max, cell = 60.0, Cell(20.0, 10.0, 0.01, 4, 1.0, 2, 256 << 10)
     with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
         folder = Path(name)

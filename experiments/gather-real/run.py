@@ -1,10 +1,11 @@
-"""One object to one client over loopback: ``gather`` beside curl and nginx.
+"""One object to one client over loopback: ``gather`` compared with curl and nginx.
 
-``run.py all`` measures each method of `METHODS` and prints a table: goodput, and processor seconds per gigabyte of servers
-and client together. Servers are started for each trial and end with it, so that what they used can be counted. Standard
-library only; needs ``anabranch``, ``curl`` and ``nginx``.
+``run.py all`` measures each method of `METHODS` and prints a table: goodput, and processor seconds
+per gigabyte of servers and client together. Servers are started for each trial and stopped at its
+end, so that their CPU time can be counted. Standard library only; needs ``anabranch``, ``curl`` and
+``nginx``.
 
-To add a method, write a function such as `by_curl` and enter it in `METHODS`.
+To add a method, write a function like `by_curl` and enter it in `METHODS`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ OBJECT = "object"
 
 
 class Trial(NamedTuple):
-    """One trial: goodput in Gbit/s, processor seconds of both ends per gigabyte, and what is told besides."""
+    """One trial: goodput in Gbit/s, processor seconds of both ends per gigabyte, and further
+    remarks."""
 
     gbps: float
     cpu_s_per_gb: float
@@ -42,16 +44,16 @@ class Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What all trials share.
+    """Settings that all trials share.
 
     Attributes
     ----------
     folder
-        Where all files are.
+        Folder of all files.
     anabranch, nginx
-        The programs.
+        Paths of the programs.
     count
-        How many servers there are.
+        Number of servers.
     """
 
     folder: Path
@@ -91,10 +93,12 @@ class Bench:
 
 
 def warm(size: int) -> None:
-    """Has as much memory as a trial writes, and half more, given by whoever runs this machine.
+    """Touch as much memory as a trial writes, and half more, so that the host of this virtual
+    machine provides it.
 
-    A virtual machine gives back what it does not use for some seconds. The first program that writes there pays for it: up to two seconds a
-    gigabyte, which would be charged to whichever method comes after a pause.
+    A virtual machine gives back memory that it does not use for some seconds. The first program
+    that writes there again pays for it: up to two seconds a gigabyte, which would be charged to the
+    first method after a pause.
     """
     with mmap.mmap(-1, size + size // 2) as memory:
         for at in range(0, len(memory), mmap.PAGESIZE):
@@ -104,7 +108,7 @@ def warm(size: int) -> None:
 def by_gather(bench: Bench, parts: int) -> Trial:
     """Pull the object by ``gather get``: whole from one server, or striped over several."""
     ports, out = free_ports(parts), bench.folder / "out"
-    # The same content would not be fetched again.
+    # Content that is already in the file would not be fetched again.
     out.unlink(missing_ok=True)
     if parts == 1:
         # A folder with keys in it is not served.

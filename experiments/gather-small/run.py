@@ -1,11 +1,13 @@
-"""Many short objects: `gather` beside curl and aria2, on loopback and on emulated networks.
+"""Many short objects: `gather` compared with curl and aria2, on loopback and on emulated networks.
 
-``run.py all`` has every method bring the same objects, in turns. On loopback the client and its servers are programs of this
-machine; in an emulation the client is behind one link, with the servers behind that, and the objects are fetched in the
-client's site. The clock stops when all objects are there, equal to what servers hold; files are written to memory
-(``--scratch``). curl asks the first server, over one kept connection; aria2 and `gather` have the names of all. What the
-emulator does not trust is tried again and never counted. Cells that are in the output are not run again. Standard library
-only, `nginx` and `openssl`; ``aria2c`` is left out, with a line that says so, where it is not installed.
+``run.py all`` fetches the same objects by every method, in turns. On loopback the client and its
+servers are programs of this machine; in an emulation the client is behind one link, with the
+servers behind that, and the objects are fetched in the client's site. The clock stops when all
+objects have arrived and are equal to the servers' files; files are written to memory
+(``--scratch``). curl asks the first server, over one kept connection; aria2 and `gather` get the
+names of all. Trials that the emulator does not trust are repeated and never counted. Cells that are
+in the output are not run again. Standard library only, `nginx` and `openssl`; without an installed
+``aria2c`` its cells are left out, with a line that says so.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, 
 from anabranch_lab.programs import Failed, installed, processor_s, running, timed, topology, write_nginx
 
 LAB = Experiment(__file__, __doc__)
-#: Of the first server; of nginx with TLS, the ports behind.
+#: Port of the first server, and offset of nginx's port with TLS.
 PORT, TLS = 7480, 100
 SERVERS = range(3)
 METHODS = ["gather", "curl", "curl-tls", "aria2c", "aria2c-16"]

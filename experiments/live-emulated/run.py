@@ -1,7 +1,8 @@
 """``live`` with all processes real, on VDN's emulated testbed (section 4.7.2): faults under way, and Figures 4.16 and 4.17.
 
-``run.py all`` runs each setting on each seed and writes rows to a folder, a file for each setting. Cells that have rows are not run again.
-``run.py table`` prints the rows. ``run.py smoke`` runs one small cell and checks its row.
+``run.py all`` runs each setting on each seed and writes rows to a folder, a file for each setting.
+Cells that have rows are not run again. ``run.py table`` prints the rows. ``run.py smoke`` runs one
+small cell and checks its row.
 
 Read first: `SETTINGS`.
 """
@@ -62,7 +63,7 @@ def events(fault: str) -> Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    # One reflector's links carry all channels, so no fault must cost a viewer its bitrate.
+    # One reflector's links can carry all channels, so no fault may cost a viewer its bitrate.
     "faults": Setting(
         {fault: ("--fault", fault) for fault in FAULTS},
         ("--channels", 12, "--rate", "12Mbit/s", "--apart", 0, "--seconds", 24, "--kind", "buffering"),
@@ -72,7 +73,7 @@ SETTINGS: dict[str, Setting] = {
         {mode: ("--mode", mode) for mode in MODES},
         (*LOADED, "--channels", 200, "--kind", "fixed", "--sample", 10, "--seconds", 10),
     ),
-    # The same with players that play from a buffer.
+    # The same load with players that play from a buffer.
     "buffers": Setting(
         {mode: ("--mode", mode) for mode in MODES},
         (*LOADED, "--channels", 200, "--kind", "buffering", "--sample", 10, "--seconds", 10),
@@ -94,7 +95,8 @@ def once(binary: Path, name: str, cell: Row) -> list[Row]:
     Raises
     ------
     Untrusted
-        The emulator was too late, or other programs took more than `DISTURBED_SHARE` of the processors.
+        The emulator was too late, or other programs took more than `DISTURBED_SHARE` of the
+        processors.
     """
     (row,) = trusted(json_lines([*SETTINGS[name].command(binary, cell["seed"], cell["part"])]))
     samples = row.pop("samples")
@@ -146,7 +148,8 @@ def faults_table(rows: list[Row]) -> list[list[object]]:
 
 
 def load_table(rows: list[Row]) -> list[list[object]]:
-    """Return a line for each number of viewers and design. Rates are those of the unscaled testbed."""
+    """Return a line for each number of viewers and design. Rates are in the scale of the original
+    testbed."""
     lines = []
     for (viewers, part), group in grouped([row for row in rows if int(row["viewers"]) % 20 == 0], "viewers", "part").items():
         optimal = min(1_400.0, 4 * 75_000 / int(viewers))

@@ -1,8 +1,10 @@
-"""Speed of ``live``: its optimiser beside HiGHS, its local control, and one node beside nginx and Varnish as caching proxies.
+"""Speed of ``live``: its optimiser compared with HiGHS, its local control, and one node compared
+with nginx and Varnish as caching proxies.
 
-``run.py plans`` runs ``cargo xtask bench live --json``. ``run.py node`` has many players of one channel at one relay. ``run.py ages`` has fewer
-players below three relays. Rows go to a folder, a file for each. ``run.py docs`` writes the tables of docs/live.md anew from the committed rows.
-``run.py smoke`` plays at one node for a few seconds and checks the row.
+``run.py plans`` runs ``cargo xtask bench live --json``. ``run.py node`` connects many players of
+one channel to one relay. ``run.py ages`` connects fewer players below three relays. Rows go to a
+folder, a file for each verb. ``run.py docs`` writes the tables of docs/live.md from the committed
+rows. ``run.py smoke`` plays at one node for a few seconds and checks the row.
 
 Read first: `Relay`, `measure_node`.
 """
@@ -213,7 +215,7 @@ def ages(args) -> int:
     only=Option([], "instances whose names have one of these texts", str)
 )  # fmt: skip
 def plans(args) -> int:
-    """Runs the optimiser's and the local control's benches; rows of an earlier call give way to those of the same instance."""
+    """Runs the optimiser's and the local control's benches; replaces rows of the same instances."""
     command = [args.xtask, "bench", "live", "--json", "--seeds", *args.seeds]
     command += ["--peer", args.peer, "--peer-seconds", args.peer_seconds] if args.peer else []
     found = json_lines([*command, *(["--only", *args.only] if args.only else [])])

@@ -1,7 +1,9 @@
-"""The optimiser of ``live`` beside a CDN, Overlay Multicast and Everything Everywhere: the thesis's Tables 4.3 to 4.5, Figures 4.5 and 4.10 to 4.15.
+"""The optimiser of ``live`` compared with a CDN, Overlay Multicast and Everything Everywhere: the
+thesis's Tables 4.3 to 4.5, Figures 4.5 and 4.10 to 4.15.
 
-``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each setting. Cells that have rows are not run again.
-``run.py table`` prints our values beside the thesis's (in the lab's environment). ``run.py smoke`` runs small worlds and checks their rows.
+``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each
+setting. Cells that have rows are not run again. ``run.py table`` prints our values beside the
+thesis's (in the lab's environment). ``run.py smoke`` runs small worlds and checks their rows.
 
 Read first: `SETTINGS`, `CLAIMS`.
 """
@@ -143,7 +145,7 @@ class Results:
     Parameters
     ----------
     folder
-        Where their files are.
+        Folder of their files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -295,7 +297,8 @@ def show_tables(args) -> None:
     made.append(axis(results, "edges", "Figure 4.12: edges", SETTINGS["edges"].designs))
     made.append(axis(results, "connectivity", "Figure 4.13: (x, y, z)", SETTINGS["connectivity"].designs))
     made.append(bottlenecks(results))
-    made.append(axis(results, "weights", "Figure 4.15a: cost share", SETTINGS["weights"].designs))
+    if results.rows["weights"]:
+        made.append(axis(results, "weights", "Figure 4.15a: cost share", SETTINGS["weights"].designs))
     made.append(by_bitrate(results))
     made.append(axis(results, "choices", "settings without a figure", ("balanced",)))
     print("\n\n".join(made))

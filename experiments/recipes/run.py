@@ -1,7 +1,7 @@
 """Measured examples of docs/recipes.md, from the committed rows of other experiments.
 
-``run.py docs`` writes the tables of docs/recipes.md again. ``run.py smoke`` checks them, and asks the command for each
-mechanism.
+``run.py docs`` writes the tables of docs/recipes.md again. ``run.py smoke`` checks them, and asks
+the command for each mechanism.
 
 Read first: `document`.
 """
@@ -15,14 +15,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "circuit"))
+import tcp
 from anabranch_lab.cells import BINARY, ROOT, Experiment, Row, filled, grouped, numbers, read_csv, table
 from anabranch_lab.programs import Failed
 
 LAB = Experiment(__file__, __doc__)
 DOCUMENT = ROOT / "docs/recipes.md"
-#: Rate of a circuit, and the share of the week in which the pair of scenarios/circuit.toml has one.
-CIRCUIT_BPS = 80e9
-DAY_SHARE = 180 / 1_400
 #: Mechanism of each pair of features that the command is asked for, as ``--sharing`` and ``--resources``.
 ASKED = {
     ("none", "full"): "reaction",
@@ -61,7 +60,7 @@ def transparency(rows: Sequence[Row]) -> str:
 
     def use(queue: str, ahead: str = "") -> float:
         (row,) = [row for row in rows if (row["queue_packets"], row["ahead_us"]) == (queue, ahead)]
-        return 100 * float(row["circuit_bytes"]) * 8 / (float(row["simulated_s"]) * DAY_SHARE * CIRCUIT_BPS)
+        return 100 * tcp.use(row)
 
     lines = [
         ["nothing: 16 packets in each queue", f"{use('16'):.0f}"],
@@ -135,7 +134,8 @@ def local(rows: Sequence[Row]) -> str:
 
 
 def modes(rows: Sequence[Row]) -> str:
-    """Return both extremes beside hybrid control with all viewers of Figure 4.16, as far as they have rows."""
+    """Return both extremes and hybrid control with all viewers of Figure 4.16, as far as there are
+    rows."""
     names = {
         "hybrid": "global and local control",
         "distributed": "local control alone",

@@ -1,11 +1,12 @@
-"""One file to three sites by the programs that people use, on an emulated network.
+"""One file to three sites by programs in common use, on an emulated network.
 
-``run.py all`` runs the trials of ``plan.toml``, each in an emulation of its own: ``anabranch emulate`` builds the
-network, and in the source's site `move` starts programs in the other sites by ``nsenter``. A trial
-that the emulator does not trust is tried again and never counted. ``run.py expected`` writes ``expected.csv`` from the
-trials done so far. Standard library only, but for `bittorrent_peer`, one peer of a swarm, which needs libtorrent.
+``run.py all`` runs the trials of ``plan.toml``, each in a separate emulation: ``anabranch emulate``
+builds the network, and in the source's site `move` starts programs in the other sites by
+``nsenter``. A trial that the emulator does not trust is repeated and never counted. ``run.py
+expected`` writes ``expected.csv`` from the trials done so far. Standard library only, except
+`bittorrent_peer`, one peer of a swarm, which needs libtorrent.
 
-To add a way to move the file, write a function such as `by_curl` and enter it in `METHODS`.
+To add another method, write a function like `by_curl` and enter it in `METHODS`.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ class Site:
     Attributes
     ----------
     name, address, namespace
-        As ``ANABRANCH_SITES`` has them; `namespace` is a path for ``nsenter --net``.
+        Values in ``ANABRANCH_SITES``; `namespace` is a path for ``nsenter --net``.
     neighbours
         Names of the sites that it has a link to.
     links
-        Links from here; ``address`` is the far end's, which is reached from here over exactly this link.
+        Links from here; ``address`` is the far end's, which is reached from here over exactly this
+        link.
     """
 
     name: str
@@ -60,7 +62,7 @@ class Site:
     links: tuple[dict[str, Any], ...]
 
     def inside(self, command: Iterable[str]) -> list[str]:
-        """The same command, run in this site."""
+        """Return the command that runs `command` in this site."""
         return ["nsenter", f"--net={self.namespace}", "--", *command]
 
     def bytes_sent(self) -> int:
@@ -75,28 +77,28 @@ class Site:
 
 @dataclasses.dataclass
 class Trial:
-    """One trial, from inside its emulation.
+    """One trial, inside its emulation.
 
     Attributes
     ----------
     sites
         All sites, in the order of the topology.
     source, destinations
-        Those of the scenario.
+        Source and destinations of the scenario.
     folder
-        A scratch folder with one folder per site; the source's holds the file.
+        A scratch folder with one folder per site; the source's folder holds the file.
     digest
         SHA-256 of the file.
     method
         The method's table of ``plan.toml``.
     deadline
-        When to give up, on the monotonic clock.
+        Time on the monotonic clock after which the trial is given up.
     topology, rate, congestion_control
-        The network, as ``anabranch`` is told of it, and what TCP in it uses.
+        The network and its rate, as ``anabranch`` takes them, and TCP's congestion control in it.
     binary
-        The ``anabranch`` command.
+        Path of the ``anabranch`` command.
     notes
-        What a method has to say besides the times.
+        Results of a method besides the times.
     """
 
     sites: dict[str, Site]
@@ -227,7 +229,8 @@ def by_bittorrent(trial: Trial) -> Arrivals:
         heard.put((site, "ended", time.monotonic()))
 
     for site in swarm:
-        # Each pair connects once, from the later to the earlier; the source is asked, it asks nobody.
+        # Each pair connects once, from the later to the earlier site; the source only accepts
+        # connections.
         others = [o for o in swarm if o != trial.source and order[o.name] < order[site.name]]
         others = [trial.source, *others] if site != trial.source else []
         if peers == "neighbours":
@@ -331,7 +334,8 @@ def by_replicate(trial: Trial) -> Arrivals:
         for when, event in events
         if event.get("event") != "progress"
     ]
-    # Its own clock starts with the first attempt; the last to finish is taken to be done when `send` has ended.
+    # Its own clock starts with the first attempt; the last destination's time is taken from the end
+    # of `send`.
     arrivals: Arrivals = {d["site"]: d["took_s"] for d in summary["destinations"]}
     arrivals[max(arrivals, key=lambda name: arrivals[name])] = seconds
     return arrivals
@@ -352,7 +356,8 @@ BITTORRENT_SETTINGS: dict[str, Any] = {
     "enable_lsd": False,
     "enable_upnp": False,
     "enable_natpmp": False,
-    # TCP, so that congestion control is the same for every method; uTP yields to what it shares a link with.
+    # TCP, so that congestion control is the same for every method; uTP yields to what it shares a
+    # link with.
     "enable_outgoing_utp": False,
     "enable_incoming_utp": False,
     "in_enc_policy": 2,
@@ -369,7 +374,8 @@ BITTORRENT_SETTINGS: dict[str, Any] = {
     "smooth_connects": False,
     "min_reconnect_time": 1,
     "allow_multiple_connections_per_ip": False,
-    # Enough asked for at a time to fill 10 Mbit/s over the longest round trip, and no more than that by much.
+    # Enough asked for at a time to fill 10 Mbit/s over the longest round trip, and no more than
+    # that by much.
     "request_queue_time": 3,
     "max_out_request_queue": 2000,
     "max_allowed_in_request_queue": 4000,
@@ -390,7 +396,8 @@ def make_torrent(file: Path, torrent: Path, piece_bytes: int) -> None:
 
 @LAB.inside
 def bittorrent_peer(settings: Row) -> None:
-    """One peer: says ``ready``, waits for a line, connects, says ``done`` when it has every piece, goes on giving."""
+    """One peer: says ``ready``, waits for a line, connects, says ``done`` when it has every piece,
+    and continues to upload."""
     import libtorrent as lt
 
     listen = {"listen_interfaces": f"{settings['address']}:{BITTORRENT_PORT}"}
@@ -452,7 +459,7 @@ def move(task: Row) -> Row:
     for name in sites:
         (folder / name).mkdir()
     source = sites[scenario["source"]]
-    # The same bytes in every trial; nothing can be compressed out of them.
+    # The same bytes in every trial, and incompressible.
     content = random.Random(1).randbytes(task["file_bytes"])
     (folder / source.name / FILE).write_bytes(content)
     trial = Trial(
@@ -509,7 +516,8 @@ class OtherWork:
 
 
 def emulate_trial(binary: Path, settings: Row, scenario: Row, method: Row, cell: Row, out: Path) -> Row:
-    """One trial in an emulation of its own; the full result, bytes per link included, lies in `out`."""
+    """One trial in a separate emulation; the full result, including bytes per link, is written to
+    `out`."""
     label = f"{cell['topology']}-{cell['loss'].rstrip('%').replace('.', '_')}-{cell['method']}-{cell['variant']}-{cell['trial']}"
     folder = out / f"{label}.files"
     same = {name: settings[name] for name in ("timeout_s", "rate", "congestion_control")}

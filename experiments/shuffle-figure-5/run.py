@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Figure 5 of Flow Chasing in the simulator and on the emulator, beside the paper's numbers.
 
-``run.py all`` runs `scenarios/shuffle.toml` by `anabranch simulate`, and some times by `anabranch emulate`, under each
-scheduler and in both of the paper's cases; it prints a table and writes `measured.csv`. Runs that the emulator does not
-trust (it ran late) are repeated, and left out if they stay so. Exit code 1 if a simulated time is more than 3 % from the
-paper's, or an emulated one more than 10 %.
+``run.py all`` runs `scenarios/shuffle.toml` by `anabranch simulate`, and some times by `anabranch
+emulate`, under each scheduler and in both of the paper's cases; it prints a table and writes
+`measured.csv`. Runs that the emulator does not trust (it ran late) are repeated, and left out if
+they stay so. Exit code 1 if a simulated time is more than 3 % from the paper's, or an emulated one
+more than 10 %.
 
 Read first: `take`, `all_cases`.
 """
@@ -22,8 +23,9 @@ from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
 SCENARIO = ROOT / "scenarios" / "shuffle.toml"
-#: b comes 2 s after a. Emulated it comes 200 ms later: a2 is through after 2 s and some round trips, which its agent sees at its
-#: next look; b would meet it, and be told to stand back for an instant, after which Linux lets it wait for half a second.
+#: b starts 2 s after a. In the emulation it starts 200 ms later: a2 ends after 2 s and some round
+#: trips, and its agent notices at its next poll. An earlier b would meet a2 and be told to
+#: pause for an instant, and Linux would then let it wait for half a second.
 LATE = {"simulate": "3 s", "emulate": "3.2 s"}
 #: Case, scheduler, and the seconds that the paper has for coflows a and b.
 CASES = [

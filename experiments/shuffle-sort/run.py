@@ -1,11 +1,14 @@
-"""A distributed sort on the Flow Chasing paper's leaf-spine, with and without `anabranch shuffle`, emulated in real time.
+"""A distributed sort on the Flow Chasing paper's leaf-spine, with and without `anabranch shuffle`,
+emulated in real time.
 
-``run.py all`` builds the network with ``anabranch emulate`` for each trial, has the sort of
-`crates/announce/examples/sort.rs` run on its hosts, checks what was sorted and adds rows to ``measured.csv``,
-``coflows.csv`` and, of the first trial without, ``flows.csv``; arms take turns. What the emulator distrusts is noted,
-and tried again. ``smoke``, which ``make test`` runs, is one small trial with and one without, of which nothing is
-written; it prints why it is left out where namespaces are missing. ``spark`` has Spark sort (`spark.py`), ``draw`` draws
-the figures and prints the tables; it alone needs the lab's environment. Exit code 1 if something fails, 2 on wrong usage.
+``run.py all`` builds the network with ``anabranch emulate`` for each trial, runs the sort of
+`crates/announce/examples/sort.rs` on its hosts, checks the sorted data and adds rows to
+``measured.csv``, ``coflows.csv`` and, for the first trial without `shuffle`, ``flows.csv``; arms
+take turns. Trials that the emulator distrusts are noted and repeated. ``smoke``, which ``make
+test`` runs, is one small trial with and one without, and writes nothing; it prints why it is left
+out if namespaces are missing. ``spark`` lets Spark sort (`spark.py`), ``draw`` draws the figures
+and prints the tables; only ``draw`` needs the lab's environment. Exit code 1 if something fails, 2
+on wrong usage.
 """
 
 from __future__ import annotations
@@ -30,14 +33,16 @@ LEAVES, SPINES = 4, 2
 PORT = 7200
 #: The fabrics: rates of a host's link and of one between switches, Mbit/s.
 FABRICS = {
-    # Whatever hosts send, the core carries.
+    # The core carries all traffic that the hosts can send.
     "wide": (20.0, 40.0),
-    # As in the paper, where 9 hosts of a leaf share two uplinks as fast as theirs: 4.5 to 1.
+    # As in the paper, where 9 hosts of a leaf share two uplinks as fast as their links: 4.5 to 1.
     "narrow": (36.0, 8.0),
 }
-#: What agents say of a link: what is left for data once headers (52 of 1,500 bytes) and acknowledgements are taken off.
+#: Share of a link's rate that agents report: the rest goes to headers (52 of 1,500 bytes) and
+#: acknowledgements.
 LINK_SHARE = 0.95
-#: What an arm is called in which agents also say what their leaf's uplinks carry, after its allocator.
+#: Suffix of an arm's name, after the allocator, if agents also report the capacity of their leaf's
+#: uplinks.
 UPLINKS = ", uplinks"
 KEY = ["fabric", "arm", "trial"]
 #: Options that compared trials have in common.
@@ -45,9 +50,11 @@ SETTINGS = ("hosts", "records", "reducers", "tasks", "skew", "disk_share", "cong
 
 
 def topology(hosts: int, rate: float, uplink: float) -> str:
-    """Spines, leaves, hosts below leaves, and a control network of its own, as in the paper's section 5.1.
+    """Spines, leaves, hosts below leaves, and a separate control network, as in the paper's section
+    5.1.
 
-    The way through the control network is longer than that through the fabric, so data never takes it.
+    The route through the control network is longer than the route through the fabric, so data never
+    takes it.
     """
     spines = [f"spine{n}" for n in range(SPINES)]
     leaves = [f"leaf{n}" for n in range(LEAVES)]
@@ -90,7 +97,7 @@ def sort(task: Row) -> list[Row]:
 
 
 def figures(said: list[Row]) -> tuple[Row, list[Row]]:
-    """What a trial comes to, and its coflows. A coflow is all flows to one reducer (section 5.3.1)."""
+    """Row of a trial, and its coflows. A coflow is all flows to one reducer (section 5.3.1)."""
     flows = [s for s in said if s["kind"] == "flow"]
     begun_s = min(s["begun_s"] for s in said if s["kind"] == "map")
     coflows = []
@@ -117,13 +124,15 @@ def uplinks(hosts: int, mbps: float) -> str:
 
 
 def emulate(args, folder: Path, fabric: str, arm: str, tries: int = TRIES) -> tuple[Row, list[Row], list[Row]]:
-    """One trial in an emulation of its own: its row, its coflows, its flows. With 0 tries it need not be trusted."""
+    """One trial in a separate emulation: its row, its coflows, its flows. With 0 tries it need not
+    be trusted."""
     rate, uplink = FABRICS[fabric]
     out, keys, agents = folder / "out", folder / "keys", arm != "without"
     common = ["--out", out, "--records", args.records, "--reducers", args.reducers, "--skew", args.skew]
     common = list(map(str, common))
     task = {"hosts": args.hosts, "sort": args.sort, "binary": args.binary, "common": common, "tasks": args.tasks, "agents": agents}
-    # Input and output at three times the rate of a link; the paper chose its links' rate for its disks'.
+    # Input and output at three times the rate of a link; the paper chose its links' rate for its
+    # disks'.
     task |= {"disk": args.disk_share * rate * 1e6 / 8, "seconds_max": args.seconds_max}
     shuffle = f"exec {args.binary} {'' if args.verbose else '-q '}shuffle"
     programs = []
@@ -190,7 +199,7 @@ NATIVE = {
 
 @LAB.verb(**NATIVE | {"hosts": LEAVES, "records": 80_000})
 def smoke(args) -> None:
-    """A small sort with and one without: what is sorted is right, and the coordinator hears of all coflows."""
+    """A small sort with and one without: both sort right, and the coordinator learns of all coflows."""
     require_emulator(args.binary)
     with tempfile.TemporaryDirectory(prefix="shuffle-sort-") as name:
         make_keys(args, Path(name))
@@ -274,7 +283,8 @@ def all_trials(args) -> int:
 
 
 def savings(path: Path, columns: list[str], by: list[str]) -> str:
-    """Means with 95 % intervals, and what each arm saves of what it takes without, trial by trial."""
+    """Means with 95 % intervals, and what each arm saves compared with no `shuffle`, trial by
+    trial."""
     from anabranch_lab.stats import interval
 
     rows = read_csv(path)

@@ -1,9 +1,10 @@
 """Spark sorts on an emulated network, with and without `anabranch shuffle`: what ``run.py spark`` runs in the control site.
 
-One master and driver in the control site, one worker with one executor on each host; the sorts of all trials are jobs of
-one application, as starting it takes longer than they do. Before each one the coordinator and the agents are started, or
-ended. Flows are announced by a rule on the block managers' port. Times come from Spark's event log. Needs ``pyspark`` and
-Java 17. Read `main` and `jobs_of` first.
+One master and driver in the control site, one worker with one executor on each host; the sorts of
+all trials are jobs of one application, as starting it takes longer than they do. Before each one
+the coordinator and the agents are started, or ended. Flows are announced by a rule on the block
+managers' port. Times come from Spark's event log. Needs ``pyspark`` and Java 17. Read `main` and
+`jobs_of` first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-#: Where executors serve shuffle data; the driver's is another, so that rules leave it alone.
+#: Port on which executors serve shuffle data; the driver has a different port, so rules ignore it.
 BLOCKS_PORT = 7337
 RULES = f"[[rule]]\nlocal_port = {BLOCKS_PORT}\ncoflow = 'spark-{{remote_host}}'\n"
 Row = dict[str, Any]
@@ -65,12 +66,13 @@ def start_shuffle(task: Row, folder: pathlib.Path, arm: str) -> list[subprocess.
 
 
 def see_to(task: Row, folder: pathlib.Path, processes: list[subprocess.Popen[bytes]], coflows: int = 0) -> None:
-    """All of these run, all agents are there, and the coordinator has heard of so many coflows at least.
+    """Check that the processes run, that all agents are connected, and that the coordinator knows
+    at least `coflows` coflows.
 
     Raises
     ------
     SystemExit
-        If not.
+        One of these is not true.
     """
     for process in processes:
         if process.poll() is not None:
@@ -164,7 +166,7 @@ def main(task: Row) -> None:
                 shuffle = start_shuffle(task, folder, arm) if arm != "without" else []
                 sort(f"{arm} {trial}")
                 if shuffle:
-                    # One coflow to each host, by the rule.
+                    # The rule makes one coflow for each host.
                     see_to(task, folder, shuffle, task["hosts"])
                 end(shuffle)
                 shuffle = []
@@ -176,7 +178,8 @@ def main(task: Row) -> None:
 
 
 def jobs_of(log: pathlib.Path) -> list[Row]:
-    """What Spark's event log says of each group of jobs: the last stage of its last job is what reads the shuffle."""
+    """Results of each group of jobs in Spark's event log: the last stage of a group's last job
+    reads the shuffle."""
     groups: dict[str, Row] = {}
     group_of_job: dict[int, str] = {}
     stages: dict[int, Row] = {}

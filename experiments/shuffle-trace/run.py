@@ -1,10 +1,12 @@
-"""The coflow benchmark's recorded hour under every scheduler, at several loads, beside what no scheduler is below.
+"""The coflow benchmark's recorded hour under every scheduler, at several loads, compared with a
+lower bound for all schedulers.
 
-``run.py all TRACE`` replays it, writes ``measured.csv`` and draws the figures; ``draw`` draws them from ``measured.csv``
-alone. ``smoke`` replays a short made-up trace, writes nothing and checks what must hold of any: nobody is below the bound,
-and the order of those whose order is known. ``decide`` measures what a decision takes by ``xtask bench decide``, writes
-``decide.csv`` and draws that. All but ``smoke`` needs the lab's environment (python/test.sh makes it). Exit code 1 if
-something does not hold, 2 on wrong usage.
+``run.py all TRACE`` replays it, writes ``measured.csv`` and draws the figures; ``draw`` draws them
+from ``measured.csv`` alone. ``smoke`` replays a short synthetic trace, writes nothing and checks
+properties of every trace: no scheduler is below the bound, and schedulers with a known order are in
+that order. ``decide`` measures the time of a decision by ``xtask bench decide``, writes
+``decide.csv`` and draws that. All verbs but ``smoke`` need the lab's environment (python/test.sh
+makes it). Exit code 1 if a property does not hold, 2 on wrong usage.
 """
 
 from __future__ import annotations
@@ -21,26 +23,26 @@ from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
 MEASURED, DECIDED = LAB.folder / "measured.csv", LAB.folder / "decide.csv"
-#: How many times faster coflows arrive than in the recorded hour.
+#: Factors by which coflows arrive faster than in the recorded hour.
 LOADS = (1, 2, 4)
 ABLATION = ("chase+without-order", "chase+without-chase", "chase+without-due")
 SCHEDULERS = (
     *("chase+", "varys", "sincronia", "srf", "wss", "aalo", "max-min", "chase-total", "chase", "fifo"),
     *ABLATION,
 )
-#: Of a figure, in inches.
+#: Size of a figure in inches.
 SIZE = (7.2, 4.6)
 
 
 def replay(binary: Path, trace: Path, faster: int, bound: str) -> list[Row]:
-    """One object for each scheduler, as the command prints them."""
+    """Run the command, and return one row for each scheduler."""
     chosen = [word for name in SCHEDULERS for word in ("--allocator", name)]
     command = [binary, "shuffle", "replay", trace, "--faster", faster, "--bound", bound, "--json", *chosen]
     return [{"faster": faster, **row} for row in json_lines(command)]
 
 
 def violations(rows: list[Row]) -> list[str]:
-    """What does not hold of these and must."""
+    """Return the properties that the rows violate."""
     wrong = []
     mean_s = {row["allocator"]: row["mean_s"] for row in rows}
     for row in rows:
@@ -83,7 +85,7 @@ def draw_rows(rows: list[Row]) -> None:
 
 
 def draw_decide(rows: list[Row]) -> None:
-    """What a decision takes, as flows grow in number."""
+    """Draw the time of a decision over the number of flows."""
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 
     def make(theme: str) -> Any:
@@ -107,7 +109,7 @@ def draw_decide(rows: list[Row]) -> None:
 
 
 def check(rows: list[Row]) -> int:
-    """Says what does not hold; the exit code."""
+    """Print the violated properties, and return the exit code."""
     wrong = [line for those in grouped(rows, "faster").values() for line in violations(those)]
     for line in wrong:
         print(f"does not hold: {line}", file=sys.stderr)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""One scenario file under either clock: simulated, and emulated with Linux's own TCP, side by side.
+"""One scenario file under both clocks: simulated, and emulated with Linux's own TCP.
 
-``run.py all`` runs each scenario here with `anabranch simulate` and with `anabranch emulate`; goodput, and completion
-times where flows have sizes, must agree within 10 %. Runs that the emulator does not trust (it ran late) are repeated, and
-left out with a reason if they stay so.
+``run.py all`` runs each scenario here with `anabranch simulate` and with `anabranch emulate`;
+goodput, and completion times where flows have sizes, must agree within 10 %. Runs that the emulator
+does not trust (it ran late) are repeated; if they stay untrusted, they are left out with a reason.
 
 Read first: `compare`.
 """
@@ -21,12 +21,12 @@ from anabranch_lab.programs import Failed, json_lines
 
 LAB = Experiment(__file__, __doc__)
 SCENARIOS = ("dumbbell", "shallow", "lossy", "incast", "web-search", "bbr-cubic")
-#: What is compared, where it is not goodput.
+#: Compared columns of scenarios for which goodput is not compared.
 METRICS = {"web-search": ("fct_us_mean", "small_fct_us_mean")}
 TOLERANCE = 0.10
 #: Columns that are reported beside the claim, by the first word of their names.
 REPORTED = {"drops": "dropped_queue_full", "fairness": "fairness_share"}
-#: Where the two are known to differ and why; see README.md.
+#: Known differences between the two, with reasons; README.md says more.
 NOTES = {
     "lossy, control cubic": "single runs differ by a fifth",
     "web-search, control newreno": "means of several runs are 10 % apart; single ones differ more",
@@ -41,7 +41,8 @@ NOTES = {
 
 
 def by_point(rows: list[dict]) -> dict[str, list[dict]]:
-    """Rows by the swept values, and by workload where a run has several, each of which has its row, in order."""
+    """Group rows by the swept values and, if a run has several workloads, by workload; the
+    workloads' rows are in order."""
     for row in rows:
         row["point"] = ", ".join(f"{key.split('.')[-1]} {row[key]}" for key in sorted(row) if "." in key)
     points = {}

@@ -1,6 +1,7 @@
 """Finds ns-3 on this machine, compiles ``scenarios.cpp`` against it, and runs that.
 
-ns-3 is used as installed, by its headers and shared libraries; no Python binding is. Read first: `find`, `Ns3.run`.
+ns-3 is used as installed, by its headers and shared libraries; no Python binding is. Read first:
+`find`, `Ns3.run`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class Ns3:
     Attributes
     ----------
     include, library
-        Where its headers and its shared libraries lie.
+        Folders of its headers and of its shared libraries.
     dotted, profile
-        What stands in the libraries' names before and after the module.
+        Parts of the libraries' names before and after the module.
     version
-        As ns-3 counts.
+        Version of ns-3.
     """
 
     include: pathlib.Path
@@ -86,12 +87,12 @@ class Ns3:
         raise Ns3Error(f"ns-3 {self.version} in {self.include}: scenarios.cpp does not compile: {said[:2000]}")
 
     def run(self, scenario: str, **options: object) -> dict[str, Any]:
-        """One run of one scenario: the JSON object that the program prints.
+        """Run one scenario once, and return the JSON object that the program prints.
 
         Raises
         ------
         Ns3Error
-            If it does not compile, or ends with an error.
+            The program does not compile, or ends with an error.
         """
         command = [str(self.program()), f"--scenario={scenario}"]
         command += [f"--{name}={value}" for name, value in options.items()]
@@ -105,7 +106,7 @@ class Ns3:
 
 
 def digest(more: str = "") -> str:
-    """Of the program's source and `more`, 12 digits."""
+    """Hash of the program's source and `more`, 12 digits."""
     return hashlib.sha256(SOURCE.read_bytes() + more.encode()).hexdigest()[:12]
 
 

@@ -1,11 +1,13 @@
 """Our packet simulator beside ns-3 on the same scenarios: incast, two fat-tree loads, a permutation.
 
-``run.py all`` measures everything in both, writes ``measured.csv`` and draws the figures in the lab's environment; with
-``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has; ``draw`` draws from all of them. ``smoke`` is the
-check of ``make test``: a small sample, measured in both, nothing written; it prints one line and exits 0 where ns-3 is not
-installed. Exit code 1 if a value is outside its tolerance, 2 on wrong usage.
+``run.py all`` measures everything in both, writes ``measured.csv`` and draws the figures in the
+lab's environment; with ``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has;
+``draw`` draws from all of them. ``smoke`` is the check of ``make test``: a small sample, measured
+in both, nothing written; it prints one line and exits 0 where ns-3 is not installed. Exit code 1 if
+a value is outside its tolerance, 2 on wrong usage.
 
-``--json`` prints one object for each value. `published` is what ns-3 gave here, `ok` is null where nothing is claimed.
+``--json`` prints one object for each value. `published` is what ns-3 gave here, `ok` is null where
+nothing is claimed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ COLUMNS = (
 )
 QUEUES_KIB = (64, 128)
 SERVERS = (1, 2, 5, 8, 10, 15, 20, 30, 40)
-#: Up to so many servers a run without a timeout is not rare.
+#: Largest number of servers for which runs without a timeout are not rare.
 FEW_SERVERS = 10
 #: Runs of ns-3 with more servers, and of the permutation.
 FLOOR_SEEDS = 2
@@ -49,9 +51,10 @@ MSS_BYTES = 1_460
 COLLAPSED_MBPS = 500.0
 #: Simulators of the same TCP are known to differ this much on the collapsed floor.
 FLOOR_RATIO = 4.0
-#: Of counts and of medians, which chance moves little.
+#: Tolerance of counts and of medians, which vary little between runs.
 TOLERANCE_SHARE = 0.01
-#: A mean over runs is compared within so many standard errors of the difference, but not closer than the share.
+#: Tolerance of a mean over runs, in standard errors of the difference; at least the share above is
+#: tolerated.
 STANDARD_ERRORS = 3.0
 
 Point = tuple[int, int, int]
@@ -65,7 +68,7 @@ class Ours:
     Parameters
     ----------
     binary, xtask
-        As the command line names them; without an xtask cargo builds one.
+        Programs named on the command line; without an xtask cargo builds one.
     """
 
     def __init__(self, binary: Path, xtask: str | None) -> None:
@@ -85,18 +88,18 @@ class Ours:
         return row
 
 
-# -------------------------------------------------------------------------------------------------------------- measuring
+# ---------------------------------------------------------------------------------------- measuring
 
 
 class Both:
-    """Runs the same scenario in both simulators, and has the rows.
+    """Runs the same scenario in both simulators, and holds the rows.
 
     Parameters
     ----------
     ours, ns3
-        The programs.
+        Paths of the programs.
     kept
-        Rows of earlier runs, of which those of this ns-3 are not measured again.
+        Rows of earlier runs; rows of this version of ns-3 are not measured again.
     """
 
     def __init__(self, ours: Ours, ns3: peer.Ns3, kept: Iterable[Row] = ()) -> None:
@@ -137,7 +140,8 @@ class Both:
                 )
 
     def permutation(self, scenario: str, seeds: int, trials: int, duration_ms: int, jobs: int) -> None:
-        """One of `PERMUTATIONS`; both with starts of their own drawing, so seeds do not mean the same."""
+        """One of `PERMUTATIONS`; the simulators draw start times differently, so equal seeds do not
+        mean equal runs."""
         sack = PERMUTATIONS[scenario]
         asked = [{"scenario": scenario, "queue_kib": 64, "seed": seed} for seed in range(1, seeds + 1)]
         pairs = ",".join(f"{src}-{dst}" for src, dst in listed_pairs())
@@ -225,19 +229,20 @@ def write_rows(rows: Iterable[Row]) -> None:
     write_csv(MEASURED, ({**row, "flow_goodput_mbps": " ".join(map(str, row.get("flow_goodput_mbps", [])))} for row in rows), COLUMNS)
 
 
-# -------------------------------------------------------------------------------------------------------------- comparing
+# ---------------------------------------------------------------------------------------- comparing
 
 
 Pair = tuple[float, float]
 
 
 def pair_map(of: Callable[[str], T]) -> tuple[T, T]:
-    """What `of` gives for ns-3 and for ours."""
+    """Apply `of` to ns-3 and to our simulator."""
     return of("ns-3"), of("anabranch")
 
 
 def value(metric: str, pair: Pair, within: float | None = None, tolerance: str = "-", note: str = "") -> Value:
-    """One value of ns-3 and of ours; claimed to differ by `within` at most, if that is given."""
+    """One value of ns-3 and of our simulator, with the claim that they differ by at most `within`,
+    if given."""
     ns3, ours = pair
     return {
         "claim": "sim-vs-ns3",
@@ -287,7 +292,7 @@ def knee(goodput_mbps: dict[int, float]) -> float:
 
 
 def runs(rows: Iterable[Row], column: str, **where: object) -> list[Any]:
-    """What `column` is in the rows that have these values."""
+    """Values of `column` in the rows that have the values of `where`."""
     return [row[column] for row in rows if all(row.get(key) == given for key, given in where.items())]
 
 

@@ -1,12 +1,15 @@
-"""Short flows beside long ones through real `spray` agents and the kernel's TCP, on an emulated fabric with many paths.
+"""Short flows beside long ones through real `spray` agents and the kernel's TCP, on an emulated
+fabric with many paths.
 
-``run.py figures`` runs the CAPS paper's testbed figures (11 to 14): flows of a scenario, by switches that hash flows (ECMP), spray packets,
-move flowlets (LetFlow) or look at queues (DRILL), and through agents over switches that hash. ``run.py people`` measures what a person does:
-``curl`` of 64 kB beside four flows that send without end, of 1 GiB, and of 64 kB over paths that lose packets, with agents and without. ``run.py speed``
-measures rate, processor time and a small request's time between two idle namespaces with a cable: without a tunnel, through a bare one
-(`bare.c`), and through agents. Each writes a row for each run to ``rows.csv`` (``speed.csv``); rows that are there are not run again.
-``run.py table`` prints what is in them. ``run.py smoke`` runs small ones and checks that
-rows make sense. Standard library only; it needs namespaces and TUN devices, and ``curl``.
+``run.py figures`` runs the CAPS paper's testbed figures (11 to 14): flows of a scenario, over
+switches that hash flows (ECMP), spray packets, move flowlets (LetFlow) or look at queues (DRILL),
+and through agents over switches that hash. ``run.py people`` measures everyday uses: ``curl`` of 64
+kB beside four endless flows, of 1 GiB, and of 64 kB over paths that lose packets, with and without
+agents. ``run.py speed`` measures rate, processor time and a small request's time between two idle
+namespaces with a cable: without a tunnel, through a bare one (`bare.c`), and through agents. Each
+writes a row for each run to ``rows.csv`` (``speed.csv``); runs that have rows are not run again.
+``run.py table`` prints the rows. ``run.py smoke`` runs small ones and checks that the rows are
+plausible. Standard library only; it needs namespaces and TUN devices, and ``curl``.
 
 Read first: `SETTINGS`, `scenario`, `curl_once`.
 """
@@ -45,15 +48,17 @@ class Setting:
     Attributes
     ----------
     figure
-        Which.
+        Number of the figure in the paper.
     x
-        What is varied.
+        Name of the varied value.
     xs
-        Its values.
+        Values of `x`.
     paths, path_mbps, delay_us, queue_packets
-        The paths between the two hosts' switches, the one-way delay of each link, and each queue.
+        Number of paths between the two hosts' switches and their rate, one-way delay of each link,
+        and length of each queue.
     run_s
-        How long long flows send. Short ones begin a second later, and within `run_s` less four seconds, so that they have time.
+        Time that long flows send, in seconds. Short flows start from second 1 to second `run_s` -
+        3, so that they have time to end.
     """
 
     figure: str
@@ -66,7 +71,7 @@ class Setting:
     run_s: float = 9.0
 
     def flows(self, x: float, draw: random.Random) -> tuple[int, list[tuple[float, int]]]:
-        """How many long flows, and when each short one begins and its bytes."""
+        """Draw the number of long flows, and each short flow's start and bytes."""
         size = lambda: draw.randint(1_000, 99_999)  # noqa: E731
         within = self.run_s - 4.0
         if self.x == "short_flows":
@@ -74,7 +79,7 @@ class Setting:
             return long, sorted((1.0 + draw.uniform(0, within), size()) for _ in range(round(x)))
         if self.x == "long_flows":
             return round(x), sorted((1.0 + draw.uniform(0, within), size()) for _ in range(100))
-        # Periods of a second, of which a share has short flows: 50 in each.
+        # In every second, 50 short flows start within the first `x` of it.
         periods = range(1, int(within) + 1)
         return 3, sorted((period + draw.uniform(0, x), size()) for period in periods for _ in range(50 if x else 0))
 
@@ -160,7 +165,7 @@ def figures(args) -> int:
 
 
 def topology(paths: int, mbps: float, delay_us: int, queue_bytes: int) -> str:
-    """Two hosts, a switch before each, and so many paths of two links between the two."""
+    """Two hosts, a switch before each, and `paths` paths of two links between the switches."""
     cables = [("a", "left", 2_000.0), ("right", "b", 2_000.0)]
     for path in range(paths):
         cables += [("left", f"m{path}", mbps), (f"m{path}", "right", mbps)]
@@ -171,7 +176,7 @@ def topology(paths: int, mbps: float, delay_us: int, queue_bytes: int) -> str:
 
 @LAB.inside
 def serve(_: Row) -> None:
-    """Serves 64 kB and 1 GiB by HTTP, and sends without end to whoever asks the other port."""
+    """Serves 64 kB and 1 GiB by HTTP, and sends without end to every client of the other port."""
     block = bytes(1 << 16)
     sizes = {"/64k": 65_536, "/1g": 1 << 30}
 
@@ -210,7 +215,7 @@ def flows_to(address: str, port: int) -> Iterator[socket.socket]:
 
 
 def has_peer(binary: object, path: object) -> bool:
-    """Whether an agent has reached the other."""
+    """Whether an agent has reached its peer."""
     ask = [binary, "spray", "status", "--json", "--socket", path]
     with contextlib.suppress(Failed):
         return json_lines(ask)[0]["peers"][0]["is_up"]
@@ -219,7 +224,8 @@ def has_peer(binary: object, path: object) -> bool:
 
 @LAB.inside
 def ask(task: Row) -> Row:
-    """Runs `curl` again and again beside so many endless flows, and says how long each took and what the flows got."""
+    """Runs `curl` repeatedly beside the task's number of endless flows, and returns all times and
+    the flows' rate."""
     if task["agent"]:
         # Both agents are there before anything is asked.
         for _ in range(200):
@@ -253,7 +259,7 @@ def ask(task: Row) -> Row:
 
 
 def curl_once(binary: Path, has_agents: bool, asked: Row, network: Row, changes: list[str]) -> Row:
-    """What one emulation says. `changes` are arguments of `emulate`."""
+    """Run one emulation, and return its result. `changes` are arguments of `emulate`."""
     with tempfile.TemporaryDirectory(prefix="spray-emulated-") as name:
         folder = Path(name)
         programs: list[tuple[str, object]] = [("b", f"exec {LAB.task(serve, folder)}")]
@@ -268,7 +274,8 @@ def curl_once(binary: Path, has_agents: bool, asked: Row, network: Row, changes:
         return emulated.result | {"lateness_us_p99": emulated.report["lateness_us_p99"]}
 
 
-#: By name: how many paths and of which rate, how many endless flows, which file how often, and what is done to the network meanwhile.
+#: The network of many paths. Each entry of `PEOPLE` is a network, and the requests and endless
+#: flows on it.
 MANY = {"paths": 20, "mbps": 20, "delay_us": 1_000, "queue_bytes": 384_000}
 PEOPLE: dict[str, tuple[Row, Row]] = {
     "curl": (MANY, {"path": "/64k", "bytes": 65_536, "times": 150, "long": 4, "warmup_s": 3.0}),
@@ -286,7 +293,7 @@ def lossy(paths: int) -> list[str]:
 
 @LAB.verb(**ROWS, what=repeatable(PEOPLE))
 def people(args) -> int:
-    """What a person does, with agents and without."""
+    """Everyday uses, with agents and without."""
 
     def run(cell: Row) -> Row:
         network, asked = PEOPLE[cell["setting"]]
@@ -303,13 +310,15 @@ def people(args) -> int:
 
 SPEED = ("what", "trial", "gbps", "cpu_s_per_gb", "request_us_p50", "request_us_p99", "idle_request_us_p50")
 CARRIERS = ("plain", "bare", "agent")
-#: Bytes of a transfer, requests of a measurement, and the pause between those of an idle host.
+#: Bytes of a transfer, requests of a measurement, and the pause in seconds between requests of an
+#: idle host.
 MOVED_BYTES, REQUESTS, IDLE_S = 1_500_000_000, 3_000, 0.003
 
 
 @LAB.inside
 def peer(task: Row) -> None:
-    """Answers each byte on one port with a byte, and takes in all that comes to the other, which it then acknowledges."""
+    """Answers each byte on one port with a byte; on the other port receives everything and then
+    acknowledges it."""
 
     def answer() -> None:
         for flow in flows_to(task["address"], PORT):
@@ -351,7 +360,7 @@ def move(task: Row) -> Row:
 
 
 def speed_once(binary: Path, what: str) -> Row:
-    """One trial between two namespaces of its own, which are gone after it."""
+    """One trial between two new namespaces, which are removed afterwards."""
     ends = [f"spray-{os.getpid()}-{end}" for end in "ab"]
     addresses = ["10.79.0.1", "10.79.0.2"]
     programs: list[subprocess.Popen[bytes]] = []
@@ -416,7 +425,7 @@ def speed_once(binary: Path, what: str) -> Row:
 
 @LAB.verb(rows=LAB.folder / "speed.csv", binary=BINARY, trials=3)
 def speed(args) -> int:
-    """What is carried between two namespaces, in turns."""
+    """Measures all carriers between two namespaces, in turns."""
     cells = product(trial=range(args.trials), what=CARRIERS)
     return measure(Rows(args.rows, SPEED[:2], SPEED, "\n"), cells, lambda cell: speed_once(args.binary, cell["what"]))
 

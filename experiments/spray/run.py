@@ -1,10 +1,12 @@
-"""Short flows beside long ones on fabrics with many paths: CAPS, what its paper compares it with, and what there is today.
+"""Short flows beside long ones on fabrics with many paths: CAPS, the schemes that its paper
+compares it with, and today's schemes.
 
-``run.py all`` runs every scheme in every setting and writes a row for each run to ``rows.csv``; rows that are there are not run again, and
-``--setting``, ``--scheme`` and ``--seeds`` choose. ``run.py table`` prints what is in it beside the paper's figures, ``run.py draw`` draws it.
-``run.py model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``. ``run.py paths`` finds how
-long each path takes (Figure 4). ``run.py smoke`` runs small ones of
-each and checks that rows make sense. ``draw`` and ``paths`` need the lab's environment.
+``run.py all`` runs every scheme in every setting and writes a row for each run to ``rows.csv``;
+runs that have rows are not run again, and ``--setting``, ``--scheme`` and ``--seeds`` choose.
+``run.py table`` prints the rows beside the paper's figures, ``run.py draw`` draws them. ``run.py
+model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``.
+``run.py paths`` measures the time of each path (Figure 4). ``run.py smoke`` runs small cases of all
+these and checks that the rows are plausible. ``draw`` and ``paths`` need the lab's environment.
 
 Read first: `SCHEMES`, `SETTINGS`.
 """
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, repeatable, table, write_csv
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, repeatable, rounded, table, write_csv
 from anabranch_lab.programs import json_lines, toml
 
 LAB = Experiment(__file__, __doc__)
@@ -38,11 +40,12 @@ TRANSPORT: Table = {
     "rto_initial": "10 ms",
     "delayed_ack": "off",
 }
-#: Where hosts go by marks: DCTCP, and queues that mark above 20 packets (its authors' K for 1 Gbit/s).
+#: Settings for hosts that react to marks: DCTCP, and queues that mark above 20 packets (its authors' K for 1 Gbit/s).
 MARKS: Table = {"network.mark": "30 kB", "transport.control": "dctcp", "transport.ecn": True}
 RACK: Table = {"transport.rack": True}
 
-#: What each scheme changes of a scenario: `spray` is the layer's workload, the rest are paths of settings.
+#: Changes of a scenario by each scheme: `spray` is the layer's workload, the rest are paths of
+#: settings.
 SCHEMES: dict[str, Table] = {
     "ecmp": {"network.spread": "ecmp"},
     "rps": {"network.spread": "rps"},
@@ -72,38 +75,38 @@ SCHEMES: dict[str, Table] = {
     "agent": {"network.spread": "ecmp", "spray": {"scheme": "agent"}, **RACK},
     "agent-marks": {"network.spread": "ecmp", "spray": {"scheme": "agent"}, **MARKS, **RACK},
 }
-#: Those that are run in every setting.
+#: Schemes that run in every setting.
 ALL = tuple(scheme for scheme in SCHEMES if scheme not in ("caps-small", "caps-window"))
 #: Ours, and what the paper proposes.
 OURS = ("caps", "caps-dark", "rps-coded", "rps-coded-pq", "timed", "agent", "agent-marks")
-#: Those that the paper has in its figures.
+#: Schemes in the paper's figures.
 PAPER = ("ecmp", "rps", "presto", "repflow", "freeway", "ecmp-pq", "rps-pq", "caps", "caps-dark")
 
 
-#: Makes the scenario at a value of what is varied; whatever it draws, it draws from what it is given.
+#: Makes the scenario for a value of `x`; all random values are drawn from the given generator.
 Build = Callable[[float, random.Random], Table]
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a figure of the paper varies.
+    """Varied values of a figure of the paper.
 
     Attributes
     ----------
     figure
-        The paper's figures.
+        Numbers of the paper's figures.
     x
-        What is varied, with its unit.
+        Name of the varied value, with its unit.
     xs
-        Its values.
+        Values of `x`.
     build
-        The scenario at one of them.
+        Function that makes the scenario for one of them.
     schemes
-        Which schemes are run; all without.
+        Schemes that are run; all if left out.
     shows
-        Columns of tables and pictures, where they are not those of `MEASURES`.
+        Columns of tables and pictures; `MEASURES` if left out.
     names
-        What its values are called in pictures, where they stand for something.
+        Names of the values in pictures, if the values are codes.
     """
 
     figure: str
@@ -116,7 +119,8 @@ class Setting:
 
 
 def leaf_spine(tors: int, hosts: int, spines: int, rtt_us: float, queue: int, **more: Any) -> Table:
-    """A leaf-spine of 1 Gbit/s, or with faster links of hosts; the round trip crosses four links each way."""
+    """A leaf-spine of 1 Gbit/s, optionally with faster links of hosts; the round trip crosses four
+    links in each direction."""
     delay_ns = round(rtt_us * 1_000 / 8)
     return {
         "topology": "leaf-spine",
@@ -158,7 +162,8 @@ def spread(flows: list[tuple[float, str, str, int]]) -> Table:
 def mixture(
     paths: int, queue: int, count: Callable[[float], tuple[int, int]], size: Callable[[float], int] | None = None
 ) -> Build:
-    """Section III: short and long flows from the hosts of one rack to those of another, each pair of hosts one flow."""
+    """Section III: short and long flows from the hosts of one rack to the hosts of another, one
+    flow for each pair of hosts."""
 
     def at(x: float, draw: random.Random) -> Table:
         short, long = count(x)
@@ -168,7 +173,8 @@ def mixture(
         flows = [(0.0, *pair, 10_000_000) for pair in pairs[:long]]
         # Long flows have found their windows when the short ones begin.
         flows += [(0.02 + draw.uniform(0, 0.01), *pair, drawn()) for pair in pairs[long:]]
-        # Where hosts' links are no faster than a path, long flows that are sprayed leave no queue anywhere.
+        # If hosts' links were no faster than a path, sprayed long flows would leave no queue
+        # anywhere.
         network = leaf_spine(2, hosts, paths, 100, queue, rate="10 Gbit/s", uplink_rate="1 Gbit/s")
         return {"network": network, "workload": [spread(flows)]}
 
@@ -256,10 +262,12 @@ BY_NSCC: Table = {
 
 
 def permutation(mark: float, transport: Table, k: int = 16, **more: Any) -> Build:
-    """What the Ultra Ethernet Consortium's public simulator records: 2 MB from each of 1,024 hosts to another, over a fat tree of `k` 16.
+    """The scenario of the Ultra Ethernet Consortium's public simulator: 2 MB from each of 1,024
+    hosts to another, over a fat tree of `k` 16.
 
-    0: all links are whole; 1: eight of the links to cores have a tenth of their rate; 2: the same with queues four times as long;
-    3: they are down from the beginning. `mark` is in products, however long queues are.
+    Values of `x`: 0: all links are whole; 1: eight of the links to cores have a tenth of their
+    rate; 2: the same with queues four times as long; 3: these links are down from the beginning.
+    `mark` is in bandwidth-delay products, independent of the queues' length.
     """
 
     def at(x: float, _: random.Random) -> Table:
@@ -287,11 +295,11 @@ def permutation(mark: float, transport: Table, k: int = 16, **more: Any) -> Buil
     return at
 
 
-#: Those that differ where no flow is short, and of ours what is not the agent.
+#: Schemes that differ without short flows; of our schemes only the agent's.
 OF_LONG_FLOWS = ("ecmp", "rps", "presto", "letflow", "drill", "plb", "prr", "reps", "bitmap", "mixed", "least", "timed")
 
 
-#: What each panel shows: column, its name and unit, the factor to that unit.
+#: Panels of a picture: column, its name and unit, the factor to that unit.
 MEASURES = (
     ("small_fct_us_mean", "short flows: mean ms", 1e-3),
     ("small_fct_us_p99", "short flows: 99th percentile, ms", 1e-3),
@@ -313,7 +321,7 @@ PARITIES_SHOW = (
 )
 
 
-#: What a permutation's values stand for.
+#: Names of a permutation's values.
 LINKS = ("whole", "slow", "slow, long queues", "down")
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 SETTINGS: dict[str, Setting] = {
@@ -371,7 +379,8 @@ SETTINGS: dict[str, Setting] = {
         LINKS,
     ),
 }
-#: Columns of a row beside setting, scheme, x and seed: from the rows of traffic, then those of the layer.
+#: Columns of a row beside setting, scheme, x and seed: first columns of the traffic's rows, then
+#: columns of the layer's row.
 COLUMNS = (
     *("small_fct_us_mean", "small_fct_us_p99", "long_flow_mbps_mean", "fct_us_min", "fct_us_max"),
     *("flows", "finished", "timeouts", "fast_recoveries"),
@@ -400,7 +409,7 @@ def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
                 traffic[key] = value
         else:
             table, name = key.split(".")
-            # What a setting says of all schemes alike stays.
+            # Values that a setting gives for all schemes alike have precedence.
             if name not in own and not (name == "mark" and name in made[table]):
                 made[table][name] = value
     return made
@@ -432,7 +441,8 @@ def run(binary: Path, setting: Setting, scheme: str, x: float, seed: int) -> Row
 
 
 def joined(rows: list[Table]) -> Table:
-    """One row of several workloads': sums of counts, means and the worst of quantiles, weighted by flows."""
+    """Combine the rows of several workloads: sums of counts; means, and the worst of quantiles,
+    weighted by flows."""
     traffic = [row for row in rows if row["workload"] != "spray"]
     made: Table = {}
     small = [row for row in traffic if row.get("small_fct_us_mean") is not None]
@@ -483,7 +493,7 @@ def all_runs(args) -> int:
     def figures(cell: Row) -> Row:
         row = run(args.binary, SETTINGS[cell["setting"]], cell["scheme"], float(cell["x"]), cell["seed"])
         there = {column: row.get(column) for column in COLUMNS}
-        return {column: f"{value:.6g}" if isinstance(value, float) else value for column, value in there.items()}
+        return {column: rounded(value) for column, value in there.items()}
 
     rows = Rows(args.rows, KEY, (*KEY, *COLUMNS))
     return measure(rows, cells, figures, args.jobs, lambda rows: f"{rows[0]['setting']} {rows[0]['scheme']} {rows[0]['x']} {rows[0]['seed']}")
@@ -496,14 +506,14 @@ class Means:
         self.runs = grouped(({**row, "x": float(row["x"])} for row in rows), "setting", "scheme", "x")
 
     def of(self, setting: str, scheme: str, x: float, column: str) -> float | None:
-        """Of a column; `A/B` is one over another."""
+        """Mean of a column over the seeds; `A/B` is the ratio of two columns."""
         above, _, below = column.partition("/")
         rows = [row for row in self.runs.get((setting, scheme, x), []) if row[above] not in ("", None)]
         values = [float(row[above]) / (float(row[below]) if below else 1.0) for row in rows]
         return statistics.fmean(values) if values else None
 
     def is_lower_bound(self, setting: str, scheme: str, x: float, column: str) -> bool:
-        """Whether a time's ratio leaves out flows that never ended, in one of the seeds."""
+        """Whether a ratio of times leaves out flows that never ended, in one of the seeds."""
         rows = self.runs.get((setting, scheme, x), [])
         return column == "fct_us_max/fct_us_min" and any(int(row["finished"]) < int(row["flows"]) for row in rows)
 
@@ -527,7 +537,7 @@ def show_tables(args) -> None:
 
 @LAB.verb(rows=LAB.runs / "rows.csv", folder=LAB.folder)
 def draw(args) -> None:
-    """For each setting a picture: above the paper's schemes, below what there is today beside CAPS."""
+    """For each setting a picture: above the paper's schemes, below today's schemes and CAPS."""
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 
     rows = read_csv(args.rows)
@@ -588,12 +598,13 @@ PATHS = LAB.folder / "paths.csv"
 
 @LAB.verb(binary=BINARY)
 def paths(args) -> None:
-    """Figure 4: how long a packet and its acknowledgement take by each of 40 paths, of which four long flows keep to some."""
+    """Figure 4: round trip by each of 40 paths; four long flows stay on some of them."""
     import pyarrow.parquet
 
     def build(_: float, draw: random.Random) -> Table:
         made = mixture(40, 256, lambda _: (100, 4))(0, draw)
-        # Short flows are there from the beginning to the end, so that the long ones stay where they are.
+        # Short flows are there from the beginning to the end, so that the long ones stay where they
+        # are.
         flows = [
             (draw.uniform(0, 0.03) if size < 100_000 else 0.0, *pair, size)
             for _, *pair, size in made["workload"][0]["flows"]
@@ -671,7 +682,7 @@ def smoke(args) -> None:
         )
         assert row["finished"] == row["flows"] == 16, "all flows end"
         assert row["timeouts"] == 0, "none waits for a timer"
-        # Of the four paths of two of the pods one is slow or down in the others.
+        # In the other cases, two of the pods have one slow or down path among their four.
         assert links > 0 or ratio < 1.2, "over whole links all end at nearly one time"
 
 

@@ -1,8 +1,8 @@
 """HiGHS on a round's program of ``broker`` (the thesis's Figure 3.10): what its optimiser is tested and measured beside.
 
-``oracle_highs.py --seconds S`` reads a program from standard input, as ``anabranch broker market`` prints it, and prints
-what HiGHS came to as one JSON object, for ``cargo xtask bench broker --peer PYTHON``. It needs ``highspy`` alone. Read
-`oracle` first.
+``oracle_highs.py --seconds S`` reads a program from standard input, as ``anabranch broker market``
+prints it, and prints what HiGHS came to as one JSON object, for ``cargo xtask bench broker --peer
+PYTHON``. It needs ``highspy`` alone. Read `oracle` first.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What HiGHS came to.
+    """Result of HiGHS.
 
     Attributes
     ----------
     bound
-        What any answer costs at least.
+        Lower bound of the cost of any answer.
     cost
-        What its best answer costs; without an answer infinity.
+        Cost of its best answer; infinity without an answer.
     cpu_s
-        Processor seconds of giving it the model and solving it.
+        Processor seconds to pass the model to HiGHS and to solve it.
     ended
-        Why it stopped, in its own words.
+        Reason why it stopped, in its own words.
     version
-        Of HiGHS.
+        Version of HiGHS.
     """
 
     bound: float
@@ -56,10 +56,12 @@ def model(of: dict[str, Any]) -> highspy.HighsLp:
     Returns
     -------
     highspy.HighsLp
-        Rows are groups, whose clients are all somewhere, and clusters, which send no more than they can, in Mbit/s.
+        Rows are groups, whose clients are all somewhere, and clusters, which send no more than they
+        can, in Mbit/s.
     """
     clusters = np.array(of["clusters"], dtype=float).reshape(-1, 2)
-    # A place's candidates: clusters and scores. The first is to go unserved, which no cluster has to send.
+    # A place's candidates: clusters and scores. The first is to go unserved, which no cluster has
+    # to send.
     places = [np.array(place, dtype=float).reshape(-1, 2) for place in of["places"]]
     groups = len(of["groups"])
     rows, values, costs, most, lengths = [], [], [], [], []
@@ -123,7 +125,7 @@ def rss_bytes_max() -> int:
 
 
 def main() -> None:
-    """Read a program, and say what HiGHS comes to."""
+    """Read a program, and print the result of HiGHS."""
     parser = argparse.ArgumentParser(description="HiGHS on a round's program from standard input")
     parser.add_argument("--seconds", type=float, default=120.0, help="when it stops with what it has")
     parser.add_argument("--gap", type=float, default=1e-4, help="it stops this near to the best, too")

@@ -1,8 +1,8 @@
 """HiGHS on the path form of a round's program of ``live`` (Figure 4.8 of the thesis), in one thread.
 
-``oracle_live.py --seconds S`` reads a program from standard input, as ``cargo xtask bench live --peer PYTHON``
-writes it, and prints the bounds that
-HiGHS found as one JSON object. All sources hold all channels. It needs ``highspy`` alone. Read `model` first.
+``oracle_live.py --seconds S`` reads a program from standard input, as ``cargo xtask bench live
+--peer PYTHON`` writes it, and prints the bounds that HiGHS found as one JSON object. All sources
+hold all channels. It needs ``highspy`` alone. Read `model` first.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def model(of: dict[str, Any]) -> highspy.HighsLp:
     Parameters
     ----------
     of
-        ``sources`` (the first nodes), ``cost_weight``, ``links`` and ``group_links`` (from, to, Mbit/s, cost), and
-        ``objects`` (Mbit/s, requests of group and value).
+        ``sources`` (the first nodes), ``cost_weight``, ``links`` and ``group_links`` (from, to,
+        Mbit/s, cost), and ``objects`` (Mbit/s, requests of group and value).
 
     Returns
     -------
     highspy.HighsLp
-        A minimisation: its objective is the program's with the sign changed. An object with one request needs no
-        columns of trunks.
+        A minimisation: its objective is the program's with the sign changed. An object with one
+        request needs no columns of trunks.
     """
     weight = of["cost_weight"]
     feeds: defaultdict[int, list[tuple[int, int, float]]] = defaultdict(list)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from anabranch_lab import claims
+from anabranch_lab import cells, claims, tree
 from anabranch_lab.claims import Claim, ClaimError
 from anabranch_lab.cli import main
 
@@ -149,28 +150,136 @@ def test_tolerances_hold_to_their_edge(ours: float | None, published: str, toler
     assert claims.is_within(ours, published, tolerance) is ok
 
 
-def test_a_claim_is_run_checked_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_is_run_checked_and_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tree.VARIABLE, "1")
     claim = write(tmp_path)
     folder = ["--experiments", str(claim.parent), "--quiet"]
     assert main(["check", "small", "--json", *folder]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    keys = ["claim", "metric", "published", "ours", "tolerance", "ok", "note", "own", "was_ok"]
+    keys = ["claim", "metric", "published", "ours", "tolerance", "ok", "note", "own", "was_ok", "recorded"]
     assert [list(row) for row in rows] == [keys] * 2
     assert [(row["ours"], row["ok"]) for row in rows] == [(2.0, True), (None, False)]
     assert rows[0]["note"] == "the scenario; sample of 2 trials"
 
-    assert main(["check", "--record", *folder]) == 2
-    assert "needs --full" in capsys.readouterr().err
+    assert main(["check", "--accept", *folder]) == 2
+    assert "needs --record" in capsys.readouterr().err
+    assert main(["check", "--known", *folder]) == 1, "nothing is known yet"
     assert main(["check", "--full", "--record", *folder]) == 1
     assert [one.ours for one in Claim.read(claim).expected.values()] == ["2", "none"]
     assert "1 of 2 as published" in capsys.readouterr().err
     assert main(["check", "--full", "--known", *folder]) == 0
-    write(tmp_path, expected=EXPECTED.replace("rounds_mean,2,,", "rounds_mean,2,3,"))
-    main(["check", "--full", "--json", *folder])
-    assert "recorded was 3" in capsys.readouterr().out
-    write(tmp_path, expected=EXPECTED.replace("rounds_mean,2,,", "rounds_mean,3,3,"))
+    assert main(["check", "--full", *folder]) == 1, "one value is not as published"
+    # The sample is not compared with the record of all trials.
+    assert main(["check", "--known", *folder]) == 1
+    main(["check", "--record", *folder])
+    assert Claim.read(claim).sample == {"rounds_mean": "2", "knee_servers": "none"}
+    assert main(["check", "--known", *folder]) == 0
+    assert main(["check", "--full", "--known", *folder]) == 0
+
+
+#: Edits of a record that hide something, or nothing: file, before, after.
+EDITS = [
+    ("expected.csv", "rounds_mean,2,2,0", "rounds_mean,2-9,2,0"),
+    ("expected.csv", "rounds_mean,2,2,0", "rounds_mean,2,2,50%"),
+    ("expected.csv", "rounds_mean,2,2,0", "rounds_mean,2,,0"),
+    ("expected.csv", "rounds_mean,2,2,0", "rounds_mean,2,2.0,0"),
+    ("expected.csv", "rounds_mean,2,2,0", "rounds_mean,2,3,0"),
+    ("expected.csv", "the scenario", "ours"),
+    ("sample.csv", "rounds_mean,2", "rounds_mean,3"),
+    ("sample.csv", "rounds_mean,2", "rounds_mean,"),
+]
+
+
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """A claim whose records are there, and the words that name it."""
+    monkeypatch.setenv(tree.VARIABLE, "1")
+    claim = write(tmp_path)
+    folder = ["--experiments", str(claim.parent), "--quiet"]
+    main(["check", "--full", "--record", *folder])
+    main(["check", "--record", *folder])
+    return claim, folder
+
+
+@pytest.mark.parametrize(("name", "old", "new"), EDITS)
+def test_an_edited_record_fails_the_check(
+    name: str, old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """#52: five of six kinds of edit passed."""
+    claim, folder = recorded(tmp_path, monkeypatch)
+    text = (claim / name).read_text()
+    assert old in text
+    (claim / name).write_text(text.replace(old, new, 1))
+    for words in (["--known"], ["--full", "--known"], ["--record"]):
+        assert main(["check", *words, *folder]) == 1, words
+        assert f"small/{name}: was edited since it was recorded" in capsys.readouterr().err
+    assert main(["check", "--full", "--record", "--accept", *folder]) in (0, 1)
+    main(["check", "--record", *folder])
+    assert Claim.read(claim).edited() == []
+
+
+def test_a_value_that_drifts_fails_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """#52: a value could drift within its tolerance without a word, and the sample was held to the record of all."""
+    claim, folder = recorded(tmp_path, monkeypatch)
+    expected = (claim / "expected.csv").read_text().replace("rounds_mean,2,2,0", "rounds_mean,2,2.1,50%")
+    (claim / "expected.csv").write_text(expected)
+    lines = [f"{claims._hash(claim / name)}  {name}\n" for name in ("expected.csv", "sample.csv")]
+    (claim / "recorded.sha256").write_text("".join(lines))
     assert main(["check", "--full", "--known", *folder]) == 1
-    assert "rounds_mean: was as published, now 2" in capsys.readouterr().err
+    assert "rounds_mean: recorded 2.1, now 2" in capsys.readouterr().err
+    assert main(["check", "--known", *folder]) == 0, "the sample is as it was recorded"
+
+
+def test_the_committed_records_are_as_they_were_recorded() -> None:
+    found = claims.read_all(ROOT / "experiments").values()
+    runnable = [claim for claim in found if claim.command is None]
+    assert len(runnable) == 3
+    assert [line for claim in runnable for line in claim.edited()] == []
+    assert all(one.ours for claim in runnable for one in claim.expected.values())
+
+
+#: Claims whose points are of a changed tree, until they are measured again: how many files.
+CHANGED_TREES = {"incast": 4, "lttp": 18}
+
+
+def test_committed_points_name_a_commit() -> None:
+    """#52: a commit with changes gives nobody these points again."""
+    found: dict[str, int] = {}
+    for path in (ROOT / "experiments").glob("*/*.csv"):
+        head = path.read_text(encoding="utf-8").split("\n", 1)[0]
+        if head.startswith("# points:") and head.endswith("+"):
+            found[path.parent.name] = found.get(path.parent.name, 0) + 1
+    assert found == CHANGED_TREES
+
+
+def test_rows_of_a_changed_tree_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """#52: all points of two claims name a commit with changes, which nobody can build again."""
+    monkeypatch.delenv(tree.VARIABLE, raising=False)
+    claim = write(tmp_path)
+    (tmp_path / "crates").mkdir()
+    source = tmp_path / "crates" / "lib.rs"
+    source.write_text("one")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    tree.refuse_changes(claim)
+    source.write_text("two")
+    folder = ["--experiments", str(claim.parent), "--quiet"]
+    for words in (["figures", "--full"], ["check", "--record"]):
+        assert main([*words, *folder]) == 1
+        assert "rows of a changed tree (crates/lib.rs)" in capsys.readouterr().err
+    cells.write_csv(tmp_path / "runs.csv", [{"a": 1}])
+    with pytest.raises(tree.ChangedTreeError):
+        cells.write_csv(claim / "measured.csv", [{"a": 1}])
+    # Rows themselves are no source: one claim after another may be recorded.
+    source.write_text("one")
+    (claim / "expected.csv").write_text(EXPECTED + "\n")
+    tree.refuse_changes(claim)
 
 
 def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +302,7 @@ def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.
 def test_figures_are_drawn_again_from_the_points_beside_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """#17: a change of style needed an hour of runs, and no rows were kept of what figures showed."""
+    """#17: a change of style needed an hour of runs, because rows of figures were not kept."""
     claim = write(tmp_path)
     arguments = ["figures", "small", "--experiments", str(claim.parent), "--quiet"]
     again = [*arguments, "--redraw", "--binary", "/nowhere"]

@@ -26,7 +26,7 @@ def test_a_band_is_never_beyond_what_a_trial_gave() -> None:
 
 
 def test_counts_have_whole_ticks_and_only_what_stands_beside_published_is_called_ours() -> None:
-    """#17: axes had 2.5 servers, and a user's own labels said that they were ours."""
+    """#17: axes showed 2.5 servers, and a user's own labels were called ours."""
     [axes] = draw(ROWS, "servers", "goodput_mbps").axes
     assert all(tick == int(tick) for tick in axes.get_xticks())
     assert axes.get_lines()[0].get_label() == "goodput_mbps"

@@ -79,7 +79,8 @@ def test_nothing_runs_twice(star: lab.Scenario, monkeypatch: pytest.MonkeyPatch)
     again = lab.sweep(star, trials=20)
     assert calls == [10, 10]
     pd.testing.assert_frame_equal(first.rows, again.rows)
-    # More trials run only what is new; another setting, a changed binary or `cache=False` all of it.
+    # More trials run only what is new; another setting, a changed binary or `cache=False` all of
+    # it.
     lab.sweep(star, trials=25)
     assert calls == [10, 10, 5]
     lab.sweep(star.set({"workload.rounds": 3}), trials=1)
@@ -215,7 +216,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_ends_all_processes(cache: Path) -> None:
-    # Whoever runs the tests in the background may have it ignored, which programs inherit.
+    # The tests may run in the background with SIGINT ignored, which child processes inherit.
     program = subprocess.Popen(
         [sys.executable, "-c", SLOW],
         stdout=subprocess.PIPE,

@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: speeds in work per CPU second, ours and a peer's taken in turns in the same run.
+//! `cargo xtask bench`: speeds in work per CPU second, of our code and of another program that does
+//! the same work, measured in turns in the same run.
 //!
-//! Machines are shared and their clocks move, so contenders take short turns and each one's best turn counts. Speeds are
-//! asserted here (`codes --check`), never in tests.
+//! Machines are shared and their clock rates change, so the contenders take short turns and the
+//! best turn of every contender counts. Speeds are asserted here (`codes --check`), never in tests.
 //! Read [`best_seconds`] first.
 
 mod broker;
@@ -37,37 +38,40 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Job {
-    /// How fast a broker finds where its viewers go, and how near to the best.
+    /// Measure how fast a broker assigns its viewers, and how close to the best assignment.
     Broker(broker::Args),
     /// Schedulers of circuits: time of a decision, demand served, and its bound.
     Circuit(circuit::Args),
     /// GF(2^8) kernels: sums of products, and xor.
     Codes(codes::Args),
-    /// What `shuffle`'s coordinator costs while many flows are under way.
+    /// Measure the cost of `shuffle`'s coordinator while many flows run.
     Coordinator(coordinator::Args),
     /// UDP over loopback, plain and sealed, with and without offload; and the AEADs alone.
     Datagrams(datagrams::Args),
     /// A decision of Flow Chasing, as flows grow in number.
     Decide(decide::Args),
-    /// Whole systems under faults, in virtual time: schedules a second, simulated hours in a CPU hour.
+    /// Run whole systems under faults, in virtual time: schedules per second, simulated hours per
+    /// CPU hour.
     Faults(faults::Args),
-    /// Circuits of training jobs on parallel switches: makespans beside bounds, wrong bytes, failures.
+    /// Circuits of training jobs on parallel switches: makespans beside bounds, wrong bytes,
+    /// failures.
     Jobs(jobs::Args),
     /// Plans of live video: gap, CPU time and memory; and the costs of local control.
     Live(live::Args),
     /// Changes of flows' rates by each mechanism, and by forking `tc`.
     Pace(pace::Args),
-    /// How near to the min-cut `replicate`'s plans come where capacities are unlike.
+    /// Measure the distance of `replicate`'s plans from the min-cut where capacities differ.
     Plans(plans::Args),
-    /// What each role of `replicate` costs over loopback: source, mirror, coding relay, destination.
+    /// Measure the cost of every role of `replicate` over loopback: source, mirror, coding relay,
+    /// destination.
     Relay(relay::Args),
-    /// From a flow's announcement on one host to another host's new limit.
+    /// Measure the time from a flow's announcement on one host to another host's new limit.
     Shuffle(shuffle::Args),
     /// The packet simulator: packet-hops per CPU second on fixed scenarios.
     Sim(sim::Args),
-    /// What an agent's coding costs, by the packets of a unit.
+    /// Measure the cost of an agent's coding, by the packets of a unit.
     Spray(spray::Args),
-    /// How long a broker's answers to players take at a rate.
+    /// Measure the response time of a broker that answers players at a given rate.
     Steering(steering::Args),
 }
 
@@ -106,9 +110,9 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
-/// Most memory that this process held: `VmHWM` of proc(5), which a program begins anew.
+/// Peak memory of this process: `VmHWM` of proc(5), which starts from zero in every new program.
 ///
-/// Errors: the system does not tell.
+/// Errors: `/proc/self/status` cannot be read or lacks the field.
 fn peak_bytes() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("Linux tells the peak")?;

@@ -19,7 +19,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check what the compiler and clippy do not: the walls between rooms and the house rules of the text.
+    /// Check what the compiler and clippy do not: the walls between rooms and the house rules of
+    /// the text.
     Tidy(tidy::Args),
     /// Draw which room uses which, from the manifests.
     Rooms(tidy::Place),

@@ -1,10 +1,12 @@
-//! `cargo xtask tidy`: the house rules that neither the compiler nor clippy knows.
+//! `cargo xtask tidy`: the house rules that neither the compiler nor clippy checks.
 //!
-//! The walls between rooms come from the table in ARCHITECTURE.md, which is thereby always true. The other rules look
-//! at the text of the files that git knows. A finding is one line: `path:line: rule: what, and what to do`. A line that
-//! has to break a rule says `tidy-allow: rule` and why.
+//! The allowed dependencies between rooms come from the table in ARCHITECTURE.md, which is
+//! therefore always up to date. The other rules look at the text of the files that git tracks. A
+//! finding is one line: `path:line: rule: problem and remedy`. A line that has to break a rule says
+//! `tidy-allow: rule` and why.
 //!
-//! Leaves out: formatting and lints (`cargo fmt`, `cargo clippy`). Read [`Rule`] and [`walls::Table`] first.
+//! Leaves out: formatting and lints (`cargo fmt`, `cargo clippy`). Read [`Rule`] and
+//! [`walls::Table`] first.
 
 mod circles;
 mod code;
@@ -25,7 +27,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use walls::{ARCHITECTURE, Table, check_rooms, check_walls, rooms};
 
-/// Where the repository is.
+/// Location of the repository.
 #[derive(clap::Args)]
 pub struct Place {
     /// The repository's root; found from here if left out.
@@ -38,12 +40,13 @@ pub struct Place {
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    /// Rewrite the list of exceptions of the limits: its lines may shrink, go or follow what moved.
+    /// Rewrite the list of exceptions of the limits: its lines may shrink, disappear or follow
+    /// moved items.
     #[arg(long)]
     accept: bool,
 }
 
-/// What is checked.
+/// Rule that is checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Rule {
     /// A dependency between rooms that ARCHITECTURE.md's table does not allow.
@@ -54,15 +57,16 @@ enum Rule {
     Unnamed,
     /// A third-party crate in a pure, network or proto room that ARCHITECTURE.md does not list.
     Crate,
-    /// A crate from outside whose licence, source or name deny.toml does not allow.
+    /// An external crate whose licence, source or name deny.toml does not allow.
     Deny,
-    /// A use that no table may allow: a proto's of a proto or a driver, a service's of another system.
+    /// A use that no table may allow: a proto's of a proto or a driver, a service's of another
+    /// system.
     Wall,
     /// A room without a row in the table, or a row without a room.
     Table,
     /// Files of a room that use each other in a ring.
     Circle,
-    /// A picture of the rooms that is not what the manifests say.
+    /// A picture of the rooms that differs from the manifests.
     Picture,
     /// A module that does not open with `//!`.
     ModuleDoc,
@@ -70,13 +74,13 @@ enum Rule {
     IgnoredExample,
     /// A room below the drivers that lifts the ban on clocks, files, sockets or unordered tables.
     LiftedBan,
-    /// A quantity in JSON or in a table whose name has not the house's unit.
+    /// A quantity in JSON or in a table whose name does not end in the house's unit.
     Quantity,
     /// Unfinished code.
     Unfinished,
     /// A test that is skipped without a reason, or that passes on any panic.
     LooseTest,
-    /// A path of somebody's machine.
+    /// A path that exists only on somebody's machine.
     MachinePath,
     /// A README that is longer than a page.
     OnePage,
@@ -127,7 +131,7 @@ impl Rule {
     }
 }
 
-/// One breach of a rule.
+/// A violation of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     path: String,
@@ -148,9 +152,9 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Draws the picture of the rooms anew.
+/// Draws the picture of the rooms and writes it.
 ///
-/// Errors: a repository that cannot be read or written.
+/// Errors: the repository cannot be read or written.
 pub fn draw(place: Place) -> anyhow::Result<()> {
     let (metadata, root) = metadata(place)?;
     let architecture = std::fs::read_to_string(root.join(ARCHITECTURE))
@@ -161,7 +165,7 @@ pub fn draw(place: Place) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What cargo says of the workspace, and its root.
+/// Returns cargo's description of the workspace, and the workspace's root.
 fn metadata(place: Place) -> anyhow::Result<(Metadata, PathBuf)> {
     let mut command = MetadataCommand::new();
     if let Some(root) = &place.root {
@@ -172,7 +176,7 @@ fn metadata(place: Place) -> anyhow::Result<(Metadata, PathBuf)> {
     Ok((metadata, root))
 }
 
-/// Checks the repository and prints what is wrong.
+/// Checks the repository and prints the findings.
 ///
 /// Errors: findings; a repository that cannot be read.
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -273,7 +277,8 @@ fn check_file(table: &Table, path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Integration tests, examples and benches are nobody's dependency: they may meet the machine in every room.
+/// Integration tests, examples and benches are nobody's dependency: they may meet the machine in
+/// every room.
 fn may_lift_bans(table: &Table, path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     let (room, inside) = match parts.as_slice() {

@@ -1,13 +1,16 @@
-//! A distributed sort of random records, to try `anabranch shuffle` on: every worker sends every other worker its records.
+//! A distributed sort of random records, to try `anabranch shuffle` with: every worker sends
+//! records to every other worker.
 //!
-//! As in `MapReduce` (Dean and Ghemawat, 2004) and its terasort: records of 100 bytes, of which 10 are the key. A worker reads
-//! its part in several map tasks; each sorts its records, and sends each reducer the records of its range over a TCP
-//! connection of its own, as soon as the task is through. A reducer waits for all tasks, merges and writes. A *coflow* is
-//! what one reducer waits for: each of its flows is announced to the host's agent with its length.
+//! As in `MapReduce` (Dean and Ghemawat, 2004) and its terasort: records of 100 bytes, including a
+//! key of 10. A worker reads its part in several map tasks. Each task sorts its records, and sends
+//! each reducer the records of its range over a separate TCP connection, as soon as the task is
+//! done. A reducer waits for all tasks, merges and writes. The *coflow* is everything that one
+//! reducer waits for: each of its flows is announced to the host's agent with its length.
 //!
-//! Input is made up from a seed, and read as fast as `--disk` says. Splitters come from a sample. Each step is a JSON line on
-//! standard output, times in seconds of the system's clock. Leaves out: failures (a worker that loses another ends), inputs that
-//! do not fit into memory. Read [`Job`], [`Worker::map`] and [`Worker::reduce`] first.
+//! Input is generated from a seed, and read at the rate of `--disk`. Splitters come from a sample.
+//! Each step prints a JSON line on standard output, with times in seconds of the system's clock.
+//! Leaves out: failures (a worker that loses another one ends), inputs larger than memory. Read
+//! [`Job`], [`Worker::map`] and [`Worker::reduce`] first.
 //!
 //! ```text
 //! sort work --worker 0 --workers 10.0.0.1:7200,10.0.0.2:7200 --out DIR --agent /run/shuffle.sock    # on each host
@@ -48,9 +51,9 @@ of work:
 const COMMON: &[&str] = &["workers", "out", "records", "seed", "reducers", "skew"];
 const WORKS: &[&str] = &["worker", "tasks", "disk", "agent", "job"];
 
-/// How long a worker waits for another one to come up.
+/// Maximum wait of a worker for another worker's start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long it waits for the agent: machines on which many hosts are emulated are busy.
+/// Maximum wait for the agent: machines that emulate many hosts are busy.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Records of the sample, for each reducer.
 const SAMPLE: u64 = 1_000;
@@ -103,10 +106,10 @@ impl Options {
     }
 }
 
-/// What all workers have to agree on.
+/// Settings common to all workers.
 struct Job {
     workers: usize,
-    /// Of all workers; reducer r is at worker r modulo `workers`.
+    /// Total number of reducers; reducer r is at worker r modulo `workers`.
     reducers: usize,
     records: u64,
     seed: u64,
@@ -131,7 +134,8 @@ impl Job {
         Ok(job)
     }
 
-    /// Splitters by a sample, such that reducers' shares are as 1/rank^skew, ranks drawn from the seed.
+    /// Splitters by a sample, such that reducers' shares are as 1/rank^skew, ranks drawn from the
+    /// seed.
     fn split(&self, skew: f64) -> Vec<[u8; KEY]> {
         let count = SAMPLE * self.reducers as u64;
         let mut sample: Vec<[u8; KEY]> =
@@ -177,7 +181,7 @@ fn key(record: &Record) -> [u8; KEY] {
     *record.first_chunk().expect("a record is longer than its key")
 }
 
-/// The sum over records of a hash: the same in whatever order they are.
+/// Sum of the records' hashes, which does not depend on their order.
 fn sum_of<'a>(records: impl Iterator<Item = &'a Record>) -> u64 {
     let word = |chunk: &[u8]| chunk.iter().fold(0_u64, |all, byte| (all << 8) | u64::from(*byte));
     records.map(|r| r.chunks(8).fold(0, |state, chunk| mix(state ^ word(chunk)))).fold(0, u64::wrapping_add)
@@ -187,14 +191,14 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// What a disk would make one wait for.
+/// Model of a disk's delay.
 struct Disk {
     bytes_per_second: f64,
     free_at: Mutex<Instant>,
 }
 
 impl Disk {
-    /// Waits until it has moved so many bytes more.
+    /// Waits for the time of this many further bytes.
     fn moves(&self, bytes: usize) {
         let took = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second);
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,7 +218,7 @@ struct Worker {
     disk: Option<Disk>,
     agent: Option<Announcer>,
     name: String,
-    /// To each reducer; those elsewhere are never used.
+    /// Channels to the reducers; channels to reducers of other processes are never used.
     inboxes: Vec<Sender<Vec<Record>>>,
 }
 
@@ -268,7 +272,7 @@ fn work(options: &Options) -> Result<()> {
             }
         }
         for thread in sends.into_iter().chain(reduces) {
-            // Reducers would wait for what this one does not send.
+            // Reducers would wait for records that this process does not send.
             if let Err(error) = thread.join().expect("a thread that panics ends the process") {
                 eprintln!("sort: worker {me}: {error}");
                 std::process::exit(1);
@@ -289,7 +293,7 @@ impl Worker {
         }
     }
 
-    /// Reads and sorts a task's share of the records: what each reducer gets of it.
+    /// Reads and sorts a task's share of the records; returns the records of each reducer.
     fn map(&self, task: u64) -> Vec<Vec<Record>> {
         let begun_s = now_s();
         let (pieces, piece) = (self.job.workers as u64 * self.tasks, self.me as u64 * self.tasks + task);
@@ -309,7 +313,7 @@ impl Worker {
         by_reducer
     }
 
-    /// Moves a task's share to a reducer elsewhere, over a connection of its own.
+    /// Sends a task's share to a remote reducer, over a separate connection.
     fn send(&self, task: u64, reducer: usize, records: &[Record]) -> Result<()> {
         let to = self.place(reducer);
         let mut stream = connect(self.addresses[to])?;
@@ -338,7 +342,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes in what others send, until the process ends.
+    /// Receives records of other processes, until the process ends.
     fn accept(&'static self, listener: &TcpListener) {
         for stream in listener.incoming() {
             std::thread::spawn(move || {
@@ -372,7 +376,7 @@ impl Worker {
             records.append(&mut inbox.recv().expect("the worker keeps a sender"));
         }
         let received_s = now_s();
-        // It takes runs that are sorted as they are, and merges them.
+        // A stable sort detects sorted runs and merges them.
         records.sort_by_key(key);
         self.disk_moves(records.as_flattened().len());
         let part = self.job.part(reducer);
@@ -393,14 +397,14 @@ fn connect(to: SocketAddr) -> Result<TcpStream> {
     loop {
         match TcpStream::connect(to) {
             Ok(stream) => return Ok(stream),
-            // It may be about to listen.
+            // The other worker may be about to listen.
             Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
             Err(error) => return Err(Error::other(format!("{to}: cannot connect: {error}"))),
         }
     }
 }
 
-/// Whether all parts together are the records in order.
+/// Returns true if all parts together are the records in order.
 fn check(options: &Options) -> Result<()> {
     let job = Job::new(options, options.number("workers", 0)?)?;
     let (mut last, mut count, mut sum) = ([0; KEY], 0_u64, 0_u64);

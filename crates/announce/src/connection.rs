@@ -9,10 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The most bytes of a reply: its reason may repeat what the line had.
+/// Maximum bytes of a reply: its reason may quote the line.
 const REPLY_BYTES_MAX: usize = 8_192;
 
-/// When a call is to be over; `None` is later than the clock goes.
+/// Deadline of a call; `None` is beyond the clock's range.
 #[derive(Copy, Clone, Debug)]
 pub struct Deadline(Option<Instant>);
 
@@ -25,7 +25,7 @@ impl Deadline {
         self.left().is_err()
     }
 
-    /// As sockets take it. Errors: no time is left.
+    /// Remaining time, as sockets take it. Errors: the deadline has passed.
     fn left(self) -> Result<Option<Duration>> {
         let left = self.0.map(|end| end.saturating_duration_since(Instant::now()));
         match left {
@@ -35,7 +35,7 @@ impl Deadline {
     }
 }
 
-/// What the agent answers. Fields of later versions are not looked at.
+/// The agent's answer. Fields of later versions are ignored.
 #[derive(Debug, Deserialize)]
 pub struct Reply {
     pub ok: bool,
@@ -52,7 +52,7 @@ impl Reply {
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
-    /// That made it.
+    /// Number of the process that made the connection.
     pub process: u32,
 }
 
@@ -60,28 +60,30 @@ impl Connection {
     pub fn open(path: &Path, deadline: Deadline) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // It does not wait: it is refused, where too many already do.
+        // Does not wait: the agent refuses connections above its limit.
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
             rustix::io::Errno::AGAIN => Error::new(ErrorKind::WouldBlock, "has too many programs waiting"),
             other => other.into(),
         })?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
-        // A line fits into the buffer of a connection on which nothing else is under way.
+        // A line fits into the buffer of an otherwise idle connection.
         stream.set_write_timeout(deadline.left()?)?;
         Ok(Self { stream, process: std::process::id() })
     }
 
-    /// Whether it was this process that made it: a child's lines would mix with its parent's.
+    /// Returns true if this process made the connection: a child's lines would mix with its
+    /// parent's.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Says one line, and hears what is answered. After an error the connection is of no use any more.
+    /// Sends one line, and returns the answer. After an error the connection must not be used
+    /// again.
     pub fn exchange(&mut self, line: &[u8], deadline: Deadline) -> Result<Reply> {
         let mut rest = line;
         while !rest.is_empty() {
-            // Whatever handles signals in this program, a peer that has gone is no reason for one.
+            // A closed peer must not raise a signal, independently of the program's handlers.
             match rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL) {
                 Ok(length) => rest = &rest[length..],
                 Err(rustix::io::Errno::INTR) => {
@@ -107,7 +109,7 @@ impl Connection {
     }
 }
 
-/// The system calls a wait that is over one that would go on.
+/// The system reports an expired wait as a wait that would block.
 fn late(error: Error) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock => Error::new(ErrorKind::TimedOut, "did not answer in time"),

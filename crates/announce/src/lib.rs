@@ -1,8 +1,10 @@
-//! For programs: announce your flows to this host's `anabranch shuffle agent`, so that the tasks that wait for them end early.
+//! For programs: announce your flows to this host's `anabranch shuffle agent`, so that the tasks
+//! that wait for them finish early.
 //!
-//! For each TCP connection over which it sends, a program names the *coflow* (the flows that a task waits for together; all of
-//! them, on any host, have its name) and tells how much the connection has to move. Announce when the data is there; announce again
-//! when there is more, and when all of it has been sent. A program that only receives announces nothing.
+//! For each TCP connection over which it sends, a program names the *coflow* (the flows that a task
+//! waits for together; all of them, on any host, share the name) and states the bytes that the
+//! connection will send. Announce when the data is ready; announce again when there is more, and
+//! when all of it has been sent. A program that only receives announces nothing.
 //!
 //! ```
 //! use anabranch_announce::Announcer;
@@ -23,15 +25,18 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Announcing hardly holds up data: a call takes at most [`TIMEOUT`] (or what [`Announcer::with_timeout`] says) and fails then, and
-//! for [`RETRY`] after it all others fail at once; none panics; and threads do not wait for each other, as each that finds the
-//! connection in use makes one of its own. Without an agent a call fails at once. The next call connects anew, also after the
-//! agent was started again or this process was forked. An agent that is started anew knows nothing of flows: [`Flow::grow`], with
-//! the same size, announces a flow again. For a connection's second or later coflow it then also counts the bytes of those before,
-//! so that it takes the flow for nearly through until it ends.
+//! Announcing hardly delays data. A call takes at most [`TIMEOUT`] (or [`Announcer::with_timeout`])
+//! and then fails; for [`RETRY`] after it all other calls fail at once. No call panics. Threads do
+//! not wait for each other, because a thread that finds the connection in use opens another one.
+//! Without an agent a call fails at once. The next call reconnects, also after a restart of the
+//! agent or a fork of this process.
 //!
-//! Leaves out: receiving, and the agent's use of announcements (docs/shuffle.md). Linux only. Read [`Announcer`] and
-//! [`Flow`] first. For programs that cannot be changed there is the `preload` room.
+//! A restarted agent knows no flows: [`Flow::grow`], with the same size, announces a flow again.
+//! For a connection's second or later coflow the agent then also counts the bytes of the earlier
+//! ones, so it takes the flow for nearly complete until it ends.
+//!
+//! Leaves out: receiving, and the agent's use of announcements (docs/shuffle.md). Linux only. Read
+//! [`Announcer`] and [`Flow`] first. Programs that cannot be changed use the `preload` crate.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a driver: it speaks with the agent and reads the clock")]
@@ -49,7 +54,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// What the fuzz target does with bytes as an agent's answer. True if they are one.
+/// Exercise for the fuzz target: parses bytes as an agent's answer. Returns true if they are one.
 #[doc(hidden)]
 pub fn exercise_reply(bytes: &[u8]) -> bool {
     connection::Reply::read(bytes).is_ok()
@@ -57,12 +62,13 @@ pub fn exercise_reply(bytes: &[u8]) -> bool {
 
 /// The environment's word for where the agent listens (its `--listen`).
 pub const SOCKET_VARIABLE: &str = "ANABRANCH_SHUFFLE_SOCKET";
-/// The longest that a call takes unless told otherwise. An agent answers within a millisecond unless its machine is overloaded.
+/// Default time limit of a call. An agent answers within a millisecond unless its machine is
+/// overloaded.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
-/// After a call that took all of its time, how long others do not ask the agent but fail at once.
+/// Time after a timed-out call for which other calls fail at once without asking the agent.
 pub const RETRY: Duration = Duration::from_secs(1);
 
-/// Why a flow has not been announced. Its data may go all the same.
+/// Reason why a flow has not been announced. Its data may still be sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnnounceError {
@@ -72,9 +78,9 @@ pub enum AnnounceError {
     Socket(std::io::Error),
     /// The agent is not there, has gone, or has not answered in time.
     Away {
-        /// Where it should listen.
+        /// Path of the agent's socket.
         path: PathBuf,
-        /// What happened.
+        /// Error of the system.
         error: std::io::Error,
     },
     /// The agent does not take it, for this reason.
@@ -111,7 +117,7 @@ impl std::error::Error for AnnounceError {
     }
 }
 
-/// A way to this host's agent. Clones share its connection; one is enough for a program.
+/// Connection to this host's agent. Clones share it; one is enough for a program.
 #[derive(Clone, Debug)]
 pub struct Announcer {
     shared: Arc<Shared>,
@@ -126,27 +132,29 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What no call uses at the moment.
+    /// Connection that no call uses at present.
     idle: Option<Connection>,
-    /// Until when an agent that did not answer in time is not asked.
+    /// Time until which an agent that did not answer in time gets no calls.
     away_until: Option<Instant>,
 }
 
 impl Announcer {
-    /// To the agent that listens where [`SOCKET_VARIABLE`] says. It connects when the first flow is announced.
+    /// Creates an announcer for the agent at [`SOCKET_VARIABLE`]. It connects when the first flow
+    /// is announced.
     pub fn from_env() -> Self {
         let path = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         Self::with(path.map(PathBuf::from), TIMEOUT)
     }
 
-    /// To the agent that listens there. It connects when the first flow is announced.
+    /// Creates an announcer for the agent that listens at `path`. It connects when the first flow
+    /// is announced.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self::with(Some(path.into()), TIMEOUT)
     }
 
-    /// To the agent that listens there, which has to be there now.
+    /// Creates an announcer for the agent that listens at `path`, and connects to it.
     ///
-    /// Errors: it is not.
+    /// Errors: no agent listens there.
     pub fn connect(path: impl Into<PathBuf>) -> Result<Self, AnnounceError> {
         let announcer = Self::new(path);
         let connection = announcer.shared.open(Deadline::after(TIMEOUT))?;
@@ -154,7 +162,7 @@ impl Announcer {
         Ok(announcer)
     }
 
-    /// The same with another longest time for a call; flows that were announced before keep theirs.
+    /// Sets another time limit of a call; flows announced before keep theirs.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self::with(self.shared.path.clone(), timeout)
@@ -164,26 +172,26 @@ impl Announcer {
         Self { shared: Arc::new(Shared { path, timeout, state: Mutex::default() }) }
     }
 
-    /// Says that this connected TCP socket has so much to send for this coflow, in all.
+    /// Announces that this connected TCP socket sends `size` bytes in total for this coflow.
     ///
-    /// A coflow's name is 1 to 128 printable ASCII characters without blanks. What the connection has moved before counts if
-    /// this is its first coflow, and does not for later ones.
+    /// A coflow's name is 1 to 128 printable ASCII characters without blanks. Bytes that the
+    /// connection has already sent count for its first coflow, and not for later ones.
     ///
-    /// Errors: see [`AnnounceError`]; the flow may send all the same.
+    /// Errors: see [`AnnounceError`]; the flow may still send.
     pub fn announce(&self, socket: &impl AsFd, coflow: &str, size: ByteCount) -> Result<Flow, AnnounceError> {
         let mut flow = self.flow(socket, coflow)?;
         if let Err(error) = flow.grow(size) {
-            // Its end is nobody's to say, also where the agent has heard of it after all.
+            // The caller gets no flow to end, even if the agent did receive the announcement.
             flow.is_said = false;
             return Err(error);
         }
         Ok(flow)
     }
 
-    /// The flow of this connected TCP socket, of which nothing is said until it grows: for what has nothing to send yet, or is
-    /// to be announced later where the agent is away now.
+    /// Creates the flow of this connected TCP socket without an announcement until it grows: for a
+    /// flow without data so far, or for a later announcement while the agent is down.
     ///
-    /// Errors: it is none.
+    /// Errors: not a connected TCP socket.
     pub fn flow(&self, socket: &impl AsFd, coflow: &str) -> Result<Flow, AnnounceError> {
         let name = |end: rustix::io::Result<rustix::net::SocketAddrAny>| {
             let end =
@@ -199,17 +207,19 @@ impl Announcer {
     }
 }
 
-/// A flow that has been announced. Dropped, it says that all that it has for its coflow has been sent.
+/// An announced flow. Dropping it announces that all of its data for its coflow has been sent.
 ///
-/// One is enough for a coflow on a connection: of two with the same name, the first that is dropped ends both. Announced for
-/// another coflow, the connection is that one's, and what an older flow says later does not end it.
+/// Keep one for each coflow on a connection: of two with the same name, the first that is dropped
+/// ends both. After an announcement for another coflow, the connection belongs to that one, and an
+/// older flow no longer ends it.
 #[derive(Debug)]
 #[must_use = "dropped, it says that all has been sent"]
 pub struct Flow {
     shared: Arc<Shared>,
     key: FlowKey,
     coflow: String,
-    /// Whether the agent knows of it, or may: one that did not answer may have heard all the same.
+    /// True if the agent knows the flow, or may know it: it may have received a call that it did
+    /// not answer.
     is_said: bool,
 }
 
@@ -224,10 +234,11 @@ impl Flow {
         self.key.remote
     }
 
-    /// Says that it has so much to send for its coflow, in all: not so much more. Said again, it changes nothing, unless the
-    /// agent was started anew and has forgotten it; less than before changes nothing.
+    /// Announces that the flow sends `to` bytes in total for its coflow. A repetition changes
+    /// nothing, unless the agent was restarted and has forgotten the flow; a smaller size changes
+    /// nothing.
     ///
-    /// Errors: see [`AnnounceError`]; the flow may send all the same.
+    /// Errors: see [`AnnounceError`]; the flow may still send.
     pub fn grow(&mut self, to: ByteCount) -> Result<(), AnnounceError> {
         let (key, coflow) = (self.key, self.coflow.as_str());
         let mut is_heard = false;
@@ -236,8 +247,9 @@ impl Flow {
         result
     }
 
-    /// Says that all that it has for its coflow has been sent, though the connection may stay for another one. Needless before
-    /// the connection is closed, as the agent sees that by itself.
+    /// Announces that all data for its coflow has been sent, although the connection may continue
+    /// with another coflow. Not needed before the connection is closed, which the agent detects by
+    /// itself.
     ///
     /// Errors: see [`AnnounceError`].
     pub fn ended(mut self) -> Result<(), AnnounceError> {
@@ -254,14 +266,14 @@ impl Flow {
 }
 
 impl Drop for Flow {
-    /// Takes as long as any call. What the agent answers, nobody hears: a connection that is closed already has ended anyway.
+    /// Takes as long as any call. The answer is ignored: a closed connection has ended anyway.
     fn drop(&mut self) {
         let _ = self.end();
     }
 }
 
 impl Shared {
-    /// Says a line, and whether the agent may have heard and taken it.
+    /// Sends a line. Sets `is_heard` to whether the agent may have accepted it.
     fn say(&self, line: &Line<'_>, is_heard: &mut bool) -> Result<(), AnnounceError> {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];
@@ -285,7 +297,7 @@ impl Shared {
                     self.put(connection);
                     break reply;
                 }
-                // The agent may have been started anew since; one that is silent has had its time.
+                // The agent may have been restarted since; a silent one has used its time.
                 Err(_) if is_old && !deadline.is_past() => {}
                 Err(error) => return Err(self.away(error)),
             }
@@ -319,8 +331,8 @@ impl Shared {
         AnnounceError::Away { path: self.path.clone().unwrap_or_default(), error }
     }
 
-    /// `None` if another thread has it, which then need not be waited for. In a forked child that thread may be none of its own,
-    /// and have it for ever.
+    /// Returns `None` if another thread holds the lock, which then need not be awaited. In a forked
+    /// child that thread may not exist, and would hold it for ever.
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -330,7 +342,7 @@ impl Shared {
     }
 }
 
-/// Its Rust is run with this room's examples.
+/// Compiles the Rust code of the page with this crate's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/shuffle.md")]
 pub struct Page;

@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// A folder of its own for a socket.
+/// A separate folder for a socket.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -48,7 +48,8 @@ fn agent(folder: &Folder, reply: &'static str) -> mpsc::Receiver<(usize, String)
 fn converse(number: usize, stream: UnixStream, reply: &str, tell: &mpsc::Sender<(usize, String)>) {
     let mut lines = BufReader::new(stream.try_clone().expect("a descriptor")).lines();
     while let Some(Ok(line)) = lines.next() {
-        // Told before it is answered: lines of several connections then have the order of their calls.
+        // Told before it is answered: lines of several connections then have the order of their
+        // calls.
         if tell.send((number, line)).is_err() {
             return;
         }
@@ -138,7 +139,7 @@ fn without_an_agent_calls_fail_and_with_one_again_they_do_not() {
     let lines = agent(&folder, OK);
     flow.grow(size(2)).expect("it is there");
     assert_eq!(lines.recv().expect("a line").0, 0);
-    // Started anew: what was connected is no more.
+    // A restarted agent: the earlier connection is gone.
     std::fs::remove_file(folder.socket()).expect("it is there");
     drop(lines);
     let again = agent(&folder, OK);
@@ -173,7 +174,7 @@ fn what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not() {
         for _ in 0..2 {
             announcer.announce(&stream, "last", size(1)).expect_err("no good answer");
         }
-        // Of the last ones nobody is left who could end them.
+        // The last ones have no owner left to end them.
         let next = |_| lines.recv_timeout(Duration::from_secs(20)).expect("a line").1;
         let lines: Vec<String> = (0..said + 2).map(next).collect();
         assert!(lines[said].contains("size_bytes") && lines[said + 1].contains("size_bytes"), "{lines:?}");
@@ -196,11 +197,11 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
         let AnnounceError::Away { error, .. } = error else { panic!("{error}") };
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         assert!(took >= Duration::from_millis(50), "{took:?}");
-        // Not how fast it is, but that it does not hang.
+        // Checks that the call does not hang, not how fast it is.
         assert!(took < Duration::from_secs(20), "{took:?}");
     }
     drop(listener);
-    // Replies without end, and what is none.
+    // Endless replies, and a malformed one.
     for (reply, kind) in [
         ("x", std::io::ErrorKind::TimedOut),
         ("x".repeat(10_000).leak(), std::io::ErrorKind::InvalidData),
@@ -209,7 +210,7 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
     ] {
         std::fs::remove_file(folder.socket()).expect("it is there");
         let _lines = agent(&folder, reply);
-        // The machine may be busy: what answers has all the time it takes.
+        // The machine may be busy: a case that gets an answer has all the time it takes.
         let timeout = Duration::from_millis(if kind == std::io::ErrorKind::TimedOut { 50 } else { 20_000 });
         let announcer = Announcer::new(folder.socket()).with_timeout(timeout);
         let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
@@ -270,7 +271,7 @@ fn threads_do_not_wait_for_each_other() {
             std::thread::spawn(move || announcer.announce(&stream, "t", size(1)).map(drop))
         })
         .collect();
-    // Each has a connection of its own before any is answered; the last one is answered first.
+    // Each has a separate connection before any is answered; the last one is answered first.
     let streams: Vec<UnixStream> = (0..3).map(|_| listener.accept().expect("a connection").0).collect();
     let (tell, _told) = mpsc::channel();
     for (number, stream) in streams.into_iter().enumerate().rev() {
@@ -297,12 +298,12 @@ fn a_forked_child_speaks_over_a_connection_of_its_own() {
     let (stream, _other) = pair("127.0.0.1:0");
     let number = || lines.recv_timeout(Duration::from_secs(20)).expect("a line").0;
     let mut flow = announcer.announce(&stream, "t", size(1)).expect("taken");
-    // As a child finds it.
+    // The state in a forked child.
     unused(&announcer).idle.as_mut().expect("it is kept").process += 1;
     flow.grow(size(2)).expect("taken");
     flow.grow(size(3)).expect("taken");
     assert_eq!([number(), number(), number()], [0, 1, 1]);
-    // Forked while another thread had the lock, which nobody gives back.
+    // Forked while another thread held the lock, which is never released in the child.
     let held = unused(&announcer);
     flow.grow(size(4)).expect("taken");
     flow.grow(size(5)).expect("taken");
@@ -339,7 +340,7 @@ fn corpus_replays() {
     assert!(count >= 5, "{}", folder.display());
 }
 
-/// The agent reads what is written here; the limits of the one are those of the other.
+/// The agent parses the lines written here, and both have the same limits.
 #[test]
 fn lines_are_such_as_the_agent_reads_and_as_long_as_it_takes() {
     assert_eq!(line::LINE_BYTES_MAX, announcement::LINE_BYTES_MAX);

@@ -595,7 +595,7 @@ impl Playing {
         self.counting.note(now, &viewer, plays_by);
         let gone: BTreeSet<PeerId> =
             self.catalogue.keys().filter(|network| !self.heard_at.contains_key(network)).copied().collect();
-        let query = SteeringQuery { dialect: Dialect::Hls, viewer, pathways: Vec::new(), throughput: None };
+        let query = SteeringQuery::new(Dialect::Hls, viewer);
         let ttl_s = (self.settings.ttl.as_us() / 1_000_000) as u32;
         let Some(steering) = answer(&self.delivery, &self.catalogue, &gone, &query, ttl_s) else { return };
         let bytes = bytes_of(&steering);

@@ -59,7 +59,7 @@ mod tests {
         ]);
         let viewer =
             Viewer { location: "nowhere".into(), isp: "none".into(), number: 1, bitrate: BitRate::mbps(3) };
-        let query = SteeringQuery { dialect: Dialect::Hls, viewer, pathways: Vec::new(), throughput: None };
+        let query = SteeringQuery::new(Dialect::Hls, viewer);
         let of = |gone: &BTreeSet<PeerId>| {
             answer(&delivery, &catalogue, gone, &query, TTL_S).expect("there are networks").pathway_priority
         };

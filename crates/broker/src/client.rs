@@ -4,7 +4,8 @@
 
 use crate::wire::{
     Assent, Bids, BidsReply, ClientsRequest, CountedReply, CountedRequest, DecisionView, JoinRequest,
-    MessagesReply, NetworkMessage, NetworkView, NetworksView, RoundView, RoundsView, SteeringRequest,
+    LeadView, MessagesReply, NetworkMessage, NetworkView, NetworksView, RoundView, RoundsView,
+    SteeringRequest,
 };
 use anabranch_http::{ClientError, Connection};
 use anabranch_net::identity::Identity;
@@ -157,6 +158,13 @@ impl Client {
     /// Errors: see [`ClientError`].
     pub async fn rounds(&self) -> Result<Vec<RoundView>, ClientError> {
         self.connection.get::<RoundsView>("/v1/rounds").await.map(|view| view.rounds)
+    }
+
+    /// Returns the lead, as the broker knows it.
+    ///
+    /// Errors: see [`ClientError`].
+    pub async fn lead(&self) -> Result<LeadView, ClientError> {
+        self.connection.get("/v1/lead").await
     }
 
     /// Returns the decision in force.

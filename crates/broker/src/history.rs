@@ -29,6 +29,7 @@ impl History {
         }
         self.push(RoundView {
             round: after.round,
+            number: Some(after.number),
             ended_unix_ms: after.accepted_unix_ms,
             took_s,
             void: None,
@@ -43,6 +44,7 @@ impl History {
     pub(crate) fn note_void(&mut self, round: u64, ended_unix_ms: u64, took_s: Option<f64>, why: &str) {
         self.push(RoundView {
             round,
+            number: None,
             ended_unix_ms,
             took_s,
             void: Some(why.to_owned()),
@@ -135,6 +137,7 @@ mod tests {
         let rounds = history.rounds();
         assert_eq!(rounds[0].sessions, BTreeMap::from([("a".to_owned(), 6), ("b".to_owned(), 12)]));
         assert_eq!((rounds[0].moved, rounds[0].unplaced, rounds[1].round), (4, 0, 3));
+        assert_eq!((rounds[0].number, rounds[1].number), (Some(after.number), None));
         (0..200).for_each(|round| history.note_void(round, 9, None, ""));
         assert_eq!(history.rounds().len(), ROUNDS_MAX);
     }

@@ -8,9 +8,9 @@
 use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
     Accepted, Assent, Bids, BidsReply, Call, Clients, ClientsRequest, CountedReply, CountedRequest,
-    DecisionView, ErrorBody, HealthView, JoinRequest, MeasuredRequest, MessagesReply, NetworkMessage,
-    NetworkView, NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView, StandingView,
-    SteeringRequest,
+    DecisionView, ErrorBody, HealthView, JoinRequest, LeadView, MeasuredRequest, MessagesReply,
+    NetworkMessage, NetworkView, NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView,
+    StandingView, SteeringRequest,
 };
 use anabranch_broker_proto::broker::Gathered;
 use anabranch_http::Service;
@@ -38,7 +38,7 @@ const WAIT_MAX_MS: u64 = 10_000;
     ),
     paths(
         join, leave, messages, bids, assents, clients, counted, steering, measured, networks, rounds,
-        decision, healthz, metrics
+        decision, lead, healthz, metrics
     ),
     components(schemas(
         ErrorBody,
@@ -61,6 +61,7 @@ const WAIT_MAX_MS: u64 = 10_000;
         MeasuredRequest,
         NetworksView,
         NetworkView,
+        LeadView,
         RoundsView,
         RoundView,
         DecisionView,
@@ -101,6 +102,7 @@ pub(crate) fn router(service: BrokerService) -> Router {
         .route("/v1/networks", get(networks))
         .route("/v1/rounds", get(rounds))
         .route("/v1/decision", get(decision))
+        .route("/v1/lead", get(lead))
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(|| async { ([(header::CONTENT_TYPE, "application/json")], openapi()) }));
@@ -288,6 +290,15 @@ async fn decision(
 ) -> Reply<DecisionView> {
     is_operator(&peer, "look")?;
     Ok(Json((*service.decision()).clone()))
+}
+
+#[utoipa::path(get, path = "/v1/lead", responses((status = 200, body = LeadView), (status = 403, body = ErrorBody)))]
+async fn lead(
+    State(service): State<BrokerService>,
+    Extension(peer): Extension<PeerIdentity>,
+) -> Reply<LeadView> {
+    is_operator(&peer, "look")?;
+    Ok(Json(service.lead()))
 }
 
 #[utoipa::path(get, path = "/healthz", responses((status = 200, body = HealthView), (status = 503, body = HealthView)))]

@@ -24,8 +24,8 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 /// Converts a decision to its stored form. Names replace numbers, because numbers change with the
-/// contracts file.
-pub(crate) fn write_decision(decision: &Decision, contracts: &Contracts) -> DecisionView {
+/// contracts file. `before` is the count of accepted rounds without this one.
+pub(crate) fn write_decision(decision: &Decision, before: u64, contracts: &Contracts) -> DecisionView {
     let placed = decision.placed.iter().map(|placed| PlacedView {
         place: placed.place,
         bitrate_bps: placed.bitrate.as_bps(),
@@ -42,6 +42,7 @@ pub(crate) fn write_decision(decision: &Decision, contracts: &Contracts) -> Deci
     });
     DecisionView {
         round: decision.round,
+        number: before + 1,
         accepted_unix_ms: unix_ms(),
         gap_share: decision.gap_share,
         places: decision.places.clone(),

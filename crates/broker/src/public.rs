@@ -8,10 +8,10 @@
 
 use crate::service::BrokerService;
 use anabranch_http::PeerAddress;
-use anabranch_http::plain::{PlainLimits, PlainServer, RequestRate, for_players, refuse_player};
+use anabranch_http::plain::{Clients, PlainLimits, PlainServer, Proxies, RequestRate, refusal};
 use anabranch_media::cmcd::REPORTS_MAX;
 use anabranch_media::prefixes::PrefixTable;
-use anabranch_media::steering::{Dialect, QUERY_BYTES_MAX, QueryError, SteeringQuery, Viewer};
+use anabranch_media::steering::{Dialect, QueryError, SteeringQuery, Viewer, without_viewer};
 use anabranch_units::BitRate;
 use axum::Router;
 use axum::body::Body;
@@ -21,8 +21,9 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Configuration of the players' port.
@@ -32,6 +33,8 @@ pub struct PublicConfig {
     pub address: SocketAddr,
     /// Limits of connections and bodies, in number, size and time.
     pub limits: PlainLimits,
+    /// Proxies in front, and pages that may ask with credentials.
+    pub clients: Clients,
     /// Maximum answers per second. Above it a player is told to retry later if its address has had
     /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers in this second.
     pub answers_per_s_max: u64,
@@ -52,6 +55,7 @@ impl Default for PublicConfig {
         Self {
             address: ([127, 0, 0, 1], 7180).into(),
             limits: PlainLimits::default(),
+            clients: Clients { proxies: Proxies::loopback(), ..Clients::default() },
             answers_per_s_max: 50_000,
             places: PrefixTable::default(),
             bitrate: BitRate::bps(3_000_000),
@@ -78,6 +82,33 @@ struct Shared {
     /// Number of the next viewer; no two viewers share one.
     numbers: AtomicU64,
     rate: RequestRate,
+    /// Addresses of the first questions. `None` without a table of places, and once it is decided.
+    first: Mutex<Option<FirstAddresses>>,
+}
+
+/// Questions after which a sole address of all viewers is taken for a proxy's.
+const SOLE_ADDRESS_QUESTIONS: u32 = 100;
+
+/// Whether the first questions come from one address.
+#[derive(Default)]
+struct FirstAddresses {
+    address: Option<IpAddr>,
+    questions: u32,
+}
+
+impl FirstAddresses {
+    /// Counts a question. Breaks once it is decided, with the address if it is the only one.
+    fn note(&mut self, from: IpAddr) -> ControlFlow<Option<IpAddr>> {
+        if *self.address.get_or_insert(from) != from {
+            return ControlFlow::Break(None);
+        }
+        self.questions += 1;
+        if self.questions < SOLE_ADDRESS_QUESTIONS {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(Some(from))
+        }
+    }
 }
 
 impl PublicServer {
@@ -85,10 +116,12 @@ impl PublicServer {
     ///
     /// Errors: an address that cannot be bound; no random numbers.
     pub fn bind(service: BrokerService, config: PublicConfig) -> std::io::Result<Self> {
-        let server = PlainServer::bind(config.address, config.limits)?;
+        let Clients { proxies, cors } = config.clients.clone();
+        let server = PlainServer::bind(config.address, config.limits)?.with_proxies(proxies).with_cors(cors);
         let numbers = AtomicU64::new(anabranch_net::random()?);
         let rate = RequestRate::new(config.answers_per_s_max);
-        Ok(Self { server, public: Public(Arc::new(Shared { service, config, numbers, rate })) })
+        let first = Mutex::new((!config.places.is_empty()).then(FirstAddresses::default));
+        Ok(Self { server, public: Public(Arc::new(Shared { service, config, numbers, rate, first })) })
     }
 
     /// Address of the listener.
@@ -107,7 +140,7 @@ impl PublicServer {
         let router = Router::new()
             .route("/steering/{dialect}", get(steer))
             .route("/redirect/{*path}", get(redirect))
-            .route("/cmcd", post(report).options(may_report))
+            .route("/cmcd", post(report))
             .with_state(self.public);
         self.server.run_on_thread("players", router).await
     }
@@ -118,13 +151,23 @@ impl Public {
         !self.0.rate.admits(Instant::now(), from)
     }
 
+    /// Warns once if the table of places sees the address of a proxy alone.
+    fn check_addresses(&self, from: IpAddr) {
+        let mut first = self.0.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ControlFlow::Break(sole)) = first.as_mut().map(|first| first.note(from)) else { return };
+        *first = None;
+        drop(first);
+        if let Some(from) = sole {
+            tracing::warn!(
+                "--places sees one address alone: all of the first {SOLE_ADDRESS_QUESTIONS} questions came from {from}; \
+                 if it is a proxy, name it with --proxies, and have it say the viewers' addresses (X-Forwarded-For)"
+            );
+        }
+    }
+
     /// Parses a steering request and records the playback report in it.
     fn ask(&self, dialect: Dialect, uri: &Uri, from: IpAddr) -> Result<SteeringQuery, QueryError> {
-        let query = uri.query().unwrap_or_default();
-        if query.len() > QUERY_BYTES_MAX {
-            return Err(QueryError::TooLong { bytes: query.len() });
-        }
-        let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
+        self.check_addresses(from);
         let (location, isp) = self.0.config.places.lookup(from).unwrap_or((ELSEWHERE, ELSEWHERE));
         let defaults = Viewer {
             location: location.to_owned(),
@@ -132,9 +175,8 @@ impl Public {
             number: self.0.numbers.fetch_add(1, Ordering::Relaxed),
             bitrate: self.0.config.bitrate,
         };
-        let parameters = pairs.iter().map(|(key, value)| (&**key, &**value));
-        let ask = SteeringQuery::read(dialect, query.len(), parameters, defaults)?;
-        if let Some((_, report)) = pairs.iter().find(|(key, _)| key == "CMCD") {
+        let ask = SteeringQuery::read(dialect, uri.query().unwrap_or_default(), defaults)?;
+        if let Some(report) = &ask.report {
             self.0.service.report([&**report].into_iter(), Some(&ask));
         }
         Ok(ask)
@@ -142,7 +184,7 @@ impl Public {
 
     fn busy(&self) -> Response {
         let retry = [(header::RETRY_AFTER, HeaderValue::from(self.0.service.ttl_s()))];
-        for_players((StatusCode::TOO_MANY_REQUESTS, retry, "too many questions: ask later\n").into_response())
+        (StatusCode::TOO_MANY_REQUESTS, retry, "too many questions: ask later\n").into_response()
     }
 }
 
@@ -155,27 +197,27 @@ async fn steer(
     let dialect = match &*dialect {
         "hls" => Dialect::Hls,
         "dash" => Dialect::Dash,
-        _ => return refuse_player(StatusCode::NOT_FOUND, "there are /steering/hls and /steering/dash"),
+        _ => return refusal(StatusCode::NOT_FOUND, "there are /steering/hls and /steering/dash"),
     };
     if public.is_busy(from) {
         return public.busy();
     }
     let ask = match public.ask(dialect, request.uri(), from) {
         Ok(ask) => ask,
-        Err(error) => return refuse_player(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     // With status 410 a player stops asking (HLS, section 7.3; DASH the same).
     if !public.0.service.steers() {
-        return refuse_player(StatusCode::GONE, "players are not steered any more");
+        return refusal(StatusCode::GONE, "players are not steered any more");
     }
     let Some(mut steering) = public.0.service.steer(&ask) else {
-        return refuse_player(StatusCode::GONE, "no network is known");
+        return refusal(StatusCode::GONE, "no network is known");
     };
     if let Some(url) = &public.0.config.url {
         steering.reload_uri = format!("{url}/steering/{}{}", dialect.word(), steering.reload_uri);
     }
     let body = serde_json::to_vec(&steering).expect("it is made of strings");
-    for_players(([(header::CONTENT_TYPE, dialect.content_type())], Body::from(body)).into_response())
+    ([(header::CONTENT_TYPE, dialect.content_type())], Body::from(body)).into_response()
 }
 
 /// Takes playback reports, one a line (CTA-5004-A, event mode).
@@ -189,22 +231,13 @@ async fn report(
     }
     let text = match body {
         Ok(text) => text,
-        Err(error) => return refuse_player(error.status(), &error.body_text()),
+        Err(error) => return refusal(error.status(), &error.body_text()),
     };
     if public.0.service.report(text.lines().take(REPORTS_MAX), None) {
-        for_players(StatusCode::NO_CONTENT.into_response())
+        StatusCode::NO_CONTENT.into_response()
     } else {
-        refuse_player(StatusCode::NOT_FOUND, "reports do not count here: serve with --believe-players")
+        refusal(StatusCode::NOT_FOUND, "reports do not count here: serve with --believe-players")
     }
-}
-
-/// Answers a browser's preflight request for reports from another origin.
-async fn may_report() -> Response {
-    let mut response = for_players(StatusCode::NO_CONTENT.into_response());
-    let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST"));
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("content-type"));
-    response
 }
 
 async fn redirect(
@@ -217,16 +250,18 @@ async fn redirect(
     }
     let ask = match public.ask(Dialect::Hls, request.uri(), from) {
         Ok(ask) => ask,
-        Err(error) => return refuse_player(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     let Some(host) = public.0.service.host(&ask) else {
-        return refuse_player(StatusCode::SERVICE_UNAVAILABLE, "no network's host is known");
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "no network's host is known");
     };
     let scheme = if public.0.config.redirects_to_tls { "https" } else { "http" };
     // The undecoded path: decoding it twice would change it.
     let path = request.uri().path().strip_prefix("/redirect").unwrap_or_default();
-    match HeaderValue::try_from(format!("{scheme}://{host}{path}")) {
-        Ok(to) => for_players((StatusCode::FOUND, [(header::LOCATION, to)]).into_response()),
-        Err(_) => refuse_player(StatusCode::BAD_REQUEST, "the path is none"),
+    let query = without_viewer(request.uri().query().unwrap_or_default());
+    let mark = if query.is_empty() { "" } else { "?" };
+    match HeaderValue::try_from(format!("{scheme}://{host}{path}{mark}{query}")) {
+        Ok(to) => (StatusCode::FOUND, [(header::LOCATION, to)]).into_response(),
+        Err(_) => refusal(StatusCode::BAD_REQUEST, "the path is none"),
     }
 }

@@ -107,6 +107,8 @@ struct Shared {
     state: Mutex<State>,
     answering: Mutex<Answering>,
     keeper: Arc<dyn SharedStore<DecisionView>>,
+    /// Store as operators see it.
+    store: String,
     /// Random name and keys with which this broker reports its counts to the leader. `None` without
     /// a shared store.
     counts_for: Option<(u64, Identity)>,
@@ -181,6 +183,7 @@ impl BrokerService {
     pub fn open(config: BrokerServiceConfig) -> Result<Self, OpenError> {
         let BrokerServiceConfig { settings, contracts, store, ttl_s, believes_players } = config;
         let mut counts_for = None;
+        let shown_store = store.to_string();
         let keeper: Arc<dyn SharedStore<DecisionView>> = match store {
             StoreConfig::File(path) => {
                 Arc::new(FileStore::open(&path).map_err(|error| OpenError::Store(error.into()))?)
@@ -227,8 +230,18 @@ impl BrokerService {
         let catalogue = contracts.catalogue();
         let (state, answering) = (Mutex::new(state), Mutex::new(answering));
         let (changed, told) = (Notify::new(), Notify::new());
-        let shared =
-            Shared { contracts, catalogue, ttl_s, state, answering, keeper, counts_for, changed, told };
+        let shared = Shared {
+            contracts,
+            catalogue,
+            ttl_s,
+            state,
+            answering,
+            keeper,
+            store: shown_store,
+            counts_for,
+            changed,
+            told,
+        };
         let service = Self { shared: Arc::new(shared) };
         service.read_file().map_err(OpenError::Store)?;
         Ok(service)
@@ -535,7 +548,9 @@ impl BrokerService {
         lock(&self.shared.answering).delivery = Arc::new(Delivery::new(decision));
         let mut state = lock(&self.shared.state);
         let stored = state.stored.clone().filter(|stored| stored.round == decision.round);
-        let view = stored.unwrap_or_else(|| Arc::new(write_decision(decision, &self.shared.contracts)));
+        let number = state.decision.number;
+        let write = || Arc::new(write_decision(decision, number, &self.shared.contracts));
+        let view = stored.unwrap_or_else(write);
         let sessions: u64 = view.placed.iter().map(|placed| u64::from(placed.sessions)).sum();
         tracing::info!(
             "round {}: {sessions} clients placed, at most {:.3} % from the best",

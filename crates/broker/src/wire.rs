@@ -134,6 +134,19 @@ pub struct MeasuredRequest {
     pub delivered_share: Option<f64>,
 }
 
+/// Lead among the brokers of one store, as one of them knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeadView {
+    /// True if this broker leads.
+    pub leads: bool,
+    /// Address of another broker that leads. `None` if this broker leads or no leader is known.
+    pub leader: Option<String>,
+    /// Store of the decisions: a file, or the members of etcd.
+    pub store: String,
+    /// Error of the store, or reason why no round was stored. `None` if this broker is healthy.
+    pub trouble: Option<String>,
+}
+
 /// List of networks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NetworksView {
@@ -176,6 +189,9 @@ pub struct RoundsView {
 pub struct RoundView {
     /// Number of the round.
     pub round: u64,
+    /// [`DecisionView::number`] of an accepted round. `None` if the round was void.
+    #[serde(default)]
+    pub number: Option<u64>,
     /// Time of the end, in milliseconds since 1970.
     pub ended_unix_ms: u64,
     /// Seconds from the call for bids to the end; none if another broker led the round.
@@ -198,6 +214,10 @@ pub struct RoundView {
 pub struct DecisionView {
     /// Number of the round; 0 before the first.
     pub round: u64,
+    /// Count of accepted rounds in the store, this one included; 0 before the first, and of decisions
+    /// of brokers that stored no count.
+    #[serde(default)]
+    pub number: u64,
     /// Time of acceptance, in milliseconds since 1970.
     pub accepted_unix_ms: u64,
     /// Upper bound on the distance from the best decision, as a share.

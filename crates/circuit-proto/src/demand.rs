@@ -1,6 +1,7 @@
 //! The bytes that racks wait to send to each other.
 
 use crate::Timing;
+use crate::timing::sending_ps;
 use anabranch_units::ByteCount;
 use std::fmt;
 
@@ -136,14 +137,9 @@ impl Demand {
     ///
     /// Shape: as the demand's. A time beyond the week counts as the week and one picosecond: no schedule serves more.
     pub(crate) fn circuit_ps(&self, timing: &Timing) -> Vec<u64> {
-        let rate = u128::from(timing.circuit_rate.as_bps());
         let most = timing.week.as_ps() + 1;
         let time = |bytes: &u64| {
-            if *bytes == 0 {
-                return 0;
-            }
-            let bit_ps = u128::from(*bytes) * 8 * 1_000_000_000_000;
-            u64::try_from(bit_ps.div_ceil(rate)).unwrap_or(u64::MAX).min(most)
+            u64::try_from(sending_ps(timing.circuit_rate, *bytes)).unwrap_or(u64::MAX).min(most)
         };
         self.bytes.iter().map(time).collect()
     }

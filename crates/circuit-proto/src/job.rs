@@ -95,6 +95,15 @@ pub enum JobError {
     },
     /// Switches that cannot be, or a job longer than 53 days.
     Switches(ParallelError),
+    /// Bytes of a pair for which a plan has no circuits.
+    Unplanned {
+        /// Name of the phase.
+        phase: String,
+        /// Sending host.
+        source: usize,
+        /// Receiving host.
+        destination: usize,
+    },
 }
 
 impl fmt::Display for JobError {
@@ -115,6 +124,12 @@ impl fmt::Display for JobError {
             }
             Self::Demand { phase, error } => write!(f, "phase `{phase}`: {error}"),
             Self::Switches(error) => error.fmt(f),
+            Self::Unplanned { phase, source, destination } => {
+                write!(
+                    f,
+                    "phase `{phase}`: {source} -> {destination} has bytes, and the plan has no circuits for them"
+                )
+            }
         }
     }
 }

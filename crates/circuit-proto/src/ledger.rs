@@ -22,9 +22,11 @@ pub const RANGES_MAX: usize = 64;
 
 /// Outstanding demand by flow.
 ///
-/// `F` names a flow: a TCP connection's addresses and ports, or a simulator's number.
-/// Limits: [`FLOWS_MAX`] flows, [`RANGES_MAX`] ranges for each. A forwarded range beyond the second limit is not counted, so
-/// that its flow's demand is too large until the flow closes.
+/// `F` names a flow: a TCP connection's addresses and ports, or a simulator's number. A flow is
+/// open from its first announcement to its close. The switch also forwards packets of other flows,
+/// and late ones of closed flows: these leave no entry. Limits: [`FLOWS_MAX`] flows, [`RANGES_MAX`]
+/// ranges for each. A forwarded range beyond the second limit is not counted, so that its flow's
+/// demand is too large until the flow closes.
 /// Cost: O(log flows + ranges) for each call, O(flows + racks^2) for [`Self::demand`].
 #[derive(Clone, Debug)]
 pub struct Ledger<F> {
@@ -58,10 +60,10 @@ impl fmt::Display for LedgerError {
 impl std::error::Error for LedgerError {}
 
 /// One flow.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Flow {
-    /// Source and destination. `None` before the first announcement.
-    racks: Option<(u16, u16)>,
+    /// Source and destination.
+    racks: (u16, u16),
     announced_bytes: u64,
     forwarded: Ranges,
 }
@@ -138,12 +140,15 @@ impl<F: Ord + Copy> Ledger<F> {
         if source == destination {
             return Err(LedgerError::Rack(DemandError::ToItself(source)));
         }
-        let racks = Some((port(source), port(destination)));
-        let entry = self.entry(flow).ok_or(LedgerError::Full)?;
-        if entry.racks.is_some() && entry.racks != racks {
+        let racks = (port(source), port(destination));
+        if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&flow) {
+            return Err(LedgerError::Full);
+        }
+        let new = || Flow { racks, announced_bytes: 0, forwarded: Ranges::default() };
+        let entry = self.flows.entry(flow).or_insert_with(new);
+        if entry.racks != racks {
             return Err(LedgerError::OtherRacks);
         }
-        entry.racks = racks;
         // A flow of 2^64 bytes would take 58 years at 80 Gbit/s.
         entry.announced_bytes = entry.announced_bytes.saturating_add(bytes.as_u64());
         Ok(())
@@ -151,15 +156,16 @@ impl<F: Ord + Copy> Ledger<F> {
 
     /// The switch has forwarded `bytes` of `flow`, from `position` in its stream on.
     ///
-    /// Returns false if these bytes are not counted: the flow is new and beyond [`FLOWS_MAX`], the range is beyond
-    /// [`RANGES_MAX`], or it ends beyond position 2^64 - 1. [`Self::refused`] counts such calls.
+    /// Returns false if these bytes are not counted: the flow is not open, the range is beyond
+    /// [`RANGES_MAX`], or it ends beyond position 2^64 - 1. [`Self::refused`] counts such calls of
+    /// open flows.
     pub fn handle_forwarded(&mut self, flow: F, position: u64, bytes: u32) -> bool {
         if bytes == 0 {
             return true;
         }
+        let Some(entry) = self.flows.get_mut(&flow) else { return false };
         let end = position.checked_add(bytes.into());
-        let entry = end.and_then(|end| Some((end, self.entry(flow)?)));
-        let is_counted = entry.is_some_and(|(end, entry)| entry.forwarded.add(position, end));
+        let is_counted = end.is_some_and(|end| entry.forwarded.add(position, end));
         self.refused += u64::from(!is_counted);
         is_counted
     }
@@ -176,7 +182,7 @@ impl<F: Ord + Copy> Ledger<F> {
         let pair_max = u64::MAX / (self.racks * self.racks) as u64;
         let mut entries = vec![0u64; self.racks * self.racks];
         for flow in self.flows.values() {
-            let Some((source, destination)) = flow.racks else { continue };
+            let (source, destination) = flow.racks;
             let entry = &mut entries[usize::from(source) * self.racks + usize::from(destination)];
             *entry = entry.saturating_add(flow.outstanding_bytes()).min(pair_max);
         }
@@ -189,17 +195,9 @@ impl<F: Ord + Copy> Ledger<F> {
         self.flows.len()
     }
 
-    /// Announcements that were refused, and forwarded ranges that were not counted.
+    /// Announcements that were refused, and forwarded ranges of open flows that were not counted.
     pub fn refused(&self) -> u64 {
         self.refused
-    }
-
-    /// The flow's entry, made if the ledger has room for it.
-    fn entry(&mut self, flow: F) -> Option<&mut Flow> {
-        if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&flow) {
-            return None;
-        }
-        Some(self.flows.entry(flow).or_default())
     }
 }
 

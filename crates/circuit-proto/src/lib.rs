@@ -27,6 +27,7 @@ pub mod schedulers;
 pub mod shaping;
 pub mod simulated;
 mod standing;
+mod sums;
 pub mod table;
 mod timing;
 

@@ -15,7 +15,9 @@ pub(crate) mod decompose;
 pub(crate) mod level;
 
 use crate::Demand;
-use anabranch_units::{BitRate, Duration};
+use crate::sums::Sums;
+use crate::timing::{carried, sending_ps};
+use anabranch_units::{BitRate, ByteCount, Duration};
 use decompose::{Layer, decompose, longest_first, wrap};
 use std::fmt;
 
@@ -30,6 +32,10 @@ pub(crate) const LONGEST_PS: u64 = 1 << 62;
 
 /// Cuts of the longest entry that [`plan`] tries.
 const CUTS: [u64; 6] = [1, 2, 3, 4, 8, 16];
+
+/// Part of the bound by which a plan may exceed it to end the search: half a percent. Finer cuts
+/// come nearer by less than that, and each costs another plan.
+const BOUND_PART: u64 = 200;
 
 /// Most entries of matrices that one cut beyond the first may visit: some tenths of a second.
 const WORK_MAX: u64 = 200_000_000;
@@ -101,14 +107,13 @@ impl Switches {
     /// Errors: times and nights that may exceed 53 days.
     pub(crate) fn times(&self, demand: &Demand) -> Result<Vec<u64>, ParallelError> {
         let racks = demand.racks();
-        let rate = u128::from(self.rate.as_bps());
-        let time = |bytes: u64| (u128::from(bytes) * 8_000_000_000_000).div_ceil(rate);
+        let time = |bytes: u64| sending_ps(self.rate, bytes);
         let nights = u128::from(self.night.as_ps()) * 32 * racks as u128;
         if time(demand.total().as_u64()) + nights > u128::from(LONGEST_PS) {
             return Err(ParallelError::Long);
         }
-        let pair = |pair: usize| time(demand.between(pair / racks, pair % racks).as_u64());
-        Ok((0..racks * racks).map(|at| u64::try_from(pair(at)).expect("at most the sum of all")).collect())
+        let pair = |bytes: &u64| u64::try_from(time(*bytes)).expect("at most the sum of all");
+        Ok(demand.entries().iter().map(pair).collect())
     }
 }
 
@@ -180,6 +185,19 @@ impl Plan {
     /// Time of the last bit.
     pub fn makespan(&self) -> Duration {
         self.circuits.iter().map(|circuit| circuit.end).max().unwrap_or(Duration::ZERO)
+    }
+
+    /// Bytes of `demand` that the circuits carry until `until`: each pair's time at `rate`, at most
+    /// its demand.
+    pub fn served(&self, demand: &Demand, rate: BitRate, until: Duration) -> ByteCount {
+        let racks = demand.racks();
+        let mut times = vec![Duration::ZERO; racks * racks];
+        for circuit in &self.circuits {
+            let time_ps = circuit.end.min(until).as_ps().saturating_sub(circuit.start.as_ps());
+            times[circuit.source * racks + circuit.destination] += Duration::from_ps(time_ps);
+        }
+        let served = |(time, bytes): (&Duration, &u64)| carried(rate, *time).min(ByteCount::new(*bytes));
+        times.iter().zip(demand.entries()).map(served).sum()
     }
 
     /// Refuses a plan that `switches` cannot run, or that does not serve all of `demand`.
@@ -272,9 +290,10 @@ fn makespan_ps(racks: usize, night: u64, orders: &Orders) -> u64 {
 
 /// A plan that serves all of `demand`.
 ///
-/// Entries longer than a cut are divided, the parts are split into as few matchings as the busiest port has parts, and
-/// the matchings are laid on the switches, one after the other or the longest first. Parts of the circuits that end last
-/// then move to switches whose ports are free earlier. The best of a few cuts stands.
+/// Entries longer than a cut are divided, the parts are split into as few matchings as the busiest
+/// port has parts, and the matchings are laid on the switches, one after the other or the longest
+/// first. Parts of the circuits that end last then move to switches whose ports are free earlier.
+/// The best of a few cuts stands; a plan within half a percent of the bound ends the search.
 ///
 /// Errors: settings out of range, or demand that may take longer than 53 days.
 /// Cost: O(cuts * racks^2 * parts of the busiest port); of large networks only the first cuts are tried.
@@ -307,7 +326,7 @@ pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> Orders
                 best = Some((makespan, orders));
             }
         }
-        if best.as_ref().is_some_and(|(makespan, _)| *makespan <= bound + bound / 200) {
+        if best.as_ref().is_some_and(|(makespan, _)| *makespan <= bound + bound / BOUND_PART) {
             break;
         }
     }
@@ -316,10 +335,7 @@ pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> Orders
 
 /// Parts of the busiest port if no part is longer than `cut`.
 fn parts_max(racks: usize, times: &[u64], cut: u64) -> u64 {
-    let parts = |pair: usize| times[pair].div_ceil(cut);
-    let row = |at: usize| (0..racks).map(|other| parts(at * racks + other)).sum();
-    let column = |at: usize| (0..racks).map(|other| parts(other * racks + at)).sum();
-    (0..racks).map(|at| u64::max(row(at), column(at))).max().unwrap_or(0)
+    Sums::of(racks, times.iter().map(|time| time.div_ceil(cut))).largest()
 }
 
 /// A plan in the way of Spectra: as few matchings as the busiest port has parts, the longest first to the switch with the

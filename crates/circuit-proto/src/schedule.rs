@@ -71,6 +71,21 @@ impl Schedule {
         self.days.iter().fold(Duration::ZERO, |sum, day| sum + night + day.length)
     }
 
+    /// Lengthens all days by equal times, so that days and nights last the week. The last day has
+    /// the rest of the division; a schedule without days stays so.
+    ///
+    /// Panics: if days and nights are longer than the week.
+    pub(crate) fn stretch(&mut self, timing: &Timing) {
+        let rest = timing.week.as_ps() - self.length(timing.night).as_ps();
+        let days = self.days.len() as u64;
+        for day in &mut self.days {
+            day.length += Duration::from_ps(rest / days);
+        }
+        if let Some(last) = self.days.last_mut() {
+            last.length += Duration::from_ps(rest % days);
+        }
+    }
+
     /// Refuses a schedule that the switch of `racks` racks cannot run.
     ///
     /// Errors: a day that is no matching or too short, or days and nights longer than the week.

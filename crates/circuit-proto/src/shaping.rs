@@ -6,8 +6,9 @@
 //! Source: the Etalon switch, `solstice.cc` and `sols.c` of its repository (Mukerjee, 2018), read for the steps and their
 //! order; the thesis, §2.2.2, has the week that the days fill. Leaves out: the estimates (`ledger`, queues of the switch).
 
+use crate::sums::Sums;
 use crate::{Day, Demand, Matching, Schedule, Scheduler, Timing};
-use anabranch_units::{ByteCount, Duration};
+use anabranch_units::ByteCount;
 
 /// Settings of the shaping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub fn schedule(
         let matching = Matching::of_ports(vec![None; demand.racks()]);
         schedule.days.push(Day { matching, length: timing.day_min });
     }
-    stretch(&mut schedule, timing);
+    schedule.stretch(timing);
     schedule
 }
 
@@ -76,11 +77,7 @@ pub fn shape(demand: &Demand, timing: &Timing, shaping: &Shaping) -> Demand {
 
 /// Multiplies all entries so that the largest sum of a row or column is `least`, if it is less; rounds down.
 fn scale_up(racks: usize, entries: &mut [u64], least: u64) {
-    let row =
-        |rack: usize| entries[rack * racks..][..racks].iter().map(|bytes| u128::from(*bytes)).sum::<u128>();
-    let column =
-        |rack: usize| entries.iter().skip(rack).step_by(racks).map(|bytes| u128::from(*bytes)).sum::<u128>();
-    let largest: u128 = (0..racks).flat_map(|rack| [row(rack), column(rack)]).max().unwrap_or(0);
+    let largest = Sums::of(racks, entries.iter().map(|bytes| u128::from(*bytes))).largest();
     if largest == 0 || largest >= u128::from(least) {
         return;
     }
@@ -119,18 +116,6 @@ fn fill(racks: usize, entries: &[u64], budget: u64) -> Vec<u64> {
         open.retain(|pair| filled[*pair] < entries[*pair]);
     }
     filled
-}
-
-/// Lengthens all days by equal times, so that days and nights last the week; the last day has the rest of the division.
-fn stretch(schedule: &mut Schedule, timing: &Timing) {
-    let rest = timing.week.as_ps() - schedule.length(timing.night).as_ps();
-    let days = schedule.days.len() as u64;
-    for day in &mut schedule.days {
-        day.length += Duration::from_ps(rest / days);
-    }
-    if let Some(last) = schedule.days.last_mut() {
-        last.length += Duration::from_ps(rest % days);
-    }
 }
 
 #[cfg(test)]

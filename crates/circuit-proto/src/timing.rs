@@ -48,9 +48,21 @@ impl Timing {
 
     /// Bytes that one circuit carries in `day`, rounded down.
     pub fn carried(&self, day: Duration) -> ByteCount {
-        let bits = u128::from(self.circuit_rate.as_bps()) * u128::from(day.as_ps()) / 1_000_000_000_000;
-        ByteCount::new(u64::try_from(bits / 8).unwrap_or(u64::MAX))
+        carried(self.circuit_rate, day)
     }
+}
+
+/// Time that `bytes` take at `rate`, in picoseconds, rounded up.
+///
+/// Panics: for a rate of zero.
+pub(crate) fn sending_ps(rate: BitRate, bytes: u64) -> u128 {
+    (u128::from(bytes) * 8_000_000_000_000).div_ceil(u128::from(rate.as_bps()))
+}
+
+/// Bytes that pass at `rate` in `time`, rounded down.
+pub(crate) fn carried(rate: BitRate, time: Duration) -> ByteCount {
+    let bits = u128::from(rate.as_bps()) * u128::from(time.as_ps()) / 1_000_000_000_000;
+    ByteCount::new(u64::try_from(bits / 8).unwrap_or(u64::MAX))
 }
 
 /// Longest week: the sums of 1,024 racks' times still fit 63 bits of picoseconds.

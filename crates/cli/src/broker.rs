@@ -17,7 +17,7 @@ use crate::member::Member;
 use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
-/// What to do.
+/// Subcommands.
 #[derive(clap::Subcommand)]
 pub enum Noun {
     /// Make, renew and revoke the keys with which broker, networks and operators know each other.
@@ -26,25 +26,30 @@ pub enum Noun {
     Serve(Box<serve::Args>),
     /// Run a content network's agent: it bids the network's clusters in each round.
     Cdn(cdn::Args),
-    /// Show the networks, what the broker thinks of them, and what the last decision gives them.
+    /// Show the networks, the broker's trust in them, and the clients that the last decision gives
+    /// them.
     Status(status::Args),
-    /// Play as many players would, to try a broker and its networks: ask it, and fetch segments from where it says.
+    /// Simulate many players against a broker and its networks: ask for steering, and fetch
+    /// segments from the pathway in the answer.
     Play(play::Args),
     /// Serve segments of any length, for `broker play`.
     Origin(origin::Args),
-    /// Compare the designs by which networks and a broker may decide together, in worlds that are drawn from seeds.
+    /// Compare the thesis's designs of joint decisions in worlds drawn from seeds.
     Evaluate(evaluate::Args),
-    /// Let several brokers decide round after round, while demand changes, for clients who go to the same clusters.
+    /// Run several brokers with clients on the same clusters, round after round, while demand
+    /// changes.
     Several(several::Args),
-    /// Find what a network gains by lying about its costs or capacities, by two rules of payment.
+    /// Measure the gain of a network that lies about its costs or capacities, under two payment
+    /// rules.
     Lies(lies::Args),
-    /// Print what there is to decide in a round, and the decision, as JSON: for another solver.
+    /// Print one round's market and decision as JSON, for another solver.
     Market(market::Args),
-    /// Write a world that is drawn from a seed as the files that broker and networks' agents read: to try a deployment.
+    /// Write a generated world as the files that broker and networks' agents read, to try a
+    /// deployment.
     World(world::Args),
 }
 
-/// `broker`, as this command has it.
+/// `broker` in this command.
 pub(crate) struct Broker;
 
 impl Member for Broker {

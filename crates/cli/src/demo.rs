@@ -1,8 +1,10 @@
-//! `anabranch demo`: one file from one site to several over an emulated network, by one scheme after the other.
+//! `anabranch demo`: one file from one site to several over an emulated network, by each scheme in
+//! turn.
 //!
-//! Everything is real but the wires: a controller and a daemon at each site, as processes of their own in network
-//! namespaces, moving a file over TLS and the kernel's TCP. Each scheme gets a fresh network, so that its lateness is its
-//! own. Copies are compared with the source's file here, besides the sites' own checks.
+//! Everything is real except the wires: a controller and a daemon at each site run as processes in
+//! network namespaces and move a file over TLS and the kernel's TCP. Each scheme gets a fresh
+//! network with a separate lateness. Besides the sites' checks, the copies are compared with the
+//! source's file here.
 
 use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;
@@ -19,16 +21,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What to show.
+/// The network, the transfer and the schemes.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml, .graphml, .gml
+    /// or .xml file.
     #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
     topology: String,
-    /// Rate of links for which the topology says none.
+    /// Rate of links without one in the topology.
     #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
     rate: BitRate,
-    /// The site that holds the file. Without: the first, or in a built-in network one from which the schemes differ.
+    /// Site that holds the file. Without: the first site, or in a built-in network one where the
+    /// schemes differ.
     #[arg(long, value_name = "SITE")]
     from: Option<String>,
     /// The destinations. Without: as for --from.
@@ -46,17 +50,18 @@ pub struct Args {
         value_parser = ["auto", "coded", "packed", "steiner", "steiner_store_and_forward", "steiner_one_tree", "multi_path", "single_path"]
     )]
     schemes: Vec<String>,
-    /// TCP congestion control on every hop, by the kernel's name, as bbr. Without: the machine's default.
+    /// TCP congestion control on every hop, by the kernel's name, such as bbr. Without: the
+    /// machine's default.
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
     /// TCP connections for each flow and hop.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     stripes: u16,
-    /// Bytes of a packet between sites. Without: those that a link sends in 10 ms.
+    /// Bytes of a packet between sites. Without: as many as a link sends in 10 ms.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
-    /// The folder to make for the pictures and figures. Without: the first of runs/demo-1, runs/demo-2 and so on that is not
-    /// there yet.
+    /// Folder to create for the pictures and figures. Without: the first of runs/demo-1,
+    /// runs/demo-2 and so on that does not exist.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object for each scheme.
@@ -64,19 +69,20 @@ pub struct Args {
     json: bool,
 }
 
-/// Instances that show something, where the user names none.
+/// Default instances that show a difference between schemes.
 fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
     match topology {
-        // The cheapest tree blocks every second one: no greedy packing reaches the min-cut (2), whatever its ties.
+        // The cheapest tree blocks every second tree: no greedy packing reaches the min-cut (2),
+        // however ties are broken.
         "internet2" => ("4", &["2", "3", "8"]),
         "b4" => ("0", &["3", "6", "12"]),
-        // Packing reaches 1.5, coding 2.
+        // Packing reaches 1.5, coding reaches 2.
         "butterfly" => ("0", &["5", "6"]),
         _ => ("0", &[]),
     }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -97,7 +103,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         None => RunDir::claim_next(Path::new("runs/demo"))?,
     };
     let out = run.path().to_owned();
-    // Files and logs of all sites; kept only where something went wrong.
+    // Files and logs of all sites, kept only after a failure.
     let work = out.join("work");
     std::fs::create_dir(&work)?;
     let keys = work.join("keys");
@@ -107,7 +113,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
     if !quiet {
         let to: Vec<_> = destinations.iter().map(|d| name(*d)).collect();
-        eprintln!(
+        errln!(
             "{}: {} from {} to {}, links of {}; no scheme can be faster than {}",
             topology.name(),
             args.size,
@@ -116,7 +122,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             planner.link_unit(),
             planner.bound(),
         );
-        eprintln!("{}; {}", comparison.reason, comparison.coding_gain);
+        errln!("{}; {}", comparison.reason, comparison.coding_gain);
     }
     let auto = planner.auto()?.chosen.plan;
     run.write("topology.toml", anabranch_graph::file::toml::write(&topology))?;
@@ -142,7 +148,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         run.row(&row)?;
         run.emulation(scheme, &report)?;
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
         }
         let whole = row.verified.then(|| {
             let rate = BitRate::bps((row.rate_mbps * 1e6) as u64);
@@ -163,18 +169,18 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (command, mut config) = crate::arguments();
     config["from"] = name(source).into();
     config["to"] = destinations.iter().map(|d| name(*d)).collect();
-    // Of the emulator; the file's bytes are the same in every run.
+    // Seed of the emulator; the file's bytes are the same in every run.
     run.finish(&command, config, Some(EmulationOptions::default().seed))?;
     if !args.json {
-        print!("{}", table(&rows));
+        out!("{}", table(&rows));
     }
     if !quiet {
-        eprintln!("pictures (plan.svg, throughput.svg) and figures: {}", out.display());
+        errln!("pictures (plan.svg, throughput.svg) and figures: {}", out.display());
     }
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs one scheme, with a bar of its progress.
+/// Runs one scheme with a progress bar.
 fn play(
     show: &Show<'_>,
     scheme: &str,
@@ -195,7 +201,7 @@ fn play(
     bar.finish_and_clear();
     let (row, report, points) = played?;
     if !quiet {
-        eprintln!(
+        errln!(
             "{scheme:>12}: {:.2} Mbit/s, {:.0} % of the bound, {:.1} s",
             row.rate_mbps,
             100.0 * row.share_of_bound,

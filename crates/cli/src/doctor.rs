@@ -11,20 +11,20 @@ use std::process::ExitCode;
 
 pub use need::Need;
 
-/// How to say it.
+/// Form of the answer.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// The ways to make sites, of which one suffices, as the emulator's findings call them.
+/// Names of the emulator's findings about ways to create sites. One working way suffices.
 const WAYS: [&str; 2] = ["namespaces as we are", "user namespaces"];
 
-/// Runs it: exit code 0 if an emulation can run here, else 1.
+/// Runs the checks. The exit code is 0 if an emulation can run here, else 1.
 ///
-/// Errors: none but that of writing the answer.
+/// Errors: the answer cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut findings = doctor();
     let needs = family::needs();
@@ -48,14 +48,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         for need in &needs {
             value[need.field] = need.ways().into();
         }
-        println!("{}", serde_json::to_string(&value)?);
+        outln!("{}", serde_json::to_string(&value)?);
     } else {
-        print!("{}", text(&findings, &needs, can_emulate, cores, &kernels));
+        out!("{}", text(&findings, &needs, can_emulate, cores, &kernels));
     }
     Ok(if can_emulate { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The shortest day of circuits that this machine emulates in real time, measured in a second.
+/// Shortest day of circuits that this machine emulates in real time, measured for a second.
 fn circuits() -> Finding {
     match shortest_day(&crate::emulate::host_command) {
         Ok(day) => {
@@ -66,7 +66,7 @@ fn circuits() -> Finding {
     }
 }
 
-/// Whether one way to make sites works; each tries everything that it needs, TUN included.
+/// Returns true if one way to create sites works; each check covers all needs, TUN included.
 fn can_emulate(findings: &[Finding]) -> bool {
     findings.iter().any(|f| WAYS.contains(&f.name) && f.ok)
 }
@@ -90,7 +90,7 @@ fn text(findings: &[Finding], needs: &[Need], can_emulate: bool, cores: usize, k
     }
     out.push('\n');
     for finding in findings {
-        // With a way to make sites, what is not as wished is worth knowing, no more.
+        // If sites can be created, other shortcomings are only worth a note.
         let mark = match (finding.ok, can_emulate) {
             (true, _) => "ok",
             (false, true) => "--",
@@ -116,7 +116,7 @@ fn text(findings: &[Finding], needs: &[Need], can_emulate: bool, cores: usize, k
 fn write_finding(out: &mut String, mark: &str, name: &str, detail: &str, fix: Option<&str>) {
     use std::fmt::Write as _;
     let fix = fix.unwrap_or_default();
-    // Some details end with the fix, for where they stand alone.
+    // Some details end with the fix, because they may be shown alone.
     let detail = detail.strip_suffix(fix).unwrap_or(detail).trim_end_matches(": ");
     let _ = writeln!(out, "{mark}  {name}: {detail}");
     if !fix.is_empty() {

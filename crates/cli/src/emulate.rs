@@ -1,9 +1,12 @@
-//! `anabranch emulate TOPOLOGY -- CMD`: any program on an emulated network, with a report of how far to trust it.
+//! `anabranch emulate TOPOLOGY -- CMD`: any program on an emulated network, with a report on how
+//! far the run can be trusted.
 //!
-//! Builds the network, starts the programs of `--run`, runs the command in a site and ends everything with the command. The
-//! command's input and output are ours and its exit code becomes ours; the output of `--run` programs goes to stderr, each
-//! line with its site. Leaves out: the programs themselves. Read [`Args`] first, then [`run`].
+//! Builds the network, starts the programs of `--run`, runs the command in a site, and ends
+//! everything with the command. The command inherits input and output, and its exit code becomes
+//! ours; the output of `--run` programs goes to stderr, each line with its site. Leaves out: the
+//! programs themselves. Read [`Args`] first, then [`run`].
 
+mod announcements;
 mod outcome;
 mod scenario;
 
@@ -12,24 +15,24 @@ pub(crate) use scenario::host as host_command;
 use crate::run_dir::RunDir;
 use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
-use anabranch_graph::file::{Defaults, load};
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::OsString;
 use std::io::{BufRead as _, IsTerminal as _, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration as StdDuration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What stands below the options in `--help`.
+/// Text below the options in `--help`.
 const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Programs also find in their environment:
   ANABRANCH_SITE, ANABRANCH_ADDRESS   the site they run in
   ANABRANCH_ADDRESS_<SITE>            every site's address; names in capitals, _ for all but letters and digits
   ANABRANCH_NETNS_<SITE>              for `nsenter --net=PATH CMD`, to run something in another site
   ANABRANCH_DILATION                  real time for each second of the network
+  ANABRANCH_SHUFFLE_SOCKET            where to announce demand to circuits that follow it
   ANABRANCH_SITES                     all of this as JSON, and the address of each link's far end
 
 Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
@@ -43,7 +46,7 @@ Examples:
   anabranch emulate scenario.toml --set network.rate='50 Mbit/s'
   anabranch emulate circuit.toml --run '16=iperf3 -s' -- iperf3 -c '{@16}'   (a command in place of the scenario's flows)";
 
-/// Does the part of one host of an emulated scenario, whose command started this process.
+/// Plays one host of an emulated scenario, on behalf of the command that started this process.
 ///
 /// Errors: see [`anabranch_emu::scenario::run_host`].
 pub(crate) fn host() -> anyhow::Result<ExitCode> {
@@ -51,51 +54,56 @@ pub(crate) fn host() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to emulate and what to run on it.
+/// The network, and the programs to run on it.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
-    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml or .graphml file; or a scenario, as
+    /// The network: a built-in topology (`anabranch topologies` lists them), or a .toml, .graphml,
+    /// .gml or .xml file; or a scenario, as
     /// `simulate` takes it.
     #[arg(value_name = "TOPOLOGY|SCENARIO")]
     topology: String,
-    /// For a scenario: a setting in place of the file's, as network.rate="10 Gbit/s". Repeatable.
+    /// For a scenario: a setting that replaces the file's, such as network.rate="10 Gbit/s".
+    /// Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// For a scenario: runs of each combination of swept settings.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     trials: u64,
-    /// Rate of links for which the topology says none. Two processors carry about 26 links of 20 Mbit/s.
+    /// Rate of links without one in the topology. Two processors carry about 26 links of 20 Mbit/s.
     #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
     rate: BitRate,
     /// The site in which CMD runs, by name or number. Without: the first.
     #[arg(long, value_name = "SITE")]
     site: Option<String>,
-    /// A program to run in a site beside CMD, as a line for `sh`. It is started before CMD and stopped after it. Repeatable.
+    /// A program to run in a site besides CMD, as a line for `sh`. It starts before CMD and is
+    /// stopped after it. Repeatable.
     #[arg(long = "run", value_name = "SITE=CMD")]
     runs: Vec<String>,
-    /// How long after the programs of --run CMD is started.
+    /// Time between the start of the --run programs and the start of CMD.
     #[arg(long, value_name = "TIME", default_value = "300 ms")]
     settle: Duration,
-    /// A change of links while CMD runs, at a time counted from its start: `2s link A-B down` (or `up`, `rate R`, `delay T`,
-    /// `loss P`, `loss P burst N`). A-B means both directions, A>B one, `all` every link. Repeatable.
+    /// A change of links at a time after the start of CMD: `2s link A-B down` (or `up`, `rate R`,
+    /// `delay T`, `loss P`, `loss P burst N`). A-B means both directions, A>B one, `all` every
+    /// link. Repeatable.
     #[arg(long = "at", value_name = "TIME link LINK CHANGE")]
     changes: Vec<String>,
-    /// Random loss on every link, as `0.1%` or `1000ppm`, in place of the topology's; `0.1% burst 8` in bursts of 8 packets
-    /// in the mean.
+    /// Random loss on every link, such as `0.1%` or `1000ppm`, instead of the topology's; `0.1%
+    /// burst 8` for bursts of 8 packets on average.
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
-    /// The longest queue before each link, for each priority, as "64 KiB", in place of the topology's.
+    /// Maximum queue before each link, for each priority, such as "64 KiB", instead of the
+    /// topology's.
     #[arg(long, value_name = "SIZE")]
     queue: Option<ByteCount>,
     #[command(flatten)]
     kernel: Kernel,
-    /// The run is not trusted if the 99th percentile of its lateness is above this. Lateness is by
-    /// how much later than due packets left, and a scenario's flows and datagrams began. Without: 1
-    /// ms, and for packets over circuits 1 % of the shortest day.
+    /// Lateness bound: the run is not trusted if the 99th percentile of its lateness exceeds it.
+    /// Lateness is the delay of packets, and of the starts of a scenario's flows and datagrams,
+    /// behind their due time. Without: 1 ms, and for packets over circuits 1 % of the shortest day.
     #[arg(long, value_name = "TIME")]
     lateness_bound: Option<Duration>,
-    /// Exit with 1 if the run is not trusted though CMD succeeded.
+    /// Exit with 1 if the run is not trusted although CMD succeeded.
     #[arg(long)]
     strict: bool,
     /// End CMD after this long, with exit code 124.
@@ -104,10 +112,10 @@ pub struct Args {
     /// Seed of the random losses.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Make the sites in a user namespace even where this user could make them without.
+    /// Create the sites in a user namespace even if this user could create them without one.
     #[arg(long)]
     user_namespace: bool,
-    /// Write the sites' addresses and names to this file, as `/etc/hosts` has them.
+    /// Write the sites' addresses and names to this file, in the format of `/etc/hosts`.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
     /// Print the report as one JSON object, after CMD's own output.
@@ -116,8 +124,8 @@ pub struct Args {
     /// Write the report as JSON to this file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Make a run directory: a row for each link, the arguments, commit, machine and lateness. The folder may not be there
-    /// yet.
+    /// Create a run directory: a row for each link, the arguments, commit, machine and lateness.
+    /// The folder must not exist.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
     /// The program to run and its arguments. Without: a shell, if this is a terminal.
@@ -128,14 +136,15 @@ pub struct Args {
 /// Kernels and clocks of the sites.
 #[derive(clap::Args)]
 struct Kernel {
-    /// The largest IP packet, in bytes. A larger one carries more data for the same work.
-    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
-    mtu: u32,
+    /// For a topology: maximum size of an IP packet in bytes. A larger one carries more data for the
+    /// same work. Without: 1500. A scenario has transport.mss and transport.header_bytes.
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
     /// TCP congestion control in the sites, by the kernel's name (`anabranch doctor` lists them).
     /// Without: the kernel's default, or the scenario's.
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
-    /// The most that a TCP socket in the sites buffers in each direction, as "4 MiB". Without: the
+    /// Maximum buffer of a TCP socket in the sites in each direction, such as "4 MiB". Without: the
     /// kernel's default, or the scenario's.
     #[arg(long, value_name = "SIZE")]
     tcp_buffer: Option<ByteCount>,
@@ -144,21 +153,22 @@ struct Kernel {
     /// carries its circuits on time, or 1.
     #[arg(long, value_name = "FACTOR")]
     dilation: Option<Dilation>,
-    /// A library that CMD and the programs of --run load before all others (LD_PRELOAD), as one
-    /// that dilates their clocks.
+    /// A library that CMD, the programs of --run and the hosts of a scenario load before all others
+    /// (LD_PRELOAD), as one that dilates their clocks, or one that announces what they send.
+    /// Repeatable.
     #[arg(long, value_name = "FILE")]
-    preload: Option<PathBuf>,
+    preload: Vec<PathBuf>,
 }
 
-/// What was asked for, checked.
+/// The checked arguments.
 struct Job {
     topology: Topology,
     site: SiteId,
-    /// Site, the line as given, the line with addresses to be filled in.
+    /// Site, the line as given, and the line with addresses filled in.
     runs: Vec<(SiteId, String)>,
     changes: Vec<Change>,
-    /// Library that programs load before all others. `None` for none.
-    preload: Option<PathBuf>,
+    /// Libraries that programs load before all others.
+    preload: Vec<PathBuf>,
     options: EmulationOptions,
 }
 
@@ -170,7 +180,7 @@ struct Background {
     ended: Option<ExitStatus>,
 }
 
-/// Why the run ended, besides the command's own end.
+/// Reason for the end of the run, besides the end of the command.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Cut {
     None,
@@ -178,10 +188,10 @@ enum Cut {
     Signal(i32),
 }
 
-/// How long a program has between a request to end and being killed.
+/// Time between a request to end and a kill of a program.
 const GRACE: StdDuration = StdDuration::from_secs(2);
 
-/// Runs it. `quiet` and `verbose` are those of the command line.
+/// Runs the command. `quiet` and `verbose` come from the command line.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
@@ -192,26 +202,31 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let job = match check(args, quiet) {
         Ok(job) => job,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
     let topology = &job.topology;
     if let Some(path) = &args.report {
-        // Better told now than after the run.
+        // Checked now rather than after the run.
         std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
-            eprintln!("anabranch: {error}");
+            errln!("anabranch: {error}");
             return Ok(ExitCode::from(2));
         }
         started => started?,
     };
-    // After the start: its helper forks from one thread.
+    // After the start, because its helper forks from a single thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let surroundings = Surroundings::new(topology, &emulation)?.with_preload(job.preload.clone());
+    let follows_demand = job.options.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
+    let announcements = follows_demand.then(announcements::Announcements::new).transpose()?;
+    let _serving = announcements.as_ref().map(|place| place.serve(emulation.handle())).transpose()?;
+    let surroundings = Surroundings::new(topology, &emulation)?
+        .with_preload(job.preload.clone())
+        .with_variables(announcements.iter().flat_map(|place| place.variables()));
     if let Some(path) = &args.hosts {
         let lines =
             topology.site_ids().map(|s| format!("{} {}\n", emulation.site_address(s), topology.site(s).name));
@@ -221,7 +236,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let ended = runtime.block_on(
         Stage { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
     );
-    // A wait that is still going on ends with the emulation, below.
+    // A wait in progress ends with the emulation, below.
     runtime.shutdown_background();
     let ended = ended?;
     let outcome = outcome::Outcome {
@@ -252,23 +267,23 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         record.finish(&command, config, Some(job.options.seed))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&outcome.json()?)?);
+        outln!("{}", serde_json::to_string(&outcome.json()?)?);
     }
     if !quiet && !ended.stillborn {
-        eprint!("{}", outcome.text(verbose));
+        crate::output::write_error(&outcome.text(verbose));
     }
     let distrusted = args.strict && !outcome.report.trusted && ended.code == 0;
     Ok(if distrusted { ExitCode::FAILURE } else { ExitCode::from(ended.code) })
 }
 
-/// The network of a topology, and how it is emulated.
+/// Loads the topology, and the options of its emulation.
 fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     anyhow::ensure!(
         args.sets.is_empty() && args.trials == 1,
         "--set and --trials are for scenarios: {} is a topology",
         args.topology
     );
-    let mut topology = load(&args.topology, &Defaults::new(args.rate), |p| std::fs::read_to_string(p))?;
+    let mut topology = crate::network::load(&args.topology, args.rate)?;
     for link in topology.link_ids() {
         let properties = topology.link_properties_mut(link);
         if let Some(loss) = args.loss {
@@ -279,13 +294,13 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
             properties.queue = args.queue;
         }
     }
-    let kernel = &args.kernel;
-    if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < kernel.mtu.into()) {
-        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {} B", kernel.mtu);
+    let (kernel, default) = (&args.kernel, EmulationOptions::default());
+    let mtu = kernel.mtu.unwrap_or(default.mtu);
+    if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < mtu.into()) {
+        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {mtu} B");
     }
-    let default = EmulationOptions::default();
     let options = EmulationOptions {
-        mtu: kernel.mtu,
+        mtu,
         congestion_control: kernel.congestion_control.clone(),
         tcp_buffer_bytes_max: kernel.tcp_buffer,
         dilation: kernel.dilation.unwrap_or_default(),
@@ -296,17 +311,24 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     Ok((topology, options))
 }
 
-/// The library's path for programs in any folder. Refuses a library that is not there, and a program whose time the library cannot
-/// stretch: either would run at the wrong speed without a word.
-fn preload(args: &Args) -> anyhow::Result<Option<PathBuf>> {
-    let Some(library) = &args.kernel.preload else { return Ok(None) };
-    let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
-    if path.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
-        && let Some(program) = args.command.first()
-    {
-        anabranch_dilate::check_program(program.as_ref())?;
-    }
-    Ok(Some(path))
+/// Absolute paths of the libraries to preload. Refuses a missing library, and a program whose time
+/// a library cannot stretch: it would run at the wrong speed without a word.
+fn preload(args: &Args) -> anyhow::Result<Vec<PathBuf>> {
+    let path = |library: &PathBuf| {
+        let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
+        if stretches_time(&path)
+            && let Some(program) = args.command.first()
+        {
+            anabranch_dilate::check_program(program.as_ref())?;
+        }
+        Ok(path)
+    };
+    args.kernel.preload.iter().map(path).collect()
+}
+
+/// Whether a library to preload stretches the time of programs.
+fn stretches_time(library: &Path) -> bool {
+    library.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
 }
 
 fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
@@ -346,9 +368,9 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
     Ok(Job { topology, site, runs, changes, preload, options })
 }
 
-/// `text` with every `{@SITE}` replaced.
+/// Replaces every `{@SITE}` in `text`.
 ///
-/// Errors: a site that the topology does not have.
+/// Errors: a site that is not in the topology.
 fn addresses(text: &str, topology: &Topology, address: impl Fn(SiteId) -> String) -> anyhow::Result<String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -363,16 +385,16 @@ fn addresses(text: &str, topology: &Topology, address: impl Fn(SiteId) -> String
     Ok(out)
 }
 
-/// How it ended.
+/// End of the run.
 struct Ended {
     code: u8,
-    /// The command could not even be started.
+    /// True if the command could not be started.
     stillborn: bool,
     seconds: f64,
     backgrounds: Vec<Background>,
 }
 
-/// The signals that end a run; received, they no longer end the process.
+/// Signals that end a run; once received, they no longer end the process.
 struct Signals([(i32, tokio::signal::unix::Signal); 3]);
 
 impl Signals {
@@ -381,14 +403,14 @@ impl Signals {
         Ok(Self([of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::hangup())?]))
     }
 
-    /// The number of the next one.
+    /// Waits for the next signal. Returns its number.
     async fn next(&mut self) -> i32 {
         let [a, b, c] = &mut self.0;
         tokio::select! { _ = a.1.recv() => a.0, _ = b.1.recv() => b.0, _ = c.1.recv() => c.0 }
     }
 }
 
-/// A network with everything that is to happen on it.
+/// A network with all scheduled events.
 struct Stage<'a> {
     args: &'a Args,
     job: &'a Job,
@@ -418,7 +440,7 @@ impl Stage<'_> {
                 Some(command) => match self.emulation.spawn(self.job.site, command) {
                     Ok(child) => Some(child),
                     Err(EmuError::Spawn { program, error, .. }) => {
-                        eprintln!("anabranch: cannot start `{program}`: {error}");
+                        errln!("anabranch: cannot start `{program}`: {error}");
                         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
                         stop_backgrounds(&mut backgrounds).await;
                         return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
@@ -441,7 +463,7 @@ impl Stage<'_> {
         Ok(Ended { code, stillborn: false, seconds, backgrounds })
     }
 
-    /// `text` with the addresses filled in.
+    /// Fills the addresses into `text`.
     fn fill(&self, text: &str) -> anyhow::Result<String> {
         addresses(text, &self.job.topology, |s| self.emulation.site_address(s).to_string())
     }
@@ -449,7 +471,8 @@ impl Stage<'_> {
     fn start_backgrounds(&self) -> anyhow::Result<Vec<Background>> {
         let start = |(site, line): &(SiteId, String)| {
             let mut command = Command::new("sh");
-            // A group of its own: a Ctrl-C on the terminal is for CMD, and the end of it all for everything below `sh`.
+            // A separate process group: Ctrl-C on the terminal reaches only CMD, and the final kill
+            // reaches everything below `sh`.
             command.arg("-c").arg(self.fill(line)?).process_group(0);
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             self.surroundings.give(&mut command, *site);
@@ -466,7 +489,7 @@ impl Stage<'_> {
         self.job.runs.iter().map(start).collect()
     }
 
-    /// The command asked for, or a shell, or neither: then only `--run` programs run.
+    /// The requested command, or a shell, or `None`: then only `--run` programs run.
     fn command(&self) -> anyhow::Result<Option<Command>> {
         let mut words = self.args.command.iter().map(|word| match word.to_str() {
             Some(text) => self.fill(text).map(OsString::from),
@@ -480,7 +503,7 @@ impl Stage<'_> {
             let site = &self.job.topology.site(self.job.site).name;
             let address = self.emulation.site_address(self.job.site);
             if !self.quiet {
-                eprintln!(
+                errln!(
                     "a shell in {site} ({address}); in another site: nsenter --net=$ANABRANCH_NETNS_1 CMD; `exit` ends it all"
                 );
             }
@@ -492,7 +515,7 @@ impl Stage<'_> {
         Ok(Some(command))
     }
 
-    /// Makes the changes at their times until the command ends or is ended.
+    /// Applies the changes at their times until the command ends or is ended.
     async fn watch(
         &self,
         child: Option<Child>,
@@ -500,7 +523,7 @@ impl Stage<'_> {
         signals: &mut Signals,
     ) -> anyhow::Result<(Option<ExitStatus>, Cut)> {
         let dilation = self.job.options.dilation;
-        // The process's number is its own until `wait` has returned, which `ending` tells.
+        // The process id stays valid until `wait` has returned, which `ending` signals.
         let pid = child.as_ref().and_then(|c| Pid::from_raw(c.id() as i32));
         let mut ending = std::pin::pin!(async {
             match child {
@@ -537,7 +560,7 @@ impl Stage<'_> {
             }
         };
         let Some(pid) = pid else { return Ok((None, cut)) };
-        // After a Ctrl-C on the terminal the command has had the signal as well and may be tidying up.
+        // After Ctrl-C on the terminal the command has got the signal, too, and may be cleaning up.
         let first = match cut {
             Cut::Signal(2) if std::io::stdin().is_terminal() => None,
             Cut::Signal(2) => Some(Signal::INT),
@@ -545,7 +568,7 @@ impl Stage<'_> {
         };
         for wanted in [first, Some(Signal::TERM)] {
             if let Some(wanted) = wanted {
-                // One that has just ended needs no signal.
+                // A process that has just ended needs no signal.
                 let _ = kill_process(pid, wanted);
             }
             tokio::select! {
@@ -553,7 +576,7 @@ impl Stage<'_> {
                 () = tokio::time::sleep(GRACE) => {}
             }
         }
-        // What does not listen is killed with the emulation.
+        // The emulation's end kills unresponsive programs.
         Ok((None, cut))
     }
 }
@@ -563,14 +586,14 @@ fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// Says which programs of `--run` have ended before their time.
+/// Reports programs of `--run` that have ended early.
 fn check_backgrounds(topology: &Topology, backgrounds: &mut [Background]) {
     for background in backgrounds.iter_mut().filter(|b| b.ended.is_none()) {
         if let Ok(Some(status)) = background.child.try_wait() {
             background.ended = Some(status);
             if !status.success() {
                 let site = &topology.site(background.site).name;
-                eprintln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
+                errln!("anabranch: --run {site}: `{}` ended with {}", background.line, exit_code(status));
             }
         }
     }
@@ -579,7 +602,7 @@ fn check_backgrounds(topology: &Topology, backgrounds: &mut [Background]) {
 async fn stop_backgrounds(backgrounds: &mut [Background]) {
     for background in backgrounds.iter().filter(|b| b.ended.is_none()) {
         if let Some(pid) = Pid::from_raw(background.child.id() as i32) {
-            // It has not been waited for, so the number is still its own.
+            // The process has not been waited for, so its id is still valid.
             let _ = kill_process_group(pid, Signal::TERM);
         }
     }
@@ -590,13 +613,13 @@ async fn stop_backgrounds(backgrounds: &mut [Background]) {
         }
         tokio::time::sleep(StdDuration::from_millis(10)).await;
     }
-    // What does not listen is killed with the emulation.
+    // The emulation's end kills unresponsive programs.
 }
 
-/// Longest line of a program that is kept together.
+/// Maximum bytes of a program's line that are kept together.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Passes the lines of a program in `site` on to stderr, or reads them away.
+/// Passes the lines of a program in `site` on to stderr, or discards them.
 fn relay_lines(site: &str, from: impl Read + Send + 'static, discard: bool) {
     let site = site.to_owned();
     std::thread::spawn(move || {
@@ -606,7 +629,7 @@ fn relay_lines(site: &str, from: impl Read + Send + 'static, discard: bool) {
             if !discard {
                 let mut out = std::io::stderr().lock();
                 let text = line.strip_suffix(b"\n").unwrap_or(&line);
-                // Nobody is left to tell if stderr is gone.
+                // A closed stderr has no reader to inform.
                 let _ = out.write_all(&[b"[", site.as_bytes(), b"] ", text, b"\n"].concat());
             }
             line.clear();
@@ -620,8 +643,7 @@ mod tests {
 
     #[test]
     fn addresses_stand_for_sites_and_other_braces_stay() {
-        let topology = load("internet2", &Defaults::new(BitRate::mbps(1)), |p| std::fs::read_to_string(p))
-            .expect("built in");
+        let topology = crate::network::load("internet2", BitRate::mbps(1)).expect("built in");
         let fill = |text| addresses(text, &topology, |s| format!("<{s}>"));
         assert_eq!(fill("a {@chicago}:{@0} {x} {@").expect("known"), "a <6>:<0> {x} {@");
         let error = format!("{:#}", fill("{@mars}").expect_err("unknown"));

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 /// A store that several controllers share.
 #[derive(clap::Args)]
 pub struct EtcdArgs {
-    /// Share decisions in etcd with all controllers that name it, in place of --store: one of them leads, another takes over within
-    /// --lease. Members of etcd, as http://HOST:PORT or https://HOST:PORT.
+    /// Share decisions in etcd with all controllers that name it, instead of --store: one of them
+    /// leads, another takes over within --lease. Members of etcd, as http://HOST:PORT or
+    /// https://HOST:PORT.
     #[arg(
         long,
         value_name = "URL,...",
@@ -24,7 +25,8 @@ pub struct EtcdArgs {
     /// Seconds after which another controller leads if the leader is silent.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "etcd", value_parser = clap::value_parser!(u64).range(2..=3_600))]
     lease: u64,
-    /// First characters of all keys in etcd, one prefix for each group of controllers. By default /anabranch/SYSTEM/.
+    /// First characters of all keys in etcd, one prefix for each group of controllers. By default
+    /// /anabranch/SYSTEM/.
     #[arg(long, value_name = "PREFIX", requires = "etcd")]
     etcd_prefix: Option<String>,
     /// Authority of the certificates of etcd's members, as PEM; for https.
@@ -55,7 +57,7 @@ impl EtcdArgs {
     }
 }
 
-/// An address for others.
+/// Parses an address for other controllers.
 fn host_and_port(text: &str) -> Result<String, String> {
     let is_one =
         |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);

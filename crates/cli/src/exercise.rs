@@ -1,4 +1,4 @@
-//! Exercises of this room's own parsers, for fuzz targets and the replay of their corpora.
+//! Exercises of this crate's parsers, for fuzz targets and the replay of their corpora.
 //!
 //! Leaves out: parsers of other rooms, which have their own exercises.
 
@@ -10,10 +10,10 @@ use anabranch_units::BitRate;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
-/// Takes `bytes` for a scenario with systems' workloads: what it says is looked up, and what it draws is drawn. True if a run
-/// could begin.
+/// Takes `bytes` for a scenario with systems' workloads, and resolves and draws them. Returns true
+/// if a run could begin.
 ///
-/// Panics: where a system's reader or planner does.
+/// Panics: if a system's parser or planner panics.
 pub fn systems(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok(points) = scenario::read("fuzz", text, &[]) else { return false };
@@ -27,9 +27,10 @@ pub fn systems(bytes: &[u8]) -> bool {
     })
 }
 
-/// Takes `bytes` for what somebody says with `--at`, `--loss`, `--hop`, or for a target of `gather get`. True if it is one.
+/// Takes `bytes` for an argument of `--at`, `--loss` or `--hop`, or for a target of `gather get`.
+/// Returns true if it is one.
 ///
-/// Panics: where a reader does, or with a message of several lines.
+/// Panics: if a parser panics, or an error message has several lines.
 pub fn words(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let b4 = builtin("b4", BitRate::mbps(10)).expect("it is built in");
@@ -41,10 +42,10 @@ pub fn words(bytes: &[u8]) -> bool {
     [change, loss, target, hop].iter().any(Result::is_ok)
 }
 
-/// Takes the first byte for what the rest is: a flow's confirmations, an emulated datagram, or a controller's topology. True
-/// if it is one.
+/// Takes the first byte for the kind of the rest: a flow's confirmations, an emulated datagram, or
+/// a controller's topology. Returns true if the rest is valid.
 ///
-/// Panics: where a reader does.
+/// Panics: if a parser panics.
 pub fn wire(bytes: &[u8]) -> bool {
     match bytes {
         [0, rest @ ..] => anabranch_replicate::exercise_confirmations(rest),
@@ -56,17 +57,20 @@ pub fn wire(bytes: &[u8]) -> bool {
     }
 }
 
-/// Takes `bytes` for the journal of a file of 1,000 zeros that has arrived in part. True if some of it is kept.
+/// Takes `bytes` for the journal of a partial file of 1,000 zeros. Returns true if a part of the
+/// file is kept.
 ///
-/// Panics: where the reader does.
+/// Panics: if the parser panics.
 pub fn journal(bytes: &[u8]) -> bool {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a temporary folder"));
     anabranch_disk::partial::exercise_journal(FOLDER.path(), bytes)
 }
 
-/// Takes `bytes` for a manifest of `gather`, and for what its server keeps of hashes. True if it is a manifest.
+/// Takes `bytes` for a manifest of `gather`, and for its server's cache of hashes. Returns true if
+/// it is a manifest.
 ///
-/// Panics: where a reader does, for an object whose parts do not add up, and for what is not one line about it.
+/// Panics: if a parser panics, an object's parts do not add up, or an error message has several
+/// lines.
 pub fn manifest(bytes: &[u8]) -> bool {
     anabranch_gather::exercise_cache(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return false };

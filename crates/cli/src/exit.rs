@@ -1,22 +1,23 @@
 //! Exit codes of all commands.
 //!
-//! 0 done; 1 failed; 2 wrong usage; 3 some destinations failed; 4 data arrived wrong and was refused; 5 cancelled; 124
-//! waited for long enough; 130 interrupted. A transfer ends with 0, 1, 3, 4 or 5
+//! 0 done; 1 failed; 2 wrong usage; 3 some destinations failed; 4 corrupt data was refused; 5
+//! cancelled; 124 timeout; 130 interrupted. A transfer ends with 0, 1, 3, 4 or 5
 //! ([`anabranch_replicate_proto::coordinator::Outcome::exit_code`]).
 
 use anabranch_http::ClientError;
 use std::process::ExitCode;
 
-/// It could not be done.
+/// The command failed.
 pub const FAILED: u8 = 1;
-/// What was asked for makes no sense: an argument, a file that is named, a site or transfer that does not exist.
+/// Wrong usage: an invalid argument, or a file, site or transfer that does not exist.
 pub const USAGE: u8 = 2;
-/// `replicate wait --timeout` is over, and a transfer is not; the code of `timeout` (GNU coreutils).
+/// `replicate wait --timeout` has expired before the end of a transfer; the code of `timeout` (GNU
+/// coreutils).
 pub const TIMEOUT: u8 = 124;
-/// The user broke it off.
+/// The user interrupted the command.
 pub const INTERRUPTED: u8 = 130;
 
-/// An error of whoever wrote the command, not of what it met.
+/// An error in the command line rather than in its execution.
 #[derive(Debug)]
 struct Usage(anyhow::Error);
 
@@ -29,7 +30,7 @@ impl std::error::Error for Usage {}
 
 /// Marks errors as wrong usage.
 pub trait OrUsage<T> {
-    /// The same, but for the exit code.
+    /// Marks the error as wrong usage, which only changes the exit code.
     fn or_usage(self) -> anyhow::Result<T>;
 }
 
@@ -39,7 +40,7 @@ impl<T, E: Into<anyhow::Error>> OrUsage<T> for Result<T, E> {
     }
 }
 
-/// The code of a command that ends with this error.
+/// Exit code of a command that ends with this error.
 pub fn code(error: &anyhow::Error) -> ExitCode {
     let usage = error.chain().any(|e| {
         let refused = e.downcast_ref::<ClientError>();

@@ -1,5 +1,5 @@
-//! `anabranch experiment`: one cell of a published experiment, run on an emulated network or predicted. Sweeps, checks
-//! and figures are `experiments/<claim>/`.
+//! `anabranch experiment`: one cell of a published experiment, run on an emulated network or
+//! predicted. `experiments/<claim>/` holds sweeps, checks and figures.
 
 mod codedbulk;
 mod live;
@@ -7,19 +7,21 @@ mod live;
 use anabranch_rehearse::codedbulk::interactive;
 use std::process::ExitCode;
 
-/// Which experiment.
+/// Name of the experiment.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// CodedBulk, Figures 8 to 10: transfers that run at the same time, with interactive traffic ahead of them.
+    /// CodedBulk, Figures 8 to 10: concurrent transfers, with interactive traffic of higher
+    /// priority.
     Codedbulk(codedbulk::Args),
-    /// VDN, Figures 4.16 and 4.17: sources, reflectors and edges under a controller, with measuring players and a fault.
+    /// VDN, Figures 4.16 and 4.17: sources, reflectors and edges under a controller, with measuring
+    /// players and a fault.
     Live(live::Args),
     /// One site's interactive traffic.
     #[command(hide = true)]
     Interactive(interactive::Part),
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -27,7 +29,7 @@ pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
         Noun::Codedbulk(args) => codedbulk::run(args, quiet),
         Noun::Live(args) => live::run(args, quiet),
         Noun::Interactive(part) => {
-            println!("{}", serde_json::to_string(&interactive::run(part)?)?);
+            outln!("{}", serde_json::to_string(&interactive::run(part)?)?);
             Ok(ExitCode::SUCCESS)
         }
     }

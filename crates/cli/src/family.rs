@@ -1,18 +1,20 @@
-//! The systems that this command has: the only list of them.
+//! The single list of the systems in this command.
 //!
-//! Each line of [`family!`] makes a verb, a kind of workload for `simulate` and one for `emulate`, and checks for `doctor`.
-//! A line names a [`Member`], which a system's module of this room implements.
+//! Each line of [`family!`] adds a verb, a kind of workload for `simulate` and for `emulate`, and
+//! checks for `doctor`. A line names a [`Member`], which a system's module of this crate
+//! implements.
 //!
-//! Leaves out: the systems themselves, which have their own rooms. CONTRIBUTING.md says how to add one, step by step.
+//! Leaves out: the systems, which have separate crates. CONTRIBUTING.md explains how to add one,
+//! step by step.
 
 use crate::doctor::Need;
 use crate::member::Member;
 use std::process::ExitCode;
 
-/// Makes of a list of systems all that this command knows of them.
+/// Generates this command's code for each system from the list.
 macro_rules! family {
     ($($(#[$about:meta])* $verb:ident: $member:ty,)+) => {
-        /// A system, and what it is to do.
+        /// A system, and its subcommand.
         #[derive(clap::Subcommand)]
         pub(crate) enum Verb {
             $($(#[$about])* #[command(subcommand)] $verb(<$member as Member>::Noun),)+
@@ -34,22 +36,22 @@ macro_rules! family {
             }
         }
 
-        /// Those that simulated scenarios may run.
+        /// Systems for simulated scenarios.
         pub(crate) fn simulated() -> Vec<&'static dyn anabranch_sim::system::System> {
             [$(<$member>::simulated()),+].into_iter().flatten().collect()
         }
 
-        /// Those that emulated scenarios may run.
+        /// Systems for emulated scenarios.
         pub(crate) fn emulated() -> Vec<&'static dyn anabranch_emu::scenario::System> {
             [$(<$member>::emulated()),+].into_iter().flatten().collect()
         }
 
-        /// The control planes that they coordinate.
+        /// Control planes that the systems coordinate.
         pub(crate) fn recipes() -> Vec<anabranch_recipes::System> {
             [$(<$member>::recipe()),+].into_iter().flatten().collect()
         }
 
-        /// What they need of a machine.
+        /// Abilities of a machine that the systems need.
         pub(crate) fn needs() -> Vec<Need> {
             [$(<$member>::needs()),+].into_iter().flatten().collect()
         }
@@ -61,13 +63,13 @@ family! {
     Replicate: crate::replicate::Replicate,
     /// Pull files from many servers at once, and keep this machine's link full.
     Gather: crate::gather::Gather,
-    /// Order flows that are waited for together (coflows), so that the mean coflow completes sooner.
+    /// Schedule groups of flows (coflows), so that the mean coflow completes sooner.
     Shuffle: crate::shuffle::Shuffle,
-    /// Send short flows over every path, coded, so that no crowded one delays them.
+    /// Send short flows over every path, coded, so that no congested path delays them.
     Spray: crate::spray::Spray,
     /// Place clients on the clusters of content networks, which bid for them.
     Broker: crate::broker::Broker,
-    /// Carry live video over trees of relays, and compare plans of such trees.
+    /// Carry live video over trees of relays, and compare plans for these trees.
     Live: crate::live::Live,
     /// Plan the circuits of a reconfigurable data-centre network.
     Circuit: crate::circuit::Circuit,

@@ -1,4 +1,5 @@
-//! `anabranch gather`: one client pulls from many servers at once. Joins the system to sockets, files and the simulator.
+//! `anabranch gather`: one client pulls from many servers at once. Connects the system to sockets,
+//! files and the simulator.
 
 pub mod get;
 pub mod keys;
@@ -10,10 +11,10 @@ use crate::member::Member;
 use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
-/// What to do.
+/// Subcommands.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// Make, renew and revoke the keys with which servers and clients know each other.
+    /// Make, renew and revoke the keys by which servers and clients authenticate each other.
     Keys(keys::Args),
     /// Let clients pull the files of a folder.
     Serve(serve::Args),
@@ -25,7 +26,7 @@ pub enum Noun {
     Stripe(stripe::Args),
 }
 
-/// `gather`, as this command has it.
+/// `gather` in this command.
 pub(crate) struct Gather;
 
 impl Member for Gather {

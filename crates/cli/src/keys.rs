@@ -1,4 +1,5 @@
-//! Sets of keys: made anew or added to, renewed, revoked; and how daemons follow changes of their keys.
+//! Sets of keys: creation, extension, renewal, revocation; and how daemons follow changes of their
+//! keys.
 
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{
@@ -12,22 +13,23 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as HangUps, SignalKind, signal};
 
-/// What may be done with a set that is there.
+/// Changes of an existing set.
 #[derive(clap::Subcommand)]
 pub enum Change {
-    /// Make new keys over the old ones, for all in a set or for those named.
+    /// Replace keys by new ones, for all holders in a set or for the named ones.
     Renew(RenewArgs),
-    /// Refuse every certificate that those named have now. Renewed ones are good again.
+    /// Refuse all present certificates of the named holders. Renewed ones are valid again.
     Revoke(RevokeArgs),
 }
 
-/// For whom.
+/// Holders, and the validity of the certificates.
 #[derive(clap::Args)]
 pub struct RenewArgs {
-    /// Holders, as NAME, or as ROLE:NAME where two have one name. Without: all holders in the set.
+    /// Holders, as NAME, or as ROLE:NAME if two have the same name. Without: all holders in the
+    /// set.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// The folder of the set, with ca.pem and ca.key. [default: that of this system below keys/]
+    /// Folder of the set, with ca.pem and ca.key. [default: this system's folder below keys/]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
     /// Days until the certificates expire, if the authority does not before.
@@ -35,19 +37,20 @@ pub struct RenewArgs {
     valid_days: u32,
 }
 
-/// Whose.
+/// Holders whose keys are revoked.
 #[derive(clap::Args)]
 pub struct RevokeArgs {
-    /// Holders, as NAME, or as ROLE:NAME where two have one name, or where the set has no certificate of a holder any more.
+    /// Holders, as NAME, or as ROLE:NAME if two have the same name, or if the set no longer has a
+    /// certificate of a holder.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// The folder of the set, with ca.pem. [default: that of this system below keys/]
+    /// Folder of the set, with ca.pem. [default: this system's folder below keys/]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
 }
 
 impl Change {
-    /// Does it to the system's set.
+    /// Applies the change to the system's set.
     ///
     /// Errors: one line for the user.
     pub fn run(&self, system: System, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -79,13 +82,13 @@ impl Change {
             }
         };
         if !quiet {
-            eprintln!("{said}");
+            errln!("{said}");
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Those that are named.
+/// Finds the named holders.
 fn choose(system: System, known: &[PeerIdentity], names: &[String]) -> anyhow::Result<Vec<PeerIdentity>> {
     let mut chosen = Vec::new();
     for name in names {
@@ -121,9 +124,9 @@ fn list(peers: &[PeerIdentity]) -> String {
     if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
 }
 
-/// Makes keys for those in the request, by the authority in `out` if there is one, and by a new one otherwise.
+/// Makes the requested keys, with the authority in `out` or a new one.
 ///
-/// Errors: nobody to make them for; one line for the user.
+/// Errors: a request without holders; one line for the user.
 pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Result<()> {
     let names: Vec<_> = request.sites.iter().chain(&request.operators).map(String::as_str).collect();
     anyhow::ensure!(!names.is_empty(), "no names: give at least one");
@@ -131,7 +134,7 @@ pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Res
     let set = if is_there { add_to_set(out, request)? } else { make_set(request)? };
     write_set(out, &set)?;
     if !quiet {
-        eprintln!(
+        errln!(
             "keys for {} in {}/: each machine needs ca.pem and its own pair",
             names.join(", "),
             out.display()
@@ -140,17 +143,18 @@ pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Res
     Ok(())
 }
 
-/// How often a daemon looks whether its keys are other ones.
+/// Interval between two checks of a daemon's key files.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long files that change are left to change.
+/// Time for which changing files are left to settle.
 pub const SETTLE: Duration = Duration::from_millis(300);
-/// How long before the end of its certificate a daemon warns, and how often.
+/// Time before the expiry of its certificate from which a daemon warns, and interval between two
+/// warnings.
 pub const WARN_BEFORE: Duration = Duration::from_secs(30 * DAY.as_secs());
 const WARN_EVERY: Duration = DAY;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// Reads a daemon's keys again on SIGHUP, and when their files change. Until it is first polled SIGHUP ends the process; from
-/// then on a terminal that is closed does not.
+/// Reloads a daemon's keys on SIGHUP, and when their files change. Until the first poll SIGHUP ends
+/// the process; after it, closing the terminal does not.
 pub async fn follow(identity: &Identity) -> std::convert::Infallible {
     tokio::select! {
         never = read_again(identity, Looks::with_hangups()) => never,
@@ -158,19 +162,21 @@ pub async fn follow(identity: &Identity) -> std::convert::Infallible {
     }
 }
 
-/// Reads a command's keys again when their files change: it hears of peers whose keys are lost while it runs. To SIGHUP it
-/// listens as before. It says nothing of a certificate that ends soon: the holder's daemons do, each day.
+/// Reloads a command's keys when their files change, so that a running command learns of revoked
+/// peers. SIGHUP keeps its effect. Gives no warning of an expiring certificate: the holder's
+/// daemons warn each day.
 pub async fn follow_files(identity: &Identity) -> std::convert::Infallible {
     read_again(identity, Looks::without_hangups()).await
 }
 
-/// Times at which a daemon looks at its files.
+/// Schedule of a daemon's checks of its files.
 pub struct Looks {
     hangups: Option<HangUps>,
 }
 
 impl Looks {
-    /// At each SIGHUP, which no longer ends the process, and every [`LOOK_EVERY`].
+    /// Creates a schedule with a check at each SIGHUP, which no longer ends the process, and every
+    /// [`LOOK_EVERY`].
     pub fn with_hangups() -> Self {
         let hangups = signal(SignalKind::hangup());
         Self { hangups: hangups.inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}")).ok() }
@@ -180,7 +186,7 @@ impl Looks {
         Self { hangups: None }
     }
 
-    /// Waits for the next look. Returns true if SIGHUP asked for it.
+    /// Waits for the next check. Returns true if SIGHUP asked for it.
     pub async fn next(&mut self) -> bool {
         let hangup = async {
             match &mut self.hangups {
@@ -227,7 +233,7 @@ async fn read_again(identity: &Identity, mut looks: Looks) -> std::convert::Infa
     }
 }
 
-/// Says so each day if the certificate ends soon, and when it is another one.
+/// Warns each day before the certificate expires, and logs a new certificate.
 async fn warn_before_the_end(identity: &Identity) -> std::convert::Infallible {
     let mut said: Option<(String, Instant)> = None;
     loop {

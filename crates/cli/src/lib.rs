@@ -1,15 +1,23 @@
-//! The `anabranch` command: it joins systems to drivers and speaks to people. Holds no protocol.
+//! The `anabranch` command: connects systems to drivers and to people. Contains no protocol.
 //!
-//! Conventions: results on stdout, everything else on stderr; `--json` for programs; exit codes are listed in `exit`.
-//! Each verb is a module with an `Args` type and a `run` function. The command is a library so that fuzz targets reach its parsers;
-//! the program calls [`main`].
+//! Conventions: results on stdout, everything else on stderr; `--json` for programs; exit codes as
+//! listed in `exit`. Each verb is a module with an `Args` type and a `run` function. The command is
+//! a library, so that fuzz targets reach its parsers; the program calls [`main`].
 #![allow(
     clippy::disallowed_methods,
     reason = "a driver: sockets, files, clocks and the environment are its business"
 )]
+#![cfg_attr(
+    not(test),
+    deny(clippy::print_stdout, clippy::print_stderr, reason = "`output` writes whole lines")
+)]
+
+#[macro_use]
+mod output;
 
 mod broker;
 mod circuit;
+mod clients;
 mod completions;
 mod demo;
 mod doctor;
@@ -26,7 +34,6 @@ mod live;
 mod member;
 mod network;
 mod page;
-mod pipe;
 mod process;
 mod recipe;
 mod replicate;
@@ -35,37 +42,39 @@ mod shown;
 mod shuffle;
 mod simulate;
 mod spray;
+mod text;
 mod topologies;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Under which words `--help` lists the options that every command has, after the command's own.
+/// Heading in `--help` above the options that every command has.
 const EVERYWHERE: &str = "Options of every command";
 
-/// Move data between and inside data centres: one file to many sites, from many servers at once, a stage's flows at set rates.
+/// Move data between and inside data centres: one file to many sites, from many servers at once, a
+/// stage's flows at set rates.
 #[derive(Parser)]
 #[command(name = "anabranch", version, propagate_version = true)]
 struct Cli {
-    /// Say more on stderr; -vv says everything.
+    /// Log more on stderr; -vv logs everything.
     #[arg(short, long, global = true, help_heading = EVERYWHERE, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// Say nothing on stderr but errors; daemons say warnings, too.
+    /// Print only errors on stderr; daemons print warnings, too.
     #[arg(short, long, global = true, help_heading = EVERYWHERE, conflicts_with = "verbose")]
     quiet: bool,
-    /// How log lines on stderr are written: text for people, or a JSON object a line for programs.
+    /// Format of log lines on stderr: text for people, or JSON lines for programs.
     #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]
     verb: Verb,
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum LogFormat {
-    // For people: time, level, what, its values.
+    // For people: time, level, message, values.
     Text,
-    // For programs: a JSON object a line.
+    // For programs: JSON lines.
     Json,
 }
 
@@ -80,22 +89,26 @@ enum Verb {
     /// A host of an emulated scenario.
     #[command(hide = true)]
     EmulateAgent,
-    /// List the built-in networks, or one network's sites and links by the names that other commands take.
+    /// List the built-in networks, or one network's sites and links by the names that other
+    /// commands take.
     Topologies(topologies::Args),
-    /// Check what this machine can do, and say how to mend the rest.
+    /// Check this machine's abilities, and explain how to fix what is missing.
     Doctor(doctor::Args),
-    /// Bring a file to several sites of an emulated network, by one scheme after the other, and compare them.
+    /// Bring a file to several sites of an emulated network, by each scheme in turn, and compare
+    /// them.
     Demo(demo::Args),
     /// Run one cell of a published experiment on an emulated network, or predict it.
     #[command(subcommand)]
     Experiment(experiment::Noun),
-    /// Say by which mechanism two control planes should coordinate, and which systems are built so.
+    /// Name the mechanism by which two control planes should coordinate, and systems built that
+    /// way.
     Recipe(recipe::Args),
-    /// Print the script with which a shell completes verbs and options.
+    /// Print the completion script of a shell for verbs and options.
     Completions(completions::Args),
 }
 
-/// The command that runs, as in `experiment codedbulk`, and every argument of it as it could be written, defaults included.
+/// Name of the running command, such as `experiment codedbulk`, and all its arguments as on a
+/// command line, defaults included.
 fn arguments() -> (String, serde_json::Value) {
     let mut command = Cli::command();
     let matches = command.get_matches_mut();
@@ -103,7 +116,8 @@ fn arguments() -> (String, serde_json::Value) {
 }
 
 impl Verb {
-    /// Whether it runs until it is told to end. Its log is what remains of what it did, so it says more by itself.
+    /// Returns true for a command that runs until it is ended. Its log is the only record of its
+    /// work, so its default level is higher.
     fn is_daemon(&self) -> bool {
         match self {
             Self::System(verb) => verb.is_daemon(),
@@ -112,10 +126,10 @@ impl Verb {
     }
 }
 
-/// What the log says, from `--quiet` on.
+/// Log levels, from `--quiet` on.
 const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 
-/// Sends log lines to stderr, as the user wants them.
+/// Starts logging to stderr, in the chosen format and level.
 fn begin_log(cli: &Cli) {
     let asked = if cli.quiet { 0 } else { 1 + usize::from(cli.verbose) };
     let level = LEVELS[(asked + usize::from(cli.verb.is_daemon())).min(LEVELS.len() - 1)];
@@ -123,7 +137,8 @@ fn begin_log(cli: &Cli) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("error,anabranch={level}")));
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    // A line that cannot be written, as to a terminal that was closed, is no reason to end: to say so on stderr would be one.
+    // A log line that cannot be written, for instance to a closed terminal, must not end the
+    // program: reporting it on stderr would.
     let log = log.log_internal_errors(false);
     match cli.log_format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
@@ -131,7 +146,7 @@ fn begin_log(cli: &Cli) {
     }
 }
 
-/// The program: reads its arguments, runs what they say, and gives its exit code.
+/// Program entry: parses the arguments, runs the command, and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     begin_log(&cli);
@@ -147,11 +162,15 @@ pub fn main() -> ExitCode {
         Verb::Recipe(args) => recipe::run(&args),
         Verb::Completions(args) => completions::run(&args, Cli::command()),
     };
+    if let Err(error) = output::finish() {
+        errln!("anabranch: standard output: {error}");
+        return ExitCode::from(exit::FAILED);
+    }
     match result {
         Ok(code) => code,
         Err(error) => {
-            // One line: what went wrong, then what led to it; whoever's words they are.
-            eprintln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
+            // One line with the error and its causes, from whatever source.
+            errln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
             exit::code(&error)
         }
     }

@@ -27,7 +27,8 @@ use std::process::ExitCode;
 pub enum Noun {
     /// Plan the trees of a network, and lead its nodes to them.
     Controller(Box<controller::Args>),
-    /// Take in channels from encoders and other origins, and serve them as low-latency HLS to nodes.
+    /// Take in channels from encoders and other origins, and serve them as low-latency HLS to
+    /// nodes.
     Source(source::Args),
     /// Publish test patterns of any bitrate to a source, in place of encoders.
     Publish(publish::Args),
@@ -41,15 +42,18 @@ pub enum Noun {
     Play(play::Args),
     /// Empty a node: its streams move to other nodes without a break.
     Drain(controller::DrainArgs),
-    /// Show the network as the controller has it, or change it: nodes, links, groups of viewers, channels.
+    /// Show the network as the controller has it, or change it: nodes, links, groups of viewers,
+    /// channels.
     Network(Box<network::Args>),
     /// Show nodes, links and trees as they run.
     Status(status::Args),
     /// Make the keys of a network's controller, nodes and operators, renew or revoke them.
     Keys(keys::Args),
-    /// Answer viewers' questions of DNS with the addresses of their edge, and steer players among edges.
+    /// Answer viewers' questions of DNS with the addresses of their edge, and steer players among
+    /// edges.
     Dns(dns::Args),
-    /// Compare the plan with other designs in networks and workloads drawn from seeds (the thesis's §4.7.1).
+    /// Compare the plan with other designs in networks and workloads drawn from seeds (the thesis's
+    /// §4.7.1).
     Evaluate(Box<evaluate::Args>),
 }
 
@@ -111,5 +115,5 @@ impl Member for Live {
 fn read_text(path: &Path, bytes_max: u64) -> anyhow::Result<String> {
     let length = std::fs::metadata(path)?.len();
     anyhow::ensure!(length <= bytes_max, "{length} bytes: at most {bytes_max}");
-    Ok(std::fs::read_to_string(path)?)
+    Ok(crate::text::read(path)?)
 }

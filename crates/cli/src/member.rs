@@ -5,31 +5,32 @@
 use crate::doctor::Need;
 use std::process::ExitCode;
 
-/// A system, as this command meets it.
+/// A system as seen by this command.
 pub(crate) trait Member {
-    /// What its verb can be told to do.
+    /// Subcommands of its verb.
     type Noun: clap::Subcommand;
-    /// Does it.
+    /// Runs a subcommand.
     ///
     /// Errors: one line for the user.
     fn run(noun: Self::Noun, quiet: bool) -> anyhow::Result<ExitCode>;
-    /// Whether it runs until it is told to end. Its log is what remains of what it did, so it says more by itself.
+    /// Returns true for a subcommand that runs until it is ended. Its log is the only record of its
+    /// work, so its default level is higher.
     fn is_daemon(_noun: &Self::Noun) -> bool {
         false
     }
-    /// Its workloads in simulated scenarios.
+    /// Workloads in simulated scenarios.
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
         None
     }
-    /// Its workloads in emulated scenarios.
+    /// Workloads in emulated scenarios.
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         None
     }
-    /// The control planes that it coordinates and how, for `anabranch recipe`.
+    /// The control planes that it coordinates and the mechanism, for `anabranch recipe`.
     fn recipe() -> Option<anabranch_recipes::System> {
         None
     }
-    /// What it needs of a machine beside what all systems need.
+    /// Abilities of a machine that it needs, besides the common ones.
     fn needs() -> Option<Need> {
         None
     }

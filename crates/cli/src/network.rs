@@ -1,72 +1,92 @@
-//! Topologies as users name them: `--topology b4`, a file, a link rate of their own.
+//! Topologies by name or file, with a default link rate: `--topology b4`.
 
 use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
-use anabranch_graph::file::{Defaults, load};
+use anabranch_graph::file::{Defaults, LoadError, load_with_warnings};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, SiteId};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-/// Which network.
+/// The network.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TopologyArgs {
-    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml or .graphml file.
+    /// The network: a built-in one (`anabranch topologies` lists them), or a .toml, .graphml, .gml
+    /// or .xml file.
     #[arg(long, short, value_name = "NAME|FILE")]
     pub topology: String,
-    /// Rate of links for which the topology says none.
+    /// Rate of links without one in the topology.
     #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
     pub rate: BitRate,
 }
 
 impl TopologyArgs {
-    /// The topology, at each of whose sites a relay may run.
+    /// Loads a topology whose sites can all run a relay.
     ///
-    /// Errors: an unknown name, an unreadable or wrong file, with the line; as [`check_relays`].
+    /// Errors: an unknown name, an unreadable or invalid file, with the line; as [`check_relays`].
     pub fn load(&self) -> anyhow::Result<Topology> {
         let topology = self.load_any()?;
         check_relays(&topology).map_err(|why| anyhow::anyhow!("{}: {why}", self.topology)).or_usage()?;
         Ok(topology)
     }
 
-    /// The topology, whatever it is for.
+    /// Loads a topology for any purpose.
     ///
-    /// Errors: an unknown name, an unreadable or wrong file, with the line.
+    /// Errors: an unknown name, an unreadable or invalid file, with the line.
     pub fn load_any(&self) -> anyhow::Result<Topology> {
-        load(&self.topology, &Defaults::new(self.rate), |p| std::fs::read_to_string(p)).or_usage()
+        load(&self.topology, self.rate).or_usage()
     }
 }
 
-/// Whether a relay can run at each site.
+/// The topology of this name or in this file. Warns of parts of the file that are not read.
 ///
-/// Errors: a switch, at which no relay can run, so that a transfer over it would wait for ever.
+/// Errors: an unknown name, an unreadable or wrong file, with the line.
+pub fn load(name: &str, rate: BitRate) -> Result<Topology, LoadError> {
+    let loaded = load_with_warnings(name, &Defaults::new(rate), |path| crate::text::read(path))?;
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{}", printable(warning)));
+    Ok(loaded.topology)
+}
+
+/// Checks that a relay can run at each site.
+///
+/// Errors: a switch, where no relay can run, so that a transfer over it would wait for ever.
 pub fn check_relays(topology: &Topology) -> Result<(), String> {
     topology.sites().iter().find(|site| site.is_switch).map_or(Ok(()), |switch| {
         Err(format!(
             "site `{}` is a switch, where no relay runs: `replicate` needs a relay at every site; leave the switch out and \
              join the sites around it by cables",
-            anabranch_units::text::printable(&switch.name)
+            printable(&switch.name)
         ))
     })
 }
 
-/// Where to listen.
+/// Parses an address to listen on.
 ///
-/// Errors: anything but an IP address and a port, in a line that says what to write.
+/// Errors: anything but an IP address and a port, with a hint in one line.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         format!("`{text}`: write IP:PORT, as 127.0.0.1:7171; 0.0.0.0:7171 stands for all of this machine's addresses")
     })
 }
 
-/// The site that is called so; blanks around the name, as in `tokyo, lima`, are none of it.
+/// As [`listen_address`], where an address alone has this port.
 ///
-/// Errors: a name that the topology does not have.
+/// Errors: neither an IP address nor one with a port, in a line that says what to write.
+pub fn listen_address_or<const PORT: u16>(text: &str) -> Result<SocketAddr, String> {
+    // An IPv6 address with a port stands in brackets, so one without them has none.
+    let alone = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    alone.parse::<IpAddr>().map_or_else(|_| listen_address(text), |address| Ok((address, PORT).into()))
+}
+
+/// Finds a site by name; blanks around the name, as in `tokyo, lima`, are ignored.
+///
+/// Errors: a name that is not in the topology.
 pub fn site(topology: &Topology, name: &str) -> anyhow::Result<SiteId> {
     topology.find_site(name.trim()).or_usage()
 }
 
-/// The sites that a list such as `3,6,12` or `seattle,chicago` names.
+/// Finds the sites in a list such as `3,6,12` or `seattle,chicago`.
 ///
-/// Errors: a name that the topology does not have.
+/// Errors: a name that is not in the topology.
 pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId>> {
     names.iter().map(|n| site(topology, n)).collect()
 }
@@ -75,7 +95,7 @@ pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId
 mod tests {
     use super::*;
 
-    /// #17: keys were made for a switch, and plans led over it, where no relay runs.
+    /// #17: keys were made for a switch, and plans crossed it, although no relay runs there.
     #[test]
     fn a_network_with_a_switch_is_none_for_relays() {
         let mut topology = Topology::new("a test");
@@ -84,6 +104,23 @@ mod tests {
         topology.add_switch("exchange").expect("a new name");
         let why = check_relays(&topology).expect_err("a switch");
         assert!(why.contains("`exchange` is a switch") && why.contains("leave the switch out"), "{why}");
+    }
+
+    /// #52: hosts are configured by address; a port is written where it differs.
+    #[test]
+    fn address_alone_listens_on_the_default_port() {
+        for (text, shown) in [
+            ("10.0.0.1", "10.0.0.1:7172"),
+            ("::1", "[::1]:7172"),
+            ("[::]", "[::]:7172"),
+            ("[::1]:9", "[::1]:9"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+        ] {
+            assert_eq!(listen_address_or::<7172>(text).map(|at| at.to_string()), Ok(shown.to_owned()));
+        }
+        for bad in ["7172", "localhost", "[10.0.0.1", ""] {
+            assert!(listen_address_or::<7172>(bad).expect_err("no address").contains("write IP:PORT"));
+        }
     }
 
     /// #17: `--listen 7171` was answered with "invalid socket address syntax".

@@ -1,10 +1,12 @@
 //! Pages about a service, for a browser on this machine.
 //!
-//! Services speak only to peers with a certificate, which a browser seldom has; an operator's command serves a page on loopback
-//! and asks in the operator's name. So that nobody else looks with the operator's rights: loopback only; only for requests that
-//! name loopback as the host, so that no web site's script can read the page through a name that the web site controls; and only below
-//! a path that nobody can guess, which the command prints, so that no other user of this machine can read the page. Leaves out: the
-//! pages' contents. Read [`serve`].
+//! Services accept only peers with a certificate, which a browser rarely has. Instead an operator's
+//! command serves a page on loopback and asks on the operator's behalf. Three measures keep
+//! everyone else from using the operator's rights. The page is served on loopback only. Requests
+//! must name loopback as the host, so that a web site's script cannot read the page through a name
+//! that the site controls. And the page lies below an unguessable path, which the command prints,
+//! so that other users of this machine cannot read it. Leaves out: the pages' contents. Read
+//! [`serve`].
 
 use anabranch_http::{ClientError, secret};
 use anabranch_units::text::printable;
@@ -19,9 +21,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the service is asked before the page says that it does not answer. The page asks again every second.
+/// Time after which the page reports that the service does not answer. The page asks again every
+/// second.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// What every answer says of itself: everything that the page loads comes from here, nothing else may show or embed it.
+/// Headers of every answer: the page loads everything from here, and nothing else may show or embed
+/// it.
 const HEADERS: [(header::HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -35,16 +39,17 @@ const HEADERS: [(header::HeaderName, &str); 6] = [
     (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// What a page consists of, beside what all have.
+/// Parts of a page besides the common ones.
 pub struct Page {
-    /// The document.
+    /// HTML document.
     pub html: &'static str,
-    /// Its script.
+    /// Script of the page.
     pub script: &'static str,
 }
 
 impl Page {
-    /// Its files, below the path that nobody can guess. Whatever else it asks for is a route `/{token}/NAME`.
+    /// Routes of its files, below the unguessable path. All other requests of the page are routes
+    /// `/{token}/NAME`.
     pub fn routes<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         let Self { html, script } = self;
         let javascript = |text: &'static str| get(move || async move { typed("text/javascript", text) });
@@ -56,9 +61,10 @@ impl Page {
     }
 }
 
-/// Serves a page until the future is dropped. `trouble` is why the service could not be asked just now, if so.
+/// Serves a page until the future is dropped. `trouble` is the error of the service's last request,
+/// if any.
 ///
-/// Errors: an address that is not loopback or cannot be listened on.
+/// Errors: an address that is not loopback or cannot be bound.
 pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientError>) -> anyhow::Result<()> {
     anyhow::ensure!(
         listen.ip().is_loopback(),
@@ -66,32 +72,32 @@ pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientErr
     );
     let listener = anabranch_net::socket::listen(listen).context("--web")?;
     if let Some(trouble) = trouble {
-        eprintln!("{trouble}; the page goes on asking");
+        errln!("{trouble}; the page goes on asking");
     }
     let token = format!("{:016x}{:016x}", anabranch_net::random()?, anabranch_net::random()?);
-    eprintln!("http://{}/{token}/ shows what is under way; Ctrl-C ends it", listener.local_addr()?);
+    errln!("http://{}/{token}/ shows what is under way; Ctrl-C ends it", listener.local_addr()?);
     axum::serve(listener, guarded(routes, &token)).await?;
     Ok(())
 }
 
-/// Routes that answer only who names loopback and knows the `token`.
+/// Adds a guard: requests must name loopback and contain the `token`.
 pub fn guarded(routes: Router, token: &str) -> Router {
     routes.layer(from_fn_with_state(Arc::<str>::from(token), guard))
 }
 
-/// Text of this type.
+/// Builds an answer of this media type.
 pub fn typed(kind: &'static str, text: impl Into<String>) -> Response {
     ([(header::CONTENT_TYPE, kind)], text.into()).into_response()
 }
 
-/// Data for a page's script. It has names that strangers chose: a page shows them as a terminal
-/// does.
+/// Builds JSON for a page's script. Strangers choose some of the names in it: a page shows them as
+/// safely as a terminal does.
 pub fn json(value: &impl serde::Serialize) -> Response {
     let text = serde_json::to_string(value).expect("views are made of strings and numbers");
     typed("application/json", printable(&text))
 }
 
-/// Refuses who calls this machine by another's name, and who does not know the token.
+/// Refuses requests with another host name, or without the token.
 async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
@@ -110,7 +116,7 @@ async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> R
     response
 }
 
-/// What a service did not answer, passed on with its line.
+/// Error of a request to the service, passed on in one line.
 pub struct Unanswered(pub ClientError);
 
 impl IntoResponse for Unanswered {
@@ -129,7 +135,7 @@ impl IntoResponse for Unanswered {
 mod tests {
     use super::*;
 
-    /// #48: a viewer's place could show what stands beside it backwards.
+    /// #48: the name of a viewer's place could reverse the text beside it.
     #[tokio::test]
     async fn data_of_a_page_shows_no_name_backwards() {
         let response = json(&["a\u{202e}b", "line\nend"]);

@@ -1,8 +1,9 @@
-//! Daemons and clients as processes: their runtime, and how they are told to end.
+//! Processes of daemons and clients: their runtime, limits and signals.
 
-/// The runtime that daemons and clients run on, on all cores.
+/// Creates the runtime of daemons and clients, on all cores.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    // Each attempt may keep a few threads for its files (`replicate_proto::daemon::ATTEMPTS_MAX`); commands must still find one.
+    // Each attempt may keep a few threads for its files (`replicate_proto::daemon::ATTEMPTS_MAX`);
+    // commands must still find one.
     tokio::runtime::Builder::new_multi_thread().max_blocking_threads(8_192).enable_all().build()
 }
 
@@ -12,18 +13,18 @@ pub fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
-/// Allows this process as many descriptors as the system lets it have, and says how many: a few hundred connections of
-/// anybody must not use up the 1,024 that many systems begin with.
+/// Raises this process's limit of descriptors to the system's maximum, and returns it. A few
+/// hundred foreign connections must not exhaust the usual 1,024.
 pub fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let found = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: found.maximum, maximum: found.maximum };
-    // Refused where the system allows fewer than the limit says: then it stays as it was.
+    // Refused if the system's maximum is lower than the limit claims: then the limit stays.
     let now = if setrlimit(Resource::Nofile, raised).is_ok() { found.maximum } else { found.current };
     now.unwrap_or(u64::MAX)
 }
 
-/// Says in one line where a daemon may come to need more descriptors than the `limit`.
+/// Warns if a daemon may need more descriptors than the `limit`.
 pub fn check_descriptors(limit: u64, needed: u64) {
     if limit < needed {
         tracing::warn!(
@@ -32,8 +33,8 @@ pub fn check_descriptors(limit: u64, needed: u64) {
     }
 }
 
-/// Where standard output or error leads nowhere any more, as to a terminal that was closed, it leads to `/dev/null` from here
-/// on: a line that cannot be written ends nothing.
+/// Redirects standard output or error to `/dev/null` if it leads nowhere any more, for instance to
+/// a closed terminal, so that a failed write ends nothing.
 pub fn leave_dead_terminal() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let is_dead = |fd: std::os::fd::BorrowedFd<'_>| {
@@ -50,7 +51,7 @@ pub fn leave_dead_terminal() {
     }
 }
 
-/// Waits for Ctrl-C or a polite kill.
+/// Waits for Ctrl-C or SIGTERM.
 pub async fn asked_to_end() {
     use tokio::signal::unix::{SignalKind, signal};
     let ended = async {

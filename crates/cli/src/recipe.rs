@@ -1,13 +1,12 @@
 //! `anabranch recipe`: the mechanism by which two control planes should coordinate, and systems
-//! that are built so.
+//! built that way.
 //!
-//! Leaves out: the rule and the systems of the thesis ([`anabranch_recipes`]); our systems' own
-//! features, which each system's module states ([`Member::recipe`](crate::member::Member::recipe)).
+//! Leaves out: the rule and the thesis's systems ([`anabranch_recipes`]); the features of our
+//! systems, which each system's module states ([`Member::recipe`](crate::member::Member::recipe)).
 //! Read [`run`] first.
 
 use crate::exit::OrUsage as _;
 use crate::family;
-use crate::pipe::Pipe;
 use anabranch_recipes::{
     Administrations, Answer, Because, Feature, Flow, Mechanism, Number, OPEN, OUTSIDE, Resources, Scenario,
     Separation, Sharing, System, TABLE, Word,
@@ -26,13 +25,13 @@ pub struct Args {
     /// List all systems with their features and mechanisms.
     #[arg(long, conflicts_with_all = ["resources", "sharing", "layers", "administrations", "granularity", "timescales"])]
     systems: bool,
-    /// Devices that both control planes decide for: disjoint, partial or full.
+    /// Devices under both control planes: disjoint, partial or full.
     #[arg(long, value_name = "WORD", value_parser = word::<Resources>)]
     resources: Option<Resources>,
     /// Information that they can share: none, incomplete or complete.
     #[arg(long, value_name = "WORD", value_parser = word::<Sharing>)]
     sharing: Option<Sharing>,
-    /// Layers of a stack that they are: one or two.
+    /// Number of layers of a stack: one or two.
     #[arg(long, value_name = "WORD", value_parser = word::<Number>)]
     layers: Option<Number>,
     /// Owners: one, parts (of one company) or two.
@@ -57,7 +56,7 @@ fn word<W: Word>(text: &str) -> Result<W, String> {
         .ok_or_else(|| format!("unknown word, {}", known(text, W::ALL.iter().map(|word| word.name()))))
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user: an unknown system, or a scenario that leaves a feature open.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -79,11 +78,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let answer = scenario.advise().or_usage()?;
         if args.json { answer_json(&answer, &ours).to_string() } else { answer_text(&answer, &ours) }
     };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 
-/// The system of that name.
+/// Finds a system by name.
 ///
 /// Errors: an unknown name, with the closest one.
 fn find<'a>(name: &str, ours: &'a [System]) -> anyhow::Result<&'a System> {

@@ -1,4 +1,4 @@
-//! `anabranch replicate`: joins the system to sockets, files and the controller's service.
+//! `anabranch replicate`: connects the system to sockets, files and the controller's service.
 
 pub mod controller;
 pub mod keys;
@@ -14,33 +14,36 @@ use crate::member::Member;
 use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
-/// What to do.
+/// Subcommands.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// Run the controller, which plans transfers and sees them through: one for all sites.
+    /// Run the controller, which plans transfers and carries them out: one for all sites.
     Controller(controller::Args),
-    /// Run a site's daemon, which sends, passes on and receives: one at each site.
+    /// Run a site's daemon, which sends, forwards and receives: one at each site.
     Relay(relay::Args),
     /// Send a file from one site to others.
     ///
-    /// Ctrl-C and SIGTERM stop the transfer; arrived data is kept, and the same command goes on from there. A terminal that
-    /// is closed, or kill -9, ends the command alone: the same command then follows the transfer, and so does
-    /// `status --follow`. Where the command follows a transfer that was under way already, Ctrl-C and SIGTERM end the command alone, too.
+    /// Ctrl-C and SIGTERM stop the transfer; received data is kept, and the same command resumes
+    /// it. A closed terminal or kill -9 ends only the command: the same command then attaches to
+    /// the transfer, and so does `status --follow`. If the command attached to a transfer that was
+    /// already active, Ctrl-C and SIGTERM end only the command, too.
     Send(send::Args),
-    /// Show how a file would travel, and how fast. Needs the network's file only: no controller, no keys.
+    /// Show the plan of a transfer, and its rate. Needs only the network's file: no controller, no
+    /// keys.
     Plan(plan::Args),
-    /// Show how transfers stand; follow one, or stop one.
+    /// Show the status of transfers; follow one, or stop one.
     Status(status::Args),
-    /// Wait for transfers to end, without a word; the exit code is that of the worst outcome.
+    /// Wait for transfers to end, silently; the exit code is the worst outcome's.
     Wait(wait::Args),
-    /// List leftovers of files that did not arrive whole, or remove them.
+    /// List or remove leftovers of incomplete files.
     Leftovers(leftovers::Args),
-    /// Make, renew and revoke the keys with which controller, sites and operators know each other.
+    /// Make, renew and revoke the keys by which controller, sites and operators authenticate each
+    /// other.
     #[command(subcommand)]
     Keys(keys::Command),
 }
 
-/// `replicate`, as this command has it.
+/// `replicate` in this command.
 pub(crate) struct Replicate;
 
 impl Member for Replicate {

@@ -1,4 +1,4 @@
-//! Writes run directories: see `anabranch_record` for their contents.
+//! Writer of run directories: see `anabranch_record` for their contents.
 
 use anabranch_codes::kernel_in_use;
 use anabranch_record::{Emulation, Facts, Machine, ROWS, RUN, Rows, Run, Table};
@@ -10,7 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// A run directory in the making. Without [`RunDir::finish`] it stays without its `run.json`, as of a run that failed.
+/// An unfinished run directory. Without [`RunDir::finish`] it lacks its `run.json`, which marks a
+/// failed run.
 pub struct RunDir {
     path: PathBuf,
     began: Instant,
@@ -21,9 +22,9 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directory, which must not be there, before anything runs.
+    /// Creates the directory, which must not exist, before anything runs.
     ///
-    /// Errors: one line for the user: it is there already, or cannot be made.
+    /// Errors: one line for the user: the directory exists already, or cannot be created.
     pub fn claim(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -51,7 +52,7 @@ impl RunDir {
         })
     }
 
-    /// Makes the first of `base-1`, `base-2`, … that is not there.
+    /// Creates the first of `base-1`, `base-2`, … that does not exist.
     ///
     /// Errors: as [`RunDir::claim`].
     pub fn claim_next(base: &Path) -> anyhow::Result<Self> {
@@ -60,7 +61,7 @@ impl RunDir {
         Self::claim(&free.context("more runs than numbers")?)
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -72,15 +73,15 @@ impl RunDir {
         Ok(self.rows.push(row)?)
     }
 
-    /// Adds how late an emulation ran.
+    /// Adds the lateness of an emulation.
     ///
-    /// Errors: none that its report can have.
+    /// Errors: not possible for an emulation's report.
     pub fn emulation(&mut self, name: &str, report: &anabranch_emu::Report) -> anyhow::Result<()> {
         self.emulations.push(Emulation { name: name.to_owned(), report: serde_json::to_value(report)? });
         Ok(())
     }
 
-    /// Writes one more file, whole or not at all.
+    /// Writes a further file atomically.
     ///
     /// Errors: the system's, with the file's name.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
@@ -103,7 +104,7 @@ impl RunDir {
         self.write(&format!("{name}.parquet"), &bytes)
     }
 
-    /// Writes the rows, and then what they depend on.
+    /// Writes the rows, and then the run's configuration.
     ///
     /// Errors: as [`RunDir::write`].
     pub fn finish(self, command: &str, config: Value, seed: Option<Seed>) -> anyhow::Result<()> {
@@ -121,8 +122,8 @@ impl RunDir {
     }
 }
 
-/// The innermost subcommand's name and arguments, defaults included, each as it could be written on a command line; a list
-/// where it may be given more than once.
+/// The innermost subcommand's name and arguments, defaults included, each as on a command line;
+/// repeated options are lists.
 pub fn arguments(command: &clap::Command, matches: &clap::ArgMatches) -> (String, Value) {
     let (mut command, mut matches, mut names) = (command, matches, Vec::new());
     while let Some((name, inner)) = matches.subcommand() {

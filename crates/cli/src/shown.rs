@@ -1,23 +1,23 @@
-//! Quantities and names as all commands show them to people.
+//! Formats of quantities and names for people, common to all commands.
 //!
-//! Leaves out: making text from outside safe to print ([`anabranch_units::text`]).
+//! Leaves out: making foreign text safe to print ([`anabranch_units::text`]).
 
 use anabranch_units::{BitRate, ByteCount};
 
-/// So many bytes a second, as rates are shown.
+/// Converts bytes per second to a rate for display.
 pub fn rate(bytes_per_second: f64) -> BitRate {
     let bps = bytes_per_second * 8.0;
-    // No more digits than mean something.
+    // Three significant digits.
     let step = 10f64.powf((bps.max(1.0).log10().floor() - 2.0).max(0.0));
     BitRate::bps(((bps / step).round() * step) as u64)
 }
 
-/// A size as people say it, in decimal units as rates are.
+/// Formats a size in decimal units, as for rates.
 pub fn size(size: ByteCount) -> indicatif::DecimalBytes {
     indicatif::DecimalBytes(size.as_u64())
 }
 
-/// A name in at most `columns`, its end left out where it is longer.
+/// Shortens a name to at most `columns`, at its end.
 pub fn fitted(name: &str, columns: usize) -> String {
     if name.chars().count() <= columns {
         return name.to_owned();

@@ -1,4 +1,5 @@
-//! `anabranch shuffle`: rates for the flows of a computing stage. Joins the system to the network of flows, files and hosts.
+//! `anabranch shuffle`: rates for the flows of a computing stage. Connects the system to flows,
+//! files and hosts.
 
 pub mod agent;
 pub mod allocator;
@@ -14,27 +15,31 @@ use crate::member::Member;
 use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
 use std::process::ExitCode;
 
-/// What to do.
+/// Subcommands.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// Make, renew and revoke the keys with which coordinator, agents and operators know each other.
+    /// Make, renew and revoke the keys by which coordinator, agents and operators authenticate each
+    /// other.
     Keys(keys::Args),
-    /// Run the coordinator, which hears of flows from the hosts' agents and sets the rate of each: one for all hosts.
+    /// Run the coordinator, which receives hosts' reports of flows and sets the rate of each: one
+    /// for all hosts.
     Coordinator(coordinator::Args),
-    /// Run a host's agent, which reports the host's flows and holds them to their rates: one at each host.
+    /// Run a host's agent, which reports the host's flows and holds them to their rates: one at
+    /// each host.
     Agent(agent::Args),
-    /// Show which coflows are under way, and the rate to which each flow is held.
+    /// Show active coflows, and the rate limit of each flow.
     Status(status::Args),
-    /// Lift what a killed agent has left.
+    /// Lift the limits of a killed agent.
     #[command(hide = true)]
     Guard(guard::Args),
-    /// Compute how long recorded coflows take under one scheduler or several, beside a bound that none can beat.
+    /// Compute the completion times of recorded coflows under one or several schedulers, beside a
+    /// lower bound.
     Replay(replay::Args),
-    /// Make up coflows like those of a recorded hour, and print them in the format that `replay` reads.
+    /// Generate coflows with the statistics of a recorded hour, in the format that `replay` reads.
     Trace(trace::Args),
 }
 
-/// `shuffle`, as this command has it.
+/// `shuffle` in this command.
 pub(crate) struct Shuffle;
 
 impl Member for Shuffle {

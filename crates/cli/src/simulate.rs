@@ -1,14 +1,17 @@
-//! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a run directory.
+//! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a
+//! run directory.
 //!
-//! Every combination of swept settings runs `--trials` times, over as many threads as there are. The table shows means with
-//! 95 % confidence intervals; JSON lines and run directories hold every trial. Ctrl-C ends the run, and whole trials are shown.
+//! Every combination of swept settings runs `--trials` times, over as many threads as there are.
+//! The table shows means with 95 % confidence intervals; JSON lines and run directories hold every
+//! trial. Ctrl-C ends the run; finished trials are kept.
 
 mod capture;
 pub(crate) mod table;
 mod trials;
 
+use crate::exit;
 use crate::family;
-use crate::pipe::Pipe;
+use crate::output;
 use crate::run_dir::RunDir;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow};
@@ -18,32 +21,36 @@ use capture::Capture;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use trials::parallel;
 
-/// What to simulate.
+/// The scenario, its settings and the form of the results.
 #[derive(clap::Args)]
 pub struct Args {
     /// The scenario, a TOML file.
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// A setting in place of the file's, as network.rate="10 Gbit/s" or workload[0].servers=8. Repeatable.
+    /// A setting that replaces the file's, such as network.rate="10 Gbit/s" or
+    /// workload[0].servers=8. Repeatable.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Runs of each combination of swept settings, with seeds that count up from the scenario's.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     trials: u64,
-    /// How many threads to use. Without: one for each processor.
+    /// Number of threads. Without: one for each processor.
     #[arg(long, value_name = "COUNT")]
     jobs: Option<usize>,
-    /// Make a run directory with every flow, link and sample, as Parquet. The folder may not be there yet.
+    /// Create a run directory with every flow, link and sample, as Parquet. The folder must not
+    /// exist.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the packets that this link delivers to packets.pcapng of the run directory (--out), for Wireshark: headers only, an
-    /// interface for each link. Repeatable. For a single run: no sweep, one trial.
+    /// Write the packets that this link delivers to packets.pcapng of the run directory (--out),
+    /// for Wireshark: headers only, one interface for each link. Repeatable. For a single run: no
+    /// sweep, one trial.
     #[arg(long = "pcap", value_name = "FROM-TO", requires = "out")]
     captured: Vec<String>,
     /// Print one JSON object for each trial and workload.
@@ -51,7 +58,7 @@ pub struct Args {
     json: bool,
 }
 
-/// One trial's results, beside what tells it apart.
+/// One trial's results, and its key.
 struct Trial {
     point: usize,
     trial: u64,
@@ -59,17 +66,17 @@ struct Trial {
     outcome: Outcome,
 }
 
-/// A trial that cannot run: one line.
+/// Error of a trial that cannot run, in one line.
 type Failure = String;
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = match load(args) {
         Ok(points) => points,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -126,7 +133,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Some(Ok(Trial { point, trial, seed, outcome: simulation.finish() }))
     };
     let mut done: Vec<Option<Trial>> = trials.iter().map(|_| None).collect();
-    let (mut failure, mut printed, mut pipe) = (None, 0, Pipe::default());
+    let (mut failure, mut printed) = (None, 0);
     parallel(&trials, threads, work, |index, result| {
         match result {
             Some(Ok(trial)) => done[index] = Some(trial),
@@ -135,15 +142,15 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         // In order, so that equal runs print equal lines.
         while let Some(Some(trial)) = done.get(printed).filter(|_| args.json) {
-            bar.suspend(|| pipe.print(rows(&points, trial).map(|row| Value::Object(row).to_string())));
+            bar.suspend(|| rows(&points, trial).for_each(|row| outln!("{}", Value::Object(row))));
             printed += 1;
         }
         bar.set_position(shares.iter().map(|s| s.load(Ordering::Relaxed)).sum());
-        failure.is_none() && !pipe.is_closed && !interrupted.load(Ordering::Relaxed)
+        failure.is_none() && !output::is_closed() && !interrupted.load(Ordering::Relaxed)
     });
     bar.finish_and_clear();
     if let Some(failure) = failure {
-        eprintln!("anabranch: {failure}");
+        errln!("anabranch: {failure}");
         return Ok(ExitCode::from(2));
     }
     let done: Vec<Trial> = done.into_iter().flatten().collect();
@@ -154,16 +161,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             coflows: trial.outcome.coflows.clone(),
             drops: trial.outcome.network.dropped_queue_full + trial.outcome.network.dropped_otherwise,
         });
-        pipe.print(std::iter::once(table::of(&points, &lines.collect::<Vec<_>>()).to_string()));
+        outln!("{}", table::of(&points, &lines.collect::<Vec<_>>()));
     }
-    if interrupted.load(Ordering::Relaxed) {
-        eprintln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
-        return Ok(ExitCode::from(130));
+    let is_interrupted = interrupted.load(Ordering::Relaxed);
+    if let Some(run_dir) = run_dir.filter(|_| !is_interrupted || !done.is_empty()) {
+        write(run_dir, args, &points, &done, is_interrupted)?;
     }
-    if let Some(run_dir) = run_dir {
-        write(run_dir, args, &points, &done)?;
+    if is_interrupted {
+        errln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 /// Positions of the bar for one trial.
@@ -180,20 +187,23 @@ fn progress(trials: u64, quiet: bool) -> ProgressBar {
 
 fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let shown = args.scenario.display().to_string();
-    let text = std::fs::read_to_string(&args.scenario)
+    let text = crate::text::read(&args.scenario)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}: name a scenario file that can be read"))?;
     let points = scenario::read(&shown, &text, &args.sets)?;
-    // Whatever is wrong with any point is said before the first one runs.
+    let mut warned = BTreeSet::new();
+    // Errors at any point are reported before the first point runs.
     for point in &points {
         let plan = plan(args, point).map_err(|error| {
             let swept: String =
                 point.swept.iter().map(|(key, value)| format!(" (at {key} = {value})")).collect();
             anyhow::anyhow!("{}: {error}{swept}", scenario::place(&shown, &text, &args.sets, &error.field))
         })?;
+        warned.extend(plan.warnings());
         for link in &args.captured {
             plan.network().find_link(link).map_err(|error| anyhow::anyhow!("--pcap: {error}"))?;
         }
     }
+    warned.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runs = points.len() as u64 * args.trials;
     ensure!(
         args.captured.is_empty() || runs == 1,
@@ -202,14 +212,14 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     Ok(points)
 }
 
-/// Files that a scenario names lie beside it.
+/// Resolves the files that a scenario names beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
-    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 
-/// `row` with what tells its trial apart.
+/// Adds the trial's key to `row`.
 pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
     let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
     let mut all: Map<String, Value> =
@@ -222,7 +232,7 @@ pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) 
     all
 }
 
-/// One row for each workload of a trial: what it got, and what the network did.
+/// One row for each workload of a trial, with the network's counters.
 pub(crate) fn keyed_rows(
     point: &Point,
     trial: u64,
@@ -244,7 +254,13 @@ fn rows(points: &[Point], trial: &Trial) -> impl Iterator<Item = Map<String, Val
     keyed_rows(&points[trial.point], trial.trial, trial.seed, &outcome.workloads, &outcome.network)
 }
 
-fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> anyhow::Result<()> {
+fn write(
+    mut run_dir: RunDir,
+    args: &Args,
+    points: &[Point],
+    done: &[Trial],
+    is_interrupted: bool,
+) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for row in done.iter().flat_map(|trial| rows(points, trial)) {
         run_dir.row(&row)?;
@@ -273,12 +289,15 @@ fn write(mut run_dir: RunDir, args: &Args, points: &[Point], done: &[Trial]) -> 
     }
     let scenarios: Vec<Value> =
         points.iter().map(|point| serde_json::to_value(&point.scenario)).collect::<Result<_, _>>()?;
-    let config = serde_json::json!({
+    let mut config = serde_json::json!({
         "scenario": args.scenario.display().to_string(),
         "set": args.sets,
         "trials": args.trials,
         "points": scenarios,
     });
+    if is_interrupted {
+        config["interrupted_after_runs"] = done.len().into();
+    }
     let seed = points.first().map(|point| Seed::new(point.scenario.seed));
     run_dir.finish("simulate", config, seed)
 }

@@ -1,4 +1,5 @@
-//! `anabranch spray`: short flows over every path. Its formulas, a host's agent, and both in scenarios.
+//! `anabranch spray`: short flows over every path. Its formulas, a host's agent, and both in
+//! scenarios.
 
 mod guard;
 mod keys;
@@ -14,28 +15,29 @@ use anabranch_recipes::{
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What to do.
+/// Subcommands.
 #[derive(clap::Subcommand)]
 pub enum Noun {
-    /// Make, renew and revoke the keys with which agents know each other.
+    /// Make, renew and revoke the keys by which agents authenticate each other.
     Keys(keys::Args),
-    /// Run a host's agent, by which its TCP to other hosts goes over every path: one at each host.
+    /// Run a host's agent, which spreads its TCP to other hosts over every path: one at each host.
     Up(up::Args),
-    /// The process that an agent starts to watch over it: not for users.
+    /// Watch over an agent: started by the agent, not by users.
     #[command(hide = true)]
     Guard(guard::Args),
-    /// Show how a host's agent fares: its peers, what is coded, which ways are left and why.
+    /// Show the status of a host's agent: its peers, coding, and avoided paths with the reasons.
     Status(status::Args),
-    /// Compute how many packets to code together and how many parities to add, and what that costs and gains.
+    /// Compute the best number of packets to code together and of parities, with their costs and
+    /// gains.
     Model(model::Args),
 }
 
-/// Where a host's agent tells how it fares, if nobody says otherwise.
+/// Default status socket of a host's agent.
 fn socket_of(name: &str) -> PathBuf {
     Path::new("/run/anabranch").join(format!("spray-{}.sock", escaped(name)))
 }
 
-/// `spray`, as this command has it.
+/// `spray` in this command.
 pub(crate) struct Spray;
 
 impl Member for Spray {

@@ -1,10 +1,10 @@
-//! Laws of all commands together, and of the documents that name their limits.
+//! Properties of all commands, and of documents that state their limits.
 
 mod limits;
 
 use super::*;
 
-/// Calls `see` with each visible command below `command`, itself included, and its words.
+/// Calls `see` with `command` and each visible command below it, and its words.
 fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command, &str)) {
     see(command, words);
     for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
@@ -12,7 +12,7 @@ fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command
     }
 }
 
-/// #17: options of every command stood between the command's own, and some options had no words at all.
+/// #17: common options were mixed with a command's own, and some options had no help.
 #[test]
 fn help_says_what_each_option_is_and_lists_those_of_every_command_apart() {
     let mut whole = Cli::command();

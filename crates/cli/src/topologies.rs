@@ -1,10 +1,10 @@
-//! `anabranch topologies`: the list of networks, and the sites and links of one, by the names that other commands take.
+//! `anabranch topologies`: lists the built-in networks, or the sites and links of one, by the names
+//! that other commands take.
 //!
-//! Leaves out: plans on a network (`replicate plan`), and networks that scenarios make from numbers, of which the names are
-//! listed only.
+//! Leaves out: plans on a network (`replicate plan`). Networks that scenarios generate from numbers
+//! are listed by name only.
 
 use crate::network::TopologyArgs;
-use crate::pipe::Pipe;
 use anabranch_graph::Topology;
 use anabranch_graph::builtin::{BUILTINS, builtin};
 use anabranch_units::BitRate;
@@ -12,13 +12,14 @@ use anabranch_units::text::printable;
 use comfy_table::{Table, presets};
 use std::process::ExitCode;
 
-/// What to show.
+/// The topology, and the form of the list.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology, or a .toml or .graphml file, whose sites and links are listed. Without: all built-in ones.
+    /// A built-in topology, or a .toml, .graphml, .gml or .xml file, whose sites and links are
+    /// listed. Without: all built-in ones.
     #[arg(value_name = "NAME|FILE")]
     topology: Option<String>,
-    /// Rate of links for which the topology says none.
+    /// Rate of links without one in the topology.
     #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
     rate: BitRate,
     /// Print one JSON object.
@@ -26,7 +27,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Networks that scenarios make from numbers: name, numbers, what it is.
+/// Networks that scenarios generate from numbers: name, numbers, description.
 const GENERATED: [(&str, &str, &str); 4] = [
     ("star", "hosts", "hosts h0, h1, … around the switch hub"),
     ("dumbbell", "pairs", "hosts at the switches left and right, which one cable joins"),
@@ -34,17 +35,15 @@ const GENERATED: [(&str, &str, &str); 4] = [
     ("fat-tree", "k", "pods of switches edge-P-E and agg-P-A below core-0, …"),
 ];
 
-/// Runs it.
+/// Runs the command.
 ///
-/// Errors: an unknown name, an unreadable or wrong file, with the line.
+/// Errors: an unknown name, an unreadable or invalid file, with the line.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut pipe = Pipe::default();
     match &args.topology {
-        None => pipe.print(std::iter::once(if args.json { all_json()? } else { all() })),
+        None => outln!("{}", if args.json { all_json()? } else { all() }),
         Some(name) => {
             let topology = TopologyArgs { topology: name.clone(), rate: args.rate }.load_any()?;
-            let shown = if args.json { json(&topology).to_string() } else { table(&topology) };
-            pipe.print(std::iter::once(shown));
+            outln!("{}", if args.json { json(&topology).to_string() } else { table(&topology) });
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -67,7 +66,7 @@ fn all() -> String {
     for (name, numbers, description) in GENERATED {
         generated.add_row([name, numbers, description]);
     }
-    let more = "`anabranch topologies NAME` lists a network's sites and links; a .toml or .graphml file may stand for NAME.";
+    let more = "`anabranch topologies NAME` lists a network's sites and links; a .toml, .graphml, .gml or .xml file may stand for NAME.";
     format!("{built_in}\n\n{generated}\n\n{more}")
 }
 

@@ -1,9 +1,9 @@
-//! The field GF(2^8) with polynomial `0x11D`, and the tables that the kernels take their factors from.
+//! The field GF(2^8) with polynomial `0x11D`, and the multiplication tables of the kernels.
 //!
-//! Source: Lidl and Niederreiter, *Finite Fields*, section 2.5 (representation by powers of a generator); Plank,
-//! Greenan and Miller, *Screaming Fast Galois Field Arithmetic Using Intel SIMD Instructions* (FAST 2013), section 4
-//! (products by two 16-entry tables); Intel SDM, `GF2P8AFFINEQB` (products by an 8 x 8 bit matrix).
-//! Read [`Gf`] first.
+//! Source: Lidl and Niederreiter, *Finite Fields*, section 2.5 (representation by powers of a
+//! generator); Plank, Greenan and Miller, *Screaming Fast Galois Field Arithmetic Using Intel SIMD
+//! Instructions* (FAST 2013), section 4 (products by two 16-entry tables); Intel SDM,
+//! `GF2P8AFFINEQB` (products by an 8 x 8 bit matrix). Read [`Gf`] first.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Mul, MulAssign, Sub, SubAssign};
@@ -42,7 +42,7 @@ const EXP: [u8; 510] = {
     table
 };
 
-/// Logarithms to base 2; the entry of 0, which has none, is never read.
+/// Logarithms to base 2; the entry of 0, whose logarithm does not exist, is never read.
 const LOG: [u8; 256] = {
     let mut table = [0; 256];
     let mut i = 0;
@@ -57,7 +57,8 @@ const fn product(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 { 0 } else { EXP[LOG[a as usize] as usize + LOG[b as usize] as usize] }
 }
 
-/// All products: row `c` maps a byte to `c` times that byte. 64 KiB, of which a plain kernel keeps one row in cache.
+/// All products: row `c` maps a byte to `c` times that byte. 64 KiB; a plain kernel keeps one row
+/// in cache.
 pub(crate) static PRODUCTS: [[u8; 256]; 256] = {
     let mut table = [[0; 256]; 256];
     let mut c = 1;
@@ -72,7 +73,8 @@ pub(crate) static PRODUCTS: [[u8; 256]; 256] = {
     table
 };
 
-/// Products with the sixteen values of a byte's low half and the sixteen of its high half, for byte shuffles.
+/// Products with the sixteen values of a byte's low half, and with the sixteen values of its high
+/// half, for byte shuffles.
 #[derive(Copy, Clone)]
 #[repr(C, align(32))]
 pub(crate) struct HalfProducts {
@@ -102,8 +104,8 @@ pub(crate) static HALF_PRODUCTS: [HalfProducts; 256] = {
     table
 };
 
-/// Multiplication by each factor as a matrix of bits, in `GF2P8AFFINEQB`'s order: bit `i` of the result is the parity
-/// of the argument and byte `7 - i` of the matrix. 2 KiB.
+/// Multiplication by each factor as a matrix of bits, in `GF2P8AFFINEQB`'s order: bit `i` of the
+/// result is the parity of the argument and byte `7 - i` of the matrix. 2 KiB.
 ///
 /// `GF2P8MULB` would save the matrix but is fixed to AES's polynomial.
 #[cfg_attr(not(any(target_arch = "x86_64", test)), expect(dead_code, reason = "GFNI is x86's"))]
@@ -136,11 +138,11 @@ impl Gf {
     /// 2, whose powers are all elements but zero.
     pub const GENERATOR: Self = Self(2);
 
-    /// True for zero.
+    /// Whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
-    /// The power of [`Self::GENERATOR`] that it is, below 255; of zero, which is none, 0.
+    /// Exponent of [`Self::GENERATOR`] for this element, below 255; 0 for zero, which has none.
     pub(crate) const fn log(self) -> u32 {
         LOG[self.0 as usize] as u32
     }
@@ -152,11 +154,11 @@ impl Gf {
     pub const fn mul(self, other: Self) -> Self {
         Self(product(self.0, other.0))
     }
-    /// The element whose product with this one is 1; `None` for zero.
+    /// The multiplicative inverse; `None` for zero.
     pub const fn inverse(self) -> Option<Self> {
         if self.0 == 0 { None } else { Some(Self(EXP[255 - LOG[self.0 as usize] as usize])) }
     }
-    /// This element over `divisor`; `None` where `divisor` is zero.
+    /// This element divided by `divisor`; `None` if `divisor` is zero.
     pub const fn div(self, divisor: Self) -> Option<Self> {
         match divisor.inverse() {
             Some(inverse) => Some(self.mul(inverse)),
@@ -192,7 +194,7 @@ impl From<Gf> for u8 {
     }
 }
 
-// In this field adding is exclusive or, and subtracting is adding.
+// In this field addition is exclusive or, and equals subtraction.
 #[expect(clippy::suspicious_arithmetic_impl)]
 impl Add for Gf {
     type Output = Self;
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Multiplication as school teaches it: shift, add, reduce. Shares nothing with the tables.
+    /// Multiplication as in school: shift, add, reduce. Independent of the tables.
     fn school_product(a: u8, b: u8) -> u8 {
         let (mut sum, mut shifted) = (0u16, u16::from(a));
         for i in 0..8 {
@@ -276,7 +278,8 @@ mod tests {
 
     #[test]
     fn every_affine_matrix_multiplies_bit_by_bit() {
-        // The operation of the Intel SDM, written out: dest bit i = parity(src1.byte[7 - i] AND src2 byte).
+        // The operation of the Intel SDM, written out: dest bit i = parity(src1.byte[7 - i] AND
+        // src2 byte).
         for c in 0..=255u8 {
             let rows = AFFINE[usize::from(c)].to_le_bytes();
             for x in 0..=255u8 {

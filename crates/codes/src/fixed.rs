@@ -1,38 +1,41 @@
-//! Fixed-rate codes: so many parities of so many blocks, all made at once.
+//! Fixed-rate codes: a fixed number of parities for a fixed number of blocks, all computed at once.
 //!
-//! Two stand behind [`FixedRate`]: [`mds::Unit`](crate::mds::Unit), of which any as many packets as blocks are enough, and
-//! [`ldpc::Code`](crate::ldpc::Code), which is plain XOR and sometimes needs more. `xtask bench codes --only fec` says how often, and how fast both
-//! are. Leaves out: codes without a fixed rate (`lt`). Read [`FixedRate`].
+//! [`FixedRate`] has two implementations. With [`mds::Unit`](crate::mds::Unit) any packets in the
+//! number of blocks suffice; [`ldpc::Code`](crate::ldpc::Code) is plain XOR and sometimes needs
+//! more. `xtask bench codes --only fec` measures how often, and the speed of both. Leaves out:
+//! codes without a fixed rate (`lt`). Read [`FixedRate`].
 
 use crate::Symbol;
 use crate::lt::Decoder;
 use std::fmt;
 
-/// A code of so many blocks and parities. Packets are numbered: blocks first, then parities.
+/// A code with a number of blocks and of parities. Packets are numbered: blocks first, then
+/// parities.
 pub trait FixedRate: Sized {
-    /// Gets blocks back from packets.
+    /// Decoder that recovers blocks from packets.
     type Decoder<S: Symbol>: Decoder<S>;
     /// The code over `blocks` blocks with `parities` parities.
     ///
-    /// Errors: numbers that no such code has.
+    /// Errors: numbers that the code does not support.
     fn new(blocks: usize, parities: usize) -> Result<Self, SizeError>;
-    /// All parities of these blocks, each `len` bytes long or shorter, as if padded with zeros.
+    /// All parities of these blocks, each `len` bytes long; shorter blocks count as padded with
+    /// zeros.
     ///
-    /// Shape: as many blocks as the code has.
-    /// Panics: if there are others, or one is longer.
+    /// Shape: `blocks` has the code's number of blocks. Panics: if the number of blocks is wrong,
+    /// or one is longer than `len`.
     fn encode<S: Symbol>(&self, blocks: &[S], len: usize) -> Vec<S>;
     /// A decoder of packets of `len` bytes.
     fn decoder<S: Symbol>(&self, len: usize) -> Self::Decoder<S>;
 }
 
-/// Numbers of blocks and parities that no code has.
+/// Numbers of blocks and parities that a code does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
-    /// The number of blocks.
+    /// Number of blocks.
     pub blocks: usize,
-    /// The number of parities.
+    /// Number of parities.
     pub parities: usize,
-    /// The most of either.
+    /// Maximum of either.
     pub most: usize,
 }
 

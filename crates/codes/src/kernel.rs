@@ -1,19 +1,20 @@
-//! Sums of products over long runs of bytes, on the fastest instructions that the machine has.
+//! Sums of products over long runs of bytes, with the fastest instructions of the machine.
 //!
-//! [`gf_dot`] makes one output of several inputs, [`gf_dot_many`] several outputs at once (each input is then read
-//! once), [`gf_mul_add`] adds to an output, [`xor`] is the case of all coefficients 1. Each is also a method of
-//! [`Kernel`], for tests and measurements that want a given one.
+//! [`gf_dot`] computes one output from several inputs, [`gf_dot_many`] several outputs at once
+//! (each input is then read once), [`gf_mul_add`] adds to an output, and [`xor`] is the case of all
+//! coefficients 1. Each is also a method of [`Kernel`], for tests and measurements of a given
+//! kernel.
 //!
-//! How: a call is cut into passes of at most eight inputs and four outputs, for which a loop of its own was compiled;
-//! where several passes are needed, the bytes are cut into chunks that stay in the second-level cache between them.
-//! Coefficients 0 and 1 take their own paths where there is one output: 0 is not read, 1 is added without being
-//! multiplied.
+//! A call is split into passes of at most eight inputs and four outputs, each with its specialised
+//! loop. If several passes are needed, the bytes are split into chunks that stay in the
+//! second-level cache between passes. With a single output, coefficients 0 and 1 have special
+//! paths: inputs with 0 are not read, inputs with 1 are added without multiplication.
 //!
-//! [`XorSum`] and [`Arena`] are for codes that make many sums of short blocks: they are given terms one by one or by number,
-//! and look at lengths once.
+//! [`XorSum`] and [`Arena`] are for codes with many sums of short blocks: terms are given one by
+//! one or by number, and lengths are checked once.
 //!
-//! Leaves out: threads. One call works on one core; chunks of a file are independent, so callers share them out.
-//! Read [`Kernel`] and [`gf_dot`] first; the loop itself is in `lanes.rs`.
+//! Leaves out: threads. A call uses one core; chunks of a file are independent, so callers can
+//! distribute them. Read [`Kernel`] and [`gf_dot`] first; the loop itself is in `lanes.rs`.
 
 mod arena;
 #[cfg(test)]
@@ -32,16 +33,17 @@ use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass, TALL_INPUTS, TALL_OUTPUTS, Tall};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Inputs of one pass that multiplies for several outputs: more would not keep their factors at hand, and take a walk that reads them
-/// from memory.
+/// Maximum inputs of a pass that multiplies for several outputs: more factors do not fit the
+/// registers, and use a walk that reads them from memory.
 const PASS_INPUTS_SHARED: usize = 4;
-/// Bytes of all inputs and outputs that a chunk holds, where several passes walk over it: most of a 256 KiB second
-/// level cache. Chunks for the first level (24 KiB) were slower by a quarter at 8 inputs of 1 MiB: too short to prefetch.
+/// Total bytes of inputs and outputs in a chunk shared by several passes: most of a 256 KiB
+/// second-level cache. Chunks for the first level (24 KiB) were slower by a quarter at 8 inputs of
+/// 1 MiB: too short to prefetch.
 const CHUNK_BYTES_ALL: usize = 192 * 1024;
-/// Chunks are multiples of this, the widest vector, so that outputs stay as aligned as they were.
+/// Granularity of chunks, the widest vector, which preserves the alignment of outputs.
 const CHUNK_STEP: usize = 64;
 
-/// A way to compute, by the instructions that it needs. All give the same bytes.
+/// An implementation, named by the instructions that it needs. All give the same bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kernel {
@@ -60,19 +62,20 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// All kernels, fastest first where a machine has several.
+    /// All kernels, in order of decreasing speed on a machine with several.
     pub const ALL: [Self; 6] =
         [Self::Gfni512, Self::Gfni256, Self::Avx2, Self::Ssse3, Self::Neon, Self::Plain];
 
-    /// The kernels that this machine can run, fastest first; [`Kernel::Plain`] is always the last.
+    /// The kernels available on this machine, in order of decreasing speed; [`Kernel::Plain`] is
+    /// always the last.
     pub fn available() -> Vec<Self> {
         Self::ALL.into_iter().filter(|kernel| kernel.is_available()).collect()
     }
-    /// True where this machine can run it.
+    /// Whether this machine can run the kernel.
     pub fn is_available(self) -> bool {
         self.engine().is_some()
     }
-    /// Short name, as reports print it.
+    /// Short name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gfni512 => "gfni-avx512",
@@ -142,7 +145,7 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// The kernel that [`gf_dot`] and its like run on this machine.
+/// The kernel used by [`gf_dot`] and its siblings on this machine.
 pub fn kernel_in_use() -> Kernel {
     fastest().0
 }
@@ -150,8 +153,8 @@ pub fn kernel_in_use() -> Kernel {
 /// The sum of `coefficients[i] * inputs[i]`, written to `output`.
 ///
 /// Shape: as many coefficients as inputs, all inputs as long as the output. No inputs make zeros.
-/// Panics: if the shapes differ.
-/// Cost: reads each input with a coefficient other than 0 once, up to eight of them; 1 is cheaper than the others.
+/// Panics: if the shapes differ. Cost: reads each input with a coefficient other than 0 once, up to
+/// eight of them; 1 is cheaper than the others.
 ///
 /// ```
 /// let (a, b) = (vec![3; 100], vec![5; 100]);
@@ -163,11 +166,12 @@ pub fn gf_dot(coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
     fastest().1.gf_dot(coefficients, inputs, output);
 }
 
-/// As [`gf_dot`] for several outputs: `outputs[o]` becomes the sum of `coefficients[o][i] * inputs[i]`.
+/// As [`gf_dot`] for several outputs: `outputs[o]` becomes the sum of `coefficients[o][i] *
+/// inputs[i]`.
 ///
-/// Shape: a row of coefficients for each output, each with one for each input; all inputs and outputs of one length.
-/// Panics: if the shapes differ.
-/// Cost: up to four outputs share each load of an input.
+/// Shape: a row of coefficients for each output, each with one for each input; all inputs and
+/// outputs of one length. Panics: if the shapes differ. Cost: up to four outputs share each load of
+/// an input.
 pub fn gf_dot_many(coefficients: &[&[u8]], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
     fastest().1.gf_dot_many(coefficients, inputs, outputs);
 }
@@ -191,8 +195,8 @@ pub fn gf_mul_add(coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
 pub fn gf_dot_to_vec(coefficients: &[u8], inputs: &[&[u8]], len: usize) -> Vec<u8> {
     check_shape(coefficients, inputs, len);
     let mut output = Vec::with_capacity(len);
-    // SAFETY: the vector owns `len` bytes, which nothing else refers to; all inputs are `len` bytes long; without
-    // `accumulate` every byte is written and none is read.
+    // SAFETY: the vector owns `len` bytes, which nothing else refers to; all inputs are `len` bytes
+    // long; without `accumulate` every byte is written and none is read.
     unsafe {
         fastest().1.sum(coefficients, inputs, 0, output.as_mut_ptr(), len, false);
         output.set_len(len);
@@ -266,7 +270,7 @@ fn check_lengths(inputs: &[&[u8]], len: usize) {
     }
 }
 
-/// Terms gathered for one pass with one output.
+/// Terms collected for one pass with one output.
 struct Terms {
     coefficients: [u8; PASS_INPUTS],
     inputs: [*const u8; PASS_INPUTS],
@@ -285,7 +289,7 @@ impl Terms {
     };
 }
 
-/// Bytes that all passes of a call walk over before the next bytes are begun.
+/// Bytes that all passes of a call process before the next chunk.
 fn chunk_bytes(buffers: usize) -> usize {
     (CHUNK_BYTES_ALL / buffers / CHUNK_STEP * CHUNK_STEP).max(1024)
 }
@@ -293,12 +297,14 @@ fn chunk_bytes(buffers: usize) -> usize {
 impl Engine {
     fn gf_dot(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
         check_shape(coefficients, inputs, output.len());
-        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of them.
+        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of
+        // them.
         unsafe { self.sum(coefficients, inputs, 0, output.as_mut_ptr(), output.len(), false) };
     }
     fn gf_mul_add(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
         check_shape(coefficients, inputs, output.len());
-        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of them.
+        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of
+        // them.
         unsafe { self.sum(coefficients, inputs, 0, output.as_mut_ptr(), output.len(), true) };
     }
     fn xor(self, inputs: &[&[u8]], output: &mut [u8], accumulate: bool) {
@@ -310,7 +316,8 @@ impl Engine {
             unsafe { output.write_bytes(0, len) };
         }
         if inputs.len() > PASS_INPUTS && len >= CHUNK_STEP && !matches!(self, Self::Plain) {
-            // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of them and is initialised.
+            // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none
+            // of them and is initialised.
             return unsafe { self.xor_many(inputs, output, len, accumulate) };
         }
         let chunk = if inputs.len() <= PASS_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
@@ -334,8 +341,8 @@ impl Engine {
                 for (pointer, input) in pass.inputs.iter_mut().zip(group) {
                     *pointer = input.as_ptr().wrapping_add(at);
                 }
-                // SAFETY: the `pass.len` bytes from `at` on are inside the inputs and the output, which as a unique
-                // borrow overlaps none of them and is initialised.
+                // SAFETY: the `pass.len` bytes from `at` on are inside the inputs and the output,
+                // which as a unique borrow overlaps none of them and is initialised.
                 unsafe { self.run(&pass, true) };
                 pass.accumulate = true;
             }
@@ -343,18 +350,18 @@ impl Engine {
         }
     }
 
-    /// The sum of many inputs, as they are.
+    /// The sum of many inputs without coefficients.
     ///
     /// # Safety
-    /// All inputs must have `len` bytes, at least the widest vector's, and as many must be writable at `output`, be initialised and
-    /// overlap no input.
+    /// All inputs must have `len` bytes, at least the widest vector's, and as many must be writable
+    /// at `output`, be initialised and overlap no input.
     unsafe fn xor_many(self, inputs: &[&[u8]], output: *mut u8, len: usize, accumulate: bool) {
         let group = inputs.len().div_ceil(inputs.len().div_ceil(TALL_INPUTS));
         let chunk = if inputs.len() <= TALL_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
         let mut pointers = [std::ptr::null(); TALL_INPUTS];
         let mut at = 0;
         while at < len {
-            // The last chunk is no shorter than a vector.
+            // The last chunk has at least the length of a vector.
             let chunk = if len - at < 2 * chunk { len - at } else { chunk };
             for (number, group) in inputs.chunks(group).enumerate() {
                 for (pointer, input) in pointers.iter_mut().zip(group) {
@@ -370,19 +377,20 @@ impl Engine {
                     len: chunk,
                 };
                 tall.outputs[0] = output.wrapping_add(at);
-                // SAFETY: the `chunk` bytes from `at` on, at least a vector's, are inside the inputs and the output; the rest is the
-                // caller's promise.
+                // SAFETY: the `chunk` bytes from `at` on, at least a vector's, are inside the
+                // inputs and the output; the rest is the caller's promise.
                 unsafe { self.walk(&tall) };
             }
             at += chunk;
         }
     }
 
-    /// The one-output case: zeros dropped, ones apart.
+    /// The case of one output: zeros dropped, ones separate.
     ///
     /// # Safety
-    /// All inputs must have `len` bytes from `start` on, and as many must be writable at `output` and overlap no input;
-    /// they must be initialised where `accumulate` is set. As many coefficients as inputs.
+    /// All inputs must have `len` bytes from `start` on, and as many must be writable at `output`
+    /// and overlap no input; they must be initialised where `accumulate` is set. As many
+    /// coefficients as inputs.
     unsafe fn sum(
         self,
         coefficients: &[u8],
@@ -419,8 +427,9 @@ impl Engine {
                 }
                 left -= 1;
                 if left == 0 || terms.inputs_len + terms.ones_len == PASS_INPUTS {
-                    // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output; the rest is the
-                    // caller's promise, and the first of several passes initialises the output.
+                    // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output;
+                    // the rest is the caller's promise, and the first of several passes initialises
+                    // the output.
                     unsafe { self.pass_of_terms(&terms, output.add(at), chunk, accumulate) };
                     accumulate = true;
                     terms = Terms::NONE;
@@ -433,8 +442,8 @@ impl Engine {
     /// One pass with one output.
     ///
     /// # Safety
-    /// `len` bytes must be readable at each of the terms and writable at `output`, initialised where `accumulate` is
-    /// set, and `output` must overlap no term.
+    /// `len` bytes must be readable at each of the terms and writable at `output`, initialised
+    /// where `accumulate` is set, and `output` must overlap no term.
     unsafe fn pass_of_terms(self, terms: &Terms, output: *mut u8, len: usize, accumulate: bool) {
         let xor = terms.inputs_len == 0;
         let ones = &terms.ones[..terms.ones_len];
@@ -479,7 +488,7 @@ impl Engine {
         }
         let one_pass = outputs.len() <= PASS_OUTPUTS && inputs.len() <= PASS_INPUTS_SHARED;
         let chunk = if one_pass { len } else { chunk_bytes(inputs.len() + outputs.len()) };
-        // Groups as even as can be: five outputs are three and two, not four and one.
+        // Groups are as even as possible: five outputs are three and two, not four and one.
         let group = outputs.len().div_ceil(outputs.len().div_ceil(PASS_OUTPUTS));
         let mut at = 0;
         while at < len {
@@ -488,8 +497,8 @@ impl Engine {
                 let row = |output: usize| row(number * group + output);
                 if let [output] = &mut *outputs {
                     let output = output[at..at + chunk].as_mut_ptr();
-                    // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the output as a
-                    // unique borrow overlaps no input.
+                    // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the
+                    // output as a unique borrow overlaps no input.
                     unsafe { self.sum(row(0), inputs, at, output, chunk, false) };
                 } else {
                     self.sum_shared(row, inputs, outputs, at, chunk);
@@ -499,7 +508,8 @@ impl Engine {
         }
     }
 
-    /// The case of several outputs, `len` bytes each (at least the widest vector's), and of more inputs than a pass takes.
+    /// The case of several outputs, `len` bytes each (at least the widest vector), and more inputs
+    /// than a pass takes.
     fn walk_all<'a>(
         self,
         row: impl Fn(usize) -> &'a [u8],
@@ -507,7 +517,7 @@ impl Engine {
         outputs: &mut [&mut [u8]],
         len: usize,
     ) {
-        // Groups as even as can be: seven outputs are four and three, not six and one.
+        // Groups are as even as possible: seven outputs are four and three, not six and one.
         let even = |count: usize, most: usize| count.div_ceil(count.div_ceil(most));
         let (outputs_group, inputs_group) =
             (even(outputs.len(), TALL_OUTPUTS), even(inputs.len(), TALL_INPUTS));
@@ -515,14 +525,14 @@ impl Engine {
         let chunk = if one_walk { len } else { chunk_bytes(inputs.len() + outputs.len()) };
         let mut at = 0;
         while at < len {
-            // The last chunk is no shorter than a vector.
+            // The last chunk has at least the length of a vector.
             let chunk = if len - at < 2 * chunk { len - at } else { chunk };
             for (number, outputs) in outputs.chunks_mut(outputs_group).enumerate() {
                 let row = |output: usize| row(number * outputs_group + output);
                 if let [output] = &mut *outputs {
                     let output = output[at..at + chunk].as_mut_ptr();
-                    // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the output as a
-                    // unique borrow overlaps no input.
+                    // SAFETY: all inputs and the output have `chunk` bytes from `at` on, and the
+                    // output as a unique borrow overlaps no input.
                     unsafe { self.sum(row(0), inputs, at, output, chunk, false) };
                     continue;
                 }
@@ -546,9 +556,10 @@ impl Engine {
                         *pointer = input[at..at + chunk].as_ptr();
                     }
                     let tall = Tall { inputs: &pointers[..group.len()], ..tall };
-                    // SAFETY: slicing has checked that every input and output has `chunk` bytes from `at` on, at least a
-                    // vector's; the outputs are unique borrows, so they overlap neither each other nor an input; the first
-                    // walk initialises them for those that accumulate.
+                    // SAFETY: slicing has checked that every input and output has `chunk` bytes
+                    // from `at` on, at least a vector's; the outputs are unique borrows, so they
+                    // overlap neither each other nor an input; the first walk initialises outputs
+                    // that later walks accumulate to.
                     unsafe { self.walk(&tall) };
                 }
             }
@@ -556,7 +567,8 @@ impl Engine {
         }
     }
 
-    /// The case of two to four outputs, for `len` bytes from `start` on. Inputs that no output wants are dropped.
+    /// The case of two to four outputs, for `len` bytes from `start` on. Inputs with only zero
+    /// coefficients are dropped.
     fn sum_shared<'a>(
         self,
         row: impl Fn(usize) -> &'a [u8],
@@ -597,9 +609,9 @@ impl Engine {
             pass.inputs_len += 1;
             left -= 1;
             if left == 0 || pass.inputs_len == group {
-                // SAFETY: slicing has checked that every input and output has `len` bytes from `start` on; the
-                // outputs are unique borrows, so they overlap neither each other nor an input; the first pass
-                // initialises them for those that accumulate.
+                // SAFETY: slicing has checked that every input and output has `len` bytes from
+                // `start` on; the outputs are unique borrows, so they overlap neither each other
+                // nor an input; the first pass initialises outputs that later passes accumulate to.
                 unsafe { self.run(&pass, false) };
                 pass.inputs_len = 0;
                 pass.accumulate = true;

@@ -1,39 +1,42 @@
-//! A systematic LDPC-staircase code of few packets: parities are plain XOR of some blocks and of the parity before.
+//! A systematic LDPC-staircase code for a small number of packets: each parity is plain XOR of some
+//! blocks and of the previous parity.
 //!
-//! With k blocks and r parities there are r equations: each sums some of the blocks, a parity and the one before it to zero. A block is in
-//! [`Code::degree`] of them, and all have as many blocks as each other, or one more. What is lost is solved by peeling, and what that
-//! leaves by elimination (`lt::plan`). More packets than blocks are needed now and then: how often, `xtask bench codes --only fec` says beside
-//! [`mds`](crate::mds), of which none are ever needed.
+//! With k blocks and r parities there are r equations: each sums some blocks, a parity and the
+//! previous one to zero. A block is in [`Code::degree`] of them, and the numbers of blocks per
+//! equation differ by at most one. Losses are solved by peeling, and the rest by elimination
+//! (`lt::plan`). Now and then more packets than blocks are needed; `xtask bench codes --only fec`
+//! measures how often, next to [`mds`](crate::mds), which never needs more.
 //!
-//! Source: Roca, Neumann and Furodet, RFC 5170 sections 4 and 6 (LDPC-Staircase). Differs: the matrix is drawn by splitmix64, and blocks are in
-//! fewer equations than three where there are few. Read [`Code`] and [`Peeling`] first.
+//! Source: Roca, Neumann and Furodet, RFC 5170 sections 4 and 6 (LDPC-Staircase). Differs: the
+//! matrix is drawn by splitmix64, and with few equations blocks are in fewer than three. Read
+//! [`Code`] and [`Peeling`] first.
 
 use crate::Symbol;
 use crate::fixed::{FixedRate, SizeError};
 use crate::lt::plan::{Block, Plan, Rows};
 use crate::lt::{Bits, Decoder};
 
-/// The most blocks and the most parities that a code is made for.
+/// Maximum number of blocks, and of parities.
 pub const BLOCKS_MAX: usize = 255;
 
-/// The code over so many blocks, with so many parities. Encoder and decoder must have the same.
+/// The code for a number of blocks and of parities. Encoder and decoder must use the same.
 #[derive(Clone, Debug)]
 pub struct Code {
     blocks: usize,
-    /// Of each equation, its blocks.
+    /// Blocks of each equation.
     rows: Vec<Vec<u32>>,
 }
 
 impl Code {
-    /// How many blocks there are.
+    /// Number of blocks.
     pub const fn blocks(&self) -> usize {
         self.blocks
     }
-    /// How many parities there are.
+    /// Number of parities.
     pub fn parities(&self) -> usize {
         self.rows.len()
     }
-    /// In how many equations a block is.
+    /// Number of equations of each block.
     pub fn degree(&self) -> usize {
         degree(self.rows.len())
     }
@@ -42,7 +45,7 @@ impl Code {
 impl FixedRate for Code {
     type Decoder<S: Symbol> = Peeling<S>;
 
-    /// Errors: none of either, or more than [`BLOCKS_MAX`].
+    /// Errors: 0 of either, or more than [`BLOCKS_MAX`].
     fn new(blocks: usize, parities: usize) -> Result<Self, SizeError> {
         if !(1..=BLOCKS_MAX).contains(&blocks) || !(1..=BLOCKS_MAX).contains(&parities) {
             return Err(SizeError { blocks, parities, most: BLOCKS_MAX });
@@ -50,7 +53,8 @@ impl FixedRate for Code {
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parities];
         let mut bits = Bits::new((blocks * (BLOCKS_MAX + 1) + parities) as u32);
         for block in 0..blocks as u32 {
-            // Among the equations with the fewest blocks, by lot: none has more than one more than another.
+            // A random one of the equations with the fewest blocks, so that their numbers differ by
+            // at most one.
             for _ in 0..degree(parities) {
                 let free = |row: &Vec<u32>| row.last() != Some(&block);
                 let least = rows.iter().filter(|row| free(row)).map(Vec::len).min().unwrap_or_default();
@@ -79,7 +83,7 @@ impl FixedRate for Code {
     }
 }
 
-/// In how many equations a block is, of so many.
+/// Number of equations of a block, given the number of parities.
 fn degree(parities: usize) -> usize {
     match parities {
         1 | 2 => 1,
@@ -88,14 +92,14 @@ fn degree(parities: usize) -> usize {
     }
 }
 
-/// A decoder: by peeling, and elimination of what that leaves.
+/// A decoder by peeling, and elimination for the rest.
 #[derive(Clone, Debug)]
 pub struct Peeling<S> {
     code: Code,
     len: usize,
-    /// What has come, each id once, and last the sum of each equation: zeros.
+    /// Received symbols, each id once, and last the sum of each equation: zeros.
     symbols: Vec<S>,
-    /// Of each block and then each parity, what is known of it.
+    /// State of each block, and then of each parity.
     places: Vec<Block>,
     /// All blocks, once they are known.
     blocks: Option<Vec<S>>,
@@ -108,7 +112,7 @@ impl<S: Symbol> Peeling<S> {
         Self { code, len, symbols: vec![S::combine(&[], len)], places, blocks: None }
     }
 
-    /// Makes all blocks, if they follow from what has come.
+    /// Computes all blocks, if they follow from the received packets.
     fn solve(&mut self) -> Option<Vec<S>> {
         let given = |place: &Block| place.given().map(|symbol| symbol as usize);
         let known = || self.places[..self.code.blocks].iter().map(given);
@@ -186,7 +190,8 @@ mod tests {
         (0..count).map(|_| (0..len).map(|_| bits.below(256) as u8).collect::<Vec<u8>>().into()).collect()
     }
 
-    /// Whether the equations, with the packets `there`, have one solution: a plain elimination over all blocks and parities.
+    /// Whether the equations have a unique solution given the packets `there`: a plain elimination
+    /// over all blocks and parities.
     fn is_solvable(code: &Code, there: &[bool]) -> bool {
         let mut rows: Vec<u128> = (0..code.parities())
             .map(|row| {
@@ -230,7 +235,7 @@ mod tests {
             for id in order.into_iter().take(blocks + more) {
                 there[id] = true;
                 let is_complete = decoder.push(id as u32, all[id].clone());
-                // Fewer packets than blocks are not tried, nor would they do.
+                // Fewer packets than blocks are never enough.
                 let count = there.iter().filter(|there| **there).count();
                 prop_assert_eq!(is_complete, count >= blocks && is_solvable(&code, &there));
                 if is_complete {

@@ -1,12 +1,15 @@
-//! LT codes: each packet is a sum of some of a file's blocks, and any slightly more packets than blocks give back the file.
+//! LT codes: each packet is a sum of some of a file's blocks, and any slightly more packets than
+//! blocks recover the file.
 //!
-//! Source: Luby, *LT codes* (FOCS 2002); Jiang, Li and Xu, *LTTP* (JSAC 2014), section III-C. A packet's *id* says which
-//! blocks it sums, by a generator that is part of the format; its *degree* is how many. Three decoders stand behind
-//! [`Decoder`]: LTTP's `standard` and `improved` (Algorithms 1 and 2), both by *peeling* (a packet with a single unknown
-//! block gives that block), and [`Inactivation`], which solves the rest.
+//! Source: Luby, *LT codes* (FOCS 2002); Jiang, Li and Xu, *LTTP* (JSAC 2014), section III-C. A
+//! packet's *id* determines its blocks, by a generator that is part of the format; its *degree* is
+//! their number. [`Decoder`] has three implementations: LTTP's `standard` and `improved`
+//! (Algorithms 1 and 2), both by *peeling* (a packet with a single unknown block gives that block),
+//! and [`Inactivation`], which solves the rest.
 //!
-//! They work over any [`Symbol`]: bytes on a wire, lengths in the simulator. Leaves out: how packets travel and how a file
-//! becomes blocks (`gather`). Read [`Code`] and [`Decoder`] first.
+//! They work over any [`Symbol`]: bytes on a wire, lengths in the simulator. Leaves out: the
+//! transport of packets, and the division of a file into blocks (`gather`). Read [`Code`] and
+//! [`Decoder`] first.
 
 mod degrees;
 mod inactivation;
@@ -23,40 +26,42 @@ use crate::{Symbol, xor_add};
 use degrees::Degrees;
 use std::sync::Arc;
 
-/// The most blocks that a code is made for.
+/// Maximum number of blocks.
 pub const BLOCKS_MAX: usize = 1 << 16;
 
-/// An LT code over so many blocks. Encoder and decoders must have the same.
+/// An LT code for a number of blocks. Encoder and decoders must use the same.
 #[derive(Clone, Debug)]
 pub struct Code {
     blocks: u32,
     /// Whether the first packets are the blocks.
     is_systematic: bool,
-    /// How many blocks the others sum; `None` for the repair of [`Code::systematic`].
+    /// Degree distribution of the sums; `None` for the repair of [`Code::systematic`].
     degrees: Option<Arc<Degrees>>,
 }
 
 impl Code {
     /// The code over `blocks` blocks.
     ///
-    /// Errors: no blocks or more than [`BLOCKS_MAX`], parameters out of their range.
+    /// Errors: 0 blocks or more than [`BLOCKS_MAX`], or parameters out of range.
     pub fn new(blocks: usize, params: &Params) -> Result<Self, ParamsError> {
         let code = Self::systematic(blocks)?;
         let degrees = Some(Arc::new(Degrees::new(blocks, params)?));
         Ok(Self { is_systematic: params.systematic, degrees, ..code })
     }
 
-    /// The code over `blocks` blocks whose first packets are the blocks, in order, and all others repair: made so that as
-    /// few as can be mend what is missing, whatever and how much that is. For [`Inactivation`]; peeling seldom gets through.
+    /// The code over `blocks` blocks whose first packets are the blocks, in order, and whose
+    /// further packets are repair. Repair is designed to replace any missing blocks, in any number,
+    /// with as few packets as possible. For [`Inactivation`]; peeling rarely succeeds.
     ///
-    /// The first packet of repair sums all blocks, so that it mends a single loss. Up to 256 blocks the others sum half of
-    /// them. With more they sum 4 k / (n + 1), packet n, at least 32 and at most half: receivers should see repair in order
-    /// and from its beginning, but for losses.
+    /// The first repair packet sums all blocks, so that it replaces a single loss. Up to 256
+    /// blocks, the further ones sum half of them. With more blocks, packet n sums 4 k / (n + 1), at
+    /// least 32 and at most half: receivers should get repair in order and from its beginning,
+    /// apart from losses.
     ///
-    /// Cost: m missing blocks take m + 1.7 packets of repair in the mean and m + 10 at the 99th percentile; m + 3.2 and m + 12
-    /// where 500 of 10,000 are missing. One takes one. A packet of repair is a sum of k / 2 blocks, of 227 in the mean where
-    /// 50 of 1,000 are missing, of 414 where 500 of 10,000 are.
-    /// Errors: no blocks or more than [`BLOCKS_MAX`].
+    /// Cost: m missing blocks take m + 1.7 repair packets on average and m + 10 at the 99th
+    /// percentile; m + 3.2 and m + 12 with 500 of 10,000 missing. One missing block takes one. A
+    /// repair packet is a sum of k / 2 blocks; of 227 on average with 50 of 1,000 missing, of 414
+    /// with 500 of 10,000. Errors: 0 blocks or more than [`BLOCKS_MAX`].
     pub fn systematic(blocks: usize) -> Result<Self, ParamsError> {
         if !(1..=BLOCKS_MAX).contains(&blocks) {
             return Err(ParamsError::Blocks(blocks));
@@ -64,7 +69,7 @@ impl Code {
         Ok(Self { blocks: blocks as u32, is_systematic: true, degrees: None })
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub const fn blocks(&self) -> usize {
         self.blocks as usize
     }
@@ -72,7 +77,8 @@ impl Code {
     pub const fn is_systematic(&self) -> bool {
         self.is_systematic
     }
-    /// The mean degree of the packets that are no blocks; of [`Code::systematic`]'s repair that of the first k.
+    /// Mean degree of the packets that are sums; for the repair of [`Code::systematic`] the mean of
+    /// the first k.
     pub fn degree_mean(&self) -> f64 {
         match &self.degrees {
             Some(degrees) => degrees.mean(),
@@ -80,19 +86,21 @@ impl Code {
         }
     }
 
-    /// Which blocks the packet `id` sums, into `blocks`; what that held is forgotten. Each block comes once, in no order.
+    /// Writes the blocks summed by packet `id` to `blocks`, replacing its content. Each block
+    /// occurs once, in no particular order.
     ///
-    /// Format: the bits are those of splitmix64 from a state that is mixed from the id; 32 bits for the degree, by the
-    /// distribution's table, and 32 for each block in turn, those that come twice drawn again. In a systematic code the first
-    /// packets are the blocks; the repair of [`Code::systematic`] is as `repair.rs` says.
+    /// Format: the bits are splitmix64's from a state derived from the id; 32 bits for the degree,
+    /// by the distribution's table, and 32 for each block in turn, with duplicates drawn again. In
+    /// a systematic code the first packets are the blocks; `repair.rs` describes the repair of
+    /// [`Code::systematic`].
     pub fn neighbours(&self, id: u32, blocks: &mut Vec<u32>) {
         blocks.clear();
         self.visit(id, |block| blocks.push(block));
     }
 
-    /// Calls `visit` with each block that the packet `id` sums.
+    /// Calls `visit` with each block summed by packet `id`.
     fn visit(&self, id: u32, visit: impl FnMut(u32)) {
-        // A bit for each block, on the stack: less to clear where there are few blocks.
+        // A bit for each block, on the stack: with fewer blocks there is less to clear.
         if self.blocks <= FEW {
             self.draw::<{ FEW as usize / 64 }>(id, visit)
         } else {
@@ -131,10 +139,11 @@ impl Code {
         }
     }
 
-    /// The packet `id` of these blocks, each `len` bytes long or shorter, as if padded with zeros.
+    /// The packet `id` of these blocks, `len` bytes long; shorter blocks count as padded with
+    /// zeros.
     ///
-    /// Shape: as many blocks as the code has.
-    /// Panics: if there are others, or one is longer.
+    /// Shape: `blocks` has the code's number of blocks. Panics: if the number of blocks is wrong,
+    /// or one is longer than `len`.
     pub fn encode<S: Symbol>(&self, blocks: &[S], id: u32, len: usize) -> S {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         let mut neighbours = Vec::new();
@@ -143,11 +152,12 @@ impl Code {
         S::combine(&terms, len)
     }
 
-    /// As [`Code::encode`], over bytes and into `packet`, whose length is that of all packets.
+    /// As [`Code::encode`], over bytes and into `packet`, which has the common length of all
+    /// packets.
     ///
-    /// Shape: as many blocks as the code has, each as long as the packet or shorter.
-    /// Panics: if there are others, or one is longer.
-    /// Cost: reads each block that the packet sums once; allocates nothing.
+    /// Shape: `blocks` has the code's number of blocks, each at most as long as the packet. Panics:
+    /// if the number of blocks is wrong, or one is longer. Cost: reads each summed block once;
+    /// allocates nothing.
     ///
     /// ```
     /// use anabranch_codes::lt::{Code, Params};
@@ -183,9 +193,10 @@ impl Code {
     }
 }
 
-/// With so many blocks or fewer, blocks that were drawn are always marked in a table of all.
+/// Maximum number of blocks for which drawn blocks are always marked in a table.
 const FEW: u32 = 1_024;
-/// With more, up to this degree a look along the blocks drawn so far is cheaper.
+/// With more blocks: maximum degree for which a search of the drawn blocks is cheaper than the
+/// table.
 const SMALL: usize = 24;
 
 /// splitmix64, 32 bits at a time.
@@ -216,7 +227,7 @@ impl Bits {
     pub(crate) fn below(&mut self, end: u32) -> u32 {
         ((u64::from(self.next()) * u64::from(end)) >> 32) as u32
     }
-    /// One below `end`, unless it is marked in the table, which it then is.
+    /// Draws a number below `end` and marks it in the table; `None` if it is already marked.
     #[inline]
     fn below_new(&mut self, end: u32, table: &mut [u64]) -> Option<u32> {
         let drawn = self.below(end);
@@ -227,18 +238,17 @@ impl Bits {
     }
 }
 
-/// Gets blocks back from packets.
+/// Recovers blocks from packets.
 pub trait Decoder<S: Symbol> {
-    /// Takes in a packet; one that was there before is ignored. True once all blocks are known.
+    /// Adds a packet; duplicates are ignored. Returns true once all blocks are known.
     ///
-    /// Shape: all packets of a decoder are of its length.
-    /// Panics: if the symbol is of another.
+    /// Shape: all packets of a decoder have its length. Panics: if the symbol has another length.
     fn push(&mut self, id: u32, symbol: S) -> bool;
     /// Whether all blocks are known.
     fn is_complete(&self) -> bool;
-    /// How many packets it has taken in, each id once.
+    /// Number of packets added, each id once.
     fn packets(&self) -> usize;
-    /// The least number of packets that are still needed, as far as is known.
+    /// Minimum number of packets still needed, as far as known.
     fn lacks(&self) -> usize;
     /// The blocks in order, if all are known.
     fn into_blocks(self) -> Option<Vec<S>>;

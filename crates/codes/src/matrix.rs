@@ -1,7 +1,7 @@
 //! Small dense matrices over GF(2^8), for plans and decoders, by Gauss and Jordan.
 //!
-//! Sized for network codes (tens of rows); each elimination is O(rows * columns * rank) field operations on bytes.
-//! Leaves out: sparse and block methods. Read [`Matrix`] first.
+//! Sized for network codes (tens of rows); each elimination is O(rows * columns * rank) field
+//! operations on bytes. Leaves out: sparse and block methods. Read [`Matrix`] first.
 
 use crate::Gf;
 use std::fmt;
@@ -78,9 +78,9 @@ impl Matrix {
         }
         matrix
     }
-    /// The matrix with these rows of bytes; no rows make a 0 by 0 matrix.
+    /// The matrix with these rows of bytes; without rows it is 0 by 0.
     ///
-    /// Errors: [`ShapeError::RaggedRow`] where the rows' lengths differ.
+    /// Errors: [`ShapeError::RaggedRow`] if the rows' lengths differ.
     pub fn from_rows<R: AsRef<[u8]>>(rows: &[R]) -> Result<Self, ShapeError> {
         let columns = rows.first().map_or(0, |row| row.as_ref().len());
         let mut cells = Vec::with_capacity(rows.len() * columns);
@@ -93,11 +93,11 @@ impl Matrix {
         }
         Ok(Self { rows: rows.len(), columns, cells })
     }
-    /// The Cauchy matrix with cell `1 / (rows + column + row)`: every square part of it is invertible, so that any
-    /// `columns` of the identity's and its rows together decode.
+    /// The Cauchy matrix with cell `1 / (rows + column + row)`: every square submatrix is
+    /// invertible, so any `columns` of the identity's and its rows together decode.
     ///
-    /// Errors: `None` where `rows + columns` is above 256, for which the field has too few elements.
-    /// Source: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3.
+    /// Errors: `None` if `rows + columns` is above 256, the size of the field. Source: Blömer and
+    /// others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3.
     pub fn cauchy(rows: usize, columns: usize) -> Option<Self> {
         if rows + columns > 256 {
             return None;
@@ -132,7 +132,7 @@ impl Matrix {
     }
     /// Appends `row` at the bottom; the first row of an empty matrix gives it its width.
     ///
-    /// Errors: [`ShapeError::WrongColumns`] where its length is not the number of columns.
+    /// Errors: [`ShapeError::WrongColumns`] if its length is not the number of columns.
     pub fn push_row(&mut self, row: &[Gf]) -> Result<(), ShapeError> {
         if self.rows == 0 {
             self.columns = row.len();
@@ -156,7 +156,8 @@ impl Matrix {
     }
     /// The product `self * right`.
     ///
-    /// Errors: [`ShapeError::WrongRows`] where `right` has not as many rows as this has columns.
+    /// Errors: [`ShapeError::WrongRows`] if the rows of `right` are not as many as the columns of
+    /// `self`.
     pub fn multiply(&self, right: &Self) -> Result<Self, ShapeError> {
         if self.columns != right.rows {
             return Err(ShapeError::WrongRows { need: self.columns, got: right.rows });
@@ -172,9 +173,9 @@ impl Matrix {
         }
         Ok(result)
     }
-    /// This matrix with `right`'s columns to the right of its own.
+    /// This matrix with the columns of `right` appended.
     ///
-    /// Errors: [`ShapeError::WrongRows`] where the numbers of rows differ.
+    /// Errors: [`ShapeError::WrongRows`] if the numbers of rows differ.
     pub fn beside(&self, right: &Self) -> Result<Self, ShapeError> {
         if self.rows != right.rows {
             return Err(ShapeError::WrongRows { need: self.rows, got: right.rows });
@@ -187,7 +188,8 @@ impl Matrix {
         }
         Ok(result)
     }
-    /// Brings the matrix into reduced row echelon form, in place, and returns the pivots' columns, ascending.
+    /// Brings the matrix into reduced row echelon form, in place, and returns the pivots' columns,
+    /// ascending.
     ///
     /// Cost: O(rows * columns * rank).
     pub fn row_reduce(&mut self) -> Vec<usize> {
@@ -197,25 +199,25 @@ impl Matrix {
     pub fn rank(&self) -> usize {
         self.clone().row_reduce().len()
     }
-    /// The inverse; `None` where the matrix is not square or has not full rank.
+    /// The inverse; `None` if the matrix is not square or not of full rank.
     pub fn inverse(&self) -> Option<Self> {
         if self.rows != self.columns {
             return None;
         }
         self.solve(&Self::identity(self.rows)).ok().flatten()
     }
-    /// The `x` with `self * x = right`, one solution for each column of `right`; `None` where there is none, or more
-    /// than one.
+    /// The `x` with `self * x = right`, one solution for each column of `right`; `None` if there is
+    /// no solution, or more than one.
     ///
-    /// Shape: `self` may have more rows than columns (an overdetermined system has a solution if the rows agree).
-    /// Errors: [`ShapeError::WrongRows`] where the numbers of rows differ.
+    /// Shape: `self` may have more rows than columns (an overdetermined system has a solution if
+    /// the rows agree). Errors: [`ShapeError::WrongRows`] if the numbers of rows differ.
     pub fn solve(&self, right: &Self) -> Result<Option<Self>, ShapeError> {
         let mut both = self.beside(right)?;
         let pivots = both.reduce_within(self.columns);
         if pivots.len() < self.columns {
             return Ok(None);
         }
-        // All columns have a pivot, so that row i now reads: x row i = the right part of row i.
+        // All columns have a pivot, so row i now reads: x row i = the right part of row i.
         let contradicts =
             (self.columns..self.rows).any(|row| both.row(row)[self.columns..].iter().any(|c| !c.is_zero()));
         if contradicts {
@@ -295,7 +297,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
-        // Small values as well as large ones, so that dependent rows come up.
+        // Small values as well as large ones, so that dependent rows occur.
         vec(prop_oneof![0u8..3, any::<u8>()], rows * columns).prop_map(move |cells| Matrix {
             rows,
             columns,
@@ -306,7 +308,7 @@ mod tests {
         (0usize..7, 0usize..7).prop_flat_map(|(rows, columns)| any_matrix(rows, columns))
     }
 
-    /// The determinant by Leibniz's sum over permutations: an oracle that eliminates nothing.
+    /// The determinant by Leibniz's sum over permutations: an oracle without elimination.
     fn oracle_determinant(matrix: &Matrix, used: u32, row: usize) -> Gf {
         if row == matrix.rows() {
             return Gf::ONE;

@@ -1,14 +1,18 @@
-//! A systematic code of which any as many packets as there are blocks give the blocks back: *maximum distance separable* (MDS).
+//! A systematic code from which any packets, in the number of blocks, recover the blocks: *maximum
+//! distance separable* (MDS).
 //!
-//! The first packets are the blocks, in order; each later one, a *parity*, is a sum of all blocks with coefficients of GF(2^8). The first
-//! parity is plain XOR. With k blocks the first 256 - k parities are rows of a Cauchy matrix whose columns were scaled, so that every
-//! square part of it is invertible. Any number may follow: their coefficients are drawn by the packet's id, and k packets with some
-//! of them miss a block with a chance of one in 255 or so.
+//! The first packets are the blocks, in order; each later one, a *parity*, is a sum of all blocks
+//! with coefficients of GF(2^8). The first parity is plain XOR. With k blocks the first 256 - k
+//! parities are rows of a Cauchy matrix with scaled columns, so that every square submatrix is
+//! invertible. Any number of parities may follow: their coefficients are drawn from the packet's
+//! id, and k packets with some of them fail to decode with a probability of about one in 255.
 //!
-//! For few blocks, of which few are missing. Sums of many blocks cost less where they are sparse (`lt`), which needs some packets more.
+//! It is for a small number of blocks and of losses. With many blocks, sparse sums (`lt`) cost
+//! less, and need some packets more.
 //!
-//! Source: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3, for the matrix. Leaves out: which packets
-//! are sent, and how many. Read [`Code`] and [`Elimination`] first; [`Unit`] is for senders and receivers of whole units of packets.
+//! Source: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3, for
+//! the matrix. Leaves out: the choice and number of packets to send. Read [`Code`] and
+//! [`Elimination`] first; [`Unit`] is for senders and receivers of whole units of packets.
 
 mod unit;
 
@@ -18,12 +22,12 @@ use crate::lt::{Bits, Decoder};
 use crate::{Gf, Matrix, Symbol, gf_dot, gf_mul_add};
 use std::fmt;
 
-/// The most blocks that a code is made for: the field has an element for each, and one for a parity.
+/// Maximum number of blocks: the field has an element for each, and one for a parity.
 pub const BLOCKS_MAX: usize = 255;
-/// Elements of the field.
+/// Number of elements of the field.
 const FIELD: usize = 256;
 
-/// A number of blocks that no code has.
+/// A number of blocks that the code does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlocksError(
     /// The number.
@@ -37,7 +41,7 @@ impl fmt::Display for BlocksError {
 }
 impl std::error::Error for BlocksError {}
 
-/// The code over so many blocks. Encoder and decoder must have the same.
+/// The code for a number of blocks. Encoder and decoder must use the same.
 ///
 /// ```
 /// use anabranch_codes::mds::{Code, Elimination};
@@ -60,21 +64,21 @@ pub struct Code {
 impl Code {
     /// The code over `blocks` blocks.
     ///
-    /// Errors: no blocks or more than [`BLOCKS_MAX`].
+    /// Errors: 0 blocks or more than [`BLOCKS_MAX`].
     pub fn new(blocks: usize) -> Result<Self, BlocksError> {
         let fits = u8::try_from(blocks).ok().filter(|blocks| *blocks > 0);
         fits.map(|blocks| Self { blocks }).ok_or(BlocksError(blocks))
     }
-    /// How many blocks there are.
+    /// Number of blocks.
     pub const fn blocks(self) -> usize {
         self.blocks as usize
     }
 
     /// The coefficient of each block in the packet `id`.
     ///
-    /// Format: with x = k + n for parity n and y = c for block c, both taken as elements of the field, the coefficient is
-    /// (k + y) / (x + y). Later parities take theirs from splitmix64 by the id, as the degrees of `lt` are drawn: 32 bits give four, the
-    /// lowest byte first.
+    /// Format: with x = k + n for parity n and y = c for block c, both taken as elements of the
+    /// field, the coefficient is (k + y) / (x + y). Later parities draw theirs with splitmix64 from
+    /// the id, as the degrees of `lt`: 32 bits give four, the lowest byte first.
     pub fn coefficients(self, id: u32) -> Vec<u8> {
         let blocks = self.blocks();
         let Some(parity) = (id as usize).checked_sub(blocks) else {
@@ -84,7 +88,7 @@ impl Code {
         };
         if blocks + parity < FIELD {
             let (first, x) = (Gf(self.blocks), Gf((blocks + parity) as u8));
-            // Blocks' elements are below all parities': no sum is zero.
+            // Elements of blocks are below the elements of all parities, so no sum is zero.
             let of = |y: u8| (first + Gf(y)).div(x + Gf(y)).expect("two elements that differ").0;
             return (0..self.blocks).map(of).collect();
         }
@@ -97,11 +101,12 @@ impl Code {
         drawn
     }
 
-    /// The packet `id` of these blocks, each `len` bytes long or shorter, as if padded with zeros.
+    /// The packet `id` of these blocks, `len` bytes long; shorter blocks count as padded with
+    /// zeros.
     ///
-    /// Shape: as many blocks as the code has.
-    /// Panics: if there are others, or one is longer.
-    /// Cost: a parity reads all blocks once; a block that is `len` bytes long is cloned.
+    /// Shape: `blocks` has the code's number of blocks. Panics: if the number of blocks is wrong,
+    /// or one is longer than `len`. Cost: a parity reads all blocks once; a block of `len` bytes is
+    /// cloned.
     pub fn encode<S: Symbol>(self, blocks: &[S], id: u32, len: usize) -> S {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         if let Some(block) = blocks.get(id as usize) {
@@ -110,10 +115,11 @@ impl Code {
         S::combine(&terms(&self.coefficients(id), blocks), len)
     }
 
-    /// As [`Code::encode`], over bytes and into `packet`, whose length is that of all packets.
+    /// As [`Code::encode`], over bytes and into `packet`, which has the common length of all
+    /// packets.
     ///
-    /// Shape: as many blocks as the code has, each as long as the packet or shorter.
-    /// Panics: if there are others, or one is longer.
+    /// Shape: `blocks` has the code's number of blocks, each at most as long as the packet. Panics:
+    /// if the number of blocks is wrong, or one is longer.
     pub fn encode_into<B: AsRef<[u8]>>(self, blocks: &[B], id: u32, packet: &mut [u8]) {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         let (coefficients, len) = (self.coefficients(id), packet.len());
@@ -132,39 +138,39 @@ impl Code {
     }
 }
 
-/// The blocks that have a part in a sum.
+/// The blocks with a non-zero coefficient in a sum.
 fn terms<'a, S>(coefficients: &[u8], symbols: impl IntoIterator<Item = &'a S>) -> Vec<(u8, &'a S)> {
     let all = coefficients.iter().copied().zip(symbols);
     all.filter(|(coefficient, _)| *coefficient != 0).collect()
 }
 
-/// A decoder: by elimination, of the blocks that are missing once there are as many packets as blocks.
+/// A decoder by elimination of the missing blocks, once there are as many packets as blocks.
 ///
-/// Cost: nothing but keeping packets before; then m missing blocks take a sum of k symbols each, and m^3 operations on bytes. Memory is k
-/// symbols.
+/// Cost: packets are only stored before; then m missing blocks take a sum of k symbols each, and
+/// m^3 operations on bytes. Memory is k symbols.
 #[derive(Clone, Debug)]
 pub struct Elimination<S> {
     code: Code,
     len: usize,
     blocks: Vec<Option<S>>,
     known: usize,
-    /// Parities, each once; and blocks that have come after those that are missing were settled.
+    /// Parities, each once; and blocks received after the set of missing blocks was fixed.
     others: Vec<(u32, S)>,
-    /// Once there were as many packets as blocks.
+    /// Missing blocks, once there were as many packets as blocks.
     missing: Option<Missing>,
     is_complete: bool,
 }
 
-/// What is missing, and what the packets beside the known blocks say of it.
+/// The missing blocks, and equations for them from the parities.
 #[derive(Clone, Debug)]
 struct Missing {
     blocks: Vec<usize>,
-    /// Independent rows over them, each with the place of its first 1; what is before that in others is zero there.
+    /// Independent rows over them, each with the index of its leading 1; later rows are zero there.
     rows: Vec<(usize, Vec<Gf>)>,
 }
 
 impl Missing {
-    /// Whether a packet with these coefficients says something that the others do not.
+    /// Whether a packet with these coefficients is linearly independent of the rest.
     fn add(&mut self, coefficients: &[u8]) -> bool {
         let mut row: Vec<Gf> = self.blocks.iter().map(|block| Gf(coefficients[*block])).collect();
         for (pivot, other) in &self.rows {
@@ -188,7 +194,7 @@ impl<S: Symbol> Elimination<S> {
         Self { code, len, blocks, known: 0, others: Vec::new(), missing: None, is_complete: false }
     }
 
-    /// Makes the missing blocks from packets that are independent of each other, as many as they.
+    /// Computes the missing blocks from as many independent packets.
     fn solve(&mut self) {
         let Some(Missing { blocks: missing, .. }) = self.missing.take() else { return };
         let others = std::mem::take(&mut self.others);
@@ -278,7 +284,7 @@ mod tests {
         let mut block = |_| Bytes::from((0..len).map(|_| random.below(256) as u8).collect::<Vec<u8>>());
         (0..blocks).map(&mut block).collect()
     }
-    /// Some of the ids below `end`, in some order.
+    /// A random selection of ids below `end`, in random order.
     fn drawn(random: &mut Bits, end: u32, count: usize) -> Vec<u32> {
         let mut ids: Vec<u32> = (0..end).collect();
         (0..ids.len()).for_each(|at| {
@@ -304,7 +310,7 @@ mod tests {
                 prop_assert_eq!(&same, &packet);
                 let is_complete = decoder.push(id, packet);
                 prop_assert_eq!(is_complete, count + 1 == blocks);
-                // What comes twice says nothing.
+                // A duplicate has no effect.
                 prop_assert_eq!(decoder.push(id, code.encode(&data, id, len)), is_complete);
             }
             prop_assert_eq!(decoder.into_blocks(), Some(data));
@@ -348,7 +354,7 @@ mod tests {
 
     #[test]
     fn packets_are_as_they_always_were() {
-        // A format: clients and servers of different builds speak it.
+        // A format: clients and servers of different builds must agree.
         let code = Code::new(5).expect("a good number");
         assert_eq!(code.coefficients(2), [0, 0, 1, 0, 0]);
         assert_eq!(code.coefficients(6), [143, 210, 200, 245, 142]);

@@ -6,7 +6,7 @@ use crate::kernel::Arena;
 use crate::{gf_dot_to_vec, gf_mul_add};
 use anabranch_endpoint::{Bytes, Len, Payload};
 
-/// A payload that can be mixed with others of its kind.
+/// A payload that can be combined with payloads of its kind.
 ///
 /// ```
 /// use anabranch_codes::Symbol;
@@ -24,11 +24,12 @@ pub trait Symbol: Payload {
     /// Cost: one term with coefficient 1 and of length `len` is cloned, not copied.
     fn combine(terms: &[(u8, &Self)], len: usize) -> Self;
 
-    /// Makes sums of `symbols`, each `len` bytes long, one after the other, and returns the places' symbols.
+    /// Computes sums of `symbols`, each `len` bytes long, one after the other, and returns the
+    /// slots' symbols.
     ///
-    /// Shape: as many symbols as the sums are of, each `len` bytes long.
-    /// Panics: if there are others, one is longer, or a place is a term of its own sum.
-    /// Cost: over bytes no allocation for a sum, and one for all places.
+    /// Shape: `symbols` has the number of symbols given to [`Sums::new`], each `len` bytes long.
+    /// Panics: if the number of symbols is wrong, one is longer, or a slot is a term of its sum.
+    /// Cost: over bytes no allocation per sum, and one for all slots.
     fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
         check_count(sums, symbols);
         let mut places: Vec<Self> = vec![Self::combine(&[], len); sums.places];
@@ -46,9 +47,9 @@ pub trait Symbol: Payload {
     }
 }
 
-/// Sums to be made one after the other, of given symbols and of sums made before.
+/// Sums to compute one after the other, of given symbols and of earlier sums.
 ///
-/// Terms go by numbers: first the symbols, then the places that sums are written to, zeros at first.
+/// Terms are numbers: first the symbols, then the slots of sums, which are initially zero.
 ///
 /// ```
 /// use anabranch_codes::{Sums, Symbol};
@@ -71,35 +72,36 @@ pub struct Sums {
 #[derive(Copy, Clone, Debug)]
 struct PlannedSum {
     place: u32,
-    /// Adds to what the place holds.
+    /// Whether to add to the slot's content.
     adds: bool,
-    /// Where its terms end.
+    /// End of its terms.
     end: u32,
 }
 
 impl Sums {
-    /// No sums of so many symbols.
+    /// No sums yet, over `symbols` symbols.
     pub const fn new(symbols: usize) -> Self {
         Self { symbols, places: 0, sums: Vec::new(), terms: Vec::new() }
     }
-    /// Makes room for so many more.
+    /// Reserves capacity for further sums and terms.
     pub(crate) fn reserve(&mut self, sums: usize, terms: usize) {
         self.sums.reserve(sums);
         self.terms.reserve(terms);
     }
-    /// Writes the sum of `terms` to the place of this number. No terms make zeros.
+    /// Sets the slot with this number to the sum of `terms`. Without terms it is zero.
     ///
-    /// Panics: if the number is a symbol's. A place that is a term of its own sum panics when the sums are run.
+    /// Panics: if the number is a symbol's. A slot that is a term of its sum panics when the sums
+    /// are run.
     pub fn set(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
         self.terms.extend(terms);
         self.end_sum(place, false);
     }
-    /// As [`Sums::set`], but adds to the place's symbol.
+    /// As [`Sums::set`], but adds to the slot's symbol.
     pub fn add(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
         self.terms.extend(terms);
         self.end_sum(place, true);
     }
-    /// As [`Sums::set`] of `first` and of the terms that are marked, without a branch for each.
+    /// As [`Sums::set`] with `first` and the marked terms, without a branch for each.
     pub(crate) fn set_some(
         &mut self,
         place: u32,
@@ -123,11 +125,11 @@ impl Sums {
         self.places = self.places.max(index + 1);
         self.sums.push(PlannedSum { place, adds, end: self.terms.len() as u32 });
     }
-    /// How many terms all sums have together.
+    /// Total number of terms of all sums.
     pub const fn terms(&self) -> usize {
         self.terms.len()
     }
-    /// Of each sum its place, counted from the first, whether it adds to that, and its terms.
+    /// For each sum its slot, counted from the first, whether it adds, and its terms.
     fn iter(&self) -> impl Iterator<Item = (usize, bool, &[u32])> + '_ {
         let mut start = 0;
         self.sums.iter().map(move |sum| {
@@ -143,7 +145,7 @@ fn check_count<S>(sums: &Sums, symbols: &[S]) {
     assert!(want == got, "{got} symbols: must be {want}, as many as the sums are of");
 }
 
-/// Panics where a symbol is too long, which a coder's plan rules out.
+/// Panics if a symbol is too long, which a coder's plan rules out.
 fn check_lengths<S: Payload>(terms: &[(u8, &S)], len: usize) {
     for (index, (_, symbol)) in terms.iter().enumerate() {
         assert!(symbol.len() <= len, "symbol {index} has {} bytes: must have at most {len}", symbol.len());
@@ -170,8 +172,8 @@ impl Symbol for Bytes {
         {
             return symbol.clone();
         }
-        // The usual case, all of full length, is one call. A shorter symbol ends inside the sum and is added to its
-        // beginning.
+        // The usual case, all of full length, is one call. A shorter symbol ends inside the sum and
+        // is added to its beginning.
         let (mut coefficients, mut inputs): (Vec<u8>, Vec<&[u8]>) =
             (Vec::with_capacity(terms.len()), Vec::with_capacity(terms.len()));
         for (coefficient, symbol) in terms.iter().filter(|(_, symbol)| symbol.len() == len) {

@@ -5,30 +5,30 @@
 //!
 //! ```no_run
 //! # // no_run: it starts a program under a library that is built apart.
-//! use anabranch_dilate::{Environment, LIBRARY, check_program};
+//! use anabranch_dilate::{LIBRARY, ProgramTime, check_program};
 //!
-//! let environment = Environment::now(20)?;
+//! let time = ProgramTime::now(anabranch_units::Dilation::try_from(20)?);
 //! check_program("curl".as_ref())?;
 //! let mut command = std::process::Command::new("curl");
-//! command.envs(environment.variables()).env("LD_PRELOAD", format!("/usr/lib/anabranch/{LIBRARY}"));
+//! command.envs(time.variables()).env("LD_PRELOAD", format!("/usr/lib/anabranch/{LIBRARY}"));
 //! command.spawn()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Source: Gupta and others, *To Infinity and Beyond: Time-Warped Network Emulation* (NSDI 2006), section 2. Leaves out: the kernel's share
-//! of dilation (docs/circuit.md). Read [`Environment`], then [`Dilation`].
+//! of dilation (docs/circuit.md). Read [`ProgramTime`].
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a driver: it reads clocks, files and the environment")]
 
-mod dilation;
+mod clocks;
 mod elf;
-mod environment;
 mod program;
+mod program_time;
 
-pub use dilation::{Bases, Clock, Dilation, FACTOR_MAX};
-pub use environment::{BASE_VARIABLE, Environment, EnvironmentError, FACTOR_VARIABLE};
+pub use clocks::{Bases, Clock};
 pub use program::{ProgramError, check_program};
+pub use program_time::{BASE_VARIABLE, EnvironmentError, FACTOR_VARIABLE, ProgramTime};
 
 /// File name of the library to preload.
 pub const LIBRARY: &str = "libanabranch_preload_dilate.so";

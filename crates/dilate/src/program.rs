@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -56,6 +57,11 @@ pub enum ProgramError {
         /// The file.
         path: PathBuf,
     },
+    /// The program's file has capabilities (capabilities(7)), so the loader preloads nothing.
+    Capabilities {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl std::fmt::Display for ProgramError {
@@ -75,6 +81,9 @@ impl std::fmt::Display for ProgramError {
             Self::SetId { path } => {
                 write!(f, "{}: is set-user-ID or set-group-ID: {but} unless root runs it", path.display())
             }
+            Self::Capabilities { path } => {
+                write!(f, "{}: its file has capabilities (setcap): {but} unless root runs it", path.display())
+            }
         }
     }
 }
@@ -93,6 +102,11 @@ impl std::error::Error for ProgramError {
 ///
 /// Errors: see [`ProgramError`]. Programs that this one starts are not looked at.
 pub fn check_program(name: &Path) -> Result<(), ProgramError> {
+    check_program_of(name, is_root())
+}
+
+/// [`check_program`] for root or for another user.
+fn check_program_of(name: &Path, is_root: bool) -> Result<(), ProgramError> {
     let mut path = find(name)?;
     for _ in 0..INTERPRETERS_MAX {
         let unreadable = |error| ProgramError::Unreadable { path: path.clone(), error };
@@ -121,7 +135,10 @@ pub fn check_program(name: &Path) -> Result<(), ProgramError> {
             return Err(unreadable(error));
         }
         return match linkage {
-            Some(Linkage::Libc) if mode & SET_ID != 0 && !is_root() => Err(ProgramError::SetId { path }),
+            Some(Linkage::Libc) if mode & SET_ID != 0 && !is_root => Err(ProgramError::SetId { path }),
+            Some(Linkage::Libc) if !is_root && has_capabilities(&file) => {
+                Err(ProgramError::Capabilities { path })
+            }
             Some(Linkage::Libc) => Ok(()),
             Some(Linkage::Other) => Err(ProgramError::NoLibc { path }),
             Some(Linkage::Static) => Err(ProgramError::Static { path }),
@@ -135,6 +152,14 @@ pub fn check_program(name: &Path) -> Result<(), ProgramError> {
 fn is_root() -> bool {
     // SAFETY: it takes and changes nothing.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Whether a file has capabilities. False where the file system has none.
+fn has_capabilities(file: &File) -> bool {
+    let name = c"security.capability";
+    // SAFETY: the descriptor is open and the name ends with a zero; without a buffer the kernel
+    // returns the value's length.
+    unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
 /// The file of a program.
@@ -179,6 +204,7 @@ fn interpreter(start: &[u8]) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_testing::skip::skip;
 
     #[test]
     fn scripts_are_checked_by_their_interpreter() {
@@ -188,6 +214,34 @@ mod tests {
         assert_eq!(of("#!/usr/bin/env -S A=1 python3 -u\n"), Some("python3".into()));
         assert_eq!(of("\x7fELF"), None);
         assert_eq!(of("#!\n"), None);
+    }
+
+    #[test]
+    fn programs_with_more_rights_are_refused_but_to_root() {
+        let path = std::env::temp_dir().join(format!("anabranch-dilate-{}", std::process::id()));
+        std::fs::copy(std::env::current_exe().expect("it runs"), &path).expect("room for a copy");
+        let check = |is_root| check_program_of(&path, is_root).map_err(|error| error.to_string());
+        assert_eq!(check(false), Ok(()));
+        // Version 2 of the attribute, with CAP_NET_RAW permitted and effective
+        // (linux/capability.h).
+        let value = [0x0200_0001u32, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("no zero");
+        let attribute = c"security.capability";
+        // SAFETY: both names end with a zero, and the value is as long as it is said to be.
+        let set = unsafe {
+            libc::setxattr(name.as_ptr(), attribute.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        };
+        let with_capabilities = (check(false), check(true));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("its owner may");
+        let with_set_id = (check(false), check(true));
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(with_set_id.0.is_err_and(|error| error.contains("set-user-ID")) && with_set_id.1.is_ok());
+        if set != 0 {
+            return skip("only root may give a file capabilities");
+        }
+        let refusal = with_capabilities.0.expect_err("capabilities");
+        assert!(refusal.contains("its file has capabilities"), "{refusal}");
+        assert_eq!(with_capabilities.1, Ok(()));
     }
 
     #[test]

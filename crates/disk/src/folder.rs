@@ -1,11 +1,13 @@
-//! Files by name below a folder, and nothing outside of it: every step is taken from the folder's descriptor.
+//! Files by name below a folder, and never outside of it: every step starts from the folder's
+//! descriptor.
 //!
-//! A name comes from somebody else (a controller, a client), and the folder may be written by users who are not to read or
-//! write with this process's rights. So a path is resolved in one step that cannot leave the folder (`openat2`), an opened
-//! file is looked at before it is used, and later steps go on from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
+//! A name comes from another party (a controller, a client), and the folder may be writable by
+//! users who must not gain this process's rights. So a path is resolved in one step that cannot
+//! leave the folder (`openat2`), an opened file is checked before it is used, and later steps start
+//! from descriptors. Source: openat2(2), `RESOLVE_BENEATH`.
 //!
-//! Leaves out: the contents of an arriving file ([`crate::partial`]); files that are given to nobody ([`secrets`]). Read [`Folder`] and
-//! [`Place`] first.
+//! Leaves out: the contents of a partial file ([`crate::partial`]); files that are never given out
+//! ([`secrets`]). Read [`Folder`] and [`Place`] first.
 
 pub mod secrets;
 
@@ -24,9 +26,9 @@ use std::sync::Arc;
 /// Treatment of symbolic links below a folder.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// None is followed.
+    /// No link is followed.
     Refused,
-    /// Those that stay inside are followed.
+    /// Links that stay inside the folder are followed.
     Inside,
 }
 
@@ -43,7 +45,8 @@ pub struct Folder {
 pub struct Name(String);
 
 impl Name {
-    /// Whether it lies in this folder, or deeper; in all of what is served without one.
+    /// Returns true if it lies in this folder, or deeper. `None` stands for the whole served
+    /// folder.
     pub fn is_below(&self, folder: &Option<String>) -> bool {
         let Some(folder) = folder else { return true };
         self.0.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'))
@@ -56,24 +59,24 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// Why a file is not opened. Each is one line, without the file's name.
+/// Reason why a file is not opened: one line without the file's name.
 #[derive(Debug)]
 pub enum OpenError {
-    /// There is none.
+    /// The file does not exist.
     NotFound,
     /// The way to it leads out of the folder.
     Outside,
-    /// A link is on the way to it.
+    /// Its path contains a link.
     Link,
-    /// This process may not.
+    /// This process lacks the permission.
     Denied,
-    /// It is a folder.
+    /// The name is a folder.
     Folder,
-    /// It is a pipe, a socket or a device.
+    /// The name is a pipe, a socket or a device.
     Special,
-    /// It is a secret, which nobody is given: its kind.
+    /// The file is a secret of this kind, which is never given out.
     Secret(String),
-    /// Something else.
+    /// Another error of the system.
     Io(io::Error),
 }
 
@@ -120,7 +123,7 @@ impl OpenError {
         }
     }
 
-    /// With the name of the file in front.
+    /// Converts to an I/O error whose text begins with the file's name.
     pub fn at(&self, path: &Path) -> io::Error {
         let text = format!("{}: {self}", shown(path));
         match self {
@@ -130,7 +133,7 @@ impl OpenError {
     }
 }
 
-/// A path as it may be shown.
+/// A path in a printable form.
 pub fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy()).into_owned()
 }
@@ -143,7 +146,7 @@ pub fn at<T>(path: &Path, result: Result<T, impl Into<io::Error>>) -> io::Result
     })
 }
 
-/// Other words for an error of the system, and its number, which an `io::Error` with words of its own has no place for.
+/// A reworded system error with its number, which an `io::Error` with custom text cannot hold.
 #[derive(Debug)]
 struct Reworded {
     text: String,
@@ -157,7 +160,7 @@ impl std::fmt::Display for Reworded {
 }
 impl std::error::Error for Reworded {}
 
-/// The same error in other words: its kind stays, and the system's number ([`lacks_descriptors`]).
+/// Rewords an error; its kind and the system's number stay ([`lacks_descriptors`]).
 pub fn reworded(error: &io::Error, text: String) -> io::Error {
     io::Error::new(error.kind(), Reworded { text, errno: errno(error) })
 }
@@ -166,8 +169,8 @@ fn errno(error: &io::Error) -> Option<Errno> {
     Errno::from_io_error(error).or_else(|| error.get_ref()?.downcast_ref::<Reworded>()?.errno)
 }
 
-/// Whether a file could not be opened only because too many are open, in this process or on this machine: once others are
-/// closed it can. `io::ErrorKind` has no name for it.
+/// Returns true if a file could not be opened only because too many are open, in this process or on
+/// this machine: once other files are closed it can. `io::ErrorKind` has no name for it.
 pub fn lacks_descriptors(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::MFILE | Errno::NFILE))
 }
@@ -182,19 +185,19 @@ impl Folder {
         Ok(Self { descriptor, path: path.to_owned(), links })
     }
 
-    /// Where it was when it was opened.
+    /// Path of the folder when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where a file of it is, for messages.
+    /// Path of a file in it, for messages.
     pub fn path_of(&self, name: &Name) -> PathBuf {
         self.path.join(&name.0)
     }
 
-    /// The file that somebody calls `text`: below the folder, or by the folder's own path.
+    /// Converts `text` to a file's name: below the folder, or beginning with the folder's own path.
     ///
-    /// Errors: what can be no file's name, or one outside.
+    /// Errors: the text cannot be a file's name, or the file lies outside.
     pub fn name(&self, text: &str) -> io::Result<Name> {
         let invalid = |e: NameError| io::Error::new(io::ErrorKind::InvalidInput, e);
         let normal = name::normal(text).map_err(invalid)?;
@@ -217,7 +220,8 @@ impl Folder {
 
     /// Opens a plain file of any name for reading, but no secret of ours.
     ///
-    /// Nothing is waited for: a pipe without a writer is refused like anything else that is no plain file.
+    /// Nothing is waited for: a pipe without a writer is refused like anything else that is no
+    /// plain file.
     /// Errors: [`OpenError`].
     pub fn file_at(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
         let file = self.any_file_at(path.as_ref())?;
@@ -259,9 +263,11 @@ impl Folder {
         rustix::fs::openat2(&self.descriptor, path, flags, Mode::empty(), self.resolve())
     }
 
-    /// Where a file called `name` is, or will be; with `make`, the folders that lead there are made.
+    /// Finds the location of the present or future file `name`; with `make`, creates the folders of
+    /// its path.
     ///
-    /// Errors: the system's, with the name of the folder; a link on the way; a secret of ours is there.
+    /// Errors: the system's, with the name of the folder; a link in the path; a secret of ours at
+    /// the location.
     pub fn place(&self, name: &Name, make: bool) -> io::Result<Place> {
         let path = Path::new(&name.0);
         let parent = path.parent().unwrap_or(Path::new(""));
@@ -297,14 +303,16 @@ impl Folder {
         Ok(())
     }
 
-    /// Whether a file called `name` could be put there, as far as that can be seen without writing.
+    /// Checks whether a file `name` could be written below the folder, as far as possible without
+    /// writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, a folder may not be written.
+    /// Errors: one line: a folder has that name, the path holds a link or another kind of file, a
+    /// folder is not writable.
     pub fn check(&self, name: &Name) -> io::Result<()> {
         match self.place(name, false) {
             Ok(place) => place.check(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // The nearest folder that is there is the one in which others will be made.
+                // Missing folders will be created in the nearest folder that exists.
                 let parents = Path::new(&name.0).ancestors().skip(2);
                 for parent in parents {
                     match self.open_folder(parent) {
@@ -319,8 +327,9 @@ impl Folder {
         }
     }
 
-    /// Calls `visit` with each folder below this one (itself as the empty path), its descriptor, and the names in it that
-    /// begin with `prefix`, where there are some. Links are not followed; a folder that cannot be read is passed over.
+    /// Calls `visit` with each folder below this one (itself as the empty path), its descriptor,
+    /// and the names in it that begin with `prefix`, where there are some. Links are not followed;
+    /// a folder that cannot be read is passed over.
     ///
     /// Errors: the folder itself cannot be read.
     pub fn each_folder(
@@ -348,7 +357,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Calls `visit` with each name in a folder below this one, and what has it, for as long as that says true.
+    /// Calls `visit` with each name in a folder below this one, and its kind, while it returns
+    /// true.
     ///
     /// Errors: the folder cannot be opened.
     fn each_name(
@@ -360,7 +370,7 @@ impl Folder {
         for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             let kind = match entry.file_type() {
-                // Some file systems do not say.
+                // Some file systems do not report the type.
                 FileType::Unknown => rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
                 known => known,
@@ -380,7 +390,8 @@ impl Folder {
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::openat(&self.descriptor, ".", flags, mode) {
             Ok(file) => return Ok(file.into()),
-            // Some file systems have no such files: one whose name is taken away at once does as well.
+            // Some file systems have no nameless files: a file whose name is removed at once serves
+            // as well.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -406,7 +417,7 @@ fn writable(folder: &OwnedFd, path: &Path) -> io::Result<()> {
     at(path, rustix::fs::accessat(folder, ".", wanted, AtFlags::EACCESS).map_err(io::Error::from))
 }
 
-/// Where one file is, or will be: its folder's descriptor and its name there.
+/// Location of a present or future file: its folder's descriptor and its name there.
 #[derive(Clone, Debug)]
 pub struct Place {
     folder: Arc<OwnedFd>,
@@ -415,17 +426,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// The user's own path: links among its folders are followed, and folders that it lacks are made. The file itself is
-    /// never reached by a link.
+    /// Location of a path that the user named: links among its folders are followed, and missing
+    /// folders are created. The file itself is never reached by a link.
     ///
-    /// Errors: the system's, with the name of the folder; what can be no file's name.
+    /// Errors: the system's, with the name of the folder; the path names no file.
     pub fn of(path: &Path) -> io::Result<Self> {
         Self::beside(path, None)
     }
 
-    /// As [`Place::of`]; where `beside` is a place in the same folder, that folder is used, and not looked up again.
+    /// Does the same as [`Place::of`]; if `beside` is a location in the same folder, its descriptor
+    /// is used without another lookup.
     ///
-    /// Errors: as [`Place::of`].
+    /// Errors: see [`Place::of`].
     pub fn beside(path: &Path, beside: Option<&Self>) -> io::Result<Self> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let Some(name) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/")) else {
@@ -457,14 +469,14 @@ impl Place {
         &self.name
     }
 
-    /// Where that was when it was looked up, for messages.
+    /// Path at the time of the lookup, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The finished file that is there, if one is.
+    /// The finished file, if it exists.
     ///
-    /// Errors: something else has its name, or it cannot be read.
+    /// Errors: another kind of file has its name, or it cannot be read.
     pub fn finished(&self) -> io::Result<Option<File>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(&self.folder, &*self.name, flags, Mode::empty());
@@ -488,9 +500,10 @@ impl Place {
         looked().map_err(|e| e.at(&self.path))
     }
 
-    /// Whether a file could be put there, as far as that can be seen without writing.
+    /// Checks whether a file could be written at the location, as far as possible without writing.
     ///
-    /// Errors: one line: a folder has that name, a link or something else is there, the folder may not be written.
+    /// Errors: one line: a folder has that name, the path holds a link or another kind of file, the
+    /// folder is not writable.
     pub fn check(&self) -> io::Result<()> {
         writable(&self.folder, self.path.parent().unwrap_or(Path::new(".")))?;
         let invalid = |why: &str| {

@@ -1,23 +1,25 @@
-//! A file on its way: the ranges that arrived, kept so that a crash loses nothing that was verified.
+//! A partial file: the received ranges, kept so that a crash loses no verified data.
 //!
-//! Beside the future place of `NAME` stand two working files, whose own names follow from the hash of `NAME` and are forbidden for
-//! objects ([`anabranch_pieces::name::RESERVED`]): `.anabranch-HASH.partial` (the bytes) and
-//! `.anabranch-HASH.journal`, which begins with a [`Header`] and goes on with the ranges that arrived, each with
-//! its hash. The journal is append-only and never trusted: on opening, every range is read back and hashed, and a range that
-//! does not match is forgotten. So neither a torn write nor a lost page can pass for data, and no write needs a sync
-//! before the last one.
+//! Beside the future `NAME` lie two working files, whose names derive from the hash of `NAME` and
+//! are forbidden for objects ([`anabranch_pieces::name::RESERVED`]): `.anabranch-HASH.partial` (the
+//! bytes) and `.anabranch-HASH.journal`, with a [`Header`] followed by the received ranges and
+//! their hashes. The journal is append-only and never trusted: on opening, every range is read back
+//! and hashed, and a range that does not match is dropped. So neither a torn write nor a lost page
+//! can pass for data, and no write before the last one needs a sync.
 //!
-//! The journal is locked (flock(2)) for as long as it is open, so that one process, and in it one transfer, writes a file at a
-//! time. Working files are opened without following links, and only where they are plain, this user's, and have one name.
+//! The journal is locked (flock(2)) while it is open, so that one process, and in it one transfer,
+//! writes a file at a time. Working files are opened without following links, and only if they are
+//! regular files of this user with one name.
 //!
-//! A file gets its name once its hash is right. The hashed file gets the name: the open descriptor, and not another file that may
-//! have the working file's name by then. Bytes are hashed as they are written, or as they are read
-//! back on opening, and not read once more at the end: errors in writing and syncing are checked, later changes by the system or
-//! the disk are not. Read back are only bytes without such a hash: the chunks (of BLAKE3) that two pieces
-//! share, ranges that were written over, and a file that came as one piece. A process that changes the file meanwhile is not noticed.
+//! A file gets its name once its hash is correct. The name goes to the open descriptor's file, not
+//! to another file that may have the working file's name by then. Bytes are hashed as they are
+//! written, or as they are read back on opening, and not once more at the end: errors in writing
+//! and syncing are checked, later changes by the system or the disk are not. Only bytes without a
+//! reusable hash are read back: chunks (of BLAKE3) shared by two pieces, overwritten ranges, and a
+//! file that came as one piece. Changes by another process in the meantime are not detected.
 //!
-//! Disk space is taken as bytes arrive, a little ahead of them and not by the length that a sender states; but where there is less
-//! space than this length, opening fails.
+//! Disk space is reserved as bytes arrive, a little ahead of them rather than by the length that a
+//! sender states; but opening fails if there is less space than this length.
 
 pub mod leftovers;
 pub mod whole;
@@ -41,13 +43,15 @@ use std::path::Path;
 
 const ENTRY_BYTES: usize = 48;
 const READ_BYTES: usize = 1 << 20;
-/// The most pieces, with gaps between them, in which a file may be here; a controller takes no more ranges from a site.
-/// What would make one more is not kept, and is missing until a gap beside it closes.
+/// Maximum number of separate ranges of a file; a controller accepts no more ranges from a site. A
+/// piece that would add one more is dropped, and missing until a gap beside it closes.
 const RANGES_MAX: usize = 65_536;
-/// So many bytes of disk are taken ahead of the arrived ones at the most, so that a full disk is noticed a little early, and
-/// the file's bytes lie together.
+/// Maximum bytes of disk reserved ahead of the received ones, so that a full disk is noticed a
+/// little early, and the file's bytes are contiguous.
 pub const AHEAD_BYTES: u64 = 64 << 20;
-/// How often, and how far apart, a lock is tried for.
+/// The shortest range of zeros that becomes a hole: a block of most file systems.
+const HOLE_BYTES_MIN: u64 = 4_096;
+/// Number of attempts to take a lock, and interval between two.
 const LOCK_TRIES: u32 = 4;
 const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
 /// The bits of a mode that travel: who may read, write and run it; never setuid and its like.
@@ -63,7 +67,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// A whole number of entries: magic and version, length of the file, length of the name, the name, zeros.
+    /// A whole number of entries: magic and version, length of the file, length of the name, the
+    /// name, zeros.
     const BYTES: usize = 6 * ENTRY_BYTES;
     const MAGIC: [u8; 8] = *b"anabran\x01";
     const NAME_AT: usize = 18;
@@ -85,7 +90,7 @@ impl Header {
         (bytes[..8] == Self::MAGIC).then(|| Self { name: name.to_owned(), length })
     }
 
-    /// Of a journal that is open; `None` if it has none.
+    /// Reads the header of an open journal; `None` if there is no header.
     fn read(journal: &File) -> io::Result<Option<Self>> {
         let mut bytes = [0; Self::BYTES];
         match journal.read_exact_at(&mut bytes, 0) {
@@ -96,12 +101,12 @@ impl Header {
     }
 }
 
-/// How the working files of one name are called, in the folder where it will be.
+/// Names of the working files of one name, in its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Working {
     data: String,
     journal: String,
-    /// What is named already, on its way to the place of a file that is replaced.
+    /// Temporary name on the way to replacing a file.
     named: String,
 }
 
@@ -122,17 +127,18 @@ pub fn attributes(found: &Metadata) -> Attributes {
     Attributes { mode: found.mode() & MODE_BITS, modified_ns }
 }
 
-/// How a file gets its name.
+/// Settings for naming a file.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Naming {
-    /// The attributes at its source; without, only its owner may read and write it, and it is as old as its last byte here.
+    /// The attributes at its source; without, only its owner may read and write it, and it is as
+    /// old as its last byte here.
     pub attributes: Option<Attributes>,
-    /// Whether it may take the place of another file. One with the same bytes is as good, and stays.
+    /// True to replace an existing file. An identical file stays in any case.
     pub replace: bool,
 }
 
-/// A destination's file while it arrives. Dropped before it has a name, what it verified is kept; nothing is left of one
-/// that verified nothing.
+/// A destination's file while it arrives. If it is dropped before it has its name, its verified
+/// bytes are kept; a file without verified bytes is removed.
 #[derive(Debug)]
 pub struct PartialFile {
     place: Place,
@@ -144,42 +150,43 @@ pub struct PartialFile {
     have: RangeSet,
     /// Bytes of `have`.
     arrived: u64,
-    /// Where disk was taken, and how much.
+    /// Reserved ranges of disk.
     reserved: RangeSet,
     taken: u64,
-    /// Where the journal's next entry goes.
+    /// Offset of the journal's next entry.
     journal_end: u64,
-    /// Of the bytes as they are now.
+    /// Hasher of the present bytes.
     hasher: FileHasher,
-    /// Whether it is on the disk before it gets its name.
+    /// True to sync the file before it gets its name.
     syncs: bool,
-    /// It has its name: what still comes from an attempt that is being taken down is not for it any more.
+    /// True once it has its name: later data of an ending attempt is ignored.
     finished: bool,
 }
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
         if !self.finished && self.have.is_empty() {
-            // What cannot be removed now is removed when it is old.
+            // A file that cannot be removed now is removed once it has expired.
             let _ = self.remove();
         }
     }
 }
 
-/// Why a working file is not opened.
+/// Error for a working file that is not opened.
 fn refused(place: &Place, working: &str, why: &str) -> io::Error {
     let reason = format!("{}: its working file {working} {why}: remove it", shown(place.path()));
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
-/// Opens a working file of this user's, or makes it; `None` if it is not there and is not to be made.
+/// Opens a working file of this user, or creates it; `None` if it does not exist and `make` is
+/// false.
 ///
-/// Errors: the system's, and what may not be used: a link, something that is no plain file, another user's.
+/// Errors: the system's; the file is a link, no plain file, or another user's.
 fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let open = |more| rustix::fs::openat(place.folder(), working, flags | more, mode);
-    // Twice: it may come or go in between.
+    // Tries again, because the file may appear or disappear in between.
     for _ in 0..8 {
         if make {
             match open(OFlags::CREATE | OFlags::EXCL) {
@@ -208,7 +215,8 @@ fn open_working(place: &Place, working: &str, make: bool) -> io::Result<Option<F
     Err(refused(place, working, "comes and goes"))
 }
 
-/// Opens what may be a working file in a folder; `None` if it is not there, or is none of this user's plain files.
+/// Opens a possible working file in a folder; `None` if it does not exist, or is no plain file of
+/// this user.
 fn open_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let found: File = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
@@ -221,7 +229,7 @@ fn open_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     Ok(Some(found).filter(|_| is.is_file() && is_own))
 }
 
-/// Whether `name` in the place's folder is this very file.
+/// Returns true if `name` in the location's folder is this very file.
 fn is_named(place: &Place, name: &str, file: &File) -> io::Result<bool> {
     let is = file.metadata()?;
     match rustix::fs::statat(place.folder(), name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -246,7 +254,7 @@ fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Opti
         patience -= 1;
         match rustix::fs::flock(&journal, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            // Who only looks for leftovers holds it for a moment.
+            // A search for leftovers holds the lock for a moment.
             Err(Errno::WOULDBLOCK) if patience > 0 => {
                 std::thread::sleep(LOCK_EVERY);
                 continue;
@@ -263,7 +271,7 @@ fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Opti
         if at(place.path(), journal.metadata())?.nlink() > 1 {
             return Err(refused(place, &working.journal, "has another name too"));
         }
-        // Whoever had it before may have taken it away between opening and locking.
+        // The previous owner may have removed it between opening and locking.
         if at(place.path(), is_named(place, &working.journal, &journal))? {
             return Ok(Some(journal));
         }
@@ -274,10 +282,11 @@ fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Opti
 }
 
 impl PartialFile {
-    /// Opens or begins the file that will be at `place`, `length` bytes long, and verifies what is there already.
+    /// Opens or creates the file for `place`, `length` bytes long, and verifies the bytes that it
+    /// already has.
     ///
-    /// Errors: the system's, with the name of the file; another one is writing it; its working files are not this user's
-    /// own; less room is left on the disk than it lacks.
+    /// Errors: the system's, with the name of the file; another process is writing it; its working
+    /// files belong to another user; the disk has less room than the missing bytes need.
     pub fn open(place: Place, length: u64) -> io::Result<Self> {
         let working = Working::of(place.name().as_bytes());
         let journal = open_journal(&place, &working, true)?.expect("made where it was not");
@@ -292,20 +301,20 @@ impl PartialFile {
         let Some(journal) = open_journal(&place, &working, false)? else { return Ok(None) };
         let length = at(place.path(), Header::read(&journal))?.map_or(0, |header| header.length);
         let file = Self::with(place, working, journal, length)?;
-        // With nothing in it, it is as good as none.
+        // A file with no verified bytes counts as missing.
         Ok(Some(file).filter(|file| !file.have.is_empty()))
     }
 
     fn with(place: Place, working: Working, journal: File, length: u64) -> io::Result<Self> {
         let open = || open_working(&place, &working.data, true).map(|f| f.expect("made where it was not"));
         let mut data = open().inspect_err(|_| {
-            // Without the one, the other is of no use.
+            // Either file is useless without the other.
             if journal.metadata().is_ok_and(|found| found.len() == 0) {
                 let _ = unlink(&place, &working.journal);
             }
         })?;
         if at(place.path(), data.metadata())?.nlink() > 1 {
-            // It was given its name, or somebody else gave it another: what has a name is not written to.
+            // It was given its name, by us or by another program; a named file is never written to.
             at(place.path(), unlink(&place, &working.data))?;
             data = open()?;
         }
@@ -335,7 +344,7 @@ impl PartialFile {
         Ok(file)
     }
 
-    /// Makes the file `length` bytes long; what lay beyond is forgotten.
+    /// Makes the file `length` bytes long; bytes beyond are forgotten.
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn resize(&mut self, length: u64) -> io::Result<()> {
@@ -362,7 +371,7 @@ impl PartialFile {
         let room = blocks.saturating_mul(found.f_frsize);
         let taken = self.data.metadata()?.blocks() * 512;
         let lacks = self.length.saturating_sub(taken);
-        // Where nothing is said of blocks, a full disk shows itself when it is full.
+        // If the file system reports no blocks, a full disk shows only when it is full.
         if found.f_blocks > 0 && lacks > room {
             let (lacks, room) = (ByteCount::new(lacks), ByteCount::new(room));
             let reason = format!("No space left on device: {lacks} more are needed, {room} are free");
@@ -371,7 +380,7 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Takes disk for `range` and what comes after it, unless enough is taken ahead elsewhere.
+    /// Reserves disk for `range` and the bytes after it, unless enough is reserved ahead elsewhere.
     fn reserve(&mut self, range: ByteRange) -> io::Result<()> {
         let ahead = self.taken.saturating_sub(self.arrived);
         if ahead >= AHEAD_BYTES || self.reserved.contains(range) {
@@ -388,10 +397,29 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Reads the journal back, keeps the entries whose bytes are as they should be, and drops the rest.
+    /// Makes the range a hole, which reads as zeros and takes no disk space. False where it stays
+    /// as it was: the range is shorter than [`HOLE_BYTES_MIN`], or the file system has no holes.
+    fn punch(&self, range: ByteRange) -> io::Result<bool> {
+        if range.len() < HOLE_BYTES_MIN {
+            return Ok(false);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.data, flags, range.start, range.len()) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        // Bytes are read back up to the file's end.
+        if self.data.metadata()?.len() < range.end {
+            self.data.set_len(range.end)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads the journal back, keeps the entries that match their bytes, and drops the rest.
     ///
-    /// Entry by entry: the journal of a large file is too large for memory. What is kept moves up in place; a crash
-    /// meanwhile leaves entries twice or torn, which the next reading forgives.
+    /// Works entry by entry, because the journal of a large file exceeds memory. Kept entries move
+    /// up in place; a crash leaves duplicate or torn entries, which the next reading tolerates.
     fn verify(&mut self, length: u64) -> io::Result<()> {
         use std::io::Seek;
         let (mut have, mut hasher) = (RangeSet::default(), FileHasher::new(length));
@@ -428,13 +456,13 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Whether it is on the disk before it gets its name, as it is without a word: else a machine that stops soon after may
-    /// lose it.
+    /// Sets whether the file is synced before it gets its name (default: true). Without it, a power
+    /// failure soon after may lose the file.
     pub fn set_syncs(&mut self, syncs: bool) {
         self.syncs = syncs;
     }
 
-    /// Whether the file has its name; then it takes no more bytes.
+    /// Returns true if the file has its name; then it takes no more bytes.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
@@ -444,8 +472,8 @@ impl PartialFile {
         &self.have
     }
 
-    /// Writes `parts`, end to end and cut to the range, which are `piece`, and notes them in the journal; not beyond
-    /// `RANGES_MAX` ranges. What they are written over is not known any more.
+    /// Writes `parts`, end to end and cut to the range, which form `piece`, and records them in the
+    /// journal, up to `RANGES_MAX` ranges. Overwritten ranges lose their hashes.
     ///
     /// Errors: the system's, with the name of the file.
     pub fn write(&mut self, range: ByteRange, parts: &[impl AsRef<[u8]>], piece: &Piece) -> io::Result<()> {
@@ -453,12 +481,14 @@ impl PartialFile {
         if self.finished || !known {
             return Ok(());
         }
-        // Before a byte is written: what fails half way has changed some.
+        // Before the write, because a write that fails half way has changed some bytes.
         self.hasher.forget(range);
         let path = self.place.path().to_owned();
         at(&path, self.reserve(range))?;
+        let is_zero = parts.iter().all(|part| part.as_ref().iter().all(|byte| *byte == 0));
+        let is_hole = is_zero && at(&path, self.punch(range))?;
         let mut offset = range.start;
-        for part in parts {
+        for part in parts.iter().take(if is_hole { 0 } else { parts.len() }) {
             let part = part.as_ref();
             let take = part.len().min((range.end - offset) as usize);
             at(&path, self.data.write_all_at(&part[..take], offset))?;
@@ -475,10 +505,11 @@ impl PartialFile {
         at(&path, hash_shared(&self.data, range, &self.have, &mut self.hasher))
     }
 
-    /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file stays partial and
-    /// only what still matches the journal counts as there.
+    /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file
+    /// stays partial and only what still matches the journal counts as there.
     ///
-    /// Cost: reads back what was not hashed as it was written; a file that has the name already and may not be replaced.
+    /// Cost: reads back what was not hashed as it was written; a file that has the name already and
+    /// may not be replaced.
     /// Errors: [`FinishError`].
     pub fn finish(&mut self, length: u64, hash: FileHash, naming: &Naming) -> Result<(), FinishError> {
         let path = self.place.path().to_owned();
@@ -488,7 +519,8 @@ impl PartialFile {
         if found != hash {
             told(self.verify(length))?;
             if self.have.total() == length {
-                // Every piece is what some packet said it was, and the whole is not the source's file: trust none.
+                // Every piece is as some packet described it, and yet the whole differs from the
+                // source's file: no piece can be trusted.
                 told(self.journal.set_len(Header::BYTES as u64))?;
                 (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
                 (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
@@ -498,7 +530,8 @@ impl PartialFile {
         self.put_in_place(hash, naming).map_err(FinishError::Io)
     }
 
-    /// The hash of the file, which is made `length` bytes long; what of it is not known yet is read.
+    /// Makes the file `length` bytes long and returns its hash; parts whose hash is not known yet
+    /// are read.
     fn hash(&mut self, length: u64) -> io::Result<FileHash> {
         self.data.set_len(length)?;
         if self.hasher.length() != length {
@@ -529,18 +562,18 @@ impl PartialFile {
             Err(Errno::EXIST) => same_as(&self.place, self.length, hash, naming.attributes)?,
             other => at(path, other)?,
         }
-        // From here on nothing is written to it.
+        // The file is not written to after this point.
         self.finished = true;
         at(path, self.remove())?;
         if self.syncs { sync_folder(&self.place) } else { Ok(()) }
     }
 
-    /// Gives the working file its name, once it was seen to be the one that is open.
+    /// Gives the working file its name, after checking that it is the open one.
     fn rename(&self, replace: bool) -> Result<(), Errno> {
         let (folder, name, data) = (self.place.folder(), self.place.name(), self.working.data.as_str());
         match is_named(&self.place, data, &self.data) {
             Ok(true) => {}
-            // Taken away or replaced, by whom ever: no name is given to what was not hashed.
+            // The file was removed or replaced; a file that was not hashed gets no name.
             Ok(false) => return Err(Errno::STALE),
             Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
         }
@@ -560,7 +593,7 @@ impl PartialFile {
         }
     }
 
-    /// Takes the working files away; the journal last, as it holds the lock.
+    /// Removes the working files; the journal last, because it holds the lock.
     fn remove(&self) -> io::Result<()> {
         if is_named(&self.place, &self.working.data, &self.data)? {
             unlink(&self.place, &self.working.data)?;
@@ -572,7 +605,7 @@ impl PartialFile {
     }
 }
 
-/// Gives a file the rights and the time that it has at its source.
+/// Gives a file the permissions and the time that it has at its source.
 fn set_attributes(file: &File, attributes: Option<Attributes>) -> Result<(), Errno> {
     let Some(Attributes { mode, modified_ns }) = attributes else { return Ok(()) };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode & MODE_BITS))?;
@@ -584,14 +617,14 @@ fn set_attributes(file: &File, attributes: Option<Attributes>) -> Result<(), Err
     rustix::fs::futimens(file, &Timestamps { last_access: untouched, last_modification: modified })
 }
 
-/// Has the names in a place's folder on the disk.
+/// Syncs the names in a location's folder.
 fn sync_folder(place: &Place) -> io::Result<()> {
     let folder = place.path().parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     at(folder, rustix::fs::fsync(place.folder()))
 }
 
-/// Gives an open file its name; `EXIST` where another file has it that may not be replaced. Where that cannot be done by the
-/// descriptor alone, `otherwise` does it.
+/// Gives an open file its name; `EXIST` if another file has the name and may not be replaced. If
+/// the descriptor alone does not suffice, `otherwise` does it.
 fn link_or(
     place: &Place,
     working: &Working,
@@ -606,7 +639,7 @@ fn link_or(
     };
     let named = OsStr::new(&working.named);
     let linked = if replace {
-        // What an earlier process left is in the way.
+        // A leftover of an earlier process is in the way.
         let _ = rustix::fs::unlinkat(folder, named, AtFlags::empty());
         link(named)
     } else {
@@ -621,9 +654,10 @@ fn link_or(
     }
 }
 
-/// That the file which has the name already is the very same, and that nobody may read it who may not at its source.
+/// Checks that the existing file of this name is identical, and not readable by more users than at
+/// its source.
 ///
-/// Errors: it is another one; it cannot be read.
+/// Errors: a different file; an unreadable file.
 fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attributes>) -> io::Result<()> {
     let path = place.path();
     if let Some(file) = place.finished()?
@@ -636,8 +670,8 @@ fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attrib
     Err(exists(path))
 }
 
-/// Takes rights from a file that stays, as its bytes are those that were sent: those of others than its owner that they lack at
-/// the source; no rights are added. Where this user may not change them, a line in the log says so.
+/// Restricts the permissions of an identical existing file: rights of other users that they lack at
+/// the source are removed; none are added. If this user may not change them, a log line reports it.
 pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
     let Some(Attributes { mode, .. }) = attributes else { return };
     let Ok(found) = file.metadata() else { return };
@@ -665,7 +699,7 @@ pub fn exists(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, reason)
 }
 
-/// Why a file was not given its name.
+/// Reason why a file was not given its name.
 #[derive(Debug)]
 pub enum FinishError {
     /// The bytes are not the source's. The ranges that are left:
@@ -698,14 +732,15 @@ fn read_range(
     Ok(())
 }
 
-/// The piece `range` as it is in `file`; `None` where the file ends before.
+/// Hash of the piece `range` of `file`; `None` if the file ends before.
 fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Option<Piece>> {
     let mut hasher = PieceHasher::new(range);
     read_range(file, range, buffer, |bytes| hasher.update(bytes))?;
     Ok(hasher.finish())
 }
 
-/// Reads the chunks that `range` shares with what is before and after it, where all of them is there.
+/// Hashes the chunks that `range` shares with the bytes before and after it, if all their bytes are
+/// present.
 fn hash_shared(file: &File, range: ByteRange, have: &RangeSet, hasher: &mut FileHasher) -> io::Result<()> {
     const CHUNK: u64 = blake3::CHUNK_LEN as u64;
     for at in [range.start, range.end] {
@@ -744,9 +779,10 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
     Ok((length, hash))
 }
 
-/// For the fuzz target: takes the bytes for the journal of a file of 1,000 zeros in `folder`. Whether some of it is kept.
+/// For the fuzz target: takes the bytes for the journal of a file of 1,000 zeros in `folder`.
+/// Returns true if some of it is kept.
 ///
-/// Panics: where what is kept does not lie within the file.
+/// Panics: if the kept bytes do not lie within the file.
 #[doc(hidden)]
 pub fn exercise_journal(folder: &Path, bytes: &[u8]) -> bool {
     let path = folder.join("file");
@@ -755,7 +791,7 @@ pub fn exercise_journal(folder: &Path, bytes: &[u8]) -> bool {
     write(&working.data, &[0; 1_000]);
     write(&working.journal, bytes);
     let place = || Place::of(&path).expect("a name in a folder");
-    // What it says of its own length may be anything; a disk has less room.
+    // A file may state any length; a disk has less room.
     let open = PartialFile::open_existing(place());
     drop(open);
     write(&working.data, &[0; 1_000]);

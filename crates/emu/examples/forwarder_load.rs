@@ -1,8 +1,10 @@
-//! The forwarder's load and lateness: `cargo run --release -p anabranch-emu --example forwarder_load`.
+//! The forwarder's load and lateness: `cargo run --release -p anabranch-emu --example
+//! forwarder_load`.
 //!
-//! Prints one JSON object per case: a UDP flood of 1,500-byte packets over an unlimited link (packets per second of the
-//! forwarder's processor time), and 100 Mbit/s of TCP over a 5 ms link, with the machine otherwise idle and with all
-//! processors kept busy, each with the forwarder ahead of ordinary threads and as one of them.
+//! Prints one JSON object per case: a UDP flood of 1,500-byte packets over an unlimited link
+//! (packets per second of the forwarder's processor time), and 100 Mbit/s of TCP over a 5 ms link,
+//! with the machine otherwise idle and with all processors kept busy, each with the forwarder ahead
+//! of ordinary threads and as one of them.
 
 #![allow(
     clippy::disallowed_methods,

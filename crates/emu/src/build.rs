@@ -1,12 +1,13 @@
-//! Namespaces: a forked helper makes them, hands their descriptors over, and stays as a watchdog.
+//! Namespaces: a forked helper creates them, hands their descriptors over, and stays as a watchdog.
 //!
-//! A process with several threads cannot enter a user namespace, and a library cannot ask its program to start anew.
-//! So [`build`] forks a helper, which has one thread: it enters a user namespace where one is needed, then for each
-//! site a new network namespace, sets it up, and sends the descriptors back. No namespace has a name, so the kernel
-//! removes it with its last process and descriptor, however this process ends.
+//! A process with several threads cannot enter a user namespace, and a library cannot ask its
+//! program to restart. So [`build`] forks a helper with one thread: it enters a user namespace if
+//! needed, then creates a network namespace for each site, configures it, and sends the descriptors
+//! back. No namespace has a name, so the kernel removes it with its last process and descriptor,
+//! however this process ends.
 //!
-//! The helper then waits for its parent to close the socket or to die, kills whatever still runs in the namespaces
-//! (programs that put themselves in the background, too), and ends.
+//! The helper then waits for its parent to close the socket or to die, kills everything that still
+//! runs in the namespaces (background programs, too), and ends.
 
 use std::io::{Error, Write as _};
 use std::net::Ipv4Addr;
@@ -25,16 +26,17 @@ use crate::sys;
 /// Name of the network device in every site.
 pub(crate) const DEVICE: &str = "ab0";
 
-/// All that the helper needs to know, made before it forks.
+/// Data that the helper needs, prepared before it forks.
 #[derive(Debug)]
 pub(crate) struct BuildPlan {
     pub sites: Vec<SitePlan>,
     pub prefix: u8,
     pub mtu: u32,
     pub device_queue_packets: u32,
-    /// Path below `/proc/sys/net`, value, and whether the emulation is refused when it cannot be set.
+    /// Path below `/proc/sys/net`, value, and whether the emulation is refused when it cannot be
+    /// set.
     pub settings: Vec<(String, String, bool)>,
-    /// Whether TCP acknowledges each segment at once.
+    /// True if TCP acknowledges each segment at once.
     pub quick_ack: bool,
 }
 
@@ -53,7 +55,7 @@ pub(crate) struct SiteFds {
     pub device_counters: OwnedFd,
 }
 
-/// What the helper made, and the helper. Dropping it kills what runs in the namespaces.
+/// The namespaces, and the helper. Dropping it kills all programs in the namespaces.
 #[derive(Debug)]
 pub(crate) struct Built {
     pub user_namespace: Option<Namespace>,
@@ -130,7 +132,7 @@ pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Resu
 /// Longest name of a congestion control (TCP_CA_NAME_MAX).
 const NAME_MAX: usize = 16;
 
-/// What the helper tells its parent.
+/// A message from the helper to its parent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Note {
     UserNamespace,
@@ -186,8 +188,8 @@ impl Note {
     }
 }
 
-/// Retries of a connection that no program holds. Unless they are the fewest in the end, such
-/// connections keep their namespace for minutes: longer, the longer the RTO.
+/// Retries of a connection that no program holds. Set to the minimum at the end; otherwise such
+/// connections keep their namespace for minutes, and longer with a longer RTO.
 const ORPHAN_RETRIES: &str = "/proc/sys/net/ipv4/tcp_orphan_retries";
 
 /// Namespaces as the helper has made them.
@@ -237,7 +239,8 @@ fn make(
     if isolation == Isolation::UserNamespace {
         let (uid, gid) = sys::effective_ids();
         let user = Namespace::unshare(Kind::User).map_err(at(BuildStep::UnshareUser))?;
-        // user_namespaces(7): without privileges, one id maps to one id, and only once setgroups is denied.
+        // user_namespaces(7): without privileges, one id maps to one id, and only once setgroups is
+        // denied.
         std::fs::write("/proc/self/setgroups", "deny").map_err(at(BuildStep::MapIds))?;
         std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(at(BuildStep::MapIds))?;
         std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(at(BuildStep::MapIds))?;
@@ -288,7 +291,7 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
     let prefix = Prefix { address: site.address.into(), bits: plan.prefix };
     rtnetlink.add_address(Address { device, prefix })?;
     if plan.quick_ack {
-        // In place of the route that came with the address.
+        // Replaces the route that the kernel added with the address.
         let network =
             u32::from(site.address) & u32::MAX.checked_shl(32 - u32::from(plan.prefix)).unwrap_or(0);
         rtnetlink.set_route(&Route {
@@ -301,7 +304,7 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
             protocol: libc::RTPROT_KERNEL,
         })?;
     }
-    // On the loopback, so that the kernel never chooses one of them as a source by itself.
+    // On the loopback device, so that the kernel never chooses one of these addresses as a source.
     for &address in &site.link_addresses {
         rtnetlink.add_address(Address { device: LOOPBACK, prefix: Prefix::host(address.into()) })?;
     }
@@ -311,7 +314,8 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
 /// Kills every process in one of our network namespaces, until there is none.
 fn kill_all_in(inodes: &[u64], parent: libc::pid_t) {
     let me = std::process::id() as libc::pid_t;
-    // A program that forks faster than we look could outrun one look; a thousand looks are two seconds.
+    // A program that forks faster than we look could outrun one look; a thousand looks are two
+    // seconds.
     for _ in 0..1_000 {
         let mut found = false;
         let Ok(entries) = std::fs::read_dir("/proc") else { return };

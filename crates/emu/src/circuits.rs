@@ -8,9 +8,10 @@
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
 //! §2.3.5. Read [`CircuitFigures`] first.
 
-use crate::{CircuitMark, EmuError, Switching, route};
+use crate::{CircuitMark, EmuError, ScheduleFigures, Switching, route};
 use anabranch_fabric::{CircuitCounters, CircuitSettings, CircuitSwitch, PacketMeta};
 use anabranch_graph::Topology;
+use anabranch_sim::circuits::CircuitSchedule;
 use anabranch_units::{ByteCount, Duration, Instant, LinkId, SiteId};
 use serde::Serialize;
 
@@ -30,27 +31,32 @@ pub struct CircuitFigures {
     /// Length of a day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_sd: Option<f64>,
     /// Time between the beginnings of a pair's days in two weeks that follow each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_sd: Option<f64>,
     /// Rate of a circuit in its day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the circuits' rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_sd: Option<f64>,
-    /// Rate of the packet network to a rack, over the time of a day and its night.
+    /// Rate of the packet network to a rack: over a day and its night, or over a week if circuits
+    /// follow demand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_mean: Option<f64>,
-    /// The same.
+    /// Standard deviation of the packet network's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_sd: Option<f64>,
+    /// Weeks of circuits that follow demand, whose `days` are not measured. `None` for a fixed
+    /// timetable.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleFigures>,
 }
 
 /// A hybrid switch in place of a site's switch. Its ports are the site's links, in their order.
@@ -60,8 +66,10 @@ pub struct CircuitOptions {
     pub site: SiteId,
     /// Networks, queues and timetable.
     pub settings: CircuitSettings,
-    /// How hosts see the marks of `settings.mark_ahead`.
+    /// Form in which hosts see the marks of `settings.mark_ahead`.
     pub mark: CircuitMark,
+    /// The weeks that follow demand, in place of the settings' timetable. `None` keeps that.
+    pub schedule: Option<CircuitSchedule>,
 }
 
 /// The hybrid switch, and the observer of its packets.
@@ -70,6 +78,8 @@ pub(crate) struct Circuits {
     pub switch: CircuitSwitch,
     pub mark: CircuitMark,
     pub observer: CircuitObserver,
+    /// The weeks that follow demand, and the rack of each site.
+    pub schedule: Option<(CircuitSchedule, Vec<Option<u16>>)>,
 }
 
 impl Circuits {
@@ -77,13 +87,13 @@ impl Circuits {
     pub(crate) fn at(
         topology: &Topology,
         switching: &[Switching],
-        CircuitOptions { site, settings, mark }: CircuitOptions,
+        CircuitOptions { site, settings, mark, schedule }: CircuitOptions,
     ) -> Result<Self, EmuError> {
         let links: Vec<LinkId> = topology.links_out(site).collect();
         let next = |from: SiteId, to: SiteId| switching[from.index()].next[to.index()].first().copied();
         let rack = |to| links.iter().position(|own| Some(*own) == next(site, to)).map(|rack| rack as u16);
         let rack_of: Vec<Option<u16>> = topology.site_ids().map(rack).collect();
-        // A way that ends nowhere or in a ring counts as long as there are sites.
+        // A dead end or a loop counts as the number of sites.
         let links_between = |from: SiteId, to: SiteId| {
             let way = std::iter::successors(next(from, to), |link| next(topology.link(*link).to, to));
             way.take(topology.sites().len()).count().min(u8::MAX.into()) as u8
@@ -93,8 +103,9 @@ impl Circuits {
         let outputs = links.iter().map(|link| route::port(*link)).collect();
         let switch =
             CircuitSwitch::new(rack_of.clone(), outputs, settings.clone()).map_err(EmuError::Circuit)?;
+        let schedule = schedule.map(|schedule| (schedule, rack_of.clone()));
         let observer = CircuitObserver::new(&settings, rack_of, links.len(), links_between);
-        Ok(Self { site, switch, mark, observer })
+        Ok(Self { site, switch, mark, observer, schedule })
     }
 }
 
@@ -114,6 +125,19 @@ impl Spread {
         let apart = value - self.mean;
         self.mean += apart / self.count as f64;
         self.squares += apart * (value - self.mean);
+    }
+    /// Records `count` values of zero at once.
+    ///
+    /// Source: Chan et al., *Updating formulae and a pairwise algorithm for computing sample
+    /// variances* (1979), equation 2.1, for a second sample whose mean and deviation are zero.
+    fn record_zeros(&mut self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let before_share = self.count as f64 / (self.count + count) as f64;
+        self.squares += self.mean * self.mean * count as f64 * before_share;
+        self.mean *= before_share;
+        self.count += count;
     }
     fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
@@ -209,7 +233,7 @@ impl CircuitObserver {
         }
     }
 
-    /// Records a packet that its site got at `now`, and was meant to get at `meant`.
+    /// Records a packet that its site received at `now`, and should have received at `meant`.
     pub(crate) fn handle(&mut self, now: Instant, meant: Instant, meta: &PacketMeta) {
         let sites = self.rack_of.len();
         let rack = |site: u16| self.rack_of.get(usize::from(site)).copied().flatten().map(usize::from);
@@ -228,7 +252,7 @@ impl CircuitObserver {
         let (week, into) = (entered_ps / period.as_ps(), Duration::from_ps(entered_ps % period.as_ps()));
         let slots = &mut self.pairs[pair];
         let found = slots.iter().rposition(|slot| slot.begin <= into);
-        // The last packets of a week's last day come in the next week.
+        // The last packets of a week's last day arrive in the next week.
         let Some((index, week)) =
             found.map(|index| (index, week)).or_else(|| slots.len().checked_sub(1).zip(week.checked_sub(1)))
         else {
@@ -270,13 +294,17 @@ impl CircuitObserver {
             self.packet_gbps.record(downlink.bytes as f64 * 8.0 / us(self.window) / 1e3);
         }
         let idle = downlink.window.map_or(0, |before| window.saturating_sub(before + 1));
-        (0..idle).for_each(|_| self.packet_gbps.record(0.0));
+        self.packet_gbps.record_zeros(idle);
         *downlink =
             Downlink { window: Some(window), bytes: bytes.into(), is_whole: downlink.window.is_some() };
     }
 
-    /// The figures since the start or the last call.
-    pub(crate) fn take(&mut self, counters: CircuitCounters) -> CircuitFigures {
+    /// The figures since the start or the last call, and the weeks' figures.
+    pub(crate) fn take(
+        &mut self,
+        counters: CircuitCounters,
+        schedule: Option<ScheduleFigures>,
+    ) -> CircuitFigures {
         let figures = CircuitFigures {
             circuit_bytes: counters.circuit_bytes,
             packet_network_bytes: counters.packet_bytes,
@@ -289,6 +317,7 @@ impl CircuitObserver {
             circuit_gbps_sd: self.circuit_gbps.sd(),
             packet_gbps_mean: self.packet_gbps.mean(),
             packet_gbps_sd: self.packet_gbps.sd(),
+            schedule,
         };
         for slot in self.pairs.iter_mut().flatten() {
             slot.day = None;
@@ -308,6 +337,7 @@ mod tests {
     use super::*;
     use anabranch_fabric::{PacketNetwork, QueueLimits, shifts};
     use anabranch_units::BitRate;
+    use proptest::prelude::*;
 
     const DAY: Duration = Duration::from_us(180);
     const WEEK: Duration = Duration::from_us(600);
@@ -346,7 +376,7 @@ mod tests {
         // Opens another day, which ends the fourth.
         let meant = Instant::ZERO + WEEK * 4 + Duration::from_us(452);
         observer.handle(meant, meant, &packet(3, 3));
-        observer.take(CircuitCounters::default())
+        observer.take(CircuitCounters::default(), None)
     }
 
     #[test]
@@ -366,6 +396,40 @@ mod tests {
         assert!(figures.circuit_gbps_mean.is_some_and(|gbps| gbps < 80.0));
     }
 
+    proptest! {
+        #[test]
+        fn zeros_at_once_equal_single_zeros(
+            values in prop::collection::vec(0.0f64..100.0, 0..20), count in 0u64..500, next in 0.0f64..100.0
+        ) {
+            let (mut at_once, mut single) = (Spread::default(), Spread::default());
+            for value in values {
+                at_once.record(value);
+                single.record(value);
+            }
+            at_once.record_zeros(count);
+            (0..count).for_each(|_| single.record(0.0));
+            at_once.record(next);
+            single.record(next);
+            prop_assert_eq!(at_once.count, single.count);
+            let is_near = |a: Option<f64>, b: Option<f64>| match (a, b) {
+                (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * (1.0 + b),
+                (a, b) => a == b,
+            };
+            prop_assert!(is_near(at_once.mean(), single.mean()), "{at_once:?} {single:?}");
+            prop_assert!(is_near(at_once.sd(), single.sd()), "{at_once:?} {single:?}");
+        }
+    }
+
+    #[test]
+    fn long_idle_time_is_counted_at_once() {
+        let mut observer = observer();
+        let late = Instant::ZERO + observer.window * (1 << 40);
+        for at in [Instant::ZERO, late] {
+            observer.handle(at, at, &packet(2, 4));
+        }
+        assert_eq!(observer.packet_gbps.count, (1 << 40) - 1);
+    }
+
     #[test]
     fn packet_network_is_told_by_its_hops() {
         let mut observer = observer();
@@ -375,7 +439,7 @@ mod tests {
             observer.handle(at, at, &packet(2, 4));
             observer.handle(at, at, &packet(2, 2));
         }
-        let figures = observer.take(CircuitCounters::default());
+        let figures = observer.take(CircuitCounters::default(), None);
         let gbps = figures.packet_gbps_mean.expect("some windows of 200 us");
         assert!((9.7..=10.3).contains(&gbps) && figures.days == 0, "{figures:?}");
     }

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use crate::build::{self, BuildPlan, SitePlan};
 use crate::{EmulationOptions, Isolation, error, sys};
 
-/// Looks at everything that an emulation stands on. Makes namespaces to see whether it can, and removes them.
+/// Checks everything that an emulation needs. Creates namespaces as a test, and removes them.
 pub fn doctor() -> Vec<Finding> {
     vec![
         tun(),
@@ -80,7 +80,7 @@ fn congestion_controls() -> Finding {
     Finding::new("congestion controls", ok, detail, fix)
 }
 
-/// What a UDP program on a 1 Gbit/s link needs to sit out 30 ms.
+/// Socket buffer with which a UDP program on a 1 Gbit/s link survives a pause of 30 ms.
 const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
 
 fn socket_buffer(name: &'static str) -> Finding {

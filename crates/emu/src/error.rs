@@ -3,35 +3,35 @@
 use std::io::{Error, ErrorKind};
 
 use anabranch_fabric::{CircuitError, PortError};
-use anabranch_units::{LinkId, SiteId};
+use anabranch_units::{FlowKey, LinkId, SiteId};
 
-/// Why there is no emulation, or why it could not do what was asked.
+/// Reason why there is no emulation, or why a request failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EmuError {
     /// The topology has more sites or links than an emulation can have, or no site.
     Size {
-        /// What there are too many or too few of.
+        /// Kind of the items, too many or too few.
         what: &'static str,
-        /// How many there are.
+        /// Number of items.
         got: usize,
         /// The most there may be.
         limit: usize,
     },
     /// An option has a value that it cannot have.
     Option {
-        /// Which one.
+        /// Name of the setting.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// Permitted values.
         allowed: &'static str,
     },
     /// A link has settings that no port can have.
     Link {
-        /// Which one.
+        /// The link.
         link: LinkId,
-        /// Why not.
+        /// Reason.
         error: PortError,
     },
     /// The switch of circuits has settings that it cannot have.
@@ -40,58 +40,84 @@ pub enum EmuError {
     UnknownLink {
         /// The link asked for.
         link: LinkId,
-        /// How many links there are.
+        /// Number of links.
         links: usize,
     },
-    /// Namespaces could not be made in the one way that the options allow.
+    /// Namespaces could not be created in the one permitted way.
     Build(BuildFailure),
     /// Namespaces could not be made, neither with our own privileges nor in a user namespace.
     NoIsolation {
-        /// Why not with our own privileges.
+        /// Failure with our own privileges.
         root: BuildFailure,
-        /// Why not in a user namespace.
+        /// Failure in a user namespace.
         user: BuildFailure,
     },
     /// A program could not be started in a site.
     Spawn {
         /// The program.
         program: String,
-        /// Where.
+        /// The site.
         site: SiteId,
-        /// Why not.
+        /// Reason.
         error: Error,
     },
     /// The thread could not enter the site.
     Enter {
-        /// Where.
+        /// The site.
         site: SiteId,
-        /// Why not.
+        /// Reason.
         error: Error,
     },
+    /// An announcement of demand that does not count.
+    Announce(AnnounceError),
     /// A thread of the emulator could not be started.
     Thread(Error),
     /// The emulation has ended.
     Ended,
 }
 
-/// How the namespaces were made.
+/// A mistake in an announcement of demand.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AnnounceError {
+    /// The circuits follow no announcements.
+    NotFollowed,
+    /// No connection of this name is open between two racks.
+    NoConnection(FlowKey),
+}
+
+impl std::fmt::Display for AnnounceError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotFollowed => {
+                f.write_str("circuits of this network follow no announcements: set circuit.schedule.demand = \"announced\"")
+            }
+            Self::NoConnection(flow) => write!(f, "flow {flow}: no such connection is open between two racks"),
+        }
+    }
+}
+
+impl std::error::Error for AnnounceError {}
+
+/// Way in which the namespaces were created.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
     /// Network namespaces made with the process's own privileges (CAP_SYS_ADMIN and CAP_NET_ADMIN).
     Root,
-    /// Network namespaces inside a user namespace, which needs no privileges where the machine allows it.
+    /// Network namespaces inside a user namespace, which needs no privileges where the machine
+    /// allows it.
     UserNamespace,
 }
 
 /// A step in making the namespaces that failed.
 #[derive(Debug)]
 pub struct BuildFailure {
-    /// Which way was tried.
+    /// Way that was tried.
     pub isolation: Isolation,
     /// The step that failed.
     pub step: BuildStep,
-    /// In which site, if in one.
+    /// Site in which it happened, if in one.
     pub site: Option<SiteId>,
     /// The kernel's error.
     pub error: Error,
@@ -146,11 +172,12 @@ impl BuildStep {
 }
 
 impl BuildStep {
-    /// What the kernel says where the machine lacks what this step needs, besides that it is not supported or not permitted.
-    /// The same numbers at another step are a mistake of this crate.
+    /// Error numbers with which the kernel reports that the machine lacks support for this step,
+    /// besides "not supported" and "not permitted". The same numbers at another step mean a bug in
+    /// this crate.
     pub const fn lacks(self) -> &'static [i32] {
         match self {
-            // As many namespaces as there may be.
+            // The maximum number of namespaces is reached.
             Self::UnshareUser | Self::UnshareNet => &[libc::ENOSPC],
             Self::OpenTun => &[libc::ENOENT, libc::ENODEV, libc::ENXIO],
             _ => &[],
@@ -197,7 +224,7 @@ impl BuildFailure {
     }
 }
 
-/// What keeps user namespaces from being made or used on this machine.
+/// Describes the setting that forbids user namespaces on this machine.
 pub(crate) fn restriction() -> &'static str {
     let is = |name: &str, value: &str| {
         std::fs::read_to_string(format!("/proc/sys/{name}")).is_ok_and(|v| v.trim() == value)
@@ -245,6 +272,7 @@ impl std::fmt::Display for EmuError {
                 write!(f, "cannot start `{program}` in site {site}: {error}")
             }
             Self::Enter { site, error } => write!(f, "cannot enter site {site}: {error}"),
+            Self::Announce(error) => error.fmt(f),
             Self::Thread(error) => write!(f, "cannot start a thread of the emulator: {error}"),
             Self::Ended => write!(f, "the emulation has ended"),
         }

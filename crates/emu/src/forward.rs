@@ -1,7 +1,9 @@
-//! The forwarder: one thread that carries packets between the sites' devices and the fabric, under the real clock.
+//! The forwarder: a thread that carries packets between the sites' devices and the fabric, under
+//! the real clock.
 //!
-//! The thread sleeps until a device is readable or a packet may come off a wire, runs the fabric up to now, and writes arrived
-//! packets. A packet that is late on one hop is not late on the next: the fabric goes by the times that were meant.
+//! The thread sleeps until a device is readable or a packet may leave a wire, runs the fabric up to
+//! now, and writes arrived packets. Lateness on one hop does not add to the next: the fabric
+//! computes with the intended times.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,26 +14,28 @@ use anabranch_fabric::{
     AnyElement, CircuitSwitch, DropCounts, EventQueue, Fabric, Flag, Node, NodeCx, PacketMeta, Port,
     PortError, PortSettings, Switch, Target,
 };
-use anabranch_units::{LinkId, SiteId};
+use anabranch_units::{ByteCount, FlowKey, Instant, LinkId, SiteId};
 
 use crate::Histogram;
 use crate::circuits::{CircuitFigures, CircuitObserver, Circuits};
 use crate::dilation::Clock;
 use crate::lateness::Scheduling;
 use crate::route::{self, CircuitMark, Routes};
-use crate::{LinkCounters, LinkState, Switching, elevate, sys};
+use crate::weeks::Weeks;
+use crate::{AnnounceError, LinkCounters, LinkState, Switching, elevate, sys};
 
-/// What the forwarder is asked to do between packets.
+/// A request to the forwarder, handled between packets.
 pub(crate) enum Request {
     SetLink { link: LinkId, state: LinkState, reply: Sender<Result<(), PortError>> },
     LinkState { link: LinkId, reply: Sender<LinkState> },
     Counters { reply: Sender<Vec<LinkCounters>> },
     Figures { reply: Sender<Figures> },
     Circuits { reply: Sender<Option<CircuitFigures>> },
+    Announce { flow: FlowKey, coflow: String, bytes: ByteCount, reply: Sender<Result<(), AnnounceError>> },
     Stop,
 }
 
-/// What the forwarder knows about itself.
+/// Counters of the forwarder.
 pub(crate) struct Figures {
     pub lateness: Histogram,
     pub drops: DropCounts,
@@ -43,7 +47,7 @@ pub(crate) struct Figures {
     pub scheduling: Scheduling,
 }
 
-/// What the forwarder is started with.
+/// Arguments at the start of the forwarder.
 pub(crate) struct Setup {
     pub routes: Routes,
     pub tuns: Vec<OwnedFd>,
@@ -58,12 +62,12 @@ pub(crate) struct Setup {
     pub elevate: bool,
 }
 
-/// Where packets go that leave the fabric, and how late they were.
+/// Destination of packets that leave the fabric, with statistics of their lateness.
 struct Delivery {
     clock: Clock,
     observer: Option<CircuitObserver>,
     circuit_mark: CircuitMark,
-    /// In emulated time.
+    /// Lateness of deliveries, in emulated time.
     lateness: Histogram,
     refused: u64,
     /// Bodies to use again.
@@ -77,7 +81,7 @@ const BATCH: usize = 32;
 /// Largest packet that a device can hand over.
 const PACKET_MAX: usize = 65_536;
 
-/// A site at the edge of the fabric: what arrives is written to its device.
+/// A site at the edge of the fabric: arriving packets are written to its device.
 struct SiteNode {
     tun: RawFd,
     delivery: Rc<RefCell<Delivery>>,
@@ -126,6 +130,8 @@ pub(crate) struct Forwarder {
     setup: Setup,
     delivery: Rc<RefCell<Delivery>>,
     circuits: Option<Target>,
+    /// Weeks of circuits that follow demand.
+    weeks: Option<Weeks>,
     scheduling: Scheduling,
     /// When the running second of the processor share began, in run time and in processor time.
     second: (std::time::Duration, std::time::Duration),
@@ -138,9 +144,10 @@ impl Forwarder {
         let clock = setup.clock;
         let circuits = setup.circuits.take();
         let circuit_mark = circuits.as_ref().map_or(CircuitMark::Ece, |circuits| circuits.mark);
-        let (circuits, observer) = circuits.map_or((None, None), |circuits| {
-            (Some((circuits.site, circuits.switch)), Some(circuits.observer))
+        let (circuits, observer, schedule) = circuits.map_or((None, None, None), |circuits| {
+            (Some((circuits.site, circuits.switch)), Some(circuits.observer), circuits.schedule)
         });
+        let weeks = schedule.map(|(schedule, rack_of)| Weeks::new(schedule, rack_of));
         let delivery = Rc::new(RefCell::new(Delivery {
             clock,
             observer,
@@ -154,13 +161,17 @@ impl Forwarder {
         let nodes = nodes.collect();
         let links = setup.ports.len();
         let circuits_at = circuits.as_ref().map(|(site, _)| route::switch(*site, links));
-        let fabric =
+        let mut fabric =
             Fabric::new(elements(&setup.switching, std::mem::take(&mut setup.ports), circuits), nodes);
+        if let Some(at) = circuits_at.filter(|_| weeks.as_ref().is_some_and(Weeks::follows_flows)) {
+            fabric.tap(at);
+        }
         sys::wake_on_time();
         let scheduling = if setup.elevate { elevate() } else { Scheduling::Ordinary };
         let second = (clock.started.elapsed(), sys::thread_cpu_time());
         let (circuits, cpu_share_max) = (circuits_at, 0.0);
-        let mut forwarder = Self { fabric, setup, delivery, circuits, scheduling, second, cpu_share_max };
+        let mut forwarder =
+            Self { fabric, setup, delivery, circuits, weeks, scheduling, second, cpu_share_max };
         forwarder.forward();
         close_all(std::mem::take(&mut forwarder.setup.tuns));
     }
@@ -172,8 +183,9 @@ impl Forwarder {
         let clock = self.setup.clock;
         loop {
             self.fabric.advance(clock.now());
-            let timeout = self.fabric.next_arrival().map(|at| clock.until(at));
-            let timeout = match timeout {
+            let week_due = self.follow_demand();
+            let due = self.fabric.next_arrival().into_iter().chain(week_due).min();
+            let timeout = match due.map(|at| clock.until(at)) {
                 // Going to sleep and waking up again takes longer than this: look again at once.
                 Some(t) if t < self.setup.spin => Some(Default::default()),
                 Some(t) => Some(t.max(self.setup.coalesce)),
@@ -197,7 +209,29 @@ impl Forwarder {
         }
     }
 
-    /// Reads what `site` has sent into the fabric.
+    /// Reports forwarded packets to the control of circuits, and gives the switch the weeks that
+    /// are due. Returns when the next one is due. `None` if circuits do not follow demand.
+    fn follow_demand(&mut self) -> Option<Instant> {
+        let (weeks, at) = self.weeks.as_mut().zip(self.circuits)?;
+        if weeks.follows_flows() {
+            self.fabric.take_tapped().iter().for_each(|packet| weeks.handle_forwarded(&packet.body));
+        }
+        let now = self.fabric.now();
+        if weeks.poll_timeout() <= now
+            && let Some(switch) = self.fabric.circuit_switch(at)
+        {
+            let (ports, queue) = (switch.ports(), |from, to| switch.queue_bytes(from, to).as_u64());
+            let bytes = (0..ports).flat_map(|from| (0..ports).map(move |to| queue(from, to)));
+            weeks.handle_queues(now, bytes.collect());
+        }
+        while let Some((timetable, begins_at)) = weeks.poll_timetable() {
+            let installed = self.fabric.handle_timetable(now, at, timetable, begins_at);
+            installed.expect("a control's days are matchings of the switch's racks");
+        }
+        Some(weeks.poll_timeout())
+    }
+
+    /// Reads the packets that `site` has sent into the fabric.
     fn take_in(&mut self, site: SiteId, buffer: &mut [u8]) {
         let tun = self.setup.tuns[site.index()].as_raw_fd();
         for _ in 0..BATCH {
@@ -205,6 +239,9 @@ impl Forwarder {
             let Ok(Some(len)) = sys::read_packet(tun, buffer) else { return };
             let packet = &buffer[..len];
             let (to, meta) = self.setup.routes.ingress(site, packet);
+            if let Some(weeks) = &mut self.weeks {
+                weeks.handle_sent(meta.src, meta.dst, packet);
+            }
             let mut body = self.delivery.borrow_mut().spare.pop().unwrap_or_default();
             body.extend_from_slice(packet);
             self.fabric.inject(self.setup.clock.now(), to, meta, body);
@@ -212,7 +249,7 @@ impl Forwarder {
     }
 
     fn answer(&mut self, request: Request) {
-        // Who asked may have gone; then nobody wants the answer.
+        // The caller may have gone; then the answer is dropped.
         match request {
             Request::SetLink { link, state, reply } => {
                 let target = route::port(link);
@@ -247,7 +284,13 @@ impl Forwarder {
                 let switch = self.circuits.and_then(|at| self.fabric.circuit_switch(at));
                 let observer = &mut self.delivery.borrow_mut().observer;
                 let figures = switch.zip(observer.as_mut());
-                let _ = reply.send(figures.map(|(switch, observer)| observer.take(switch.counters())));
+                let schedule = self.weeks.as_mut().map(Weeks::take);
+                let figures = figures.map(|(switch, observer)| observer.take(switch.counters(), schedule));
+                let _ = reply.send(figures);
+            }
+            Request::Announce { flow, coflow, bytes, reply } => {
+                let weeks = self.weeks.as_mut().ok_or(AnnounceError::NotFollowed);
+                let _ = reply.send(weeks.and_then(|weeks| weeks.handle_announced(flow, &coflow, bytes)));
             }
             Request::Stop => unreachable!("handled by the loop"),
         }

@@ -1,4 +1,4 @@
-//! How late packets left against the time that the fabric meant, and whether a run's figures can be trusted.
+//! Lateness of packets against the fabric's intended times, and trust in a run's figures.
 //!
 //! Read [`Report`] first.
 
@@ -6,22 +6,23 @@ use std::collections::BTreeMap;
 
 use crate::Isolation;
 
-/// How the forwarder's thread is scheduled.
+/// Scheduling of the forwarder's thread.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheduling {
     /// Ahead of all ordinary threads (SCHED_RR).
     RealTime,
-    /// With a larger share of the processor than ordinary threads (nice -20).
+    /// With a larger share of the processor than ordinary threads get (nice -20).
     Nice,
-    /// As any other thread.
+    /// Ordinary scheduling.
     Ordinary,
 }
 
-/// A run's lateness and losses, and whether its figures can be trusted.
+/// Lateness and losses of a run, and trust in its figures.
 ///
-/// Lateness is the time at which a packet was handed to its site less the time at which the fabric meant it to arrive.
-/// The wait of a packet between its site and the emulator cannot be seen from here; the same scheduling causes both.
+/// Lateness is the time at which a packet was handed to its site, minus the time at which the
+/// fabric meant it to arrive. The delay of a packet between its site and the emulator is not
+/// visible here; the same scheduling causes both.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Report {
     /// Packets handed to sites.
@@ -38,7 +39,8 @@ pub struct Report {
     pub lateness_us_max: f64,
     /// Packets that the emulated network dropped, by reason: these belong to the emulated network.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Packets that a site's kernel dropped since the emulator did not read them in time: these do not.
+    /// Packets that a site's kernel dropped since the emulator did not read them in time: these do
+    /// not.
     pub device_drops: u64,
     /// Packets that a site's kernel did not take from the emulator.
     pub refused: u64,
@@ -50,17 +52,17 @@ pub struct Report {
     pub forwarder_cpu_share_max: f64,
     /// Time that it was ready to run and did not, for want of a processor.
     pub forwarder_wait_s: f64,
-    /// How its thread is scheduled.
+    /// Scheduling of the thread.
     pub scheduling: Scheduling,
-    /// How the namespaces were made.
+    /// Way in which the namespaces were created.
     pub isolation: Isolation,
     /// The congestion control of TCP in the sites, unless a program asks for another.
     pub congestion_control: String,
     /// The bound on `lateness_us_p99` above which figures are not to be trusted.
     pub lateness_us_p99_bound: f64,
-    /// Whether figures measured in this run can be trusted.
+    /// True if figures measured in this run can be trusted.
     pub trusted: bool,
-    /// Why not; empty if they can be.
+    /// Reasons for distrust; empty if there are none.
     pub why: Vec<String>,
 }
 

@@ -1,34 +1,39 @@
-//! Real-time emulator: sites in network namespaces, joined by one fabric.
+//! Real-time emulator: sites in network namespaces, connected by one fabric.
 //!
-//! [`Emulation::start`] gives every site of a topology a network namespace with one TUN device. A packet that a program in a
-//! site sends is read from the device, passes the [`anabranch_fabric`] ports of the links on its way (rate, delay,
-//! loss, drop-tail queues, three strict priorities) under the real clock, and is written to the device of its destination
-//! site. So any program runs on the emulated network, unchanged, with the kernel's own TCP.
+//! [`Emulation::start`] gives every site of a topology a network namespace with one TUN device. A
+//! packet from a program in a site is read from the device, passes the [`anabranch_fabric`] ports
+//! of the links on its path (rate, delay, loss, drop-tail queues, three strict priorities) under
+//! the real clock, and is written to the device of its destination site. So any program runs on the
+//! emulated network, unchanged, with the kernel's TCP.
 //!
-//! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path of least delay (as
-//!   the topology was at the start: a link that goes down is not routed around). Where there are switches, flows spread over
-//!   all such paths (ECMP). A directed link has an address too,
-//!   `base + 0x8000 + link`: one of its far end, which its near end reaches over exactly that link, and whose answers
-//!   come back over the opposite link of the cable. IPv4 only; IPv6 is switched off in the sites.
-//! - **Rates** count bytes of IP packets, headers included; there is no Ethernet framing. Segmentation and checksum
-//!   offloads are off, so that packets are those that a wire would carry, at most the MTU long.
-//! - **Priorities** go by DSCP: 40 and above (EF, CS6, CS7) first, 1 (LE) and 8 (CS1) last, the rest between. Each
-//!   priority has a queue of its own, of the link's queue size: that which the topology states, else what the link
-//!   sends in 100 ms, but at least 64 KiB ([`default_queue`]).
-//! - **Marks.** A port with a threshold ([`EmulationOptions::ports`]) marks packets that allow marks (ECN, RFC 3168), in their IP
-//!   header.
-//! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. A helper process kills all
-//!   programs in them when the emulation is dropped or its process dies, by any signal.
-//! - **Privileges.** Root, or a user namespace where the machine allows one; [`doctor`] and the errors name each missing
-//!   thing.
+//! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path
+//!   of least delay (in the topology at the start: a failed link is not routed around). With
+//!   switches, flows spread over all such paths (ECMP). A directed link has an address, too,
+//!   `base + 0x8000 + link`: an address of its far end, which its near end reaches over exactly
+//!   that link. Answers return over the opposite link of the cable. IPv4 only; IPv6 is switched off in
+//!   the sites.
+//! - **Rates** count bytes of IP packets, headers included; there is no Ethernet framing.
+//!   Segmentation and checksum offloads are off, so packets are as on a wire, at most one MTU long.
+//! - **Priorities** follow DSCP: 40 and above (EF, CS6, CS7) first, 1 (LE) and 8 (CS1) last, the
+//!   rest between. Each priority has a separate queue of the link's queue size: the topology's, or
+//!   else the bytes of 100 ms, but at least 64 KiB ([`default_queue`]).
+//! - **Marks.** A port with a threshold ([`EmulationOptions::ports`]) marks ECN-capable packets
+//!   (RFC 3168) in their IP header.
+//! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. A helper
+//!   process kills all programs in them when the emulation is dropped or its process dies, by any
+//!   signal.
+//! - **Privileges.** Root, or a user namespace if the machine permits one; [`doctor`] and the
+//!   errors name everything that is missing.
 //! - **Circuits.** One site's switch can be a hybrid switch of circuits and packets
-//!   ([`EmulationOptions::circuit`]).
+//!   ([`EmulationOptions::circuit`]), whose circuits may follow demand that programs announce
+//!   ([`EmulationHandle::announce`]).
 //! - **Time dilation.** Under a [`Dilation`] of F emulated time passes F times slower than the
 //!   machine's. Rates, delays and reports count emulated time.
-//! - **Honesty.** [`Emulation::report`] says how late packets were, and whether figures can be trusted.
+//! - **Trust.** [`Emulation::report`] gives packets' lateness, and whether figures can be trusted.
 //!
-//! Leaves out: TTL (it does not fall on the way), ICMP errors, routes that change, IPv6, and programs on other machines.
-//! Linux only. Read [`Emulation`], [`EmulationOptions`] and [`Report`] first.
+//! Leaves out: TTL (it does not decrease on the path), ICMP errors, changing routes, IPv6, and
+//! programs on other machines. Linux only. Read [`Emulation`], [`EmulationOptions`] and [`Report`]
+//! first.
 //!
 //! ```no_run
 //! use anabranch_emu::{Emulation, EmulationOptions};
@@ -61,6 +66,7 @@ pub mod scenario;
 mod script;
 mod surroundings;
 mod sys;
+mod weeks;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -81,66 +87,71 @@ use crate::dilation::Clock;
 use crate::forward::{Figures, Forwarder, Request, Setup};
 use crate::route::Routes;
 
+pub use anabranch_fabric::RATE_MIN;
 pub use anabranch_units::Histogram;
+pub use anabranch_units::{Dilation, DilationError};
 pub use circuits::{CircuitFigures, CircuitOptions};
-pub use dilation::{Dilation, DilationError};
+pub use dilation::unstretched;
 pub use doctor::doctor;
-pub use error::{BuildFailure, BuildStep, EmuError, Isolation};
+pub use error::{AnnounceError, BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Report, Scheduling};
 #[doc(hidden)]
 pub use route::exercise;
 pub use route::{CircuitMark, LINKS_MAX, SITES_MAX};
 pub use script::{Change, ChangeError, Loss};
-pub use surroundings::Surroundings;
+pub use surroundings::{Surroundings, give_preload};
+pub use weeks::ScheduleFigures;
 
-/// How a network is emulated. [`EmulationOptions::default`] suits most uses.
+/// Options of an emulation. [`EmulationOptions::default`] suits most uses.
 #[derive(Clone, Debug)]
 pub struct EmulationOptions {
     /// The way to make namespaces; `None` tries our own privileges first, then a user namespace.
     pub isolation: Option<Isolation>,
     /// First address of the /16 network that the sites see; default 10.77.0.0.
     pub base: Ipv4Addr,
-    /// Largest IP packet, 576 to 65535 bytes; default 1500. The emulator's cost is per packet, so a larger one carries
-    /// more on the same machine.
+    /// Largest IP packet, 576 to 65535 bytes; default 1500. The emulator's cost is per packet, so a
+    /// larger one carries more on the same machine.
     pub mtu: u32,
-    /// TCP congestion control in the sites, as `net.ipv4.tcp_congestion_control` names it; `None` leaves the kernel's
-    /// default.
+    /// TCP congestion control in the sites, as `net.ipv4.tcp_congestion_control` names it; `None`
+    /// leaves the kernel's default.
     pub congestion_control: Option<String>,
-    /// The most that a TCP socket buffers in each direction (`tcp_rmem` and `tcp_wmem`); `None` leaves the kernel's
-    /// default. Twice the bandwidth-delay product of the longest path is enough.
+    /// The most that a TCP socket buffers in each direction (`tcp_rmem` and `tcp_wmem`); `None`
+    /// leaves the kernel's default. Twice the bandwidth-delay product of the longest path is
+    /// enough.
     pub tcp_buffer_bytes_max: Option<ByteCount>,
-    /// Further settings of the sites' network: a path below `/proc/sys/net`, as `ipv4/tcp_sack`, and its value.
+    /// Further settings of the sites' network: a path below `/proc/sys/net`, as `ipv4/tcp_sack`,
+    /// and its value.
     pub settings: Vec<(String, String)>,
     /// The settings of each link's port, by link, in place of the topology's; default none.
     pub ports: Option<Vec<PortSettings>>,
-    /// Each site's routes, by site; `None`, the default, is one path of least delay to each, or in a network with
-    /// switches all that are of least delay, flow by flow.
+    /// Each site's routes, by site; `None`, the default, is one path of least delay to each, or in
+    /// a network with switches all that are of least delay, flow by flow.
     pub switching: Option<Vec<Switching>>,
     /// A hybrid switch in place of a site's switch. Default none.
     pub circuit: Option<CircuitOptions>,
     /// Real time for each second of emulated time; default [`Dilation::NONE`].
     pub dilation: Dilation,
-    /// Whether the sites' TCP acknowledges each segment at once, as delayed ACK does not stretch;
-    /// default false.
+    /// True if the sites' TCP acknowledges each segment at once, because delayed ACKs are not
+    /// dilated; default false.
     pub quick_ack: bool,
     /// Seed of the packet losses.
     pub seed: Seed,
     /// 99th percentile of the lateness, in emulated time, above which the report does not trust the
     /// run; default 1 ms.
     pub lateness_p99_max: Duration,
-    /// Run the forwarder ahead of ordinary threads, if permitted (CAP_SYS_NICE); default true. Without it, on a machine
-    /// whose processors all have other work, the 99th percentile of the lateness is milliseconds instead of tens of
-    /// microseconds.
+    /// Run the forwarder ahead of ordinary threads, if permitted (CAP_SYS_NICE); default true.
+    /// Without it, on a machine whose processors all have other work, the 99th percentile of the
+    /// lateness is milliseconds instead of tens of microseconds.
     pub elevate: bool,
     /// Deadlines nearer than this are waited for awake; default 5 us.
     pub spin: Duration,
-    /// Shortest sleep, so that packets due close to one another are handed over together: less processor time per
-    /// packet, at the price of as much lateness. Default none.
+    /// Shortest sleep, so that packets due close to one another are handed over together: less
+    /// processor time per packet, at the price of as much lateness. Default none.
     pub coalesce: Duration,
 }
 
-/// Puts the calling thread ahead of ordinary ones as far as it is permitted (CAP_SYS_NICE): for threads that are to be on time
-/// and have little to do. Gives how it is scheduled from now on.
+/// Raises the calling thread's priority as far as permitted (CAP_SYS_NICE), for punctual threads
+/// with little work. Returns the new scheduling.
 pub fn elevate() -> Scheduling {
     if sys::schedule_real_time().is_ok() {
         Scheduling::RealTime
@@ -154,9 +165,9 @@ pub fn elevate() -> Scheduling {
 /// The routes of a site that forwards.
 #[derive(Clone, Debug)]
 pub struct Switching {
-    /// By destination: the links that lead there; none is no way.
+    /// For each destination: the links that lead there; empty if unreachable.
     pub next: Vec<Vec<LinkId>>,
-    /// How one is chosen among several. Flows are told apart by addresses and ports.
+    /// Choice among several links. Flows are identified by addresses and ports.
     pub policy: Policy,
 }
 
@@ -211,7 +222,8 @@ impl EmulationOptions {
         }
     }
 
-    /// What to write below `/proc/sys/net` in each site, and whether it must succeed.
+    /// Settings below `/proc/sys/net` of each site: name, value, and whether the write must
+    /// succeed.
     fn settings(&self) -> Vec<(String, String, bool)> {
         let wanted = [
             ("ipv6/conf/all/disable_ipv6", "1"),
@@ -219,7 +231,8 @@ impl EmulationOptions {
             ("ipv4/ip_forward", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
-            // Else a connection starts with what an earlier one learned, and trials are not alike.
+            // Otherwise a connection starts with values that an earlier one learned, and trials
+            // differ.
             ("ipv4/tcp_no_metrics_save", "1"),
         ];
         let mut settings: Vec<_> =
@@ -232,8 +245,8 @@ impl EmulationOptions {
             settings.push(("ipv4/tcp_rmem".into(), format!("4096 {} {max}", max.min(131_072)), true));
             settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
         }
-        // The caller's own come last, so that they hold.
-        let stretched = self.dilation.settings();
+        // The caller's own settings are last, so that they take precedence.
+        let stretched = dilation::settings(self.dilation);
         settings.extend(
             stretched.iter().chain(&self.settings).map(|(path, value)| (path.clone(), value.clone(), true)),
         );
@@ -244,7 +257,8 @@ impl EmulationOptions {
 /// Packets that a site's device holds while the emulator does not read them.
 const DEVICE_QUEUE_PACKETS: u32 = 4_096;
 
-/// The queue of a link of `rate` whose topology names none: the bytes that it sends in 100 ms, but at least 64 KiB.
+/// The queue of a link of `rate` whose topology names none: the bytes that it sends in 100 ms, but
+/// at least 64 KiB.
 pub fn default_queue(rate: BitRate) -> ByteCount {
     ByteCount::new(rate.as_bps() / 80).max(ByteCount::kib(64))
 }
@@ -252,7 +266,7 @@ pub fn default_queue(rate: BitRate) -> ByteCount {
 /// The state of a link, which may change at run time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LinkState {
-    /// Whether it works. One that goes down drops what waits for it and what comes.
+    /// True if the link is up. A link that goes down drops its queued and arriving packets.
     pub up: bool,
     /// Bits per second.
     pub rate: BitRate,
@@ -260,14 +274,15 @@ pub struct LinkState {
     pub delay: Duration,
     /// Packets lost at random, parts per million.
     pub loss_ppm: u32,
-    /// Packets that a burst of such losses takes in the mean; 1 where each packet is lost or not on its own.
+    /// Packets that a burst of such losses takes in the mean; 1 where each packet is lost or not on
+    /// its own.
     pub loss_burst: u32,
 }
 
 /// Counters of the packets that have passed a link since the start, and its queue now.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LinkCounters {
-    /// Which link.
+    /// Id of the link.
     pub link: LinkId,
     /// Packets that came to it.
     pub offered_packets: u64,
@@ -283,7 +298,7 @@ pub struct LinkCounters {
     pub dropped_queue_full: u64,
     /// Packets that it lost at random.
     pub dropped_loss: u64,
-    /// Packets of which it damaged a bit.
+    /// Packets dropped because of a bit error.
     pub dropped_bit_error: u64,
     /// Packets dropped since it was down.
     pub dropped_link_down: u64,
@@ -313,8 +328,8 @@ impl LinkCounters {
     }
 }
 
-/// A running emulation. Dropping it ends it: programs in its sites are killed and its namespaces vanish, which takes
-/// about 60 ms.
+/// A running emulation. Dropping it ends it: programs in its sites are killed and its namespaces
+/// vanish, which takes about 60 ms.
 #[derive(Debug)]
 pub struct Emulation {
     handle: EmulationHandle,
@@ -362,10 +377,11 @@ type Birth = (Command, Sender<std::io::Result<Child>>);
 impl Emulation {
     /// Builds `topology` and starts forwarding.
     ///
-    /// Errors: too large a topology or none, options or link properties out of range, and, with what is missing and how
-    /// to get it, a machine that does not allow the namespaces or devices.
+    /// Errors: too large a topology or none, options or link properties out of range, and, with
+    /// what is missing and how to get it, a machine that does not allow the namespaces or devices.
     /// Panics: if options by link or by site are not one for each.
-    /// Cost: about 4 ms per site. The process forks a helper that stays, so start before filling much memory.
+    /// Cost: about 4 ms per site. The process forks a helper that stays, so start before filling
+    /// much memory.
     pub fn start(topology: &Topology, mut options: EmulationOptions) -> Result<Self, EmuError> {
         options.check()?;
         let size =
@@ -463,7 +479,8 @@ impl Emulation {
         let (births, wanted) = channel::<Birth>();
         let nursery = move || {
             for (mut command, reply) in wanted {
-                // Who asked may have gone; the program then runs unobserved until the emulation ends.
+                // The caller may have gone; the program then runs unobserved until the emulation
+                // ends.
                 let _ = reply.send(command.spawn());
             }
         };
@@ -477,7 +494,7 @@ impl Emulation {
         self.handle.clone()
     }
 
-    /// How the namespaces were made.
+    /// Way in which the namespaces were created.
     pub fn isolation(&self) -> Isolation {
         self.handle.shared.isolation
     }
@@ -503,15 +520,17 @@ impl Emulation {
 
     /// Starts `command` in `site`. It is killed when the emulation is dropped or this process dies.
     ///
-    /// Errors: the program cannot be started. Its standard input and output are what `command` says.
+    /// Errors: the program cannot be started. Its standard input and output are as `command` sets
+    /// them.
     /// Panics: if the site is not of this topology.
     pub fn spawn(&self, site: SiteId, mut command: Command) -> Result<Child, EmuError> {
         let parent = std::process::id() as libc::pid_t;
         let enter = self.enter(site);
         sys::before_exec(&mut command, move || {
             enter()?;
-            // After entering: a change of credentials clears it. The signal comes when the *thread* that started the
-            // program ends, hence the nursery, a thread that lives as long as the emulation.
+            // After entering, because a change of credentials clears it. The signal comes when the
+            // *thread* that started the program ends, hence the nursery, a thread that lives as
+            // long as the emulation.
             sys::signal_on_parent_death(libc::SIGKILL)?;
             if sys::parent_pid() != parent { Err(std::io::ErrorKind::NotConnected.into()) } else { Ok(()) }
         });
@@ -522,24 +541,24 @@ impl Emulation {
         born.recv().map_err(|_| EmuError::Ended)?.map_err(|error| EmuError::Spawn { program, site, error })
     }
 
-    /// Prepares `command` to run in `site` once started by its own means. The helper process kills it, too, when the
-    /// emulation ends.
+    /// Prepares `command` to run in `site` once started by its own means. The helper process kills
+    /// it, too, when the emulation ends.
     ///
     /// Panics: if the site is not of this topology.
     pub fn command(&self, site: SiteId, command: &mut Command) {
         sys::before_exec(command, self.enter(site));
     }
 
-    /// A function by which a forked child enters `site`, for the `pre_exec` of other kinds of command (tokio's). It makes
-    /// system calls only, so it may run there.
+    /// A function by which a forked child enters `site`, for the `pre_exec` of other kinds of
+    /// command (tokio's). It makes system calls only, so it may run there.
     ///
     /// Panics: if the site is not of this topology.
     pub fn enter(&self, site: SiteId) -> impl Fn() -> std::io::Result<()> + Send + Sync + 'static {
         self.handle.enter(site)
     }
 
-    /// Runs `work` on a thread of its own inside `site`; sockets that it opens are the site's, also after it has
-    /// returned them.
+    /// Runs `work` in a separate thread inside `site`; sockets that it opens stay in the site, also
+    /// after it has returned them.
     ///
     /// Errors: without CAP_SYS_ADMIN of our own a thread cannot enter; start a program instead.
     /// Panics: if the site is not of this topology, or if `work` does.
@@ -548,30 +567,31 @@ impl Emulation {
         namespace.run(work).map_err(|error| EmuError::Enter { site, error })
     }
 
-    /// A path for `nsenter --net=PATH`, to look into `site` by hand. In a user namespace add `--user` and its path.
+    /// A path for `nsenter --net=PATH`, to look into `site` by hand. In a user namespace add
+    /// `--user` and its path.
     ///
     /// Panics: if the site is not of this topology.
     pub fn namespace_path(&self, site: SiteId) -> std::path::PathBuf {
         self.handle.shared.sites[site.index()].namespace.path()
     }
 
-    /// As [`EmulationHandle::set_link`].
+    /// See [`EmulationHandle::set_link`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::set_link`].
     pub fn set_link(&self, link: LinkId, state: LinkState) -> Result<(), EmuError> {
         self.handle.set_link(link, state)
     }
 
-    /// As [`EmulationHandle::link_state`].
+    /// See [`EmulationHandle::link_state`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::link_state`].
     pub fn link_state(&self, link: LinkId) -> Result<LinkState, EmuError> {
         self.handle.link_state(link)
     }
 
-    /// As [`EmulationHandle::counters`].
+    /// See [`EmulationHandle::counters`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::counters`].
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.handle.counters()
     }
@@ -581,21 +601,21 @@ impl Emulation {
         self.handle.shared.clock.dilation
     }
 
-    /// As [`EmulationHandle::now`].
+    /// See [`EmulationHandle::now`].
     pub fn now(&self) -> Instant {
         self.handle.now()
     }
 
-    /// As [`EmulationHandle::take_circuits`].
+    /// See [`EmulationHandle::take_circuits`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::take_circuits`].
     pub fn take_circuits(&self) -> Result<Option<CircuitFigures>, EmuError> {
         self.handle.take_circuits()
     }
 
-    /// As [`EmulationHandle::report`].
+    /// See [`EmulationHandle::report`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`EmulationHandle::report`].
     pub fn report(&self) -> Result<Report, EmuError> {
         self.handle.report()
     }
@@ -603,7 +623,8 @@ impl Emulation {
 
 impl Drop for Emulation {
     fn drop(&mut self) {
-        // Programs first, so that none of them sees the network die. The nursery's end kills its children.
+        // Programs first, so that none of them sees the network die. The nursery's end kills its
+        // children.
         if let Some((births, nursery)) = self.nursery.take() {
             drop(births);
             let _ = nursery.join();
@@ -611,7 +632,7 @@ impl Drop for Emulation {
         self.watchdog = None;
         let _ = self.handle.send(Request::Stop);
         if let Some(forwarder) = self.forwarder.take() {
-            // It holds the devices; a panic of its has been printed already.
+            // The thread holds the devices; if it panicked, the panic has been printed already.
             let _ = forwarder.join();
         }
     }
@@ -635,7 +656,7 @@ impl EmulationHandle {
         if link.index() < links { Ok(()) } else { Err(EmuError::UnknownLink { link, links }) }
     }
 
-    /// As [`Emulation::site_address`].
+    /// See [`Emulation::site_address`].
     ///
     /// Panics: if the site is not of this topology.
     pub fn site_address(&self, site: SiteId) -> IpAddr {
@@ -643,7 +664,7 @@ impl EmulationHandle {
         self.shared.routes.site_address(site).into()
     }
 
-    /// As [`Emulation::link_address`].
+    /// See [`Emulation::link_address`].
     ///
     /// Panics: if the link is not of this topology.
     pub fn link_address(&self, link: LinkId) -> IpAddr {
@@ -651,7 +672,7 @@ impl EmulationHandle {
         self.shared.routes.link_address(link).into()
     }
 
-    /// As [`Emulation::enter`].
+    /// See [`Emulation::enter`].
     ///
     /// Panics: if the site is not of this topology.
     pub fn enter(&self, site: SiteId) -> impl Fn() -> std::io::Result<()> + Send + Sync + 'static {
@@ -685,7 +706,8 @@ impl EmulationHandle {
     /// The counters of all links at one instant, by id.
     ///
     /// Errors: an emulation that has ended.
-    /// Cost: one wake-up of the forwarder and a microsecond or so per link; blocks until it answers.
+    /// Cost: one wake-up of the forwarder and a microsecond or so per link; blocks until it
+    /// answers.
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.ask(|reply| Request::Counters { reply })
     }
@@ -703,7 +725,7 @@ impl EmulationHandle {
         self.ask(|reply| Request::Circuits { reply })
     }
 
-    /// How late packets were so far, what was lost, and whether figures can be trusted.
+    /// Returns packets' lateness so far, losses, and whether figures can be trusted.
     ///
     /// Errors: an emulation that has ended.
     pub fn report(&self) -> Result<Report, EmuError> {
@@ -734,7 +756,8 @@ impl EmulationHandle {
     }
 }
 
-/// The way of least delay to each site: one of them where sites forward, all where switches do, by flow.
+/// The path of least delay to each site: a single path where sites forward, and all equal paths,
+/// chosen by flow, where switches do.
 fn least_delay(topology: &Topology, seed: Seed) -> Vec<Switching> {
     if topology.sites().iter().any(|site| site.is_switch) {
         // A link without delay would count less than none at all.
@@ -774,7 +797,8 @@ fn ports(topology: &Topology, given: Option<&[PortSettings]>, seed: Seed) -> Res
     topology.link_ids().map(port).collect()
 }
 
-/// Packets that the kernel could not put into a site's device, from its `/proc/net/dev` (field 12: sent, dropped).
+/// Packets that the kernel could not put into a site's device, from its `/proc/net/dev` (field 12:
+/// sent, dropped).
 fn device_drops(counters: &OwnedFd) -> u64 {
     use std::os::fd::AsFd;
     let Ok(text) = sys::read_from_start(counters.as_fd()) else { return 0 };

@@ -1,7 +1,7 @@
 //! Addresses of sites and links, and where a packet goes first.
 //!
-//! Hosts are routed hop by hop over the path of least delay. An address of a link is one of its far end that its near
-//! end reaches over that very link. Read [`Routes`] first.
+//! Hosts are routed hop by hop over the path of least delay. An address of a link is one of its far
+//! end that its near end reaches over that very link. Read [`Routes`] first.
 
 use std::net::Ipv4Addr;
 
@@ -15,7 +15,8 @@ pub(crate) const PREFIX: u8 = 16;
 const LINK_OFFSET: u32 = 0x8000;
 /// The most sites of an emulation: each takes three file descriptors, and 1,024 are a usual limit.
 pub const SITES_MAX: usize = 300;
-/// The most directed links of an emulation: their addresses are the upper half of the network, less its last.
+/// The most directed links of an emulation: their addresses are the upper half of the network, less
+/// its last.
 pub const LINKS_MAX: usize = 0x7ffe;
 
 /// Addresses, and next hops by site.
@@ -33,8 +34,9 @@ struct LinkEnds {
     opposite: Option<LinkId>,
 }
 
-/// The link on which each site sends towards `to`: the first of the path of least delay, of fewest hops where delays
-/// tie, of the lowest id where hops tie too. `None` for `to` itself and for sites that cannot reach it.
+/// The link on which each site sends towards `to`: the first of the path of least delay, of fewest
+/// hops where delays tie, of the lowest id where hops tie too. `None` for `to` itself and for sites
+/// that cannot reach it.
 pub(crate) fn next_hops(topology: &Topology, to: SiteId) -> Vec<Option<LinkId>> {
     let sites = topology.sites().len();
     let mut best: Vec<Option<(u64, u32)>> = vec![None; sites];
@@ -101,8 +103,9 @@ impl Routes {
         (offset < self.sites as u32).then_some(SiteId(offset as u16))
     }
 
-    /// Where a packet that `site` sends enters the fabric, and how the fabric sees it. What is not for any address of
-    /// ours goes to the switch of the site with a destination that it does not know, and is counted there.
+    /// Returns the point where a packet from `site` enters the fabric, and its metadata. A packet
+    /// for a foreign address goes to the site's switch with an unknown destination, and is counted
+    /// there.
     pub(crate) fn ingress(&self, site: SiteId, packet: &[u8]) -> (Target, PacketMeta) {
         let size = packet.len() as u32;
         let switch = switch(site, self.links.len());
@@ -112,7 +115,7 @@ impl Routes {
             let ends = self.links[link.index()];
             (if ends.from == site { port(link) } else { switch }, ends.to)
         } else if let Some(to) = self.site_of(header.dst) {
-            // An answer from the address of a link goes back over the same cable.
+            // An answer from the address of a link returns over the same cable.
             let back = self
                 .link_of(header.src)
                 .map(|l| self.links[l.index()])
@@ -130,17 +133,18 @@ impl Routes {
     }
 }
 
-/// Where the port of `link` is in the fabric: ports come first, by link, then switches, by site.
+/// Target of the port of `link` in the fabric: ports come first, by link, then switches, by site.
 pub(crate) fn port(link: LinkId) -> Target {
     Target::element(link.0)
 }
 
-/// Where the switch of `site` is in the fabric of a topology with `links` links.
+/// Target of the switch of `site` in the fabric of a topology with `links` links.
 pub(crate) fn switch(site: SiteId, links: usize) -> Target {
     Target::element(links as u32 + u32::from(site.0))
 }
 
-/// Strict priority by DSCP (RFC 2474): 40 and above (CS5, EF, CS6, CS7) go first; 1 (LE, RFC 8622) and 8 (CS1) last.
+/// Strict priority by DSCP (RFC 2474): 40 and above (CS5, EF, CS6, CS7) go first; 1 (LE, RFC 8622)
+/// and 8 (CS1) last.
 pub(crate) fn priority(dscp: u8) -> u8 {
     match dscp {
         40.. => 0,
@@ -149,7 +153,8 @@ pub(crate) fn priority(dscp: u8) -> u8 {
     }
 }
 
-/// The ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot say so.
+/// ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot carry
+/// the mark.
 const CE: u8 = 3;
 
 /// Writes into an IPv4 header that the packet met congestion, and amends the header's checksum.
@@ -159,7 +164,7 @@ pub(crate) fn mark_ce(packet: &mut [u8]) {
     amend(header, 0, after, 10);
 }
 
-/// How hosts see that a packet travelled against a circuit.
+/// Form in which hosts see that a packet travelled against a circuit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CircuitMark {
     /// ECE in the TCP header (RFC 9293, section 3.1): for connections without ECN.
@@ -217,8 +222,9 @@ struct Ipv4Header {
     ecn: u8,
     src: u32,
     dst: u32,
-    /// Source and destination port of TCP and UDP, which with the addresses tell flows apart; 0 for others and for fragments,
-    /// of which only the first has them.
+    /// Source and destination port of TCP and UDP, which identify flows together with the
+    /// addresses; 0 for other protocols and for fragments, because only the first fragment has
+    /// ports.
     ports: u32,
 }
 
@@ -236,10 +242,12 @@ impl Ipv4Header {
     }
 }
 
-/// What the fuzz target and its corpus's test do with what a program in a site writes to its device: the first byte says which
-/// site, the rest is the packet. True if it is for an address of the network.
+/// Exercise for the fuzz target and its corpus's test, with a program's write to its site's device:
+/// the first byte selects the site, the rest is the packet. Returns true if it is for an address of
+/// the network.
 ///
-/// Panics: where a packet enters the fabric where no element is, or a mark spoils a header's checksum.
+/// Panics: if a packet enters the fabric at a missing element, or a mark spoils a header's
+/// checksum.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let [site, packet @ ..] = bytes else { return false };
@@ -279,7 +287,8 @@ mod tests {
     use anabranch_units::{BitRate, Duration};
     use proptest::prelude::*;
 
-    /// A triangle where a to c is slow directly (10 ms) and fast through b (2 ms), with a second cable a to b.
+    /// A triangle where a to c is slow directly (10 ms) and fast through b (2 ms), with a second
+    /// cable a to b.
     fn triangle() -> (Topology, Routes) {
         let mut t = Topology::new("triangle");
         for name in ["a", "b", "c"] {
@@ -329,7 +338,7 @@ mod tests {
         let (to, meta) = routes.ingress(a, &packet(host(a), pinned, 0));
         assert_eq!((to, meta.dst), (port(LinkId(6)), b.0));
         assert_eq!(routes.ingress(b, &packet(pinned, host(a), 0)).0, port(LinkId(7)));
-        // From elsewhere the address is simply one of b's.
+        // For other sites the address is just one of b's addresses.
         assert_eq!(routes.ingress(c, &packet(host(c), pinned, 0)).0, switch(c, 8));
         assert_eq!(routes.ingress(b, &packet(pinned, host(c), 0)).0, switch(b, 8));
     }

@@ -1,21 +1,25 @@
-//! Scenarios under real kernels: the files that the simulator takes, their hosts in network namespaces, their flows over the
-//! kernel's TCP and UDP, the same ports in between under the real clock.
+//! Scenarios under real kernels: the files that the simulator takes, their hosts in network
+//! namespaces, their flows over the kernel's TCP and UDP, the same ports in between under the real
+//! clock.
 //!
-//! The plan lists the flows, so that both clocks start the same ones at the same times. Settings that the kernel decides for itself are
-//! listed beside the results, and settings that it cannot have are refused; a jitter of hosts is the simulator's alone, as real hosts
-//! have their own. A system's workload is run by the [`System`] of its kind, with that system's own programs in the hosts.
+//! The plan lists the flows, so that both clocks start the same ones at the same times. Settings
+//! that the kernel decides for itself are listed beside the results, and settings that it cannot
+//! have are refused; a jitter of hosts is the simulator's alone, as real hosts have their own. A
+//! system's workload is run by the [`System`] of its kind, with that system's own programs in the
+//! hosts.
 //!
-//! Leaves out: shared buffers; many runs, tables and files of results. Read [`run`] and [`Rehearsal`] first.
+//! Leaves out: shared buffers; many runs, tables and files of results. Read [`run`] and
+//! [`Rehearsal`] first.
 
 mod dilated;
 mod flows;
 mod host;
 pub mod programs;
 
-use crate::dilation::RTO_MIN_DEFAULT;
+use crate::dilation::{self, RTO_MIN_DEFAULT, unstretched};
 use crate::{
-    CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationOptions, Histogram, LinkState,
-    Report, Switching,
+    CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationHandle, EmulationOptions,
+    Histogram, LinkState, Report, Switching,
 };
 use anabranch_fabric::{Drop as DropReason, PortSettings};
 use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
@@ -26,25 +30,27 @@ use anabranch_units::{ByteCount, Duration, Seed, SiteId};
 use flows::{Flows, rows};
 use host::{DATAGRAM_BYTES_MIN, Task, monotonic_ns};
 use serde::Serialize;
+use std::any::Any;
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use dilated::{measured_dilation, packets_late_max, shortest_day};
+pub use dilated::{measured_dilation, no_service, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
 pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
 
-/// Code point of packets against a circuit where ECN is on: of the pool for experimental and local use (RFC 2474, section 6).
+/// Code point of packets against a circuit where ECN is on: of the pool for experimental and local
+/// use (RFC 2474, section 6).
 const MARK_DSCP: u8 = 0b00_0111;
 
-/// Why a scenario cannot be emulated, or why a run failed: one line for the user.
+/// Reason why a scenario cannot be emulated, or why a run failed: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioError(String);
 
 impl ScenarioError {
-    /// That `line`.
+    /// Creates an error with this line.
     pub fn new(line: impl Into<String>) -> Self {
         Self(line.into())
     }
@@ -79,7 +85,7 @@ impl From<serde_json::Error> for ScenarioError {
 
 /// A system that emulated scenarios may run.
 pub trait System: Sync {
-    /// Its name in workloads: `kind = "gather"`.
+    /// Name of the system in workloads: `kind = "gather"`.
     fn kind(&self) -> &'static str;
     /// Prepares `workload`, which messages call `field`, for the network of `plan`.
     ///
@@ -102,9 +108,10 @@ pub trait Rehearsal {
     fn priority(&self) -> u8 {
         1
     }
-    /// Starts the system's programs in their hosts, for a run with this seed. They are ready when it returns.
+    /// Starts the system's programs in their hosts, for a run with this seed. They are ready when
+    /// the call returns.
     ///
-    /// Errors: the system's; programs that do not come up.
+    /// Errors: the system's; a program does not become ready.
     fn start(
         &self,
         emulation: &Emulation,
@@ -113,39 +120,43 @@ pub trait Rehearsal {
     ) -> Result<Box<dyn Running>, ScenarioError>;
 }
 
-/// A system's programs under way; dropping them ends them.
+/// A system's running programs; dropping it ends them.
 pub trait Running: Send {
-    /// The announcement of the program at `site` before it sends flow `flow` of [`Rehearsal::flows`], if there is one.
+    /// The announcement of the program at `site` before it sends flow `flow` of
+    /// [`Rehearsal::flows`], if there is one.
     fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
         None
     }
-    /// Does what the system does beside those flows, from the beginning of the run until it is done or `time` has passed.
+    /// Does the system's work beside those flows, from the beginning of the run until it is done or
+    /// `time` has passed.
     ///
-    /// Errors: programs that fail.
+    /// Errors: a program fails.
     fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;
     /// A reason to distrust the run, looked for while its programs still run.
     fn distrust(&self, _: &Emulation) -> Option<String> {
         None
     }
-    /// Fills `row` in, in which the flows `numbers` of [`Rehearsal::flows`] have been counted, by what hosts have `seen` of
-    /// them; returns what became of coflows.
+    /// Completes `row`, which already counts the flows `numbers` of [`Rehearsal::flows`], from the
+    /// hosts' observations `seen`; returns the results of coflows.
     fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow>;
 }
 
-/// How scenarios are run.
+/// Options of scenario runs.
 pub struct Options<'a> {
     /// The systems that they may name.
     pub systems: &'a [&'a dyn System],
-    /// A command that calls [`run_host`] in a process of its own.
+    /// Builds a command that calls [`run_host`] in a separate process.
     pub host: &'a dyn Fn() -> std::io::Result<Command>,
     /// 99th percentile of lateness, in emulated time, above which a run is not trusted. `None` for
     /// 1 % of the shortest day of circuits for packets, and 1 ms for all else.
     pub lateness_p99_max: Option<Duration>,
     /// Real time for each second of emulated time. `None` for the scenario's, or none at all.
     pub dilation: Option<Dilation>,
-    /// The kernel's name of the hosts' congestion control, which may be one of BPF programs. `None`
-    /// for the scenario's.
+    /// The kernel's name of the hosts' congestion control, which may be a BPF program. `None` for
+    /// the scenario's control.
     pub congestion_control: Option<&'a str>,
+    /// Called with each emulation before its hosts start. The result is dropped after the run.
+    pub started: &'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>,
     /// Set to end a run early, whose results are not to be used then.
     pub interrupted: &'a AtomicBool,
 }
@@ -162,24 +173,24 @@ pub struct Emulated {
     pub dilated: Dilated,
     /// Packets that found a full queue.
     pub dropped_queue_full: u64,
-    /// Packets that were lost otherwise.
+    /// Packets that were lost for another reason.
     pub dropped_otherwise: u64,
     /// Packets that were marked (ECN).
     pub marked_packets: u64,
-    /// How late packets left their ports.
+    /// Lateness of packets at their ports, 99th percentile.
     pub lateness_us_p99: f64,
-    /// How much later than they were due flows began; none without flows of TCP.
+    /// Lateness of flows' starts; none without TCP flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_lateness_us_p99: Option<f64>,
-    /// How much later than they were due datagrams were sent; none without.
+    /// Lateness of datagrams' sending; none without datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_lateness_us_p99: Option<f64>,
-    /// The same of the latest one.
+    /// Maximum lateness of datagrams' sending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_lateness_us_max: Option<f64>,
-    /// Whether figures can be trusted.
+    /// True if figures can be trusted.
     pub trusted: bool,
-    /// Why not.
+    /// Reasons for distrust.
     pub why: Vec<String>,
 }
 
@@ -203,19 +214,20 @@ pub struct Dilated {
 /// The results of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// By workload.
+    /// Rows of the workloads.
     pub workloads: Vec<WorkloadRow>,
-    /// By coflow.
+    /// Rows of the coflows.
     pub coflows: Vec<CoflowRow>,
-    /// How late the emulation was.
+    /// Lateness of the emulation.
     pub report: Report,
     /// Facts beside the rows.
     pub emulated: Emulated,
 }
 
-/// Whether runs of `plan`, so many trials, can be emulated.
+/// Checks whether runs of `plan` with `trials` trials can be emulated.
 ///
-/// Errors: what no kernel here can be told, what no emulated port can do, a workload that is only in the simulator.
+/// Errors: a setting without a kernel option, a feature that emulated ports lack, a workload of the
+/// simulator only.
 pub fn check(
     plan: &Plan,
     trials: u64,
@@ -229,9 +241,9 @@ pub fn check(
     Ok(())
 }
 
-/// The dilation that the scenario states, if it does.
+/// The dilation stated in the scenario, if any.
 ///
-/// Errors: one that no emulation can have.
+/// Errors: a dilation that no emulation can have.
 pub fn stated_dilation(plan: &Plan) -> Result<Option<Dilation>, ScenarioError> {
     let stated = plan.scenario().dilation.map(Dilation::try_from).transpose();
     stated.map_err(|error| ScenarioError::new(error.to_string()))
@@ -240,7 +252,7 @@ pub fn stated_dilation(plan: &Plan) -> Result<Option<Dilation>, ScenarioError> {
 /// Options of an emulation of the network of `plan`, hybrid switch and TCP settings included, for
 /// one trial.
 ///
-/// Errors: what no kernel here can be told, or no emulated port can do.
+/// Errors: a setting that no kernel here accepts, or no emulated port supports.
 pub fn emulation_options(
     plan: &Plan,
     trial: u64,
@@ -257,13 +269,13 @@ pub fn emulation_options(
         circuit: plan.network().circuit().map(|(site, settings)| {
             let mark =
                 if plan.scenario().transport.ecn { CircuitMark::Dscp(MARK_DSCP) } else { CircuitMark::Ece };
-            CircuitOptions { site, settings: settings.clone(), mark }
+            CircuitOptions { site, settings: settings.clone(), mark, schedule: plan.circuit_schedule() }
         }),
         ..settings(plan, dilation)?
     })
 }
 
-/// One run of `plan`.
+/// Runs one trial of `plan`.
 ///
 /// Errors: see [`ScenarioError`].
 pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, ScenarioError> {
@@ -274,7 +286,7 @@ pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, Scenar
     run_at(plan, trial, options, dilation, None)
 }
 
-/// One run of `plan` under this dilation, for at most `limit` of emulated time.
+/// Runs one trial of `plan` under this dilation, for at most `limit` of emulated time.
 fn run_at(
     plan: &Plan,
     trial: u64,
@@ -288,6 +300,7 @@ fn run_at(
         plan.network().topology(),
         EmulationOptions { lateness_p99_max: packets_late_max, ..emulation_options(plan, trial, dilation)? },
     )?;
+    let _serving = (options.started)(emulation.handle())?;
     let mut flows = Flows::new(plan, trial, options.systems, &|site| emulation.site_address(site))?;
     flows.set(|task| {
         task.dilation = dilation;
@@ -322,7 +335,7 @@ fn run_at(
         emulated_s: Duration::from_ns(seen.over_ns).as_secs_f64(),
         dilated: Dilated {
             dilation,
-            unstretched: dilation.unstretched(control, plan.scenario().transport.delayed_ack.is_none()),
+            unstretched: unstretched(dilation, control, plan.scenario().transport.delayed_ack.is_none()),
             lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
             circuits,
         },
@@ -345,7 +358,7 @@ fn run_at(
 
 /// Settings of the sites' TCP and devices under a dilation.
 ///
-/// Errors: what no kernel here can be told, or no emulated port can do.
+/// Errors: a setting that no kernel here accepts, or no emulated port supports.
 fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, ScenarioError> {
     let Scenario { network, transport, workload, .. } = plan.scenario();
     let only = |is_set: bool, name: &str| match is_set {
@@ -363,13 +376,13 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
     only(transport.initial_window_segments != 10, "transport.initial_window_segments")?;
     only(!transport.handshake, "transport.handshake")?;
     let mtu = transport.mss + transport.header_bytes;
-    let rto_min = dilation.rto_min(transport.rto_min).map_err(|most| {
+    let rto_min = dilation::rto_min(dilation, transport.rto_min).map_err(|most| {
         let rto_min = transport.rto_min;
         ScenarioError::new(format!(
             "transport.rto_min: {rto_min}: must be at most {most} under a dilation of {dilation}"
         ))
     })?;
-    // Where it is the kernel's own, kernels without the setting will do.
+    // The kernel's default needs no setting, so kernels without it suffice.
     let rto_min = Some(rto_min).filter(|_| transport.rto_min != RTO_MIN_DEFAULT);
     for (index, workload) in workload.iter().enumerate() {
         if matches!(workload, Workload::System(_)) && dilation != Dilation::NONE {
@@ -429,10 +442,10 @@ fn control_name<'a>(plan: &Plan, options: &Options<'a>) -> Result<&'a str, Scena
     options.congestion_control.map_or_else(|| congestion_control(plan), Ok)
 }
 
-/// The kernel's name of the scenario's congestion control, which each socket is told: not every machine lets a site have any
-/// as its default.
+/// The kernel's name of the scenario's congestion control, which is set on every socket: not every
+/// machine lets a site have any control as its default.
 ///
-/// Errors: one that no kernel here has.
+/// Errors: a control that no kernel here has.
 pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
     linux_name(plan.scenario().transport.control, "transport.control")
 }
@@ -449,7 +462,8 @@ fn has(late: &Histogram) -> Option<&Histogram> {
     Some(late).filter(|late| late.total() > 0)
 }
 
-/// What of the hosts' programs speaks against a run: they were later than `bound`, lost datagrams, or failed.
+/// Reasons to distrust a run by its hosts' programs: lateness above `bound`, lost datagrams, or
+/// failures.
 fn distrust(seen: &Seen, bound: Duration) -> Vec<String> {
     let bound_us = bound.as_secs_f64() * 1e6;
     let late = |late: &Histogram, what: &str, remedy: &str| {
@@ -531,7 +545,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -553,8 +567,8 @@ impl Span {
     }
 }
 
-/// Waits for the hosts' reports and the systems' work; meanwhile changes the links as the scenario
-/// says. Returns the reports, and the figures of circuits after the warm-up.
+/// Waits for the hosts' reports and the systems' work, and meanwhile changes the links according to
+/// the scenario. Returns the reports, and the figures of circuits after the warm-up.
 fn watch<'a>(
     plan: &Plan,
     emulation: &Emulation,
@@ -599,7 +613,8 @@ fn watch<'a>(
                 .spawn(move || if wait_until(span.begin_ns) { running.work(emulation, time) } else { Ok(()) })
         };
         let working: Vec<_> = systems.map(work).collect();
-        // The hosts' programs themselves end in time; Ctrl-C reaches them as it does us, and their output then ends.
+        // The hosts' programs end by themselves in time; Ctrl-C reaches them as well as this
+        // process, and their output then ends.
         let listen = || {
             hosts.iter_mut().try_for_each(|host| host.expect("done"))?;
             let done = working.into_iter().map(|work| work.join().expect("it does not panic"));

@@ -13,15 +13,16 @@ use std::str::FromStr;
 pub struct Loss {
     /// Parts per million, at most a million.
     pub ppm: u32,
-    /// Packets that a burst takes in the mean, 1 to [`LOSS_BURST_MAX`]; as before where the text does not say.
+    /// Mean number of packets in a burst of losses, 1 to [`LOSS_BURST_MAX`]; unchanged if the text
+    /// does not state it.
     pub burst: Option<u32>,
 }
 
-/// Why words name no change.
+/// Error of a text that names no change.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// They are not what a change looks like.
+    /// The words do not have the form of a change.
     Shape,
     /// A time or a rate that cannot be read.
     Quantity(ParseQuantityError),
@@ -85,7 +86,7 @@ impl FromStr for Loss {
     }
 }
 
-/// What becomes of a link.
+/// Change of a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum To {
     Up(bool),
@@ -113,7 +114,7 @@ impl Display for Change {
 impl Change {
     /// Reads `TIME link LINK CHANGE`.
     ///
-    /// Errors: which of the words is wrong, and what would be right.
+    /// Errors: the wrong word, and the expected form.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, ChangeError> {
         let (at, rest) = text.split_once(" link ").ok_or(ChangeError::Shape)?;
         let (name, to) = if let Some(name) = rest.strip_suffix(" up") {

@@ -3,14 +3,15 @@
 //! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in;
 //! `ANABRANCH_ADDRESS_<SITE>` is every site's address and `ANABRANCH_NETNS_<SITE>` a path for
 //! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
-//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base, one
-//! for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's far
-//! end. Read [`Surroundings`].
+//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base,
+//! one for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's
+//! far end. Read [`Surroundings`].
 
 use crate::{EmuError, Emulation, Isolation};
-use anabranch_dilate::Environment;
+use anabranch_dilate::ProgramTime;
 use anabranch_graph::Topology;
 use anabranch_units::SiteId;
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -18,18 +19,19 @@ use std::process::{Child, Command, Stdio};
 /// The network's description for programs in the sites.
 pub struct Surroundings {
     variables: Vec<(String, String)>,
-    /// By site: its name and its address.
+    /// Name and address of each site.
     sites: Vec<(String, String)>,
-    /// Library that programs load before all others. `None` for none.
-    preload: Option<PathBuf>,
-    /// In a user namespace our own descriptors cannot be opened from inside: a process in each site is its name.
+    /// Libraries that programs load before all others.
+    preload: Vec<PathBuf>,
+    /// A process in each site, which stands for its namespace: in a user namespace our own
+    /// descriptors cannot be opened from inside.
     holders: Vec<Child>,
 }
 
 impl Drop for Surroundings {
     fn drop(&mut self) {
         for holder in &mut self.holders {
-            // It may have ended already; nothing depends on it now.
+            // The process may have ended already; nothing depends on it now.
             let _ = holder.kill();
             let _ = holder.wait();
         }
@@ -41,7 +43,8 @@ impl Surroundings {
     ///
     /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
     pub fn new(topology: &Topology, emulation: &Emulation) -> Result<Self, EmuError> {
-        let mut all = Self { variables: Vec::new(), sites: Vec::new(), preload: None, holders: Vec::new() };
+        let mut all =
+            Self { variables: Vec::new(), sites: Vec::new(), preload: Vec::new(), holders: Vec::new() };
         let mut sites = Vec::new();
         for id in topology.site_ids() {
             let name = &topology.site(id).name;
@@ -63,17 +66,22 @@ impl Surroundings {
             }
             all.sites.push((name.clone(), address));
         }
-        let factor = emulation.dilation().factor();
-        let time = Environment::now(factor).expect("both rooms have dilations from 1 to 1,024");
+        let time = ProgramTime::now(emulation.dilation());
         all.variables.extend(time.variables().map(|(name, value)| (name.to_owned(), value)));
         all.variables.push(("ANABRANCH_TOPOLOGY".into(), topology.name().to_owned()));
         all.variables.push(("ANABRANCH_SITES".into(), serde_json::Value::from(sites).to_string()));
         Ok(all)
     }
 
-    /// The same, where programs load this library before all others.
-    pub fn with_preload(mut self, library: Option<PathBuf>) -> Self {
-        self.preload = library;
+    /// The same, where programs load these libraries before all others.
+    pub fn with_preload(mut self, libraries: Vec<PathBuf>) -> Self {
+        self.preload = libraries;
+        self
+    }
+
+    /// The same, with more variables.
+    pub fn with_variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.variables.extend(variables);
         self
     }
 
@@ -95,10 +103,50 @@ impl Surroundings {
     /// Panics: if the site is not of this topology.
     pub fn give(&self, command: &mut Command, site: SiteId) {
         command.envs(self.variables.iter().map(|(k, v)| (k, v)));
-        if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
-        }
+        give_preload(command, &self.preload);
         let (name, address) = &self.sites[site.index()];
         command.env("ANABRANCH_SITE", name).env("ANABRANCH_ADDRESS", address);
+    }
+}
+
+/// Has `command` load these libraries first, then the libraries that it has inherited.
+pub fn give_preload(command: &mut Command, libraries: &[PathBuf]) {
+    if libraries.is_empty() {
+        return;
+    }
+    let own = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+    let inherited = match own {
+        Some((_, value)) => value.map(OsStr::to_owned),
+        None => std::env::var_os("LD_PRELOAD"),
+    };
+    let inherited = inherited.filter(|inherited| !inherited.is_empty());
+    let all = libraries.iter().map(|path| path.as_os_str()).chain(inherited.as_deref());
+    let all = all.collect::<Vec<_>>().join(OsStr::new(":"));
+    command.env("LD_PRELOAD", all);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    #[test]
+    fn inherited_libraries_stay_behind_ours() {
+        let surroundings = Surroundings {
+            variables: Vec::new(),
+            sites: vec![("a".to_owned(), "10.77.0.1".to_owned())],
+            preload: vec!["/ours.so".into()],
+            holders: Vec::new(),
+        };
+        let given = |command: &mut Command| {
+            surroundings.give(command, SiteId(0));
+            let value = command.get_envs().find(|(name, _)| *name == OsStr::new("LD_PRELOAD"));
+            value.and_then(|(_, value)| value).map(OsStr::to_owned)
+        };
+        let expected = |text: &str| Some(OsString::from(text));
+        assert_eq!(given(Command::new("true").env_remove("LD_PRELOAD")), expected("/ours.so"));
+        assert_eq!(given(Command::new("true").env("LD_PRELOAD", "")), expected("/ours.so"));
+        let theirs = given(Command::new("true").env("LD_PRELOAD", "/theirs.so /more.so"));
+        assert_eq!(theirs, expected("/ours.so:/theirs.so /more.so"));
     }
 }

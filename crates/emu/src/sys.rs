@@ -1,7 +1,7 @@
 //! The system calls that std lacks, each behind a safe function. All `unsafe` of this room is here.
 //!
-//! Everything that [`crate::build`] calls between `fork` and `_exit` allocates little and takes no lock of ours, since
-//! other threads of the forked program are gone then.
+//! Everything that [`crate::build`] calls between `fork` and `_exit` allocates little and takes no
+//! lock of ours, since other threads of the forked program are gone then.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -14,7 +14,7 @@ fn check_len(result: isize) -> Result<usize> {
     usize::try_from(result).map_err(|_| Error::last_os_error())
 }
 
-/// Which of the two a process is after [`fork`].
+/// Side of a [`fork`] that a process is on.
 pub(crate) enum Fork {
     Parent(libc::pid_t),
     Child,
@@ -22,8 +22,8 @@ pub(crate) enum Fork {
 
 /// Makes a copy of this process with this thread only.
 pub(crate) fn fork() -> Result<Fork> {
-    // SAFETY: no memory is passed. The child runs `build::run_child` only, which ends in `_exit`; glibc and musl keep
-    // their allocators usable in a forked child.
+    // SAFETY: no memory is passed. The child runs `build::run_child` only, which ends in `_exit`;
+    // glibc and musl keep their allocators usable in a forked child.
     match check(unsafe { libc::fork() })? {
         0 => Ok(Fork::Child),
         pid => Ok(Fork::Parent(pid)),
@@ -49,7 +49,7 @@ pub(crate) fn kill(pid: libc::pid_t, signal: libc::c_int) -> Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// Has the kernel send `signal` to this process when the *thread* that started it ends.
+/// Makes the kernel send `signal` to this process when the *thread* that started it ends.
 pub(crate) fn signal_on_parent_death(signal: libc::c_int) -> Result<()> {
     // SAFETY: no memory is passed.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) }).map(drop)
@@ -65,12 +65,14 @@ pub(crate) fn effective_ids() -> (libc::uid_t, libc::gid_t) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Makes a forked child independent of the terminal and of its parent's files: a session of its own, deaf to the
-/// signals that a terminal sends, with `keep` and the null device as its only descriptors. Returns what `keep` became.
+/// Detaches a forked child from the terminal and from its parent's files: a separate session that
+/// ignores the terminal's signals, with `keep` and the null device as its only descriptors. Returns
+/// the new number of `keep`.
 pub(crate) fn detach(keep: OwnedFd) -> RawFd {
     const KEPT: RawFd = 3;
-    // SAFETY: calls on descriptors and signals of this process, which is a fresh copy that shares no Rust objects with
-    // anyone. Closing every descriptor above 3 is sound since none is used after.
+    // SAFETY: calls on descriptors and signals of this process, which is a fresh copy that shares
+    // no Rust objects with anyone. Closing every descriptor above 3 is sound since none is used
+    // after.
     unsafe {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"emu-watchdog".as_ptr());
@@ -115,8 +117,9 @@ pub(crate) fn send_with_fds(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> Resul
     assert!(fds.len() <= FDS_MAX);
     let mut control = ControlBuffer([0; 64]);
     let mut io = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
-    // SAFETY: a zeroed msghdr is a valid empty one; every pointer put in it outlives the call; the control buffer is
-    // aligned and has room (64 >= CMSG_SPACE of 16), so CMSG_FIRSTHDR is not null.
+    // SAFETY: a zeroed msghdr is a valid empty one; every pointer put in it outlives the call; the
+    // control buffer is aligned and has room (64 >= CMSG_SPACE of 16), so CMSG_FIRSTHDR is not
+    // null.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut io;
@@ -143,8 +146,9 @@ pub(crate) fn send_with_fds(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> Resul
 pub(crate) fn receive_with_fds(socket: RawFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     let mut control = ControlBuffer([0; 64]);
     let mut io = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: as in `send_with_fds`; the kernel writes at most the lengths given. Descriptors in the message are fresh
-    // and ours; they are read unaligned since CMSG_DATA promises no alignment.
+    // SAFETY: as in `send_with_fds`; the kernel writes at most the lengths given. Descriptors in
+    // the message are fresh and ours; they are read unaligned since CMSG_DATA promises no
+    // alignment.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &mut io;
@@ -189,7 +193,7 @@ pub(crate) fn write_packet(fd: RawFd, packet: &[u8]) -> Result<()> {
     check_len(unsafe { libc::write(fd, packet.as_ptr().cast(), packet.len()) }).map(drop)
 }
 
-/// Reads a file from its start; for descriptors of `/proc`, this makes the kernel write it anew.
+/// Reads a file from its start; for descriptors of `/proc`, this makes the kernel regenerate it.
 pub(crate) fn read_from_start(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
     let mut content = vec![0; 16 * 1024];
     // SAFETY: the buffer is passed with its own length.
@@ -213,20 +217,20 @@ pub(crate) fn silence(bell: &OwnedFd) {
     let _ = read_packet(bell.as_raw_fd(), &mut [0; 8]);
 }
 
-/// What to wait for on a descriptor: that it is readable.
+/// Poll request for a readable descriptor.
 pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Waits until one of `fds` is ready or the time is over; `None` waits without end.
+/// Waits until one of `fds` is ready or the time is over; `None` waits without a limit.
 pub(crate) fn wait(fds: &mut [libc::pollfd], timeout: Option<std::time::Duration>) {
     let time = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: t.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the slice is passed with its own length; the time, if any, lives on this stack. Errors (a signal) read
-    // as nothing ready, and the caller looks again.
+    // SAFETY: the slice is passed with its own length; the time, if any, lives on this stack.
+    // Errors (a signal) read as nothing ready, and the caller looks again.
     let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, std::ptr::null()) };
     if result < 0 {
         fds.iter_mut().for_each(|fd| fd.revents = 0);
@@ -282,7 +286,7 @@ pub(crate) fn clock_resolution_ns() -> Option<u64> {
     (result == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
-/// Adds `hook` to what a command's child does before it becomes the program.
+/// Adds `hook` to the steps of a command's child before it becomes the program.
 pub(crate) fn before_exec(
     command: &mut std::process::Command,
     hook: impl FnMut() -> Result<()> + Send + Sync + 'static,

@@ -1,11 +1,11 @@
-//! The sans-IO contract between protocol machines and the drivers that run them.
+//! The sans-IO contract between protocol state machines and the drivers that run them.
 //!
-//! A machine never reads a clock, a socket or a file: time comes in as `now`, messages come in through `handle_*`, and
-//! messages, events and deadlines go out through `poll_*`. The same machine then runs in the simulator, in the emulator and on real
-//! sockets.
+//! A state machine never reads a clock, a socket or a file: time enters as `now`, messages enter
+//! through `handle_*`, and messages, events and deadlines leave through `poll_*`. The same state
+//! machine then runs in the simulator, in the emulator and on real sockets.
 //!
-//! Contract: one mutation, then drain [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] to `None`, then read
-//! [`Endpoint::poll_timeout`]. `now` never goes back.
+//! Contract: one mutation, then drain [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] to
+//! `None`, then read [`Endpoint::poll_timeout`]. `now` never goes back.
 //!
 //! Leaves out: any driver. Read [`Endpoint`], [`Payload`] and [`Wire`] first.
 
@@ -16,18 +16,19 @@ pub use bytes::Bytes;
 pub trait Message: Clone {
     /// Bytes on the wire, this protocol's headers included and those below it not.
     fn wire_len(&self) -> u32;
-    /// Whether queues may mark it instead of dropping it (RFC 3168: ECT).
+    /// Returns true if queues may mark it instead of dropping it (RFC 3168: ECT).
     fn is_ect(&self) -> bool {
         false
     }
-    /// A queue on its way has marked it (CE). Called only where [`Message::is_ect`].
+    /// Marks it as having met congestion (CE). Called only if [`Message::is_ect`].
     fn mark_ce(&mut self) {}
-    /// A switch on its way says that a circuit from its receiver to its sender is up or near.
+    /// Marks it because a switch reports a circuit from its receiver to its sender, present or
+    /// imminent.
     fn mark_circuit(&mut self) {}
 }
 
-/// A message that can cross a real socket. Only messages over [`Bytes`] implement it, so that a phantom payload of the
-/// simulator cannot reach one.
+/// A message that can cross a real socket. Only messages over [`Bytes`] implement it, so that a
+/// phantom payload of the simulator cannot reach one.
 pub trait Wire: Message + Sized {
     /// Appends the encoding to `out`: exactly [`Message::wire_len`] bytes.
     fn encode(&self, out: &mut Vec<u8>);
@@ -37,7 +38,7 @@ pub trait Wire: Message + Sized {
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
 }
 
-/// Why bytes from outside are not a message.
+/// Error of bytes that are not a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -61,7 +62,7 @@ pub enum DecodeError {
     UnknownVersion(u8),
     /// Bytes are left after the message.
     Trailing {
-        /// How many.
+        /// Number of bytes.
         extra: usize,
     },
 }
@@ -91,7 +92,7 @@ pub trait Payload: Clone {
     }
 }
 
-/// A payload of which only the length exists.
+/// A payload represented by its length only.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Len(pub usize);
 
@@ -106,7 +107,7 @@ impl Payload for Bytes {
     }
 }
 
-/// A message on its way out.
+/// An outgoing message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit<M> {
     /// The receiver.

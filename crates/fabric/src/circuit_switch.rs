@@ -35,7 +35,7 @@ pub struct CircuitSettings {
     pub circuit_rate: BitRate,
     /// Time on a circuit, after the last bit has entered it.
     pub circuit_delay: Duration,
-    /// Packet network beside the circuits. `None` leaves each packet to its circuit, as in
+    /// Packet network next to the circuits. `None` leaves each packet to its circuit, as in
     /// RotorNet.
     pub packet: Option<PacketNetwork>,
     /// Size of a pair's queue.
@@ -124,7 +124,7 @@ fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), CircuitEr
     Ok(())
 }
 
-/// Refuses a timetable with a slot that is no matching of `ports` ports.
+/// Refuses a timetable with a slot that is not a matching of `ports` ports.
 fn check_all(timetable: &Timetable<Matching>, ports: usize) -> Result<(), CircuitError> {
     timetable.slots().enumerate().try_for_each(|(slot, (_, matching))| check(matching, slot, ports))
 }
@@ -263,7 +263,7 @@ impl CircuitSwitch {
     /// A switch with as many ports as `outputs`. `port_of` has the port of a packet's `src` and
     /// `dst`; a packet of a host without a port is dropped.
     ///
-    /// Errors: a rate below [`RATE_MIN`], a slot that is no matching of these ports.
+    /// Errors: a rate below [`RATE_MIN`], a slot that is not a matching of these ports.
     pub fn new(
         port_of: Vec<Option<u16>>,
         outputs: Vec<Target>,
@@ -322,10 +322,11 @@ impl CircuitSwitch {
         self.outputs.len()
     }
 
-    /// Has `timetable` follow the one in force, with the first period that begins at `from` or later; at once if that is `now`.
-    /// Until then sizes of queues look ahead in the timetable in force, period after period.
+    /// Schedules `timetable` to replace the current one with the first period that begins at `from`
+    /// or later; at once if that is `now`. Until then, queue sizes look ahead in the current
+    /// timetable, period after period.
     ///
-    /// Errors: a slot that is no matching of these ports; nothing changes then.
+    /// Errors: a slot that is not a matching of these ports; nothing changes in that case.
     pub(crate) fn handle_timetable(
         &mut self,
         now: RunInstant,
@@ -374,7 +375,7 @@ impl CircuitSwitch {
         (resize.packets_max, mark_packets.map(scaled))
     }
 
-    /// True while the pair's circuit is up, or comes up within `ahead`.
+    /// Whether the pair's circuit is up, or comes up within `ahead`.
     fn is_near(&self, pair: &Pair, now: RunInstant, ahead: Duration) -> bool {
         let period = self.timetable.current().period();
         let into = self.timetable.time_in_period(now);
@@ -385,7 +386,7 @@ impl CircuitSwitch {
         })
     }
 
-    /// True while the pair's packets may take the packet network: not in its day, nor in the night
+    /// Whether the pair's packets may take the packet network: not in its day, nor in the night
     /// before it.
     fn has_packet_path(&self, now: RunInstant, source: usize, destination: usize) -> bool {
         let slot = self.timetable.at(now);
@@ -493,7 +494,7 @@ impl CircuitSwitch {
         link.wire.push(cx.all_meta(), p);
     }
 
-    /// Takes the packet that has come off a wire, and arms the timer for the next one.
+    /// Takes the packet that has left a wire, and arms the timer for the next one.
     fn take_off_wire<Q: EventQueue>(cx: &mut Cx<'_, Q>, link: &mut Link, token: u32) -> PacketId {
         let p = link.wire.pop(cx.all_meta()).expect("an arrival is armed only while the wire holds a packet");
         if let Some(next) = link.wire.first() {
@@ -527,7 +528,7 @@ impl CircuitSwitch {
         }
     }
 
-    /// Hands a packet that has come off its last wire to `destination`.
+    /// Hands a packet that has left its last wire to `destination`.
     fn leave<Q: EventQueue>(
         &mut self,
         cx: &mut Cx<'_, Q>,

@@ -1,7 +1,7 @@
 //! The event queue: events in order of time, and of arming where times are equal.
 //!
 //! [`EventQueue`] is the interface, [`QuadHeap`] the only implementation so far. Every
-//! implementation gives the same order, and hence the same run.
+//! implementation gives the same order and therefore the same run.
 
 use crate::target::Target;
 use anabranch_units::RunInstant;

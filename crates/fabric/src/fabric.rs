@@ -111,12 +111,12 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
     buffers: Vec<SharedBuffer>,
     totals: Totals,
     hash: u64,
-    /// Ports whose packets are copied as they come off the wire, and the copies.
+    /// Ports whose packets are copied as they leave the wire, and the copies.
     taps: Vec<Target>,
     tapped: Vec<Tapped<N::Body>>,
 }
 
-/// A packet that came off the wire of a tapped port.
+/// A packet that left the wire of a tapped port.
 #[derive(Clone, Debug)]
 pub struct Tapped<B> {
     /// Time of its arrival.
@@ -154,7 +154,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         self
     }
 
-    /// Copies the packets that come off the wire of `port` from now on, until they are fetched with
+    /// Copies the packets that leave the wire of `port` from now on, until they are fetched with
     /// [`Fabric::take_tapped`].
     pub fn tap(&mut self, port: Target) {
         self.taps.push(port);
@@ -188,8 +188,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub fn next_deadline(&self) -> Option<Instant> {
         self.events.next_at().map(Instant::from)
     }
-    /// Earliest time at which a packet may come off a wire, whatever is injected meanwhile: at most
-    /// the next arrival, at least [`Fabric::next_deadline`]. `None` if nothing is in flight.
+    /// Earliest time at which a packet may leave a wire, whatever is injected in the meantime: at
+    /// most the next arrival, at least [`Fabric::next_deadline`]. `None` if nothing is in flight.
     ///
     /// A driver under a real clock may sleep until then: earlier events (ends of transmissions) are
     /// invisible, and can be processed later at their due times. Node timers are not considered.
@@ -288,10 +288,11 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         result
     }
 
-    /// Has `timetable` follow the one of the hybrid switch at `target`, with the first of its periods that begins at `from` or
-    /// later; at once if that is `now`. All events that are due until `now` run before.
+    /// Schedules `timetable` to replace the current one of the hybrid switch at `target`, with the
+    /// first of its periods that begins at `from` or later; at once if that is `now`. All events
+    /// that are due until `now` run before.
     ///
-    /// Errors: a slot that is no matching of its ports; nothing changes then.
+    /// Errors: a slot that is not a matching of its ports; nothing changes in that case.
     /// Panics: if there is no hybrid switch at `target`.
     pub fn handle_timetable(
         &mut self,

@@ -227,8 +227,8 @@ impl<U: User> Hosts<U> {
         token | USER
     }
 
-    /// Polls `id`, then each machine that got work meanwhile, until nothing is left to do at this
-    /// instant.
+    /// Polls `id`, then each machine that got work in the meantime, until nothing is left to do at
+    /// this instant.
     #[inline]
     fn settle<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>, id: Option<PeerId>) {
         if let Some(id) = id {

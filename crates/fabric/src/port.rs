@@ -168,9 +168,9 @@ pub struct PortCounters {
     pub sent_packets: u64,
     /// Bytes of the packets sent completely.
     pub sent_bytes: u64,
-    /// Packets that came off the wire at its far end.
+    /// Packets that left the wire at its far end.
     pub arrived_packets: u64,
-    /// Bytes of the packets that came off the wire.
+    /// Bytes of the packets that left the wire.
     pub arrived_bytes: u64,
     /// Packets dropped here, by reason.
     pub drops: DropCounts,
@@ -231,7 +231,7 @@ impl Bursts {
     /// losses.
     ///
     /// The share of time in the bad state is begins / (begins + ends), with ends = 1 /
-    /// `loss_burst`; hence begins.
+    /// `loss_burst`. This determines begins.
     fn of(loss_ppm: u32, loss_burst: u32) -> Option<Self> {
         const ONE_Q63: u128 = 1 << 63;
         if loss_ppm == 0 || loss_burst <= 1 {

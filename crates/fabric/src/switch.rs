@@ -50,7 +50,7 @@ impl View<'_> {
 /// Forwards every packet to a target that its table names for `dst`, with no delay.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// Index in `groups` by destination; a missing entry, or an empty group, is no route.
+    /// Index in `groups` by destination; a missing entry, or an empty group, is not a route.
     group_of: Vec<u16>,
     /// Start of each group in `targets`, with one more entry at the end.
     starts: Vec<u32>,
@@ -136,7 +136,7 @@ impl Switch {
     }
 
     /// A switch that chooses by `policy` among the targets that `by_destination` lists for each
-    /// destination; an empty list is no route.
+    /// destination; an empty list is not a route.
     ///
     /// Panics: if there are more than 65,535 different lists.
     pub fn with_groups(by_destination: &[Vec<Target>], policy: Policy) -> Self {

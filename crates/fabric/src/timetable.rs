@@ -36,7 +36,7 @@ pub struct Slot<'a, S> {
     pub ends_at: RunInstant,
 }
 
-/// Why slots are no timetable.
+/// Why slots are not a timetable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimetableError {
@@ -131,14 +131,15 @@ impl<S> Replaceable<S> {
         Slot { ends_at: now + (slot.ends_at - since), ..slot }
     }
 
-    /// Has `timetable` follow with the first period that begins at `from` or later. It takes the place of one that was to follow.
+    /// Schedules `timetable` to take over at the first period that begins at `from` or later. It
+    /// replaces any timetable that was scheduled before.
     pub(crate) fn replace(&mut self, from: RunInstant, timetable: Timetable<S>) {
         let into = self.time_in_period(from);
         let begin = if into == Duration::ZERO { from } else { from + (self.current.period() - into) };
         self.next = Some((begin, timetable));
     }
 
-    /// Brings the next timetable into force if its time has come. True if it has.
+    /// Puts the next timetable into force if its time has come. Returns whether it did.
     pub(crate) fn turn(&mut self, now: RunInstant) -> bool {
         let Some((begin, timetable)) = self.next.take_if(|(begin, _)| *begin <= now) else { return false };
         (self.current, self.began_at) = (timetable, begin);

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 
 /// Remaining transfer time within which a flow counts as complete: times are whole picoseconds, and
-/// volumes are rounded on the way.
+/// volumes are rounded in between.
 pub(crate) const COMPLETE_WITHIN: Duration = Duration::from_ps(10);
 /// Relative rounding error of a link's rate: the load may exceed the rate by it, and less than it
 /// does not count as left.
@@ -506,7 +506,7 @@ impl Active {
     pub fn flows_of(&self, coflow: CoflowId) -> &[FlowId] {
         self.coflows.get(&coflow).map_or(&[], |group| &group.flows)
     }
-    /// Number of flows inserted before this one. Names are reused, and are no order.
+    /// Number of flows inserted before this one. Names are reused and give no order.
     pub fn serial(&self, id: FlowId) -> u64 {
         self.slots[id.0 as usize].serial
     }

@@ -15,7 +15,7 @@
 //! 4. *Cases*: a coflow completes by an instant or after it; each case has different prices, and a
 //!    bound in both cases is a bound ([`Bound::cases_s`]).
 //! 5. *Orders*: with a small number of coflows, each waits for earlier completions
-//! ([`Bound::orders_s`]). This is a linear program.
+//!    ([`Bound::orders_s`]). This is a linear program.
 //!
 //! Prices consider all links at once; the links relaxation considers that a machine serves one job
 //! after the other, and is exact on one link. Flows count by their volume on links only: that a

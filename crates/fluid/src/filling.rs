@@ -57,8 +57,8 @@ impl Filling {
             if link.unset == 0 {
                 continue;
             }
-            // Subtractions have rounded the weight; small weights may be lost beside large ones, so
-            // it is summed again.
+            // Subtractions have rounded the weight; small weights may be lost next to large ones,
+            // so it is summed again.
             let there = &crossing[link.begins as usize..link.ends as usize];
             let unset = there.iter().filter(|flow| !is_set[**flow as usize]);
             link.weight = unset.map(|flow| flows[*flow as usize].1).sum();

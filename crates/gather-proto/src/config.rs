@@ -176,7 +176,7 @@ impl ClientConfig {
         Ok(())
     }
 
-    /// Blocks of the given length per generation, within [`BLOCKS_MIN`] and [`BLOCKS_MAX`].
+    /// Blocks of the given length per generation, within `BLOCKS_MIN` and `BLOCKS_MAX`.
     pub fn blocks_to_generation(block_bytes: u32) -> u32 {
         (GENERATION_BYTES / block_bytes.max(1)).clamp(BLOCKS_MIN, BLOCKS_MAX)
     }

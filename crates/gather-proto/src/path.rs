@@ -17,7 +17,6 @@ use first::FirstFlight;
 ///
 /// Differs: the draft always has 0.15. If the queue holds a tenth of the bandwidth-delay product,
 /// that wastes as much of the rate when there is no competing flow.
-/// by it for nobody's good where nobody else is there.
 const HEADROOM: f64 = 0.05;
 /// Initial window before the first feedback. All servers together get the bytes of this rate in a
 /// round trip, at most `FIRST_BYTES_ALL`; one server gets at most `FIRST_BYTES`.

@@ -44,9 +44,10 @@ const WINDOW_STEPS: u32 = 8;
 /// as for arriving packets ([`arrived_gap`]).
 ///
 /// If they restarted at once, a repeat just before an arriving packet would delay that packet's
-/// report: a pull from one server beside four flows of Cubic, behind two bandwidth-delay products,
-/// gets 1.64 instead of 1.51 of its share (80 seeds). If no report ever waited for a repeat, 64 MiB
-/// from 3 to 32 servers over 1 Gbit/s and 100 ms with losses would take 2 to 4 % longer.
+/// report: a pull from one server alongside four flows of Cubic, behind two bandwidth-delay
+/// products, gets 1.64 instead of 1.51 of its share (80 seeds). If no report ever waited for a
+/// repeat, 64 MiB from 3 to 32 servers over 1 Gbit/s and 100 ms with losses would take 2 to 4 %
+/// longer.
 const SILENCE_SLOW: u32 = 2;
 /// Maximum interval between feedbacks in a silence.
 const SILENCE_MAX: Duration = Duration::from_ms(500);
@@ -689,7 +690,7 @@ mod tests {
         assert!(of_outage.iter().all(|&count| count >= 2), "{of_outage:?}");
     }
 
-    /// #19: a packet interval longer than a round trip is no silence.
+    /// #19: a packet interval longer than a round trip is not a silence.
     #[test]
     fn on_a_slow_link_feedback_is_for_packets_and_not_for_the_time_between_them() {
         let layout = Layout::new(200, 1, 200).expect("within limits");

@@ -326,8 +326,8 @@ async fn patiently(
     greeted.unwrap_or(Err(ConnectError::Silent(CONNECT_TIME.as_secs())))
 }
 
-/// Connects once and waits for the answer to the greeting; meanwhile the messages in `begun` are
-/// sent.
+/// Connects once and waits for the answer to the greeting; in the meantime the messages in `begun`
+/// are sent.
 async fn attempt(
     identity: &Identity,
     holder: &str,

@@ -120,7 +120,7 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         (!self.waiting.is_empty()).then_some(self.stuck_since)
     }
 
-    /// As [`Reader::next`], while queued messages are written. Above [`WAITING_MAX`] unwritten
+    /// As [`Reader::next`], while queued messages are written. Above `WAITING_MAX` unwritten
     /// bytes a server reads nothing. Cancel safe.
     ///
     /// Errors: the stream's; malformed bytes (`InvalidData`).
@@ -228,7 +228,7 @@ pub fn farewell(error: &io::Error) -> String {
         (_, Some(_)) => "sent a message that this version does not know".to_owned(),
         _ if is_away(error) => "went away".to_owned(),
         (Kind::TimedOut, _) => "does not answer any more".to_owned(),
-        // A TLS error: bytes were changed on the way.
+        // A TLS error: bytes were changed in transit.
         (Kind::InvalidData, _) => "sent bytes that do not fit the session's keys".to_owned(),
         _ => printable(&cause(error)).into_owned(),
     }
@@ -238,7 +238,7 @@ pub fn farewell(error: &io::Error) -> String {
 mod tests {
     use super::*;
 
-    /// Issue #19: two ends that only wrote would have waited for each other for ever.
+    /// Issue #19: two ends that only wrote would have waited for each other forever.
     #[tokio::test]
     async fn two_ends_that_say_much_to_each_other_both_hear_all() {
         let (a, b) = tokio::io::duplex(1_000);

@@ -90,7 +90,7 @@ pub async fn list(
             }
         };
         match next {
-            // A server that repeats a position would keep this loop running for ever.
+            // A server that repeats a position would keep this loop running forever.
             Some(next) if Path::new(&next) > Path::new(&after) => after = next,
             Some(_) => return Err(ListError::Again),
             None => return Ok(()),

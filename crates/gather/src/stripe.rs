@@ -20,7 +20,8 @@ pub struct Stripe {
     /// The file to cut.
     pub file: PathBuf,
     /// The folder to write to. Subfolder `0` gets the parts of the first server, `1` those for the
-    /// second, and so on. The manifest is `NAME.toml` beside them, where `NAME` is the file's name.
+    /// second, and so on. The manifest is `NAME.toml` next to them, where `NAME` is the file's
+    /// name.
     pub into: PathBuf,
     /// The servers, as clients reach them: `[NAME@]HOST:PORT`.
     pub servers: Vec<String>,

@@ -1,11 +1,13 @@
 //! The built-in topologies: `butterfly`, `internet2` and `b4`.
 //!
-//! Links are those of the networks that CodedBulk (section 4.1) is measured on. The paper says of the cities only that they are
-//! "chosen to closely emulate" these networks, so the cities here are this project's, from publications of the networks' owners
-//! (each one's source stands with its table). Delays are light's in fibre over the cities' distance: see [`fibre_delay`].
+//! Source of the links: the networks that CodedBulk (section 4.1) is measured on. The paper says of
+//! the cities only that they are "chosen to closely emulate" these networks. The cities here are
+//! therefore this project's choice, from publications of the networks' owners; the source stands
+//! with each table. A delay is the time of light in fibre over the distance between the cities: see
+//! [`fibre_delay`].
 //!
-//! Leaves out: real capacities (all links get the one asked for) and topologies from files ([`crate::file`]). Read
-//! [`BUILTINS`] and [`builtin`] first.
+//! Leaves out: real capacities (all links have the capacity asked for) and topologies from files
+//! ([`crate::file`]). Read [`BUILTINS`] and [`builtin`] first.
 
 use crate::{CAPACITY_MAX, LinkProperties, Place, Topology};
 use anabranch_units::text::{known, printable};
@@ -14,9 +16,9 @@ use anabranch_units::{BitRate, Duration, SiteId};
 /// A built-in topology, for lists and help texts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// The name to call it by.
+    /// Name that selects it.
     pub name: &'static str,
-    /// Its description in one line.
+    /// Description in one line.
     pub description: &'static str,
 }
 
@@ -74,31 +76,33 @@ impl std::error::Error for BuiltinError {}
 /// Units: metres per second.
 pub const FIBRE_SPEED_MPS: f64 = 299_792_458.0 * 2.0 / 3.0;
 
-/// How much longer a fibre is than the great circle between its ends.
+/// Length of a fibre as a multiple of the great circle between its ends.
 ///
-/// Source: the links of [`internet2`](BUILTINS) add up to 14,380 km of great circle; the fibre under them to 13,500
-/// route miles (21,700 km), as Internet2 told APAN's 24th meeting in 2007. Fibre that carries none of the thirteen is in
-/// that sum too, so this is rather the upper end; under oceans the truth is nearer 1.2.
+/// Source: the links of [`internet2`](BUILTINS) add up to 14,380 km of great circle. The fibre
+/// under them is 13,500 route miles (21,700 km), as Internet2 told APAN's 24th meeting in 2007.
+/// That sum includes fibre that carries none of the thirteen links, so the factor is an upper
+/// estimate; under oceans the factor is nearer 1.2.
 pub const PATH_STRETCH: f64 = 1.5;
 
-/// The Earth's mean radius in metres.
+/// Mean radius of the Earth in metres.
 const EARTH_RADIUS_M: f64 = 6_371_008.8;
 
-/// Great-circle distance between two places, the Earth taken as a sphere (within 0.6 %).
+/// Great-circle distance between two places, with the Earth as a sphere (error below 0.6 %).
 ///
 /// Units: metres.
 pub fn great_circle_m(a: Place, b: Place) -> f64 {
     let (lat_a, lat_b) = (a.latitude_deg.to_radians(), b.latitude_deg.to_radians());
     let d_lon = (b.longitude_deg - a.longitude_deg).to_radians();
-    // Haversine: well conditioned for near points, and clamped for points at each other's feet.
+    // Haversine formula: well conditioned for near points. The clamp is for antipodes.
     let h = ((lat_b - lat_a) / 2.0).sin().powi(2) + lat_a.cos() * lat_b.cos() * (d_lon / 2.0).sin().powi(2);
     2.0 * EARTH_RADIUS_M * h.clamp(0.0, 1.0).sqrt().asin()
 }
 
-/// One-way delay of a fibre between two places: great circle times `stretch` at [`FIBRE_SPEED_MPS`].
+/// One-way delay of a fibre between two places: great circle times `stretch`, at
+/// [`FIBRE_SPEED_MPS`].
 ///
-/// Units: the result is rounded to a whole microsecond, so that it prints short and does not depend on a machine's
-/// last bit of a sine.
+/// Units: the result is rounded to a whole microsecond. It is then short when printed and does not
+/// depend on the last bit of a machine's sine.
 pub fn fibre_delay(a: Place, b: Place, stretch: f64) -> Duration {
     fibre_delay_over(great_circle_m(a, b) * stretch)
 }
@@ -108,9 +112,9 @@ pub(crate) fn fibre_delay_over(metres: f64) -> Duration {
     Duration::from_us((metres / FIBRE_SPEED_MPS * 1e6).round() as u64)
 }
 
-/// The built-in topology called `name`, every link of the given capacity.
+/// The built-in topology called `name`, with the given capacity on every link.
 ///
-/// Errors: an unknown name, a capacity that no link can have.
+/// Errors: an unknown name; a capacity that no link can have.
 ///
 /// ```
 /// use anabranch_graph::builtin::builtin;
@@ -134,10 +138,11 @@ pub fn builtin(name: &str, capacity: BitRate) -> Result<Topology, BuiltinError> 
 /// Name, degrees north, degrees east.
 type City = (&'static str, f64, f64);
 
-/// Internet2's nine routers.
+/// The nine routers of Internet2.
 ///
-/// Source: the routers and links of the Internet2 network that replaced Abilene in 2007. The thirteen links of
-/// CodedBulk's topology are exactly that network's under this numbering, which is therefore no choice.
+/// Source: the routers and links of the Internet2 network that replaced Abilene in 2007. With this
+/// numbering, that network's links are exactly the thirteen links of CodedBulk's topology, so the
+/// numbering is not a choice.
 const INTERNET2_SITES: &[City] = &[
     ("seattle", 47.61, -122.33),
     ("los-angeles", 34.05, -118.24),
@@ -154,11 +159,12 @@ const INTERNET2_LINKS: &[(u16, u16)] =
 
 /// Thirteen of Google's data centres.
 ///
-/// Source: the places that Google lists as its own data centres, those in service by 2016. Which of them is which site
-/// is not published: without site 12 the links are the 19 of Jain and others, *B4* (SIGCOMM 2013), figure 1, and they
-/// fall into a pair (0, 1), six in the middle (2 to 7) and four (8 to 11), as the data centres do into two in Asia, six
-/// in the United States and four in Europe, with Chile for site 12. Within a continent the assignment is the one with
-/// the least total great circle, 83,000 km.
+/// Source: the places that Google lists as its own data centres, those in service by 2016. It is
+/// not published which of them is which site. Without site 12 the links are the 19 of Jain and
+/// others, *B4* (SIGCOMM 2013), figure 1. They form a pair (0, 1), a group of six in the middle (2
+/// to 7) and a group of four (8 to 11). The data centres form two in Asia, six in the United States
+/// and four in Europe, and Chile is site 12. Within a continent the assignment is the one with the
+/// least total great circle, 83,000 km.
 const B4_SITES: &[City] = &[
     ("singapore", 1.35, 103.82),
     ("changhua", 24.05, 120.52),
@@ -213,11 +219,12 @@ fn cabled(name: &str, cities: &[City], cables: &[(u16, u16)], capacity: BitRate)
     topology
 }
 
-/// The butterfly: `s` sends to `t1` and `t2`, and both their paths want the link from `c` to `d`.
+/// The butterfly: `s` sends to `t1` and `t2`, and both paths need the link from `c` to `d`.
 ///
 /// Source: Ahlswede and others, *Network information flow* (2000), figure 7.
-/// Differs: links are one-way, where the other two topologies are full duplex. With links back from `t1` and `t2` to
-/// `d`, two trees carry as much as the code, and the network would show nothing.
+/// Differs: links are one-way, while the other two topologies are full duplex. With links back from
+/// `t1` and `t2` to `d`, two trees would carry as much as the code, and the network would show no
+/// gain from coding.
 fn butterfly(capacity: BitRate) -> Topology {
     let mut topology = Topology::new("butterfly");
     for name in ["s", "a", "b", "c", "d", "t1", "t2"] {
@@ -230,7 +237,8 @@ fn butterfly(capacity: BitRate) -> Topology {
     topology
 }
 
-/// Delay of each link of the butterfly: it stands nowhere, so one is as good as another.
+/// Delay of each link of the butterfly. The butterfly has no place on Earth, so the value is
+/// arbitrary.
 const BUTTERFLY_DELAY: Duration = Duration::from_ms(5);
 
 #[cfg(test)]
@@ -256,7 +264,7 @@ mod tests {
     fn links_are_those_of_the_paper() {
         let pairs = |name| {
             let t = builtin(name, BitRate::mbps(1)).expect("it is listed");
-            // One of each cable's two links, as the paper writes them: smaller site first.
+            // One of the two links of each cable, smaller site first, as in the paper.
             let forth = t.links().iter().filter(|l| l.from < l.to);
             forth.map(|l| format!("{}-{}", l.from, l.to)).collect::<Vec<_>>().join(" ")
         };
@@ -284,7 +292,7 @@ mod tests {
         let t = builtin("internet2", BitRate::mbps(1)).expect("it is listed");
         let delays: Vec<_> = t.links().iter().step_by(2).map(|l| l.properties.delay.as_us()).collect();
         assert_eq!(delays, INTERNET2_DELAYS_US);
-        // The stretch's own reason: 21,700 km of fibre under these links.
+        // The measurement behind the stretch: 21,700 km of fibre under these links.
         let great_circles_km = delays.iter().sum::<u64>() as f64 * 1e-9 * FIBRE_SPEED_MPS / PATH_STRETCH;
         assert!((great_circles_km - 14_380.0).abs() < 10.0, "{great_circles_km}");
         assert!((21_700.0 / great_circles_km - PATH_STRETCH).abs() < 0.05);

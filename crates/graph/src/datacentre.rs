@@ -1,11 +1,12 @@
 //! Networks within a data centre, by their size: star, dumbbell, leaf-spine and fat tree.
 //!
-//! In all of them the hosts are sites 0, 1, … in order, named `h0`, `h1`, …; the switches follow. A line between two
-//! sites is a full-duplex cable, and those of the hosts come first: host x sends over link 2x and hears over 2x + 1.
+//! The hosts are sites 0, 1, … in order, named `h0`, `h1`, …; the switches follow. Each connection
+//! of two sites is a full-duplex cable. The cables of the hosts come first: host x sends over link
+//! 2x and receives over link 2x + 1.
 //!
-//! Source of the fat tree: Al-Fares, Loukissas and Vahdat, *A scalable, commodity data center network architecture*
-//! (SIGCOMM 2008), section 2.2. Leaves out: which way packets go ([`crate::Routes`]), and places, which no host has.
-//! Read [`star`] and [`fat_tree`] first.
+//! Source of the fat tree: Al-Fares, Loukissas and Vahdat, *A scalable, commodity data center
+//! network architecture* (SIGCOMM 2008), section 2.2. Leaves out: the choice of routes
+//! ([`crate::Routes`]), and places, since hosts have none. Read [`star`] and [`fat_tree`] first.
 
 use crate::{LINKS_MAX, LinkProperties, SITES_MAX, Topology, TopologyError};
 use anabranch_units::SiteId;
@@ -14,32 +15,32 @@ use anabranch_units::SiteId;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DatacentreError {
-    /// It would have none of something that it needs.
+    /// A number that must be at least one is zero.
     Zero {
         /// The network asked for.
         network: String,
-        /// What there is none of.
+        /// The zero quantity.
         what: &'static str,
     },
-    /// The switches of a fat tree would have half a port.
+    /// The number of ports of a fat tree's switches is odd.
     OddPorts {
         /// Ports per switch.
         k: usize,
     },
-    /// It would have more sites or links than a topology may.
+    /// The network would have more sites or links than a topology may have.
     TooMany {
         /// The network asked for.
         network: String,
-        /// What there are too many of.
+        /// The items that are too many.
         what: &'static str,
-        /// How many it would have; `usize::MAX` stands for all counts from there up.
+        /// Their number; `usize::MAX` stands for all larger numbers.
         got: usize,
-        /// The most there may be.
+        /// Maximum number.
         limit: usize,
-        /// What to ask for instead.
+        /// Advice for the user.
         instead: &'static str,
     },
-    /// A link cannot be like that.
+    /// A link cannot have these properties.
     Link(TopologyError),
 }
 
@@ -73,7 +74,8 @@ impl From<TopologyError> for DatacentreError {
 
 /// `hosts` hosts around one switch, `hub`.
 ///
-/// Errors: no hosts, more than fit beside the switch in [`SITES_MAX`], properties that no link can have.
+/// Errors: no hosts, more hosts than fit together with the switch in [`SITES_MAX`], properties that
+/// no link can have.
 ///
 /// ```
 /// use anabranch_graph::{LinkProperties, datacentre::star};
@@ -96,13 +98,14 @@ pub fn star(hosts: usize, properties: &LinkProperties) -> Result<Topology, Datac
     Ok(topology)
 }
 
-/// `pairs` hosts at each end of one cable that all of them share.
+/// `pairs` hosts at each end of one shared cable.
 ///
-/// Hosts 0 to `pairs` - 1 stand at the switch `left`, as many more at the switch `right`; host x is the pair of host
-/// `pairs` + x. The hosts' cables are like `edge`, the shared one like `bottleneck`: its links are the last two, left
-/// to right first.
+/// Hosts 0 to `pairs` - 1 are at the switch `left`, as many more are at the switch `right`; host x
+/// forms a pair with host `pairs` + x. The hosts' cables have the properties `edge`, the shared
+/// cable has `bottleneck`. The links of the shared cable are the last two, left to right first.
 ///
-/// Errors: no pairs, more than fit beside the switches in [`SITES_MAX`], properties that no link can have.
+/// Errors: no pairs, more hosts than fit together with the switches in [`SITES_MAX`], properties
+/// that no link can have.
 pub fn dumbbell(
     pairs: usize,
     edge: &LinkProperties,
@@ -122,12 +125,13 @@ pub fn dumbbell(
     Ok(topology)
 }
 
-/// Racks of hosts under top-of-rack switches, each of which is joined to every spine.
+/// Racks of hosts under top-of-rack switches; each of these switches has a cable to every spine.
 ///
-/// Host x stands under the switch `tor-T`, T = x / `hosts_per_tor`; the switches `spine-S` follow the tors. The hosts'
-/// cables are like `edge`, those from tor to spine like `uplink`.
+/// Host x is under the switch `tor-T`, T = x / `hosts_per_tor`; the switches `spine-S` follow the
+/// tors. The hosts' cables have the properties `edge`, the cables from tor to spine have `uplink`.
 ///
-/// Errors: none of one of the three, more than fit in [`SITES_MAX`] and [`LINKS_MAX`], properties that no link can have.
+/// Errors: one of the three numbers is zero, more than fits in [`SITES_MAX`] and [`LINKS_MAX`],
+/// properties that no link can have.
 pub fn leaf_spine(
     tors: usize,
     spines: usize,
@@ -158,17 +162,17 @@ pub fn leaf_spine(
     Ok(topology)
 }
 
-/// The most ports per switch of a fat tree that fits in [`SITES_MAX`].
+/// Maximum number of ports per switch of a fat tree that fits in [`SITES_MAX`].
 pub const FAT_TREE_PORTS_MAX: usize = 22;
 
-/// The three-layer fat tree of switches with `k` ports, all cables alike.
+/// The three-layer fat tree of switches with `k` ports. All cables are alike.
 ///
-/// It has k^3 / 4 hosts in k pods. Host x stands in pod P = x / (k/2)^2 under the switch `edge-P-E`,
-/// E = x / (k/2) mod k/2. The switches `agg-P-A`, A below k/2, join the edge switches of their pod with the cores;
-/// aggregation A of every pod is joined to `core-C` for C = A k/2 to A k/2 + k/2 - 1. Edge switches come first, pod by
-/// pod, then aggregations alike, then cores.
+/// It has k^3 / 4 hosts in k pods. Host x is in pod P = x / (k/2)^2 under the switch `edge-P-E`, E
+/// = x / (k/2) mod k/2. The switches `agg-P-A`, A below k/2, connect the edge switches of their pod
+/// with the cores: aggregation A of every pod has cables to `core-C` for C = A k/2 to A k/2 + k/2 -
+/// 1. Edge switches come first, pod by pod, then aggregations in the same order, then cores.
 ///
-/// Errors: k of zero, odd, or above [`FAT_TREE_PORTS_MAX`]; properties that no link can have.
+/// Errors: k that is zero, odd, or above [`FAT_TREE_PORTS_MAX`]; properties that no link can have.
 /// Source: Al-Fares and others (2008), section 2.2.
 ///
 /// ```
@@ -211,7 +215,7 @@ pub fn fat_tree(k: usize, properties: &LinkProperties) -> Result<Topology, Datac
     Ok(topology)
 }
 
-/// A topology of `hosts` hosts, if as many switches and cables can be added to it.
+/// A topology of `hosts` hosts, if that many switches and cables can be added to it.
 fn with_hosts(
     name: String,
     hosts: usize,
@@ -258,7 +262,7 @@ mod tests {
         LinkProperties::new(BitRate::gbps(40), Duration::from_us(2))
     }
 
-    /// One of each, with its number of hosts.
+    /// One network of each kind, with its number of hosts.
     fn one_of_each() -> [(Topology, u16); 5] {
         let good = "the parameters are good";
         [
@@ -270,7 +274,7 @@ mod tests {
         ]
     }
 
-    /// Names of the sites that a site's links lead to.
+    /// Names of the sites at the ends of a site's outgoing links.
     fn next_to<'a>(t: &'a Topology, name: &str) -> Vec<&'a str> {
         let site = t.find_site(name).expect("a site of that name");
         t.links_out(site).map(|l| t.site(t.link(l).to).name.as_str()).collect()

@@ -1,12 +1,17 @@
-//! Topologies from text: TOML of our own, and GraphML as the Internet Topology Zoo writes it.
+//! Topologies from text: TOML of our own, GraphML and GML as others write them, and SNDlib's XML.
 //!
-//! Text comes in and a [`Topology`] goes out; reading files belongs to drivers, which hand [`load`] a function for that.
-//! Every refusal is one line that says what, value, limit, place (`file:line`) and what to do. Input is bounded:
-//! [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`], [`crate::LINKS_MAX`].
+//! The input is text and the result is a [`Topology`]. Drivers read files; they pass [`load`] a
+//! function for that. Every error message is one line with the problem, value, limit, place
+//! (`file:line`) and remedy. Input is bounded: [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`],
+//! [`crate::LINKS_MAX`].
 //!
-//! Leaves out: the formats, field by field; [`toml`] and [`graphml`] describe them. Read [`load`] and [`parse`] first.
+//! Leaves out: the formats, field by field; [`toml`], [`graphml`], [`gml`] and [`sndlib`] describe
+//! them. Read [`load`] and [`parse`] first.
 
+mod drawing;
+pub mod gml;
 pub mod graphml;
+pub mod sndlib;
 pub mod toml;
 
 use crate::builtin::{BUILTINS, BuiltinError, PATH_STRETCH, builtin};
@@ -14,41 +19,47 @@ use crate::{Topology, TopologyError};
 use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, Duration};
 
-/// The longest text that is read.
+/// Maximum length of a text.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
-/// The largest stretch: beyond it a file means something else.
+/// Maximum stretch. A larger value in a file is a mistake.
 const STRETCH_MAX: f64 = 100.0;
 
-/// The formats that topologies are read from.
+/// The formats of topology files.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// Ours; see [`toml`].
+    /// This project's format; see [`toml`].
     Toml,
-    /// The Internet Topology Zoo's; see [`graphml`].
+    /// The Internet Topology Zoo's and others'; see [`graphml`]. Files of this kind may also be
+    /// [`sndlib`]'s.
     GraphMl,
+    /// The Graph Modelling Language; see [`gml`].
+    Gml,
 }
 
 impl Format {
-    /// The format that a file of this name has, by its extension (`.toml`, `.graphml`, `.xml`).
+    /// The format that a file of this name has, by its extension (`.toml`, `.graphml`, `.xml`,
+    /// `.gml`).
     pub fn of_path(path: &str) -> Option<Self> {
         let extension = path.rsplit_once('.')?.1.to_ascii_lowercase();
         match extension.as_str() {
             "toml" => Some(Self::Toml),
             "graphml" | "xml" => Some(Self::GraphMl),
+            "gml" => Some(Self::Gml),
             _ => None,
         }
     }
 }
 
-/// Properties of a link where its file gives none.
+/// Properties of links whose file gives none.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Defaults {
-    /// Capacity of links without one. Built-in topologies have it on every link.
+    /// Capacity of links without one. In built-in topologies it applies to every link.
     pub capacity: BitRate,
-    /// Delay of links without one whose ends' places are not known either.
+    /// Delay of links without one whose ends have no known places.
     pub delay: Duration,
-    /// Length of a link's fibre over its great circle, where the delay is worked out from the places: 1 to 100.
+    /// Fibre length of a link as a multiple of its great circle, where the delay is computed from
+    /// the places: 1 to 100.
     pub stretch: f64,
 }
 
@@ -59,12 +70,12 @@ impl Defaults {
     }
 }
 
-/// Why a text is not a topology: the mistake, and its place.
+/// Why a text is not a topology: the mistake and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileError {
     /// Name of the text, as the caller gave it.
     pub origin: String,
-    /// Line, counted from 1, where one can be named.
+    /// Line, counted from 1, if known.
     pub line: Option<usize>,
     /// The mistake.
     pub problem: Box<Problem>,
@@ -74,72 +85,72 @@ pub struct FileError {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The text is longer than is read.
+    /// The text is too long.
     TooLong {
         /// Its length.
         bytes: usize,
     },
     /// The text is not in its format at all.
     Syntax {
-        /// What the format's parser says.
+        /// Message of the format's parser.
         message: String,
     },
-    /// A field that the format does not have.
+    /// An unknown field.
     UnknownField {
-        /// The table it stands in.
+        /// The table that contains it.
         table: &'static str,
         /// Its name.
         field: String,
-        /// The names that would have been understood.
+        /// The known names.
         known: &'static str,
     },
-    /// A field that must be there is not.
+    /// A required field is missing.
     MissingField {
-        /// The table it should stand in.
+        /// The table that should contain it.
         table: &'static str,
-        /// How to write it.
+        /// Example of the field.
         example: &'static str,
     },
-    /// Two fields of which only one may be given.
+    /// Two fields that exclude each other.
     Conflict {
-        /// The table they stand in.
+        /// The table that contains them.
         table: &'static str,
-        /// The one.
+        /// The first field.
         field: &'static str,
-        /// The other.
+        /// The second field.
         other: &'static str,
     },
-    /// A field's value is of the wrong kind or out of range.
+    /// The value of a field has the wrong type or is out of range.
     BadValue {
-        /// The table it stands in.
+        /// The table that contains it.
         table: &'static str,
         /// The field.
         field: String,
         /// Its value, as written, shortened for a message.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
-    /// A link that names a node which the file does not have.
+    /// A link names a node that the file does not have.
     UnknownNode {
-        /// The id it names.
+        /// The id in the link.
         id: String,
     },
-    /// Something that the format can say and no topology can be.
+    /// Something that the format allows and no topology can have.
     Unsupported {
-        /// What it is.
+        /// The unsupported thing.
         what: String,
-        /// What to do about it.
+        /// Advice for the user.
         remedy: &'static str,
     },
-    /// More of something than is read.
+    /// Too many items of a kind.
     TooMany {
-        /// What there is too much of.
+        /// The kind of item.
         what: &'static str,
-        /// The most there may be.
+        /// Maximum number.
         limit: usize,
     },
-    /// There is not a single site.
+    /// The file has no site.
     NoSites,
     /// The sites or links cannot be part of a topology.
     Topology(TopologyError),
@@ -182,21 +193,21 @@ impl std::fmt::Display for FileError {
 }
 impl std::error::Error for FileError {}
 
-/// The source of a topology, by the name that a user gives.
+/// Source of a topology, by the name that a user gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
     /// A built-in topology, by its name.
     Builtin(&'static str),
-    /// A file, by its path, and the format that its name says.
+    /// A file, by its path, and its format by the extension.
     File(Format),
 }
 
-/// Why a topology could not be had.
+/// Why a topology was not loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The name is neither a built-in topology's nor, by its extension, a topology file's.
+    /// The name belongs to no built-in topology, and its extension to no topology file.
     Unknown {
         /// The name.
         spec: String,
@@ -205,12 +216,12 @@ pub enum LoadError {
     Unreadable {
         /// Its path.
         path: String,
-        /// What stopped it.
+        /// Cause of the failure.
         error: std::io::Error,
     },
-    /// The file is no topology.
+    /// The file does not contain a topology.
     File(FileError),
-    /// The built-in topology cannot be made as asked.
+    /// The built-in topology cannot be made with these properties.
     Builtin(BuiltinError),
 }
 
@@ -219,7 +230,11 @@ impl std::fmt::Display for LoadError {
         match self {
             Self::Unknown { spec } => {
                 let known = known(spec, BUILTINS.iter().map(|b| b.name));
-                write!(f, "no topology `{}`: {known}; or name a .toml or .graphml file", printable(spec))
+                write!(
+                    f,
+                    "no topology `{}`: {known}; or name a .toml, .graphml, .gml or .xml file",
+                    printable(spec)
+                )
             }
             Self::Unreadable { path, error } => write!(f, "cannot read topology {path}: {error}"),
             Self::File(error) => error.fmt(f),
@@ -229,8 +244,8 @@ impl std::fmt::Display for LoadError {
 }
 impl std::error::Error for LoadError {}
 
-/// The source that `spec` names: a built-in topology, or a file by its extension. A built-in name wins over a file of that name;
-/// write `./b4` to mean the file.
+/// The source that `spec` names: a built-in topology, or a file by its extension. A built-in name
+/// has priority over a file of the same name; `./b4` means the file.
 ///
 /// Errors: [`LoadError::Unknown`].
 pub fn resolve(spec: &str) -> Result<Source, LoadError> {
@@ -240,38 +255,82 @@ pub fn resolve(spec: &str) -> Result<Source, LoadError> {
     Format::of_path(spec).map(Source::File).ok_or_else(|| LoadError::Unknown { spec: spec.to_owned() })
 }
 
-/// The topology that `spec` names; `read` turns a path into its text.
+/// As [`load_with_warnings`], without the warnings.
 ///
-/// Errors: an unknown name, whatever `read` fails with, a text that is no topology, a default capacity of zero for a
-/// built-in topology.
+/// Errors: an unknown name, an error of `read`, a text that is not a topology, a default capacity
+/// of zero for a built-in topology.
 ///
 /// ```
-/// use anabranch_graph::file::{Defaults, load};
-/// use anabranch_units::BitRate;
-/// let defaults = Defaults::new(BitRate::mbps(100));
-/// let b4 = load("b4", &defaults, |_| unreachable!("it is built in")).expect("it is built in");
-/// assert_eq!(b4.sites().len(), 13);
-/// let error = load("b5", &defaults, |_| unreachable!("it is no file")).expect_err("there is none");
-/// assert_eq!(error.to_string(), "no topology `b5`: there are butterfly, internet2, b4; or name a .toml or .graphml file");
+/// use anabranch_graph::file::{Defaults, load}; use anabranch_units::BitRate; let defaults =
+/// Defaults::new(BitRate::mbps(100)); let b4 = load("b4", &defaults, |_| unreachable!("it is built
+/// in")).expect("it is built in"); assert_eq!(b4.sites().len(), 13); let error = load("b5",
+/// &defaults, |_| unreachable!("it is no file")).expect_err("there is none");
+/// assert_eq!(error.to_string(), "no topology `b5`: there are butterfly, internet2, b4; or name a
+/// .toml, .graphml, .gml or .xml file");
 /// ```
 pub fn load(
     spec: &str,
     defaults: &Defaults,
     read: impl FnOnce(&str) -> std::io::Result<String>,
 ) -> Result<Topology, LoadError> {
+    Ok(load_with_warnings(spec, defaults, read)?.topology)
+}
+
+/// The topology that `spec` names, with what was not read as the file may mean it; `read` turns a
+/// path into its text.
+///
+/// Errors: as [`load`].
+pub fn load_with_warnings(
+    spec: &str,
+    defaults: &Defaults,
+    read: impl FnOnce(&str) -> std::io::Result<String>,
+) -> Result<Loaded, LoadError> {
     match resolve(spec)? {
-        Source::Builtin(name) => builtin(name, defaults.capacity).map_err(LoadError::Builtin),
+        Source::Builtin(name) => {
+            let topology = builtin(name, defaults.capacity).map_err(LoadError::Builtin)?;
+            Ok(Loaded { topology, warnings: Vec::new() })
+        }
         Source::File(format) => {
             let text = read(spec).map_err(|error| LoadError::Unreadable { path: spec.to_owned(), error })?;
-            parse(&text, format, spec, defaults).map_err(LoadError::File)
+            parse_with_warnings(&text, format, spec, defaults).map_err(LoadError::File)
         }
     }
 }
 
-/// Reads a topology; `origin` is the text's name in messages.
+/// A topology, and warnings about its file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The topology.
+    pub topology: Topology,
+    /// One line for each kind of part that was left out, with its place.
+    pub warnings: Vec<String>,
+}
+
+/// A warning and the byte of the text where its cause is.
+#[derive(Debug)]
+pub(crate) struct Warning {
+    offset: usize,
+    text: String,
+}
+
+/// Reads a topology. `origin` is the text's name in messages.
 ///
 /// Errors: the first mistake, with its line.
 pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> Result<Topology, FileError> {
+    Ok(parse_with_warnings(text, format, origin, defaults)?.topology)
+}
+
+/// As [`parse`], with warnings.
+///
+/// Errors: as [`parse`].
+pub fn parse_with_warnings(
+    text: &str,
+    format: Format,
+    origin: &str,
+    defaults: &Defaults,
+) -> Result<Loaded, FileError> {
+    let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count();
+    let mut warnings = Vec::new();
     let read = if text.len() > TEXT_BYTES_MAX {
         Err(At { offset: None, problem: Box::new(Problem::TooLong { bytes: text.len() }) })
     } else if !(1.0..=STRETCH_MAX).contains(&defaults.stretch) {
@@ -289,7 +348,8 @@ pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> R
     } else {
         match format {
             Format::Toml => toml::read(text, defaults),
-            Format::GraphMl => graphml::read(text, defaults),
+            Format::GraphMl => graphml::read(text, defaults, &mut warnings),
+            Format::Gml => gml::read(text, defaults, &mut warnings),
         }
     };
     let topology = match read {
@@ -298,14 +358,16 @@ pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> R
         }
         other => other,
     };
-    topology.map_err(|At { offset, problem }| FileError {
+    let topology = topology.map_err(|At { offset, problem }| FileError {
         origin: origin.to_owned(),
-        line: offset.map(|at| 1 + text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count()),
+        line: offset.map(line),
         problem,
-    })
+    })?;
+    let said = |warning: Warning| format!("{} ({origin}:{})", warning.text, line(warning.offset));
+    Ok(Loaded { topology, warnings: warnings.into_iter().map(said).collect() })
 }
 
-/// A problem and the byte of the text where it is.
+/// A problem and its byte offset in the text.
 #[derive(Debug)]
 pub(crate) struct At {
     offset: Option<usize>,
@@ -318,7 +380,7 @@ impl Problem {
     }
 }
 
-/// A value as a message quotes it: on one line, and not too long.
+/// A value as quoted in a message: on one line, and shortened.
 fn quoted(value: &str) -> String {
     const CHARS_MAX: usize = 60;
     let mut short: String =
@@ -329,17 +391,17 @@ fn quoted(value: &str) -> String {
     short
 }
 
-/// The exercise of the fuzz targets and the replay of their corpus: reads `bytes`, and if they are a topology, checks that
-/// it survives being written and read again. Returns whether they were one.
+/// Fuzz target: reads `bytes` and, if they are a topology, checks that writing and reading it again
+/// gives the same one. Returns whether they are a topology. The replay of the corpus uses it too.
 ///
-/// Panics: if it does not survive.
+/// Panics: if the second topology differs.
 #[doc(hidden)]
 pub fn exercise(format: Format, bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let defaults = Defaults::new(BitRate::mbps(100));
     let Ok(topology) = parse(text, format, "fuzzed", &defaults) else { return false };
     let written = toml::write(&topology);
-    // Names may grow by escaping past what is read.
+    // Escaping can make the names too long to be read again.
     if written.len() <= TEXT_BYTES_MAX {
         assert_eq!(parse(&written, Format::Toml, "written", &defaults), Ok(topology));
     }

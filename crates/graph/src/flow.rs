@@ -1,17 +1,19 @@
 //! Flows on a multigraph of directed links: maximum flow, minimum cut, flow of least total length.
 //!
-//! Capacities are whole units, one number per link; 0 takes the link out. Sources: Dinic, *Algorithm for solution of a
-//! problem of maximum flow in networks with power estimation* (1970); Ahuja, Magnanti and Orlin, *Network Flows*
-//! (1993), section 9.7 (successive shortest paths). petgraph's flow stands in the tests as the oracle: it neither
-//! stops at a wanted value nor minds lengths.
+//! Capacities are whole units, one number per link; 0 removes the link. Sources: Dinic, *Algorithm
+//! for solution of a problem of maximum flow in networks with power estimation* (1970); Ahuja,
+//! Magnanti and Orlin, *Network Flows* (1993), section 9.7 (successive shortest paths). The tests
+//! use petgraph's flow as the reference; petgraph can neither stop at a wanted value nor minimise
+//! lengths.
 //!
-//! Leaves out: fractions (scale the capacities). Read [`Adjacency`] and [`LinkFlow`] first.
+//! Leaves out: fractional capacities (scale them to whole units). Read [`Adjacency`] and
+//! [`LinkFlow`] first.
 
 use crate::Topology;
 use anabranch_units::{LinkId, SiteId};
 use std::collections::VecDeque;
 
-/// A topology's links indexed by their ends, for algorithms that ask often.
+/// The links of a topology indexed by their ends, for algorithms that look them up often.
 #[derive(Clone, Debug)]
 pub struct Adjacency {
     ends: Vec<(SiteId, SiteId)>,
@@ -48,11 +50,11 @@ impl Adjacency {
     pub fn link_ids(&self) -> impl DoubleEndedIterator<Item = LinkId> + use<> {
         (0..self.ends.len() as u32).map(LinkId)
     }
-    /// Where a link begins.
+    /// Site where a link begins.
     pub fn from(&self, link: LinkId) -> SiteId {
         self.ends[link.index()].0
     }
-    /// Where a link ends.
+    /// Site where a link ends.
     pub fn to(&self, link: LinkId) -> SiteId {
         self.ends[link.index()].1
     }
@@ -69,22 +71,22 @@ impl Adjacency {
 /// A flow from one site to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFlow {
-    /// Units that arrive.
+    /// Units that arrive at the destination.
     pub value: u64,
     /// Units on each link, by link id.
     pub units: Vec<u64>,
 }
 
-/// A set of links without which nothing arrives.
+/// A set of links without which no flow arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Their capacity in units.
+    /// Capacity of the links in units.
     pub value: u64,
     /// The links, ascending.
     pub links: Vec<LinkId>,
 }
 
-/// Arcs of a residual network: arc `2 * link` goes along the link, arc `2 * link + 1` back.
+/// Arcs of a residual network: arc `2 * link` goes along the link, arc `2 * link + 1` goes back.
 struct Residual<'a> {
     adjacency: &'a Adjacency,
     left: Vec<u64>,
@@ -131,10 +133,10 @@ impl<'a> Residual<'a> {
     }
 }
 
-/// The largest flow from `source` to `sink`, or one of `limit` units if more would fit.
+/// Maximum flow from `source` to `sink`, or a flow of `limit` units if more would fit.
 ///
-/// Panics: if source and sink are one, or `capacities` has not one number per link.
-/// Cost: O(sites^2 * links) at worst, far less on real networks.
+/// Panics: if source and sink are equal, or `capacities` does not have one number per link.
+/// Cost: O(sites^2 * links) in the worst case, far less on real networks.
 /// Source: Dinic 1970.
 pub fn max_flow(
     adjacency: &Adjacency,
@@ -162,7 +164,8 @@ fn saturate<'a>(
         if level[sink.index()].is_none() {
             break;
         }
-        // Blocking flow by depth-first search with a path on an explicit stack; `tried` never looks at an arc twice.
+        // Blocking flow by depth-first search with an explicit stack for the path. `tried` ensures
+        // that no arc is examined twice.
         let arcs: Vec<Vec<usize>> =
             (0..adjacency.sites()).map(|s| residual.arcs(SiteId(s as u16)).collect()).collect();
         let mut tried = vec![0; adjacency.sites()];
@@ -195,7 +198,7 @@ fn saturate<'a>(
     (residual, value)
 }
 
-/// A smallest cut between `source` and `sink`, the one nearest to the source.
+/// A minimum cut between `source` and `sink`: the one nearest to the source.
 ///
 /// Panics and Cost: as [`max_flow`].
 pub fn min_cut(adjacency: &Adjacency, capacities: &[u64], source: SiteId, sink: SiteId) -> Cut {
@@ -209,11 +212,12 @@ pub fn min_cut(adjacency: &Adjacency, capacities: &[u64], source: SiteId, sink: 
     Cut { value, links: adjacency.link_ids().filter(crosses).collect() }
 }
 
-/// The flow of exactly `value` units with the least sum of `lengths` over its units; `None` if so much does not fit.
+/// The flow of exactly `value` units with the least total of `lengths`; `None` if that many units
+/// do not fit.
 ///
-/// Units: lengths in any unit, the same for all links; their sum over a path must stay below 2^62.
+/// Units: lengths in any unit, the same for all links. Their sum over a path must be below 2^62.
 /// Panics: as [`max_flow`].
-/// Cost: one shortest-path search (Bellman and Ford's, by a queue) per augmentation.
+/// Cost: one shortest-path search (Bellman-Ford with a queue) per augmentation.
 /// Source: Ahuja, Magnanti and Orlin 1993, section 9.7.
 pub fn min_cost_flow(
     adjacency: &Adjacency,
@@ -271,7 +275,7 @@ mod tests {
     use crate::testing::{RandomNetwork, networks};
     use proptest::prelude::*;
 
-    /// The smallest cut by looking at every set of sites that holds the source and not the sink.
+    /// Minimum cut by trying every set of sites that contains the source and not the sink.
     fn brute_min_cut(n: &RandomNetwork, source: SiteId, sink: SiteId) -> u64 {
         (0u32..1 << n.adjacency.sites())
             .filter(|set| set >> source.0 & 1 == 1 && set >> sink.0 & 1 == 0)
@@ -302,7 +306,8 @@ mod tests {
         }
     }
 
-    /// Least length of a flow of `value` units, by trying every vector of units (small networks only).
+    /// Least length of a flow of `value` units, by trying every vector of units (small networks
+    /// only).
     fn brute_min_length(n: &RandomNetwork, source: SiteId, sink: SiteId, value: i64) -> Option<u64> {
         let links = n.adjacency.links();
         let mut units = vec![0u64; links];

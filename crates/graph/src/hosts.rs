@@ -1,6 +1,6 @@
-//! Where a site's addresses may be, if the topology says so.
+//! Permitted addresses of a site, if the topology gives them.
 //!
-//! Leaves out: looking names up. Read [`Hosts`] first.
+//! Leaves out: name resolution. Read [`Hosts`] first.
 
 use std::net::IpAddr;
 
@@ -9,11 +9,11 @@ use std::net::IpAddr;
 pub enum Hosts {
     /// The host's name: letters, digits, `-` and `.`.
     Name(String),
-    /// Addresses that begin with the first `prefix` bits of `base`.
+    /// Addresses that share the first `prefix` bits with `base`.
     Network {
-        /// An address of it.
+        /// An address of the network.
         base: IpAddr,
-        /// Bits that count, at most 32 (IPv4) or 128 (IPv6).
+        /// Length of the prefix in bits, at most 32 (IPv4) or 128 (IPv6).
         prefix: u8,
     },
 }
@@ -26,7 +26,7 @@ fn bits(address: IpAddr) -> (u128, u8) {
 }
 
 impl Hosts {
-    /// Whether `host`, a name or an address without port or brackets, is one of these.
+    /// Whether `host`, a name or an address without port or brackets, is among these.
     pub fn allows(&self, host: &str) -> bool {
         match self {
             Self::Name(name) => name.eq_ignore_ascii_case(host),
@@ -52,12 +52,12 @@ impl std::str::FromStr for Hosts {
     type Err = ();
     /// Reads `10.0.0.0/8`, `2001:db8::/32`, an address, or a name.
     ///
-    /// Errors: it is none of these.
+    /// Errors: any other text.
     fn from_str(text: &str) -> Result<Self, ()> {
         if let Some((base, prefix)) = text.split_once('/') {
             let base: IpAddr = base.parse().map_err(|_| ())?;
             let prefix = prefix.parse().map_err(|_| ())?;
-            // An IPv4 address in the clothes of an IPv6 one has two lengths: it is not taken.
+            // An IPv4 address mapped into IPv6 has two prefix lengths, so it is refused.
             let plain = base.to_canonical() == base;
             return if plain && prefix <= bits(base).1 {
                 Ok(Self::Network { base, prefix })

@@ -1,10 +1,11 @@
 //! Topologies, and their paths, routes, flows, trees and matchings.
 //!
-//! A [`Topology`] is a list of named sites and a list of *directed* links with capacity, delay and cost; a full-duplex
-//! cable is two links. Systems plan on it, the emulator builds it, files describe it. A site may be a switch, which has
-//! no host of its own; [`datacentre`] builds networks of them, and [`Routes`] says over which links packets cross one.
+//! A [`Topology`] is a list of named sites and a list of *directed* links with capacity, delay and
+//! cost; a full-duplex cable is two links. Systems plan with it, the emulator builds it, files
+//! describe it. A site may be a switch, which has no host. [`datacentre`] builds networks of
+//! switches, and [`Routes`] gives the links that packets take through a network.
 //!
-//! Leaves out: a system's decisions (the system's `plan.rs`). Read [`Topology`] first.
+//! Leaves out: the decisions of a system (the system's `plan.rs`). Read [`Topology`] first.
 
 pub mod builtin;
 pub mod datacentre;

@@ -1,18 +1,23 @@
-//! Paths: the shortest one, several that share no unit of a link, and a flow taken apart into paths.
+//! Paths: the shortest one, several that share no unit of a link, and the decomposition of a flow
+//! into paths.
 //!
-//! Sources: Dijkstra 1959; Suurballe, *Disjoint paths in a network* (1974), here as a flow of least length. petgraph's
-//! own search names the sites of a path, not its links, which on a multigraph is not enough; the search is the tests' oracle.
+//! Sources: Dijkstra 1959; Suurballe, *Disjoint paths in a network* (1974), here as a flow of least
+//! length. petgraph's own search returns the sites of a path, not its links, which is not enough on
+//! a multigraph; the tests use it as the reference.
 //!
-//! Leaves out: the k shortest paths that may overlap. Read [`shortest_path`] and [`disjoint_paths`] first.
+//! Leaves out: the k shortest paths that may overlap. Read [`shortest_path`] and [`disjoint_paths`]
+//! first.
 
 use crate::flow::{Adjacency, LinkFlow, min_cost_flow};
 use anabranch_units::{LinkId, SiteId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The links from `source` to `sink` whose `lengths` sum to least, over links with capacity; `None` if there are none.
+/// The links of a shortest path from `source` to `sink` by `lengths`, over links with capacity;
+/// `None` if there is no path.
 ///
-/// Of equally short paths, the one found first by ascending ids of sites and links. No links if the two are one site.
+/// Among equally short paths, it is the one found first by ascending ids of sites and links. The
+/// result is empty if source and sink are equal.
 /// Cost: O(links * log(links)).
 pub fn shortest_path(
     adjacency: &Adjacency,
@@ -34,7 +39,7 @@ pub fn shortest_path(
     Some(path)
 }
 
-/// The length of the shortest path from `source` to each site, by site; `None` where there is none.
+/// Length of the shortest path from `source` to each site, by site; `None` where there is none.
 ///
 /// Cost: as [`shortest_path`].
 pub fn distances(
@@ -46,7 +51,7 @@ pub fn distances(
     search(adjacency, capacities, lengths, source).0
 }
 
-/// Dijkstra's search: the distance of each site, and the last link on the way to it.
+/// Dijkstra's search: the distance of each site, and the last link on the path to it.
 fn search(
     adjacency: &Adjacency,
     capacities: &[u64],
@@ -73,8 +78,9 @@ fn search(
     (best, by)
 }
 
-/// `count` paths from `source` to `sink` of least total length that together use no link beyond its capacity; `None`
-/// if so many do not fit. With capacities of 1 they are edge-disjoint.
+/// `count` paths from `source` to `sink` of least total length that together stay within the
+/// capacity of each link; `None` if that many do not fit. With capacities of 1 they are
+/// edge-disjoint.
 pub fn disjoint_paths(
     adjacency: &Adjacency,
     capacities: &[u64],
@@ -88,7 +94,8 @@ pub fn disjoint_paths(
     Some(taken_apart.into_iter().flat_map(|(path, units)| (0..units).map(move |_| path.clone())).collect())
 }
 
-/// A flow as paths from `source` to `sink` with their units; units that go round in circles are dropped.
+/// Decomposes a flow into paths from `source` to `sink` with their units. Units that circulate are
+/// dropped.
 ///
 /// Panics: if `flow` is not a flow between the two.
 pub fn decompose(

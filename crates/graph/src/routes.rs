@@ -1,32 +1,33 @@
-//! Routes: for every site and destination all links on a shortest path, for equal-cost multipath.
+//! Routes: for every site and destination, all links on a shortest path, for equal-cost multipath.
 //!
-//! Source: RFC 2992, section 1: a router keeps a set of next hops per destination, among which it chooses by
-//! flow. The search is Dijkstra's (1959), backwards from each destination.
+//! Source: RFC 2992, section 1: a router keeps a set of next hops per destination and chooses among
+//! them by flow. The search is Dijkstra's (1959), backwards from each destination.
 //!
-//! Leaves out: the choice among a set (a hash of the flow, a draw per packet), weights, and links that fail: compute
-//! the routes anew. Read [`Routes`] and [`Routes::shortest`] first.
+//! Leaves out: the choice within a set (a hash of the flow, a draw per packet), weights, and link
+//! failures (compute the routes again). Read [`Routes`] and [`Routes::shortest`] first.
 
 use crate::{Adjacency, Topology};
 use anabranch_units::{LinkId, SiteId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// For each site the links that lie on a shortest path to each destination.
+/// For each site, the links that lie on a shortest path to each destination.
 ///
-/// A site has few different sets of links, its *groups*, and one number of a group per destination. Invariant: group 0
-/// of every site is the empty one, and no two groups of a site are equal.
+/// A site has few different sets of links, its *groups*, and one group number per destination.
+/// Invariant: group 0 of every site is the empty one, and no two groups of a site are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
     dsts: Vec<SiteId>,
-    /// The place of a site in `dsts`, by site.
+    /// Index of a site in `dsts`, by site.
     column: Vec<Option<u16>>,
     groups: Vec<Vec<Vec<LinkId>>>,
-    /// Row by row of sites: the group of each destination.
+    /// One row per site: the group of each destination.
     group_of: Vec<u16>,
 }
 
-/// How far a destination is: the length in the upper bits and, below, how many links of length zero are on the way.
-/// At most `SITES_MAX` links of 64 bits make a path, so nothing overflows.
+/// Distance to a destination: the length in the upper bits and the number of links of length zero
+/// on the path in the lower bits. A path has at most `SITES_MAX` links of 64 bits, so nothing
+/// overflows.
 type Distance = u128;
 
 const ZEROES_BITS: u32 = 16;
@@ -37,13 +38,16 @@ fn distance(length: u64) -> Distance {
 }
 
 impl Routes {
-    /// The routes that are shortest by `lengths`, one per link by id: 1 each for hops, or delays in picoseconds.
+    /// The shortest routes by `lengths`, one length per link by id: 1 each for hops, or delays in
+    /// picoseconds.
     ///
-    /// In a topology that has a switch, hosts do not forward: a path goes through switches alone between its ends. In
-    /// one without switches all sites forward. A link of length zero counts as shorter than any other but longer than
-    /// nothing: of paths equally long only those with the fewest such links count, so no way leads round in a circle.
+    /// In a topology that has a switch, hosts do not forward: a path passes only through switches
+    /// between its ends. In a topology without switches all sites forward. A link of length zero
+    /// counts as shorter than any other link but longer than nothing. Among paths of equal length
+    /// only those with the fewest such links count, so no route is a loop.
     ///
-    /// Panics: if there is not one length per link, if a destination is not of this topology or stands there twice.
+    /// Panics: if there is not one length per link; if a destination is not in this topology or is
+    /// listed twice.
     /// Cost: O(destinations * links * log(sites)).
     ///
     /// ```
@@ -96,27 +100,29 @@ impl Routes {
         Self { dsts: dsts.to_vec(), column, groups: interner.into_iter().map(by_number).collect(), group_of }
     }
 
-    /// The destinations, in the order in which they were given.
+    /// The destinations in their given order.
     pub fn dsts(&self) -> &[SiteId] {
         &self.dsts
     }
-    /// Links on shortest paths from `site` to `dst`, ascending by id; none where there is no path or the two are one.
+    /// Links on shortest paths from `site` to `dst`, ascending by id; empty if there is no path or
+    /// the two are equal.
     ///
-    /// Panics: if `site` is not of the topology or `dst` not one of the destinations.
+    /// Panics: if `site` is not in the topology or `dst` is not one of the destinations.
     pub fn next(&self, site: SiteId, dst: SiteId) -> &[LinkId] {
         let column = self.column[dst.index()].expect("routes are asked for to their destinations only");
         let group = self.group_of(site)[usize::from(column)];
         &self.groups(site)[usize::from(group)]
     }
-    /// The different sets of links that `site` chooses from, each ascending by id; the first is empty.
+    /// The different sets of links from which `site` chooses, each ascending by id; the first is
+    /// empty.
     ///
-    /// Panics: if `site` is not of the topology.
+    /// Panics: if `site` is not in the topology.
     pub fn groups(&self, site: SiteId) -> &[Vec<LinkId>] {
         &self.groups[site.index()]
     }
-    /// For each of [`Routes::dsts`] an index into the [`groups`](Routes::groups) of `site`.
+    /// For each of [`Routes::dsts`], an index into the [`groups`](Routes::groups) of `site`.
     ///
-    /// Panics: if `site` is not of the topology.
+    /// Panics: if `site` is not in the topology.
     pub fn group_of(&self, site: SiteId) -> &[u16] {
         assert!(site.index() < self.groups.len(), "site {site} is not of this topology");
         &self.group_of[site.index() * self.dsts.len()..][..self.dsts.len()]
@@ -130,7 +136,7 @@ fn by_number(numbers: BTreeMap<Vec<LinkId>, u16>) -> Vec<Vec<LinkId>> {
     keys
 }
 
-/// The distance of each site to `dst` over sites that forward; `None` where there is no path.
+/// Distance of each site to `dst` over sites that forward; `None` where there is no path.
 fn distances_to(
     adjacency: &Adjacency,
     lengths: &[Distance],
@@ -148,7 +154,7 @@ fn distances_to(
             let (from, there) = (adjacency.from(*link), here + lengths[link.index()]);
             if best[from.index()].is_none_or(|b| there < b) {
                 best[from.index()] = Some(there);
-                // What does not forward is on no longer path.
+                // A site that does not forward is on no longer path.
                 if forwards[from.index()] {
                     queue.push(Reverse((there, from)));
                 }

@@ -1,8 +1,9 @@
 //! The network model: sites and directed links (CodedBulk section 2.1).
 //!
-//! Built through [`Topology::add_site`], [`Topology::add_switch`], [`Topology::add_link`] and [`Topology::add_cable`],
-//! which refuse impossible networks. A link is called `A-B`, after its ends ([`Topology::find_link`]). Leaves out: sources of
-//! topologies (built-in ones, data centres and files have modules of their own).
+//! Built with [`Topology::add_site`], [`Topology::add_switch`], [`Topology::add_link`] and
+//! [`Topology::add_cable`], which refuse impossible networks. A link is called `A-B`, after its
+//! ends ([`Topology::find_link`]). Leaves out: sources of topologies (built-in ones, data centres
+//! and files are in other modules).
 
 use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId, loss_ppm_max};
@@ -10,28 +11,29 @@ use std::collections::BTreeMap;
 
 /// A network of sites joined by directed links.
 ///
-/// Invariants: site names are unique, and can be a file's or a folder's name ([`check_site_name`]); a link joins two different, existing sites and has a capacity of
-/// at least 1 bit/s. Ids are indices into [`Topology::sites`] and [`Topology::links`].
+/// Invariants: site names are unique, and valid as the name of a file or folder
+/// ([`check_site_name`]); a link connects two different, existing sites and has a capacity of at
+/// least 1 bit/s. Ids are indices into [`Topology::sites`] and [`Topology::links`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     name: String,
     sites: Vec<Site>,
     links: Vec<Link>,
     by_name: BTreeMap<String, SiteId>,
-    /// What all links together carried when they were added.
+    /// Sum of the capacities of all links when they were added.
     capacity_sum: BitRate,
 }
 
 /// A site: a data centre, or a host or a switch within one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
-    /// Unique name; built-in topologies also answer to the number.
+    /// Unique name. A site of any topology can also be found by its number.
     pub name: String,
-    /// Where it stands on Earth, if known; pictures use it.
+    /// Its place on Earth, if known; pictures use it.
     pub place: Option<Place>,
-    /// It stands in the network and has no host of its own.
+    /// Whether it is a switch: it forwards and has no host.
     pub is_switch: bool,
-    /// Where others may be told to reach it; anywhere if that is not said.
+    /// Permitted addresses of its host; `None` permits all.
     pub hosts: Option<crate::Hosts>,
 }
 
@@ -47,9 +49,9 @@ pub struct Place {
 /// A directed link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// Where it begins.
+    /// Site where it begins.
     pub from: SiteId,
-    /// Where it ends.
+    /// Site where it ends.
     pub to: SiteId,
     /// Its properties.
     pub properties: LinkProperties,
@@ -58,18 +60,18 @@ pub struct Link {
 /// The properties of a directed link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkProperties {
-    /// Bandwidth available to us: 1 bit/s to [`CAPACITY_MAX`].
+    /// Available bandwidth: 1 bit/s to [`CAPACITY_MAX`].
     pub capacity: BitRate,
     /// One-way propagation delay, at most [`DELAY_MAX`].
     pub delay: Duration,
-    /// Price of a byte sent over it, in any unit that is the same for all links.
+    /// Price per byte, in any unit that is the same for all links.
     pub cost: f64,
-    /// Packets lost at random, parts per million (the emulator's, not the planner's, concern).
+    /// Packets lost at random, in parts per million. Only the emulator uses it, not the planner.
     pub loss_ppm: u32,
-    /// Packets that a burst of such losses takes in the mean; with 1 each packet is lost or not on its own. It limits
+    /// Mean number of packets lost in a burst; with 1 each packet is lost independently. It limits
     /// `loss_ppm` ([`loss_ppm_max`]).
     pub loss_burst: u32,
-    /// Buffer before the link; `None` leaves the choice to the builder of the network.
+    /// Size of the buffer before the link; `None` leaves the choice to the builder of the network.
     pub queue: Option<ByteCount>,
 }
 
@@ -84,30 +86,30 @@ impl LinkProperties {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// Two sites share a name.
+    /// Two sites have the same name.
     DuplicateSite(String),
-    /// A site is called what none may be.
+    /// The name of a site is not allowed.
     SiteName {
         /// Its name.
         name: String,
-        /// What is wrong with it.
+        /// Why it is not allowed.
         reason: &'static str,
     },
     /// No site has this name.
     UnknownSite {
         /// The name asked for.
         name: String,
-        /// Names that exist, shortened for a message.
+        /// Existing names, shortened for a message.
         known: String,
     },
-    /// No link is called so.
+    /// No link has this name.
     UnknownLink {
         /// The name asked for.
         name: String,
-        /// Names that exist, shortened for a message.
+        /// Existing names, shortened for a message.
         known: String,
     },
-    /// A link begins where it ends.
+    /// A link begins and ends at the same site.
     SelfLink(String),
     /// A link has no capacity.
     ZeroCapacity {
@@ -116,44 +118,44 @@ pub enum TopologyError {
         /// Name of its last site.
         to: String,
     },
-    /// A link carries more than any does, or all of them together do.
+    /// The capacity of a link, or the sum over all links, is too large.
     TooFast {
         /// Name of its first site.
         from: String,
         /// Name of its last site.
         to: String,
-        /// What it was to carry.
+        /// Capacity of the link.
         capacity: BitRate,
-        /// Whether it is the sum that is too much.
+        /// Whether the sum is too large.
         together: bool,
     },
-    /// A number of the link is not usable.
+    /// A number of the link is not valid.
     BadNumber {
-        /// Which field.
+        /// The field.
         field: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// A link loses more than it can in bursts of this length.
+    /// The loss is too high for bursts of this length.
     LossTooHigh {
         /// Name of its first site.
         from: String,
         /// Name of its last site.
         to: String,
-        /// What it was to lose, in parts per million.
+        /// Loss of the link in parts per million.
         loss_ppm: u32,
-        /// Packets that a burst takes in the mean.
+        /// Mean number of packets per burst.
         loss_burst: u32,
-        /// The most that such bursts lose, in parts per million.
+        /// Maximum loss with such bursts, in parts per million.
         loss_ppm_max: u32,
     },
-    /// More sites or links than ids can number.
+    /// More sites or links than there are ids.
     TooMany {
-        /// What there are too many of.
+        /// The items that are too many.
         what: &'static str,
-        /// The most there may be.
+        /// Maximum number.
         limit: usize,
     },
 }
@@ -199,12 +201,13 @@ impl std::fmt::Display for TopologyError {
 }
 impl std::error::Error for TopologyError {}
 
-/// The most bytes of a site's name.
+/// Maximum length of a site's name in bytes.
 pub const SITE_NAME_BYTES_MAX: usize = 128;
 
-/// Whether a site may be called so: names become those of folders, certificates and environment variables.
+/// Checks the name of a site. Names are used for folders, certificates and environment variables.
 ///
-/// Errors: [`TopologyError::SiteName`]: empty, too long, `.` or `..`, with a `/` or a character that is not shown.
+/// Errors: [`TopologyError::SiteName`]: empty, too long, `.` or `..`, with a `/` or an unprintable
+/// character.
 pub fn check_site_name(name: &str) -> Result<(), TopologyError> {
     let reason = match name {
         "" => "must not be empty",
@@ -218,15 +221,15 @@ pub fn check_site_name(name: &str) -> Result<(), TopologyError> {
     Err(TopologyError::SiteName { name: short, reason })
 }
 
-/// The most sites that a topology may have.
+/// Maximum number of sites of a topology.
 pub const SITES_MAX: usize = 4096;
-/// The most directed links that a topology may have.
+/// Maximum number of directed links of a topology.
 pub const LINKS_MAX: usize = 65_536;
-/// The most that a link carries: a petabit per second.
+/// Maximum capacity of a link: a petabit per second.
 pub const CAPACITY_MAX: BitRate = BitRate::gbps(1_000_000);
-/// The most that all links together carry: sums of capacities are at most this.
+/// Maximum sum of the capacities of all links.
 pub const CAPACITY_SUM_MAX: BitRate = BitRate::gbps(10_000_000_000);
-/// The longest delay of a link. The delays of any path add up to less than 2^64 ps.
+/// Maximum delay of a link. The delays of any path add up to less than 2^64 ps.
 pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
 const _: () = assert!(DELAY_MAX.as_ps() < u64::MAX / SITES_MAX as u64);
 
@@ -242,7 +245,7 @@ impl Topology {
         }
     }
 
-    /// Its name, for people.
+    /// Name for people.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -264,19 +267,19 @@ impl Topology {
     }
     /// The site `id`.
     ///
-    /// Panics: if the id is not of this topology.
+    /// Panics: if the id is not in this topology.
     pub fn site(&self, id: SiteId) -> &Site {
         &self.sites[id.index()]
     }
     /// The link `id`.
     ///
-    /// Panics: if the id is not of this topology.
+    /// Panics: if the id is not in this topology.
     pub fn link(&self, id: LinkId) -> &Link {
         &self.links[id.index()]
     }
     /// The properties of link `id`, to change.
     ///
-    /// Panics: if the id is not of this topology.
+    /// Panics: if the id is not in this topology.
     pub fn link_properties_mut(&mut self, id: LinkId) -> &mut LinkProperties {
         &mut self.links[id.index()].properties
     }
@@ -289,7 +292,7 @@ impl Topology {
         self.link_ids().filter(move |l| self.link(*l).to == site)
     }
 
-    /// The site called `name`, or numbered so.
+    /// The site with the name or number `name`.
     ///
     /// Errors: [`TopologyError::UnknownSite`].
     pub fn find_site(&self, name: &str) -> Result<SiteId, TopologyError> {
@@ -304,12 +307,12 @@ impl Topology {
         self.by_name.get(name).copied().or_else(numbered)
     }
 
-    /// The links that `A-B` or `A>B` names: those from A to B, or with `both` those from B to A for `A-B`, too. A and B are
-    /// names or numbers.
+    /// The links that `A-B` or `A>B` names: those from A to B and, for `A-B` with `both`, those
+    /// from B to A. A and B are names or numbers.
     ///
     /// Errors: [`TopologyError::UnknownLink`].
     pub fn find_links(&self, name: &str, both: bool) -> Result<Vec<LinkId>, TopologyError> {
-        // Names may contain hyphens: every place to cut is tried.
+        // Names may contain hyphens, so every position of a separator is tried.
         let found = name.match_indices(['-', '>']).find_map(|(at, mark)| {
             let (from, to) = (self.site_called(&name[..at])?, self.site_called(&name[at + 1..])?);
             let is_between = |link: &LinkId| {
@@ -333,17 +336,17 @@ impl Topology {
         Ok(self.find_links(name, false)?[0])
     }
 
-    /// A link's name, `A-B`. Parallel links share a name.
+    /// Name of a link, `A-B`. Parallel links have the same name.
     ///
-    /// Panics: if the id is not of this topology.
+    /// Panics: if the id is not in this topology.
     pub fn link_name(&self, id: LinkId) -> String {
         let link = self.link(id);
         format!("{}-{}", self.site(link.from).name, self.site(link.to).name)
     }
 
-    /// Adds a site that has a host of its own and returns its id, the next free one.
+    /// Adds a site with a host and returns its id, the next free one.
     ///
-    /// Errors: a repeated name or one that no site may have, too many sites.
+    /// Errors: a repeated name or one that is not allowed, too many sites.
     pub fn add_site(
         &mut self,
         name: impl Into<String>,
@@ -376,8 +379,10 @@ impl Topology {
 
     /// Adds a directed link and returns its id, the next free one. Parallel links are allowed.
     ///
-    /// Errors: a link to itself, no capacity or too much ([`CAPACITY_MAX`], [`CAPACITY_SUM_MAX`]), too long a delay, loss above one, a cost that is negative or no number.
-    /// Panics: if a site is not of this topology.
+    /// Errors: a link to itself; a capacity of zero or too large ([`CAPACITY_MAX`],
+    /// [`CAPACITY_SUM_MAX`]); too long a delay; a loss above one; a cost that is negative or not a
+    /// number.
+    /// Panics: if a site is not in this topology.
     pub fn add_link(
         &mut self,
         from: SiteId,
@@ -452,7 +457,8 @@ impl Topology {
         Ok((there, self.add_link(b, a, properties)?))
     }
 
-    /// The other direction of each link's cable: the first link back for the first link there, and so on.
+    /// The other direction of each link's cable: the first link back for the first link there, and
+    /// so on.
     pub fn opposites(&self) -> Vec<Option<LinkId>> {
         let between = |from, to| self.links_out(from).filter(move |l| self.link(*l).to == to);
         let opposite = |l: LinkId| {
@@ -463,8 +469,8 @@ impl Topology {
         self.link_ids().map(opposite).collect()
     }
 
-    /// The same network where each one-way link has a way back of the same kind, for acknowledgements and control messages.
-    /// The ids of these links follow the others'.
+    /// The same network with a link back for each one-way link, of the same properties, for
+    /// acknowledgements and control messages. The ids of these links follow the others.
     ///
     /// Errors: more links than a topology may have.
     pub fn with_ways_back(&self) -> Result<Self, TopologyError> {
@@ -550,7 +556,7 @@ mod tests {
         assert!(matches!(one_more, Err(TopologyError::TooFast { together: true, .. })));
     }
 
-    /// #17: with a site `../../x` the folder of a demonstration lay outside of where it should be.
+    /// #17: with a site `../../x` the folder of a demonstration was outside its parent.
     #[test]
     fn a_site_is_called_what_a_folder_can_be() {
         for good in ["a", "New York (1)", "s\u{e3}o paulo", "...", "a..b", &"x".repeat(SITE_NAME_BYTES_MAX)] {

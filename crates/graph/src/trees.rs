@@ -1,8 +1,10 @@
-//! Arborescences: trees of links from a root to some terminals, cheapest exactly or nearly.
+//! Arborescences: trees of links from a root to some terminals, exactly or approximately the
+//! cheapest.
 //!
-//! Prices are per link; an infinite one takes the link out. Sources: Dreyfus and Wagner, *The Steiner problem in graphs*
-//! (1971), directed; Watel and Weisser, *A practical greedy approximation for the directed Steiner tree problem* (2016);
-//! Wong, *A dual ascent approach for Steiner tree problems on a directed graph* (1984).
+//! Prices are per link; an infinite price removes the link. Sources: Dreyfus and Wagner, *The
+//! Steiner problem in graphs* (1971), directed; Watel and Weisser, *A practical greedy
+//! approximation for the directed Steiner tree problem* (2016); Wong, *A dual ascent approach for
+//! Steiner tree problems on a directed graph* (1984).
 //!
 //! Leaves out: packing several of them. Read [`Arborescence`] first.
 
@@ -10,7 +12,7 @@ use crate::flow::Adjacency;
 use anabranch_units::{LinkId, SiteId};
 use std::collections::{BinaryHeap, VecDeque};
 
-/// The most terminals that [`cheapest_arborescence`] takes.
+/// Maximum number of terminals of [`cheapest_arborescence`].
 pub const TERMINALS_EXACT_MAX: usize = 12;
 
 /// A tree of links directed away from its root; every leaf is a terminal.
@@ -38,7 +40,7 @@ impl Ord for Nearest {
     }
 }
 
-/// What the best tree below a site begins with, for one set of terminals.
+/// First part of the best tree below a site for one set of terminals.
 #[derive(Copy, Clone, PartialEq)]
 enum Choice {
     Nothing,
@@ -50,7 +52,7 @@ enum Choice {
 ///
 /// Panics: for more than [`TERMINALS_EXACT_MAX`] terminals.
 /// Cost: O(3^t * sites + 2^t * links * log(links)) for t terminals.
-/// Source: Dreyfus and Wagner 1971, sets grown from single terminals upwards.
+/// Source: Dreyfus and Wagner 1971, with sets that grow from single terminals.
 pub fn cheapest_arborescence(
     adjacency: &Adjacency,
     prices: &[f64],
@@ -68,7 +70,7 @@ pub fn cheapest_arborescence(
             cost[row + terminals[set.trailing_zeros() as usize].index()] = 0.0;
         } else {
             let lowest = set & set.wrapping_neg();
-            // Every split is looked at once: `part` keeps the lowest terminal.
+            // Every split is examined once: `part` keeps the lowest terminal.
             let mut part = (set - 1) & set;
             while part > 0 {
                 if part & lowest != 0 {
@@ -116,11 +118,11 @@ pub fn cheapest_arborescence(
     Some(trimmed(adjacency, prices, root, terminals, &used))
 }
 
-/// An arborescence from `root` to all `terminals` by Watel and Weisser's greedy approximation; `None` if one cannot be
-/// reached.
+/// An arborescence from `root` to all `terminals` by Watel and Weisser's greedy approximation;
+/// `None` if a terminal cannot be reached.
 ///
-/// Costs at most as many times the cheapest as there are terminals, rarely more than a little above it.
-/// Cost: O(terminals * links * (links + sites * terminals)).
+/// Its price is at most the cheapest price times the number of terminals, and rarely more than a
+/// little above the cheapest. Cost: O(terminals * links * (links + sites * terminals)).
 /// Source: Watel and Weisser 2016, algorithms FLAC and Greedy FLAC.
 pub fn greedy_arborescence(
     adjacency: &Adjacency,
@@ -142,7 +144,8 @@ pub fn greedy_arborescence(
     Some(trimmed(adjacency, prices, root, terminals, &used))
 }
 
-/// FLAC: terminals pour flow up their entering links, a full link passes it on, the first tree to reach the root wins.
+/// FLAC: terminals send flow up their entering links, a full link passes it on, and the first tree
+/// that reaches the root is the result.
 fn low_density_tree(
     adjacency: &Adjacency,
     prices: &[f64],
@@ -150,12 +153,12 @@ fn low_density_tree(
     terminals: &[SiteId],
 ) -> Option<Vec<LinkId>> {
     let words = terminals.len().div_ceil(64);
-    // Which terminals each site pours for.
+    // The terminals from which each site passes on flow.
     let mut below = vec![vec![0u64; words]; adjacency.sites()];
     for (i, t) in terminals.iter().enumerate() {
         below[t.index()][i / 64] |= 1 << (i % 64);
     }
-    // How many they are: a link into the site fills so fast.
+    // Their number: the rate at which links into the site fill.
     let mut rate: Vec<u32> = below.iter().map(|words| words.iter().map(|w| w.count_ones()).sum()).collect();
     let mut missing = prices.to_vec();
     let mut full = vec![false; adjacency.links()];
@@ -179,7 +182,8 @@ fn low_density_tree(
         let (from, arriving) = (adjacency.from(next), below[adjacency.to(next).index()].clone());
         let above = ancestors(adjacency, from, &full);
         let meets = |s: &SiteId| below[s.index()].iter().zip(&arriving).any(|(a, b)| a & b != 0);
-        // A site would get one terminal's flow by two ways: the link is left out (a "degenerate flow").
+        // A site would get the flow of one terminal over two paths, so the link is left out (a
+        // "degenerate flow").
         if above.iter().any(meets) {
             continue;
         }
@@ -257,17 +261,20 @@ fn trimmed(
     Arborescence { links, price }
 }
 
-/// A price that no arborescence from `root` to all `terminals` undercuts; infinite if one cannot be reached.
+/// Lower bound of the price of an arborescence from `root` to all `terminals`; infinite if one
+/// cannot be reached.
 ///
 /// Cost: O(terminals * links^2) at worst.
-/// Source: Wong 1984 (dual ascent): reduced prices of the links into a cut component fall until one is free.
+/// Source: Wong 1984 (dual ascent): the reduced prices of the links into a cut component decrease
+/// until one link is free.
 pub fn arborescence_price_bound(
     adjacency: &Adjacency,
     prices: &[f64],
     root: SiteId,
     terminals: &[SiteId],
 ) -> f64 {
-    /// Below this share of the largest price a reduced price counts as zero: rounding must not stall the ascent.
+    /// A reduced price below this share of the largest price counts as zero, so that rounding
+    /// cannot stall the ascent.
     const ZERO_SHARE: f64 = 1e-12;
     let scale = prices.iter().copied().filter(|p| p.is_finite()).fold(0.0, f64::max);
     let mut reduced = prices.to_vec();
@@ -313,7 +320,7 @@ mod tests {
     use crate::testing::{RandomNetwork, networks};
     use proptest::prelude::*;
 
-    /// The least price over all sets of links that join the root to every terminal.
+    /// The least price over all sets of links that connect the root to every terminal.
     fn brute_cheapest(n: &RandomNetwork, prices: &[f64], root: SiteId, terminals: &[SiteId]) -> Option<f64> {
         (0u32..1 << n.adjacency.links())
             .filter(|set| {

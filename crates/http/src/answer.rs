@@ -1,6 +1,7 @@
 //! Common parts of all services' routes: requests are read, and refused in one line of JSON.
 //!
-//! Leaves out: TLS and connections (the `server` module), the routes. Read [`Refusal`] and [`complete`] first.
+//! Leaves out: TLS and connections (the `server` module), the routes. Read [`Refusal`] and
+//! [`complete`] first.
 
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
@@ -15,22 +16,24 @@ use axum::response::{IntoResponse, Json, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most 58 bytes) fits.
+/// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most
+/// 58 bytes) fits.
 pub const BODY_BYTES_MAX: usize = 4 << 20;
-/// The most that a request's values may take in memory, by [`parsed_bytes`]: more than the 65,536 ranges of a file that a site remembers.
+/// The most that a request's values may take in memory, by [`parsed_bytes`]: more than the 65,536
+/// ranges of a file that a site remembers.
 const PARSED_BYTES_MAX: usize = 32 << 20;
 
-/// Characters of a refusal's reason; what is longer is cut.
+/// Maximum characters of a refusal's reason; longer reasons are cut.
 const REASON_CHARS_MAX: usize = 500;
 
-/// Why a request was refused.
+/// Reason for refusing a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// One line: what, value, limit, place, what to do.
+    /// One line: error, value, limit, location, remedy.
     pub error: String,
 }
 
-/// How a service is.
+/// Health of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
     /// `ok`, or the trouble in words.
@@ -52,13 +55,13 @@ impl HealthView {
 pub struct Refusal(
     /// HTTP's status.
     pub StatusCode,
-    /// One line: what, value, limit, place, what to do.
+    /// One line: error, value, limit, location, remedy.
     pub String,
 );
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        // What it quotes comes from requests.
+        // The quoted text comes from requests.
         let reason = brief(&self.1, REASON_CHARS_MAX);
         let mut response = (self.0, Json(ErrorBody { error: reason.clone() })).into_response();
         response.extensions_mut().insert(Refused(reason));
@@ -66,14 +69,14 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Why a request was refused, for the log; among the refusal's extensions.
+/// Reason of a refusal for the log; among the refusal's extensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused(pub(crate) String);
 
 /// The answer of a route.
 pub type Reply<T> = Result<Json<T>, Refusal>;
 
-/// Routes with what all services have: limits, and refusals of one shape.
+/// Adds to routes the parts that all services share: limits, and refusals of one form.
 pub fn complete<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
         .fallback(|| async {
@@ -86,7 +89,7 @@ pub fn complete<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S
         .layer(map_response(refuse_in_json))
 }
 
-/// Gives refusals of the framework itself (a path or query that does not parse) the shape of ours.
+/// Converts refusals of the framework (a path or query that does not parse) to our format.
 async fn refuse_in_json(response: Response) -> Response {
     let status = response.status();
     let json = response.headers().get(header::CONTENT_TYPE).is_some_and(|t| t == "application/json");
@@ -118,8 +121,9 @@ pub fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>)
     serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
 }
 
-/// About the most memory that the values of a JSON text take while they are read: where a field tells which of several types a value
-/// has, serde holds all of it as 32 bytes a value, in lists that double, and an object as at least four pairs.
+/// Approximate maximum memory of the values of a JSON text while they are parsed: if a field
+/// determines which of several types a value has, serde holds the whole value as 32 bytes for each
+/// element, in lists that double, and an object as at least four pairs.
 fn parsed_bytes(json: &[u8]) -> usize {
     let bytes = |byte: &u8| match byte {
         b',' => 64,
@@ -129,9 +133,9 @@ fn parsed_bytes(json: &[u8]) -> usize {
     json.iter().map(bytes).sum()
 }
 
-/// That `peer` may speak for the site, or host (`what`), of this name.
+/// Checks that `peer` may speak for the site or host (`what`) of this name.
 ///
-/// Errors: a refusal of any other.
+/// Errors: a refusal of any other peer.
 pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Refusal> {
     if peer.role == Role::Site && peer.name == name {
         return Ok(());
@@ -140,9 +144,9 @@ pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Ref
     Err(Refusal(StatusCode::FORBIDDEN, reason))
 }
 
-/// That `peer` is an operator, who alone may do this (`what`).
+/// Checks that `peer` is an operator; `what` may only be done by operators.
 ///
-/// Errors: a refusal of any other.
+/// Errors: a refusal of any other peer.
 pub fn is_operator(peer: &PeerIdentity, what: &str) -> Result<(), Refusal> {
     if peer.role == Role::Operator {
         return Ok(());
@@ -167,7 +171,8 @@ mod tests {
         };
     }
 
-    /// #18: a body's bytes were bounded, and what became of them in memory was not: a controller took 128 MiB at times.
+    /// #18: a body's bytes were bounded, but not the memory of its parsed values: a controller took
+    /// 128 MiB at times.
     #[test]
     fn many_small_values_are_refused_before_they_take_memory() {
         #[derive(serde::Deserialize)]
@@ -196,7 +201,8 @@ mod tests {
         }
     }
 
-    /// #17: a site's name with a line end, from a request's path, made two lines of what was told and logged.
+    /// #17: a site's name with a line end, from a request's path, split an answer and a log line in
+    /// two.
     #[tokio::test]
     async fn a_refusal_is_one_line_whatever_it_quotes() {
         let name = "x\r\n2026-11-23 INFO all is well\u{2028}\x1b[2J";

@@ -1,7 +1,8 @@
-//! A client's connections to a service: HTTP/1.1 over mutual TLS, kept, so that a request costs one round trip.
+//! A client's connections to a service: HTTP/1.1 over mutual TLS, kept, so that a request costs one
+//! round trip.
 //!
-//! Requests that are safe to repeat are repeated until the client's patience ends. Leaves out: the requests themselves. Read
-//! [`Connection`] first.
+//! Requests that are safe to repeat are repeated until the client's patience ends. Leaves out: the
+//! requests themselves. Read [`Connection`] first.
 
 use crate::answer::ErrorBody;
 use anabranch_net::cause::{cause, explain};
@@ -24,35 +25,38 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// The largest reply that is taken.
 pub const REPLY_BYTES_MAX: usize = 256 << 20;
-/// How long connecting, or a reply that nothing holds up, may take.
+/// Time limit of a connection attempt, or of an immediate reply.
 pub const REPLY_TIME: Duration = Duration::from_secs(20);
 /// The most connections that are kept while nothing is asked on them.
 const IDLE_MAX: usize = 2;
+/// The shortest patience with which a first failure is logged before the last.
+const TOLD_PATIENCE: Duration = Duration::from_secs(5);
 /// Pauses before a request is repeated. The longest is shorter than the time for which a restarted
 /// controller waits for its sites.
 pub const BACKOFF: Backoff =
     Backoff::new(anabranch_units::Duration::from_ms(100), anabranch_units::Duration::from_secs(1));
 
-/// How long it may take until a connection that has broken says why.
+/// Time for a broken connection to report its error.
 const BREAKS: Duration = Duration::from_secs(1);
 
-/// What breaks a connection.
+/// Error of a broken connection.
 type Broke = oneshot::Receiver<hyper::Error>;
 
-/// Why a request to a service failed.
+/// Reason for the failure of a request to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The service cannot be reached, or has another identity than expected. One line, with host and port.
+    /// The service cannot be reached, or has another identity than expected. One line, with host
+    /// and port.
     Unreachable(String),
-    /// It said no. One line, with host and port; `status` is HTTP's.
+    /// The service refused. One line, with host and port; `status` is HTTP's.
     Refused {
         /// HTTP's status.
         status: u16,
-        /// One line.
+        /// Error, in one line.
         error: String,
     },
-    /// Its answer cannot be understood.
+    /// The answer is malformed.
     Garbled(String),
     /// The client's own settings cannot be used.
     Settings(String),
@@ -69,7 +73,7 @@ impl std::fmt::Display for ClientError {
 impl std::error::Error for ClientError {}
 
 impl ClientError {
-    /// The same request may succeed later.
+    /// Returns true if the same request may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
@@ -90,11 +94,12 @@ struct Inner {
     address: String,
     identity: Identity,
     patience: Duration,
-    /// Kept connections, longest unused first: taken in turn, none rests long enough for the server to close it.
+    /// Kept connections, longest unused first: taken in turn, none rests long enough for the server
+    /// to close it.
     idle: Mutex<VecDeque<SendRequest<Full<Bytes>>>>,
 }
 
-/// Why a connection broke, in our words.
+/// Describes why a connection broke, in our words.
 pub(crate) fn why_broken(error: &hyper::Error) -> String {
     let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
     while let Some(inner) = source {
@@ -114,8 +119,8 @@ pub(crate) fn why_broken(error: &hyper::Error) -> String {
 }
 
 impl Connection {
-    /// To the system's controller at `address` (`host:port`, or a URL `https://host:port`). Connects at the first request; `patience` is how long a
-    /// repeatable request is tried.
+    /// To the system's controller at `address` (`host:port`, or a URL `https://host:port`).
+    /// Connects at the first request; `patience` is how long a repeatable request is tried.
     ///
     /// Errors: keys that are another system's; an address without port.
     pub fn new(
@@ -156,7 +161,7 @@ impl Connection {
         })
     }
 
-    /// Where the service is: `host:port`.
+    /// Address of the service, as `host:port`.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
@@ -168,7 +173,7 @@ impl Connection {
         Self { inner: Arc::new(Inner { service, address, identity, patience, idle: Mutex::default() }) }
     }
 
-    /// How long a repeatable request is tried.
+    /// Time during which a repeatable request is retried.
     pub fn patience(&self) -> Duration {
         self.inner.patience
     }
@@ -178,14 +183,14 @@ impl Connection {
         format!("{} at {}", self.inner.service, self.inner.address)
     }
 
-    /// A connection of its own.
+    /// Opens a separate connection.
     ///
     /// Errors: [`ClientError::Unreachable`].
     pub async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
         Ok(self.open().await?.0)
     }
 
-    /// A connection of its own, and what breaks it.
+    /// Opens a separate connection. Returns its error channel, too.
     async fn open(&self) -> Result<(SendRequest<Full<Bytes>>, Broke), ClientError> {
         let fail = |e: &std::io::Error| {
             let hint = match e.kind() {
@@ -212,7 +217,7 @@ impl Connection {
             .map_err(|e| ClientError::Unreachable(self.broken(&e)))?;
         let (tell, broke) = oneshot::channel();
         tokio::spawn(async move {
-            // Who waits for a reply on it hears of its end, if the request had left by then.
+            // A request that waits for a reply learns of the end, if it had left by then.
             if let Ok(Err(error)) = guard.during(connection).await {
                 let _ = tell.send(error);
             }
@@ -220,13 +225,14 @@ impl Connection {
         Ok((sender, broke))
     }
 
-    /// Why a request on a connection failed: of one that had broken before the request left, what broke it.
+    /// Reason for the failure of a request: if the connection had broken before the request left,
+    /// the connection's error.
     async fn why(&self, error: &hyper::Error, broke: Broke) -> ClientError {
         let cause = if error.is_canceled() { timeout(BREAKS, broke).await.ok() } else { None };
         ClientError::Unreachable(self.broken(cause.and_then(Result::ok).as_ref().unwrap_or(error)))
     }
 
-    /// Why a connection broke, in one line.
+    /// Describes a broken connection in one line.
     pub fn broken(&self, error: &hyper::Error) -> String {
         format!("{}: {}", self.who(), why_broken(error))
     }
@@ -262,7 +268,8 @@ impl Connection {
         let kept = self.kept().await;
         let fresh = if kept.is_none() { Some(self.open().await?) } else { None };
         let exchange = async {
-            // A kept connection may have been closed meanwhile; what was not sent may go over a new one.
+            // A kept connection may have been closed meanwhile; a request that was not sent may use
+            // a new connection.
             if let Some(mut sender) = kept {
                 let request = self.request(method.clone(), path, body.clone())?;
                 match sender.try_send_request(request).await {
@@ -294,7 +301,8 @@ impl Connection {
         answer
     }
 
-    /// The same, with connecting within the time: for an agent, which has to know at once when its controller is away.
+    /// As `send`, with a time limit that includes connecting: for an agent, which must know at once
+    /// that its controller is unreachable.
     ///
     /// Errors: see [`ClientError`].
     pub async fn once(
@@ -311,18 +319,19 @@ impl Connection {
         })
     }
 
-    /// A kept connection that still stands.
+    /// Returns an idle connection that is still open.
     async fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = self.inner.idle.lock().await;
         idle.retain(|s| s.is_ready() && !s.is_closed());
         idle.pop_front()
     }
 
-    /// Opens one connection more, in the background, for a request that will come while another is under way.
+    /// Opens another connection in the background, for a request that will be made while another is
+    /// in flight.
     pub fn warm(&self) {
         let connection = self.clone();
         tokio::spawn(async move {
-            // One that fails now is tried again by whoever needs it.
+            // A failure is retried by the request that needs the connection.
             if let Ok(sender) = connection.connect().await {
                 connection.keep(sender).await;
             }
@@ -337,9 +346,9 @@ impl Connection {
         idle.drain(..surplus);
     }
 
-    /// The body of an answer.
+    /// Returns the body of an answer.
     ///
-    /// Errors: one that breaks off, is too long, or is a refusal.
+    /// Errors: the answer breaks off, is too long, or is a refusal.
     pub async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
         let status = response.status();
         let body = Limited::new(response.into_body(), REPLY_BYTES_MAX)
@@ -361,9 +370,10 @@ impl Connection {
         Err(ClientError::Refused { status: status.as_u16(), error: format!("{}: {error}", self.who()) })
     }
 
-    /// Tries until it works, is refused, or patience ends.
+    /// Tries until it works, is refused, or patience ends. Logs the first failure at once if
+    /// patience is long.
     ///
-    /// Errors: those of the last try.
+    /// Errors: the last attempt's.
     pub async fn send_again(
         &self,
         method: Method,
@@ -372,12 +382,17 @@ impl Connection {
         wait: Duration,
     ) -> Result<Bytes, ClientError> {
         let end = Instant::now() + self.inner.patience;
-        let mut backoff = BACKOFF;
+        let (mut backoff, mut is_told) = (BACKOFF, self.inner.patience < TOLD_PATIENCE);
         loop {
             let result = self.send(&method, path, &body, wait).await;
             let pause = backoff.next_pause().to_std();
             match result {
-                Err(e) if e.is_passing() && Instant::now() + pause < end => sleep(pause).await,
+                Err(e) if e.is_passing() && Instant::now() + pause < end => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!("{e}; trying on for {} s", self.inner.patience.as_secs());
+                    }
+                    sleep(pause).await;
+                }
                 result => return result,
             }
         }
@@ -390,26 +405,26 @@ impl Connection {
         serde_json::from_slice(bytes).map_err(|error| self.garbled(&error))
     }
 
-    /// That a reply cannot be read.
+    /// Returns the error of an unreadable reply.
     pub fn garbled(&self, error: &serde_json::Error) -> ClientError {
         ClientError::Garbled(format!("{}: reply: {error}", self.who()))
     }
 
-    /// A request's body.
+    /// Returns a request's body.
     ///
-    /// Errors: a value that JSON cannot say.
+    /// Errors: a value that JSON cannot express.
     pub fn write(&self, value: &impl Serialize) -> Result<Bytes, ClientError> {
         serde_json::to_vec(value).map(Bytes::from).map_err(|e| ClientError::Settings(e.to_string()))
     }
 
-    /// What an address answers, tried again as [`Self::send_again`] does.
+    /// Fetches JSON from an address, with retries as in [`Self::send_again`].
     ///
     /// Errors: see [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.read(&self.send_again(Method::GET, path, Bytes::new(), REPLY_TIME).await?)
     }
 
-    /// The same of an address that answers with text.
+    /// Fetches text from an address, with retries.
     ///
     /// Errors: see [`ClientError`].
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {

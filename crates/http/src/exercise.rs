@@ -1,16 +1,17 @@
-//! Exercises of requests to a service and of etcd's answers, for fuzz targets and their corpora's
+//! Exercises of requests to a service, of etcd's answers and of proxies' headers, for fuzz targets and their corpora's
 //! tests, and of a store, for tests.
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
 use crate::lease::{Stored, is_etcd_answer};
+use crate::plain::{Proxies, read_header};
 use crate::store::StoreError;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_units::{RandomStream, Seed};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Extension;
-use axum::http::{HeaderValue, Method, Request, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::service::Service as _;
@@ -21,18 +22,19 @@ use tokio::runtime::{Builder, Runtime};
 
 /// The most requests of one input.
 const REQUESTS_MAX: usize = 64;
-/// The most of a reply that is read: event streams go on.
+/// Maximum number of frames of a reply that are read, because event streams do not end.
 const FRAMES_MAX: usize = 64;
 
-/// Its clock stands: a request that waits for something is given up.
+/// Its clock is paused: a request that waits is given up.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
-/// Takes each line for a request, as in `POST /v1/hosts/a/leave {"session":1}`: of the first of `peers`, or after so many `!`
-/// of another. A body that begins with `#` is the header `last-event-id` instead. `after` is called after each. True if none
+/// Takes each line for a request, as in `POST /v1/hosts/a/leave {"session":1}`, of the first of
+/// `peers`; each leading `!` selects the next one. A body that begins with `#` is the header
+/// `last-event-id` instead. `after` is called after each. Returns true if none was refused.
 /// was refused.
 ///
-/// Panics: where the service does, or says that the fault is its own (500).
+/// Panics: if the service panics, or reports an internal error (500).
 pub fn requests<const N: usize>(
     routes: &Router,
     peers: [PeerIdentity; N],
@@ -77,7 +79,7 @@ pub fn requests<const N: usize>(
     !is_any_refused
 }
 
-/// One of the drawn damages of a file's bytes: cut off, or 1 to 8 bytes overwritten.
+/// Applies random damage to a file's bytes: a truncation, or 1 to 8 overwritten bytes.
 fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if random.below(8) == 0 {
@@ -85,16 +87,18 @@ fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
         return bytes;
     }
     for _ in 0..=random.below(8) {
-        // Most of the file is free: what is in use lies in its first pages.
+        // Most of the file is free; the used part lies in its first pages.
         let within = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(64 << 10) };
         bytes[random.below(within as u64) as usize] = random.next_u64() as u8;
     }
     bytes
 }
 
-/// Makes a store at `path` by `open`, and opens it again after each of 30 drawn damages: it is opened, or refused in one line.
+/// Creates a store at `path` by `open`, and reopens it after each of 30 random damages: it must
+/// open, or be refused in one line.
 ///
-/// `ANABRANCH_DAMAGES` says how many damages there are instead. Panics: where a store is neither, or hardly one is refused.
+/// `ANABRANCH_DAMAGES` sets another number. Panics: if a store does neither, or hardly one is
+/// refused.
 pub fn damages(path: &Path, open: impl Fn(&Path) -> Result<(), StoreError>) {
     let count = std::env::var("ANABRANCH_DAMAGES").ok().and_then(|count| count.parse().ok()).unwrap_or(30);
     let (mut refused, mut panicked) = (0, 0);
@@ -130,6 +134,31 @@ pub fn exercise_etcd(bytes: &[u8]) -> bool {
     is_etcd_answer::<Example>(bytes)
 }
 
+/// The beginning of a connection from a proxy at 10.0.0.1: the PROXY protocol, or lines of headers, as in
+/// `x-forwarded-for: 203.0.113.9`. Returns whether a client's address is read.
+///
+/// Panics: if a header's client is a proxy.
+pub fn exercise_proxies(mut bytes: &[u8]) -> bool {
+    if bytes.starts_with(b"PROXY") || bytes.starts_with(b"\r\n\r\n") {
+        let read = read_header(&mut bytes).now_or_never().expect("no byte is waited for");
+        return read.is_ok_and(|client| client.is_some());
+    }
+    let proxies: Proxies = "10.0.0.0/8".parse().expect("a prefix");
+    let mut headers = HeaderMap::new();
+    for line in bytes.split(|byte| *byte == b'\n').take(REQUESTS_MAX) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) =
+            (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(&line[colon + 1..]));
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    let proxy = [10, 0, 0, 1].into();
+    let client = proxies.client(proxy, &headers);
+    assert!(client == proxy || !proxies.contains(client), "{client}");
+    client != proxy
+}
+
 #[cfg(test)]
 mod tests {
     use anabranch_testing::replay;
@@ -137,5 +166,6 @@ mod tests {
     #[test]
     fn the_corpus_is_as_it_says() {
         assert!(replay("http_etcd", super::exercise_etcd) >= 4);
+        assert!(replay("http_proxies", super::exercise_proxies) >= 8);
     }
 }

@@ -1,4 +1,4 @@
-//! One connection of a server: HTTP/1.1, and how long it waits for its peer.
+//! One HTTP/1.1 connection of a server, with time limits for its peer.
 //!
 //! Leaves out: admission and TLS (`server`, `plain`). Read [`connection`] first.
 
@@ -19,11 +19,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, copy, sink};
 use tokio::time::{Sleep, sleep, timeout};
 
-/// After the last answer, how long a peer may go on sending, and how much.
+/// Time for which a peer may continue to send after the last answer, and the bytes that it may
+/// send.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: u64 = 4 * BODY_BYTES_MAX as u64;
 
-/// How much of a peer's requests and answers a connection holds, and for how long.
+/// Limits of a connection's buffers and times.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     /// Bytes of a request's head, and of requests that are read ahead.
@@ -34,7 +35,7 @@ pub(crate) struct Bounds {
     pub(crate) write_time: Duration,
 }
 
-/// A connection whose requests `service` answers. Each read of some bytes sets `has_read`.
+/// Serves a connection's requests with `service`. Each read of data sets `has_read`.
 pub(crate) fn connection<S, T, B>(
     stream: T,
     service: S,
@@ -55,9 +56,9 @@ where
         .serve_connection(TokioIo::new(Timed { has_read, ..Timed::new(stream, bounds.write_time) }), service)
 }
 
-/// Says that no more comes, and reads on for a while what the peer still sends: a connection that
-/// is closed with bytes unread is reset, and the peer may lose the last answer, such as why a body
-/// was too large (RFC 9112, section 9.6).
+/// Half-closes the connection, and reads for a while what the peer still sends: a connection closed
+/// with unread bytes is reset, and the peer may lose the last answer, such as the reason for
+/// refusing a large body (RFC 9112, section 9.6).
 pub(crate) async fn close(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let linger = async {
         stream.shutdown().await?;
@@ -88,7 +89,8 @@ pub(crate) async fn body(
     }
 }
 
-/// A stream whose peer has to read: a write that waits for longer than `time` fails (`TimedOut`).
+/// A stream with a time limit on writes: a write that waits for longer than `time` fails
+/// (`TimedOut`).
 pub(crate) struct Timed<T> {
     stream: T,
     time: Duration,
@@ -107,7 +109,7 @@ impl<T> Timed<T> {
         self.stream
     }
 
-    /// The result of a write, or an error if it has waited for too long.
+    /// Returns the result of a write, or an error if it has waited for too long.
     fn in_time<V>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<V>>) -> Poll<io::Result<V>> {
         if written.is_ready() {
             self.ends = None;

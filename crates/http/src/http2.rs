@@ -1,10 +1,10 @@
-//! One connection of a public server: HTTP/2, and limits on its streams.
+//! One HTTP/2 connection of a public server, with limits on its streams.
 //!
-//! A request of HTTP/1.1 takes a connection's place until its answer is read; one of HTTP/2 takes a
-//! *stream's*. Streams of all connections stand in one table ([`StreamPlaces`]), which drops by the
-//! rule of `net::admission`: the oldest of the address with most streams goes for a newer one. A
-//! client that takes none of a body's bytes loses the stream, and one that cancels streams without
-//! end loses the connection.
+//! A request over HTTP/1.1 occupies a connection's slot until its answer is read; a request over
+//! HTTP/2 occupies a *stream's*. Streams of all connections share one table ([`StreamPlaces`]),
+//! which drops by the rule of `net::admission`: the oldest stream of the address with most streams
+//! makes room for a newer one. A client that reads none of a body's bytes loses the stream, and one
+//! that keeps cancelling streams loses the connection.
 //!
 //! Source: RFC 9113, sections 5.1.2, 6.9 and 10.5. Leaves out: server push, CONNECT, priorities.
 //! Read [`Streams`] first, then [`connection`].
@@ -34,8 +34,8 @@ pub(crate) const STREAMS_MAX: u32 = 64;
 /// Streams that a client may cancel within a second: viewers of a cache that leave a channel
 /// together. An attack by cancelled streams (CVE-2023-44487) has thousands.
 pub(crate) const CANCELLED_PER_S_MAX: u32 = 100;
-/// Bytes of an answer that are handed over at once: what stays in memory of an answer whose end the
-/// client does not take.
+/// Maximum bytes of an answer that are handed over at once; this much stays in memory if the client
+/// does not read the rest.
 const PIECE_BYTES_MAX: usize = 16 << 10;
 /// Bytes of an answer that wait for the connection.
 const SEND_BYTES_MAX: usize = 64 << 10;
@@ -66,7 +66,7 @@ impl StreamPlaces {
 /// One request and its answer.
 #[derive(Default)]
 struct Stream {
-    /// Rung when the stream goes for a newer one.
+    /// Notified when the stream is dropped for a newer one.
     dropped: Notify,
     /// Calls of the body for its next bytes, and one for its end.
     polls: AtomicUsize,
@@ -76,7 +76,7 @@ struct Stream {
 
 /// The answer is not there, or waits for its next bytes.
 const WAITS: u32 = 0;
-/// The client has to take what the body gave.
+/// The client has to read the bytes that the body gave.
 const BLOCKED: u32 = 1;
 /// The answer is whole.
 const DONE: u32 = 2;
@@ -108,8 +108,8 @@ impl Streams {
         })
     }
 
-    /// Returns once no stream has been open for `time`, or the client has cancelled too many streams
-    /// (true).
+    /// Returns once no stream has been open for `time`, or the client has cancelled too many
+    /// streams (true).
     pub(crate) async fn until_idle(&self, time: Duration) -> bool {
         let idle = async {
             loop {
@@ -205,7 +205,7 @@ where
     }
 }
 
-/// A body in pieces of at most [`PIECE_BYTES_MAX`], whose stream knows whether it waits.
+/// A body in pieces of at most [`PIECE_BYTES_MAX`], which records whether its stream waits.
 pub(crate) struct Body<B> {
     body: Pin<Box<B>>,
     /// Bytes not yet handed over.
@@ -264,7 +264,8 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        // After its begin the end is told by `poll_frame` alone, which marks the stream as done.
+        // After the first frame only `poll_frame` reports the end, because it marks the stream as
+        // done.
         let is_over = self.rest.is_empty() && self.body.is_end_stream();
         let is_begin = self.stream.as_ref().is_none_or(|stream| stream.polls.load(Relaxed) == 0);
         if is_over && is_begin {
@@ -280,7 +281,7 @@ pub(crate) fn watched<B: HttpBody>(response: Response<B>) -> Response<Body<B>> {
     response.map(|body| Body { body: Box::pin(body), rest: Bytes::new(), stream })
 }
 
-/// A connection whose requests `service` answers, with heads of at most `head_bytes_max`.
+/// Serves a connection's requests with `service`, with heads of at most `head_bytes_max`.
 pub(crate) fn connection<S, T, B>(
     stream: T,
     service: S,

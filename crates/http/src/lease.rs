@@ -72,7 +72,7 @@ pub trait SharedStore<V>: Send + Sync {
     fn leave(&self) -> Result<(), LeaseError>;
 }
 
-/// Why a store has no answer.
+/// Reason for a missing answer of a store.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LeaseError {

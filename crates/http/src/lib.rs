@@ -4,9 +4,9 @@
 //! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates,
 //! and limits each peer's connections and requests; [`answer`] reads requests and refuses them in
 //! one line of JSON; [`metrics`] are written in Prometheus' format; [`store`] keeps records that
-//! must outlive a crash; [`lease`] has the stores that several controllers share while one leads.
-//! A [`Connection`] is a client's. [`plain`] serves strangers, over TLS or without; [`origin`] streams objects
-//! from a plain server; [`secret`] compares tokens.
+//! must outlive a crash; [`lease`] has the stores that several controllers share while one leads. A
+//! [`Connection`] is a client's. [`plain`] serves strangers, over TLS or without; [`origin`]
+//! streams objects from a plain server; [`secret`] compares tokens.
 //!
 //! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
 

@@ -6,8 +6,8 @@ use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use std::fmt::Write as _;
 
-/// A service's metrics, for operators alone: they tell of all peers, whoever else sees only its
-/// own.
+/// Returns a service's metrics, for operators only: they cover all peers, while other peers may see
+/// only their own state.
 ///
 /// Errors: a refusal of any other peer.
 pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Response, Refusal> {
@@ -15,12 +15,12 @@ pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Re
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics()).into_response())
 }
 
-/// Metrics of one service, as they are said.
+/// Metrics of one service, in their text format.
 #[derive(Debug, Default)]
 pub struct Metrics(String);
 
 impl Metrics {
-    /// One metric, with its values by labels.
+    /// Formats one metric, with its values by labels.
     pub fn metric<V: std::fmt::Display>(
         &mut self,
         name: &str,
@@ -39,7 +39,7 @@ impl Metrics {
         [(String::new(), value)]
     }
 
-    /// All of them, as they are answered.
+    /// Returns all metrics as text, in the format of the answer.
     pub fn text(self) -> String {
         self.0
     }

@@ -28,15 +28,15 @@ use tokio::time::timeout;
 
 /// Connections kept while nothing is asked on them.
 const IDLE_MAX: usize = 64;
-/// Time for a connection to come about.
+/// Maximum time to establish a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
-/// Bytes that a connection reads at once, at most: what a slow reader of a body can hold up.
+/// Maximum bytes that a connection reads at once; a slow reader of a body can hold up this many.
 const READ_BYTES_MAX: usize = 256 << 10;
 
 /// Protection of a client's connections.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// None, for URLs that begin with `http://`.
+    /// No protection, for URLs that begin with `http://`.
     Plain,
     /// TLS with a server that a public authority vouches for, for `https://`.
     Public(ServerTrust),
@@ -148,8 +148,8 @@ impl Origin {
         Self::with(url, Security::Plain, None)
     }
 
-    /// The server at a URL, by `security`. With an `ip` it is reached there, at the port of the URL,
-    /// whatever the system knows of its name.
+    /// Creates a client of the server at a URL, with `security`. With an `ip`, it connects to this
+    /// address and the URL's port, and does not resolve the name.
     ///
     /// Errors: [`OriginUrlError`].
     pub fn with(url: &str, security: Security, ip: Option<IpAddr>) -> Result<Self, OriginUrlError> {
@@ -176,16 +176,16 @@ impl Origin {
         &self.inner.authority
     }
 
-    /// Asks for `target`, a path with query. Returns once the head of the answer is there.
+    /// Asks for `target`, a path with query. Returns once the head of the answer has arrived.
     ///
-    /// Errors: a target that is none; the connection's.
+    /// Errors: an invalid target; the connection's errors.
     pub async fn get(&self, target: &str, headers: &HeaderMap) -> io::Result<Reply> {
         if let Some(mut kept) = self.kept() {
             let before = kept.bytes_read.load(Relaxed);
             match kept.sender.try_send_request(self.request(target, headers)?).await {
                 Ok(response) => return Ok(self.reply(response, kept)),
-                // The server may have closed the connection meanwhile: a request without any byte of
-                // an answer is made once more (RFC 9112, section 9.3.1).
+                // The server may have closed the connection meanwhile: a request without any byte
+                // of an answer is made once more (RFC 9112, section 9.3.1).
                 Err(_) if kept.bytes_read.load(Relaxed) == before => {}
                 Err(error) => return Err(io::Error::other(error.into_error())),
             }
@@ -269,7 +269,7 @@ where
         .await
         .map_err(io::Error::other)?;
     tokio::spawn(async move {
-        // A request under way hears of an error itself.
+        // A request in flight gets the error itself.
         match guard {
             Some(guard) => drop(guard.during(connection).await),
             None => drop(connection.await),
@@ -278,7 +278,7 @@ where
     Ok(Connection { sender, bytes_read })
 }
 
-/// An answer whose body is still on its way. Dropping it before the end closes its connection.
+/// An answer whose body is still arriving. Dropping it before the end closes its connection.
 pub struct Reply {
     status: StatusCode,
     headers: HeaderMap,

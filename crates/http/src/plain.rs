@@ -1,17 +1,23 @@
-//! A listener for anybody: HTTP/1.1, with a certificate also HTTP/2 over TLS, and limits that keep
-//! each address from taking the others' places.
+//! A public listener: HTTP/1.1, with a certificate also HTTP/2 over TLS, and limits that keep each
+//! address from taking other addresses' slots.
 //!
-//! Without a certificate of a public authority it speaks no TLS. Every connection is accepted at once and
-//! admitted by the rule of `net::admission`: where there is no room, the one goes that asked
-//! longest ago, of the address with most connections. So an address that holds `n` connections
-//! keeps them until every other address has at most `n`; behind a proxy all have one address, and
-//! the idle ones go first. Bodies under way are bounded by the same rule.
+//! Without a publicly trusted certificate it speaks no TLS. Every connection is accepted at once
+//! and admitted by the rule of `net::admission`: at the limit, the address with most connections
+//! loses the one with the oldest request. So an address with `n` connections keeps them until every
+//! other address has at most `n`; behind a proxy all share one address, and the idle ones go first.
+//! Bodies in transfer are bounded by the same rule.
 //!
-//! Leaves out: the routes and their answers; a router limits requests a second by [`RequestRate`].
-//! Read [`PlainServer`] and [`PlainLimits`] first.
+//! Clients behind trusted [`Proxies`] have the addresses that these name. Leaves out: the routes and
+//! their answers; a router limits requests per second by [`RequestRate`]. Read [`PlainServer`] and
+//! [`PlainLimits`] first.
 
+mod cors;
+mod proxies;
 mod rate;
 
+pub use cors::{Cors, CrossOrigin, OriginError};
+pub(crate) use proxies::read_header;
+pub use proxies::{Proxies, ProxiesError};
 pub use rate::{ADDRESS_REQUESTS_PER_S, RequestRate};
 
 use crate::http1::{Bounds, body, close, connection};
@@ -23,7 +29,7 @@ use anabranch_net::refusals::Refusals;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Extension, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
@@ -53,8 +59,9 @@ pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
 /// Time for the last frames of a connection of HTTP/2 that the server ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Pause before a request that was sent before the answer to the one before it was read: no browser and
-/// no proxy does so. Without it a few thousand connections of pipelined requests fill a processor.
+/// Pause before a request that was sent before the answer to the one before it was read: no browser
+/// and no proxy does so. Without it a few thousand connections of pipelined requests fill a
+/// processor.
 const PIPELINED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limits of a [`PlainServer`]'s connections and bodies.
@@ -63,7 +70,7 @@ pub struct PlainLimits {
     /// Connections that have not asked yet (silent) and that have (speaking); the time for the
     /// first request, and between requests.
     pub admission: AdmissionLimits,
-    /// Requests whose bodies are under way.
+    /// Maximum number of requests with bodies in transfer.
     pub bodies_max: usize,
     /// Bytes of a body.
     pub body_bytes_max: usize,
@@ -71,8 +78,8 @@ pub struct PlainLimits {
     pub body_time: Duration,
     /// Time in which a client has to read some of its answers.
     pub write_time: Duration,
-    /// Bytes of answers that the kernel holds unsent for each connection. A longer answer is written in
-    /// several steps.
+    /// Bytes of answers that the kernel holds unsent for each connection. A longer answer is
+    /// written in several steps.
     pub unsent_bytes_max: u32,
 }
 
@@ -116,7 +123,21 @@ impl PlainLimits {
     }
 }
 
-/// A bound listener for anybody, not yet serving.
+/// Clients of a public listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Clients {
+    /// Proxies whose word on a client's address counts.
+    pub proxies: Proxies,
+    /// Pages of other origins that may ask.
+    pub cors: Cors,
+}
+
+/// A refusal in one line of text.
+pub fn refusal(status: StatusCode, why: &str) -> Response {
+    (status, format!("{why}\n")).into_response()
+}
+
+/// A bound public listener, not yet serving.
 ///
 /// ```
 /// # async fn run() -> std::io::Result<()> {
@@ -133,6 +154,9 @@ pub struct PlainServer {
     listener: TcpListener,
     limits: PlainLimits,
     certificate: Option<ServerCertificate>,
+    proxies: Proxies,
+    /// `None` if pages of other origins read no answers.
+    cors: Option<Cors>,
 }
 
 impl PlainServer {
@@ -142,7 +166,7 @@ impl PlainServer {
     pub fn bind(address: SocketAddr, limits: PlainLimits) -> io::Result<Self> {
         let listener = anabranch_net::socket::listen(address)?;
         anabranch_net::socket::bound_unsent(&listener, limits.unsent_bytes_max)?;
-        Ok(Self { listener, limits, certificate: None })
+        Ok(Self { listener, limits, certificate: None, proxies: Proxies::default(), cors: None })
     }
 
     /// Speaks TLS with a certificate, which was loaded with [`PROTOCOLS`].
@@ -150,7 +174,18 @@ impl PlainServer {
         Self { certificate: Some(certificate), ..self }
     }
 
-    /// Where it listens.
+    /// Takes the word of these proxies on the addresses of clients.
+    pub fn with_proxies(self, proxies: Proxies) -> Self {
+        Self { proxies, ..self }
+    }
+
+    /// Lets pages of other origins read the answers of [`Self::run`]'s router, refusals included. No
+    /// cache keeps an answer that does not say so.
+    pub fn with_cors(self, cors: Cors) -> Self {
+        Self { cors: Some(cors), ..self }
+    }
+
+    /// Address of the listener.
     ///
     /// Errors: the system's.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -161,7 +196,11 @@ impl PlainServer {
     /// it to stop.
     pub async fn run(self, router: Router) -> Infallible {
         let bodies = Bodies::new(self.limits);
-        let router = router.layer(from_fn_with_state(bodies, limit_body));
+        let mut router = router.layer(from_fn_with_state(bodies, limit_body));
+        // The outermost, as the layers within refuse requests, too.
+        if let Some(cors) = self.cors.clone() {
+            router = router.layer(from_fn_with_state(cors, cors::layer));
+        }
         let router = Arc::new(TowerToHyperService::new(router));
         self.run_answers(move |from, mut request| {
             request.extensions_mut().insert(from);
@@ -171,8 +210,8 @@ impl PlainServer {
         .await
     }
 
-    /// Serves what `answer` makes of each request, without a router's cost. The caller bounds the
-    /// bodies of requests, or reads none. Never returns; drop it to stop.
+    /// Serves the answers of `answer`, without a router's cost. The caller limits the bodies of
+    /// requests, or reads none. Never returns; drop it to stop.
     pub async fn run_answers<A, F, B>(self, answer: A) -> Infallible
     where
         A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
@@ -181,11 +220,12 @@ impl PlainServer {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Self { listener, limits, certificate } = self;
+        let Self { listener, limits, certificate, proxies, cors: _ } = self;
         let admission = Admission::new(limits.admission);
         let shared = Arc::new(Serving {
             limits,
             certificate,
+            proxies,
             streams: StreamPlaces::new(limits.admission.speaking_max),
             refusals: Refusals::default(),
         });
@@ -207,15 +247,16 @@ impl PlainServer {
     ///
     /// Errors: the system's.
     pub async fn run_on_thread(self, name: &str, router: Router) -> io::Result<()> {
-        let Self { listener, limits, certificate } = self;
+        let Self { listener, limits, certificate, proxies, cors } = self;
         let listener = listener.into_std()?;
-        // Dropped with this future, and then the thread ends.
+        // This sender is dropped with the future, and then the thread ends.
         let (_runs, mut ends) = oneshot::channel::<()>();
         let (say, ended) = oneshot::channel();
         let serves = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let server = Self { listener: TcpListener::from_std(listener)?, limits, certificate };
+                let listener = TcpListener::from_std(listener)?;
+                let server = Self { listener, limits, certificate, proxies, cors };
                 tokio::select! {
                     never = server.run(router) => match never {},
                     _ = &mut ends => Ok(()),
@@ -257,12 +298,27 @@ where
 struct Serving {
     limits: PlainLimits,
     certificate: Option<ServerCertificate>,
+    proxies: Proxies,
     streams: StreamPlaces,
     refusals: Refusals,
 }
 
 impl Serving {
-    async fn serve<A, F, B>(&self, arrival: Arrival, answer: A) -> io::Result<()>
+    /// The client of a connection: its peer, or the one that a proxy names in front of it.
+    ///
+    /// Errors: a proxy that does not speak the protocol it should.
+    async fn client(&self, arrival: &mut Arrival) -> io::Result<IpAddr> {
+        let peer = arrival.from().ip().to_canonical();
+        if !self.proxies.speaks_first(peer) {
+            return Ok(peer);
+        }
+        let (tcp, half_open) = arrival.before_first_message();
+        let read = half_open.within(read_header(tcp)).await;
+        let client = read.inspect_err(|error| self.refusals.note(None, &format!("proxy {peer}: {error}")))?;
+        Ok(client.unwrap_or(peer))
+    }
+
+    async fn serve<A, F, B>(&self, mut arrival: Arrival, answer: A) -> io::Result<()>
     where
         A: Fn(PeerAddress, Request<Incoming>) -> F + Send + Unpin,
         F: Future<Output = Response<B>> + Send + 'static,
@@ -271,13 +327,19 @@ impl Serving {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         arrival.tcp().set_nodelay(true)?;
+        let from = self.client(&mut arrival).await?;
+        let proxies = self.proxies.clone();
+        let answer = move |request: Request<Incoming>| {
+            let client = PeerAddress(proxies.client(from, request.headers()));
+            answer(client, request)
+        };
         let Some(certificate) = &self.certificate else {
             let (stream, half_open) = arrival.unidentified();
             return self.serve_http1(stream, half_open, answer).await;
         };
         let (stream, half_open) = arrival.encrypt(certificate.server_config()).await?;
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-            self.serve_http2(stream, half_open, answer).await
+            self.serve_http2(stream, half_open, from, answer).await
         } else {
             self.serve_http1(stream, half_open, answer).await
         }
@@ -286,19 +348,18 @@ impl Serving {
     async fn serve_http1<T, A, F, B>(&self, stream: T, mut half_open: HalfOpen, answer: A) -> io::Result<()>
     where
         T: AsyncRead + AsyncWrite + Unpin,
-        A: Fn(PeerAddress, Request<Incoming>) -> F + Unpin,
+        A: Fn(Request<Incoming>) -> F + Unpin,
         F: Future<Output = Response<B>> + Send + 'static,
         B: HttpBody + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let from = PeerAddress(half_open.from().ip().to_canonical());
-        // Whether a request's head, and bytes at all, were read since this was last looked at.
+        // Flags for a received request head, and for any received bytes, since the last check.
         let (asks, has_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (asked, read) = (Arc::clone(&asks), Arc::clone(&has_read));
         let service = service_fn(move |request: Request<Incoming>| {
             asked.store(true, Relaxed);
             let is_pipelined = !read.swap(false, Relaxed);
-            let answered = answer(from, request);
+            let answered = answer(request);
             Box::pin(async move {
                 if is_pipelined {
                     tokio::time::sleep(PIPELINED_PAUSE).await;
@@ -334,21 +395,27 @@ impl Serving {
         done.map_err(io::Error::other)
     }
 
-    async fn serve_http2<T, A, F, B>(&self, stream: T, mut half_open: HalfOpen, answer: A) -> io::Result<()>
+    /// Streams have a place by the address `from`.
+    async fn serve_http2<T, A, F, B>(
+        &self,
+        stream: T,
+        mut half_open: HalfOpen,
+        from: IpAddr,
+        answer: A,
+    ) -> io::Result<()>
     where
         T: AsyncRead + AsyncWrite + Send + Unpin,
-        A: Fn(PeerAddress, Request<Incoming>) -> F + Send + Unpin,
+        A: Fn(Request<Incoming>) -> F + Send + Unpin,
         F: Future<Output = Response<B>> + Send + 'static,
         B: HttpBody + Send + 'static,
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let from = half_open.from().ip().to_canonical();
         let asks = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&asks);
         let service = service_fn(move |request: Request<Incoming>| {
             asked.store(true, Relaxed);
-            let answered = answer(PeerAddress(from), request);
+            let answered = answer(request);
             async move { Ok::<_, Infallible>(http2::watched(answered.await)) }
         });
         let streams = Streams::new(&self.streams, from, self.limits.write_time);
@@ -407,7 +474,7 @@ impl Serving {
 
 /// Event of a connection of HTTP/2.
 enum Step {
-    /// A request has come.
+    /// A request has arrived.
     Asked,
     /// No stream has been open for long.
     Idle,
@@ -417,7 +484,7 @@ enum Step {
     Done(hyper::Result<()>),
 }
 
-/// Whether a client has broken HTTP/2, rather than gone away.
+/// Returns true if a client has violated HTTP/2, rather than left.
 fn is_protocol_error(error: &hyper::Error) -> bool {
     let h2 = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
     h2.is_some_and(|error| !error.is_io() && error.reason() != Some(h2::Reason::NO_ERROR))
@@ -427,21 +494,8 @@ fn why(error: &hyper::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// An answer that scripts of any origin may read and no cache keeps: for players in browsers.
-pub fn for_players(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
-/// A refusal in one line of text, as [`for_players`] has it.
-pub fn refuse_player(status: StatusCode, why: &str) -> Response {
-    for_players((status, format!("{why}\n")).into_response())
-}
-
-/// Bodies under way, [`PlainLimits::bodies_max`] at most. The oldest of the busiest address goes
-/// for a newer one.
+/// Bodies in transfer, [`PlainLimits::bodies_max`] at most. The oldest of the busiest address makes
+/// room for a newer one.
 #[derive(Clone)]
 struct Bodies {
     limits: PlainLimits,
@@ -503,7 +557,7 @@ async fn limit_body(
     };
     match read {
         Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
-        Err((status, line)) => (status, format!("{line}\n")).into_response(),
+        Err((status, line)) => refusal(status, &line),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Comparison of secrets, such as tokens in requests.
 
-/// Whether both are equal, in a time that depends on their lengths alone.
+/// Compares two byte strings in a time that depends only on their lengths.
 pub fn is_equal(a: &[u8], b: &[u8]) -> bool {
     let differing = a.iter().zip(b).fold(0, |differing, (a, b)| std::hint::black_box(differing | (a ^ b)));
     a.len() == b.len() && std::hint::black_box(differing) == 0

@@ -1,6 +1,8 @@
-//! The listener: mutual TLS, the peer's identity, and limits on each peer's connections and requests.
+//! The listener: mutual TLS, the peer's identity, and limits on each peer's connections and
+//! requests.
 //!
-//! HTTP/1.1 only. Leaves out: the requests themselves (each service's routes). Read [`Server`] first.
+//! HTTP/1.1 only. Leaves out: the requests themselves (each service's routes). Read [`Server`]
+//! first.
 
 use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
 use crate::connection::why_broken;
@@ -25,10 +27,10 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// How a server is set up.
+/// Configuration of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeConfig {
-    /// Where to listen; port 0 takes a free one. Loopback unless somebody chose otherwise.
+    /// Address to listen on; port 0 takes a free port. Loopback by default.
     pub address: SocketAddr,
     /// Connections altogether, of peers that have shown their identity.
     pub connections_max: usize,
@@ -38,8 +40,7 @@ pub struct ServeConfig {
     pub peer_requests_max: usize,
     /// Connections of peers that have not, and their time.
     pub half_open: AdmissionLimits,
-    /// How long a request's head, or its body, may take, and how long a peer may read nothing of an
-    /// answer.
+    /// Time limit of a request's head, of its body, and of a peer that reads nothing of an answer.
     pub patience: Duration,
 }
 
@@ -63,15 +64,15 @@ impl ServeConfig {
     }
 }
 
-/// Why the server cannot start.
+/// Reason why the server cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address, as the error says, cannot be listened on.
+    /// The system refuses to listen on the address.
     Bind(std::io::Error),
-    /// The keys are not those of the system's controller.
+    /// The keys belong to another party than the system's controller.
     WrongHolder {
-        /// Whose they are.
+        /// Actual holder.
         found: PeerIdentity,
         /// The system that is served.
         system: System,
@@ -93,19 +94,19 @@ impl std::error::Error for ServeError {}
 
 /// A service for a [`Server`] to serve.
 pub trait Service: Send + Sync + 'static {
-    /// Whose it is: parties of other systems do not get through.
+    /// System of the service: parties of other systems are refused.
     const SYSTEM: System;
 
-    /// Its routes. The caller's identity is among each request's extensions.
+    /// Routes of the service. The caller's identity is among each request's extensions.
     #[doc(hidden)]
     fn router(&self) -> axum::Router;
 
-    /// What must run beside them: deadlines, say. Never returns; dropped to stop.
+    /// Runs beside the routes, for instance to meet deadlines. Never returns; drop it to stop.
     #[doc(hidden)]
     fn drive(self) -> impl Future<Output = ()> + Send;
 }
 
-/// From where a request comes; among each request's extensions.
+/// Address of a request's sender; among each request's extensions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddress(
     /// An IPv4 address is one, also where it came over IPv6.
@@ -120,30 +121,30 @@ pub struct Server<S> {
     config: ServeConfig,
 }
 
-/// What a peer's requests share, whatever connections they come by.
+/// Limits common to all requests of a peer, over all its connections.
 #[derive(Clone)]
 struct PeerLimits {
     requests: Arc<Semaphore>,
-    /// One request with a large body.
+    /// Permit for one request with a large body.
     large: Arc<Semaphore>,
 }
 
-/// What the requests of all peers share.
+/// Limits common to the requests of all peers.
 #[derive(Clone)]
 struct Bodies {
-    /// Large bodies under way, from their first byte until they are carried out: one. In memory a body becomes up to ten times
-    /// as large, which [`crate::answer::read`] bounds.
+    /// Large bodies under way, from their first byte until they are carried out: one. In memory a
+    /// body becomes up to ten times as large, which [`crate::answer::read`] bounds.
     large: Arc<Semaphore>,
     patience: Duration,
 }
 
 /// Bytes of a body up to which a peer may have as many under way as requests.
 pub const SMALL_BODY_BYTES: usize = 64 << 10;
-/// What a connection's requests are read into, at most; a request's head must fit.
+/// Maximum read buffer of a connection; a request's head must fit.
 const READ_BUFFER_BYTES: usize = 32 << 10;
 /// Characters of a request's path in the log.
 const PATH_SHOWN_MAX: usize = 100;
-/// And of its method: HTTP allows any word.
+/// Characters of a request's method in the log: HTTP allows any word.
 const METHOD_SHOWN_MAX: usize = 16;
 
 impl<S: Service> Server<S> {
@@ -159,7 +160,7 @@ impl<S: Service> Server<S> {
         Ok(Self { listener, identity: identity.clone(), service, config })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
     /// Errors: the system's.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
@@ -219,7 +220,7 @@ async fn serve_one(
         }
         cause(&error)
     })?;
-    // Whom it is from is its greeting: what is not asked in time ends below.
+    // The request's head is the greeting: a connection without one in time ends below.
     drop(half_open);
     let place = places.take(&peer).map_err(|crowded| {
         refusals.note(Some(&peer), &format!("connection refused: {crowded}"));
@@ -258,7 +259,7 @@ async fn note_refusal(
 ) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
-    // To register again is what every site and host is asked to do after a restart.
+    // Every site and host registers again after a restart, as it should.
     let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
     if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
         let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));
@@ -276,7 +277,8 @@ async fn limit(Extension(limits): Extension<PeerLimits>, request: Request, next:
     next.run(request).await
 }
 
-/// Takes in a request's body in time; one large body at a time, and of each peer one that waits for its turn.
+/// Receives a request's body within the time limit; one large body at a time, and one waiting body
+/// for each peer.
 async fn limit_body(
     State(bodies): State<Bodies>,
     Extension(limits): Extension<PeerLimits>,

@@ -1,7 +1,8 @@
-//! A store in one file (redb): opened for this user alone, refused where it is damaged or another's.
+//! A store in one file (redb): opened for this user alone, refused where it is damaged or
+//! another's.
 //!
-//! redb verifies all checksums when it opens; where it panics all the same, an error is made of the panic. Leaves out: the contents
-//! of records, which are each system's. Read [`StoreFile`] first.
+//! redb verifies all checksums when it opens; where it panics all the same, an error is made of the
+//! panic. Leaves out: the contents of records, which are each system's. Read [`StoreFile`] first.
 
 use anabranch_net::private;
 use redb::backends::{FileBackend, InMemoryBackend};
@@ -16,7 +17,7 @@ use std::sync::{Mutex, Once, PoisonError};
 /// Facts about a store; `format` is the version of its records, which [`StoreFile::open`] writes.
 pub const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 
-/// Why the store cannot be used.
+/// Reason why the store is unusable.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -24,14 +25,14 @@ pub enum StoreError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// A record cannot be understood.
     BadRecord {
         /// The file.
         path: PathBuf,
-        /// Which, and why.
+        /// File and reason.
         reason: String,
     },
 }
@@ -48,15 +49,16 @@ impl std::fmt::Display for StoreError {
 }
 impl std::error::Error for StoreError {}
 
-/// That the store at `path` cannot be used.
+/// Returns the error that the store at `path` cannot be used.
 pub fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Unusable { path: path.to_owned(), reason: error.to_string() }
 }
 
-/// What `work` says, or that the store at `path` is damaged where it panics: redb does on some files that another program
-/// wrote into. Nothing is printed then, whatever hook for panics there is.
+/// Returns the result of `work`, or a damage error for the store at `path` if it panics: redb
+/// panics on some files that another program has modified. The panic prints no message,
+/// independently of the panic hook.
 ///
-/// Errors: those of `work`; a panic.
+/// Errors: errors of `work`; a panic.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     thread_local! {
         static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
@@ -71,19 +73,19 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Resu
         }));
     });
     let was = IS_GUARDED.replace(true);
-    // Who gets the error stops using what `work` used.
+    // A caller that gets the error stops using the state that `work` used.
     let result = catch_unwind(AssertUnwindSafe(work));
     IS_GUARDED.set(was);
     result.unwrap_or_else(|_| Err(damaged(path, "it contradicts itself")))
 }
 
-/// That a file has been damaged, and what to do.
+/// Returns the error that a file is damaged, with the remedy.
 fn damaged(path: &Path, what: &str) -> StoreError {
     let reason = format!("damaged: {what}: move it away to start anew, or bring back a copy");
     StoreError::Unusable { path: path.to_owned(), reason }
 }
 
-/// That another process has it open, and which if the kernel says so.
+/// Describes that another process has the file open, with its id if the kernel reports it.
 fn in_use(path: &Path) -> String {
     let inode = std::fs::metadata(path).map(|found| found.ino()).ok();
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -94,7 +96,8 @@ fn in_use(path: &Path) -> String {
     format!("is in use by {who}: end that one, or name another store")
 }
 
-/// Of lines as `/proc/locks` has them (proc_locks(5)), the process that holds the file of this number.
+/// Finds the process that holds the file with this inode, in lines of `/proc/locks`
+/// (proc_locks(5)).
 fn holder(locks: &str, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(4);
@@ -103,26 +106,27 @@ fn holder(locks: &str, inode: u64) -> Option<u32> {
     })
 }
 
-/// What goes wrong in a store, whatever it is.
+/// Any error of a store.
 pub type Failure = Box<dyn std::error::Error>;
 
 /// An open store, which survives a full disk.
 ///
-/// Once its file could not be read or written, redb refuses everything until the file is opened again. So the next call opens it
-/// again: the same file, whatever has its name by then.
+/// After a failed read or write, redb refuses all operations until the file is opened again. So the
+/// next call opens the same file again, even if another file has its name by then.
 pub struct StoreFile {
     path: PathBuf,
     format: &'static [u8],
-    /// None in memory.
+    /// The open file; `None` for a store in memory.
     file: Option<File>,
-    /// None after an error.
+    /// The open database; `None` after an error.
     database: Mutex<Option<Database>>,
 }
 
 impl StoreFile {
     /// Opens or makes a store whose records have this format, for this user alone.
     ///
-    /// Errors: a file that cannot be used ([`private::open`]), that is damaged, or with records of another format.
+    /// Errors: a file that cannot be used ([`private::open`]), that is damaged, or with records of
+    /// another format.
     pub fn open(path: &Path, format: &'static [u8]) -> Result<Self, StoreError> {
         let options = private::open(path, File::options().read(true).write(true));
         let file = options.map_err(|e| unusable(path, &e))?;
@@ -140,14 +144,15 @@ impl StoreFile {
         Ok(new)
     }
 
-    /// Where it is.
+    /// Path of the store.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads or writes. One call at a time is carried out.
+    /// Reads or writes. Calls run one at a time.
     ///
-    /// Errors: those of `work`, after which nothing of it is in the store; a file that cannot be opened again.
+    /// Errors: errors of `work`, which then leaves no change in the store; a file that cannot be
+    /// reopened.
     pub fn run<T>(&self, work: impl FnOnce(&Database) -> Result<T, Failure>) -> Result<T, StoreError> {
         let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         guarded(&self.path, || {

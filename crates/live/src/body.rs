@@ -3,7 +3,7 @@
 //! Read [`Body`] first.
 
 use axum::body::HttpBody;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::StatusCode;
 use bytes::Bytes;
 use hyper::Response;
 use hyper::body::{Frame, SizeHint};
@@ -40,19 +40,6 @@ pub(crate) fn text<P>(status: StatusCode, text: impl Into<Bytes>) -> Response<Bo
     let mut response = Response::new(Body::Text(text));
     *response.status_mut() = status;
     response
-}
-
-/// Lets players in browsers ask across origins.
-pub(crate) fn share(headers: &mut HeaderMap, is_preflight: bool) {
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-    if is_preflight {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD"));
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("range"));
-        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
-    } else {
-        let exposed = HeaderValue::from_static("age, content-length, content-range, date");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-    }
 }
 
 impl<P: Pieces> HttpBody for Body<P> {

@@ -45,7 +45,7 @@ mod timelines;
 mod url;
 
 pub use anabranch_http::lease::{EtcdConfig, EtcdConfigError};
-pub use anabranch_http::plain::PlainLimits;
+pub use anabranch_http::plain::{Clients, PlainLimits};
 pub use anabranch_live_proto::relay::{Hop, Key, QueryRule, RelayConfig, RelayCounts};
 pub use doctor::doctor;
 pub use node::{Node, NodeConfig, NodeError};

@@ -1,7 +1,7 @@
 //! A node of `live`: its listeners and routes.
 
 use crate::answer::{AnswerBody, answer};
-use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, share, text};
+use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, text};
 use crate::control::{NodeControl, Unserved};
 use crate::metrics::{self, UnsignedCounts};
 use crate::parents::{Route, StaticParents};
@@ -11,7 +11,7 @@ use crate::signing::{SignatureError, SigningSecrets};
 use crate::timelines::TimelineCheck;
 use anabranch_http::PeerAddress;
 use anabranch_http::origin::{Origin, OriginUrlError};
-use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_http::plain::{Clients, Cors, CrossOrigin, PlainLimits, PlainServer};
 use anabranch_live_proto::Tier;
 use anabranch_live_proto::relay::{
     ByteRange, JoinRequest, Key, QueryRule, Relay, RelayConfig, RelayConfigError, RelayCounts, cdn_loop,
@@ -58,6 +58,8 @@ pub struct NodeConfig {
     pub secure: Option<SecureListener>,
     /// Limits of each listener for viewers.
     pub limits: PlainLimits,
+    /// Proxies in front, and pages that may ask with credentials.
+    pub clients: Clients,
 }
 
 /// A node that cannot start.
@@ -110,6 +112,7 @@ impl NodeConfig {
             signing: None,
             secure: None,
             limits,
+            clients: Clients::default(),
         }
     }
 }
@@ -133,6 +136,7 @@ struct NodeState {
     /// Check of parents that are asked at once. `None` unless legs are doubled.
     timelines: Option<Arc<TimelineCheck>>,
     signing: Option<SigningSecrets>,
+    cors: Cors,
     unsigned: Arc<UnsignedCounts>,
 }
 
@@ -176,8 +180,10 @@ impl Node {
         let is_doubled = config.relay.is_doubled && config.control.is_none();
         let timelines = is_doubled.then(Arc::<TimelineCheck>::default);
         let relay = Relay::new(config.relay).map_err(NodeError::BadLimit)?;
+        let Clients { proxies, cors } = config.clients;
         let server = PlainServer::bind(config.address, config.limits).map_err(NodeError::Bind)?;
-        let secure = config.secure.map(|secure| secure.bind(config.limits));
+        let server = server.with_proxies(proxies.clone());
+        let secure = config.secure.map(|secure| secure.bind(config.limits, proxies));
         let secure = secure.transpose().map_err(NodeError::Bind)?;
         let metrics =
             config.metrics_address.map(|at| PlainServer::bind(at, PlainLimits::for_connections(16)));
@@ -192,6 +198,7 @@ impl Node {
             viewers_max,
             timelines,
             signing: config.signing,
+            cors,
             unsigned: Arc::default(),
         };
         Ok(Self { server, secure, metrics, state, limits: config.limits })
@@ -308,6 +315,7 @@ fn health(node: &NodeState) -> Response<AnswerBody> {
 }
 
 async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<AnswerBody> {
+    let asked = CrossOrigin::of(&request.method, &request.headers);
     let mut response = match request.method {
         Method::GET if request.uri.path() == "/health" => health(&node),
         Method::GET | Method::HEAD => match signed_target(&node, from, &request) {
@@ -326,7 +334,7 @@ async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<Answer
             response
         }
     };
-    share(response.headers_mut(), request.method == Method::OPTIONS);
+    node.cors.share(&asked, response.headers_mut());
     response
 }
 

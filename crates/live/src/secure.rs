@@ -1,6 +1,6 @@
 //! Listeners of nodes and sources for viewers over TLS.
 
-use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_http::plain::{PlainLimits, PlainServer, Proxies};
 use anabranch_net::public::ServerCertificate;
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,8 @@ pub struct SecureListener {
 }
 
 impl SecureListener {
-    pub(crate) fn bind(self, limits: PlainLimits) -> io::Result<PlainServer> {
-        Ok(PlainServer::bind(self.address, limits)?.with_certificate(self.certificate))
+    pub(crate) fn bind(self, limits: PlainLimits, proxies: Proxies) -> io::Result<PlainServer> {
+        let server = PlainServer::bind(self.address, limits)?;
+        Ok(server.with_certificate(self.certificate).with_proxies(proxies))
     }
 }

@@ -27,7 +27,7 @@ use crate::body::{self, RETRY_AFTER_S, UNSENT_BYTES_MAX};
 use crate::control::NodeControl;
 use crate::secure::SecureListener;
 use anabranch_http::PeerAddress;
-use anabranch_http::plain::{PlainLimits, PlainServer};
+use anabranch_http::plain::{Clients, CrossOrigin, PlainLimits, PlainServer};
 use anabranch_live_proto::origin::{
     Answer, Freshness, Head, ImportConfig, Importer, Name, PackageError, Packager, PackagerConfig,
     RenditionConfig, Status,
@@ -88,6 +88,8 @@ pub struct SourceConfig {
     pub secure: Option<SecureListener>,
     /// Limits of each listener.
     pub limits: PlainLimits,
+    /// Proxies in front, and pages that may ask with credentials.
+    pub clients: Clients,
     /// Control that tells the next tier which streams are here. `None`: there is no controller.
     pub control: Option<NodeControl>,
     /// Channels that are pulled from other origins.
@@ -112,6 +114,7 @@ impl SourceConfig {
             steering: None,
             secure: None,
             limits: PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() },
+            clients: Clients::default(),
             control: None,
             pulls: Vec::new(),
             pull_idle: None,
@@ -199,11 +202,13 @@ impl Source {
         Packager::new(config.packager(0, None)).map_err(SourceError::BadSetting)?;
         let pulled = PulledChannel::all(&config.pulls).map_err(SourceError::BadPull)?;
         let address = config.address;
+        let proxies = &config.clients.proxies;
         let server = PlainServer::bind(address, config.limits)
-            .map_err(|error| SourceError::Bind { address, error })?;
+            .map_err(|error| SourceError::Bind { address, error })?
+            .with_proxies(proxies.clone());
         let secure = config.secure.clone().map(|secure| {
             let address = secure.address;
-            secure.bind(config.limits).map_err(|error| SourceError::Bind { address, error })
+            secure.bind(config.limits, proxies.clone()).map_err(|error| SourceError::Bind { address, error })
         });
         let secure = secure.transpose()?;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -314,6 +319,7 @@ impl Shared {
     async fn answer(&self, from: IpAddr, request: Request<Incoming>) -> Response<SourceBody> {
         let (head, body) = request.into_parts();
         let method = head.method.clone();
+        let asked = CrossOrigin::of(&method, &head.headers);
         let mut response = match method {
             Method::GET | Method::HEAD => self.fetch(&head).await,
             Method::PUT | Method::POST => self.publish(from, &head, body).await,
@@ -332,7 +338,7 @@ impl Shared {
                 response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
             }
         }
-        body::share(response.headers_mut(), method == Method::OPTIONS);
+        self.config.clients.cors.share(&asked, response.headers_mut());
         response
     }
 

@@ -9,12 +9,10 @@
 //! Read [`SteeringServer`] and [`SteeringConfig`] first.
 
 use anabranch_http::PeerAddress;
-use anabranch_http::plain::{PlainLimits, PlainServer, RequestRate, for_players, refuse_player};
+use anabranch_http::plain::{Clients, PlainLimits, PlainServer, RequestRate, refusal};
 use anabranch_live_proto::Object;
 use anabranch_live_proto::directory::Directory;
-use anabranch_media::steering::{
-    Dialect, PATHWAYS_MAX, QUERY_BYTES_MAX, QueryError, SteeringManifest, SteeringQuery, Viewer,
-};
+use anabranch_media::steering::{Dialect, PATHWAYS_MAX, QueryError, SteeringManifest, SteeringQuery, Viewer};
 use anabranch_units::BitRate;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -34,6 +32,8 @@ pub struct SteeringConfig {
     pub address: SocketAddr,
     /// Limits of connections.
     pub limits: PlainLimits,
+    /// Proxies in front, and pages that may ask with credentials.
+    pub clients: Clients,
     /// Answers a second. Beyond them a network still has
     /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`]; other players are told to ask later.
     pub answers_per_s_max: u64,
@@ -47,8 +47,8 @@ pub struct SteeringConfig {
 impl SteeringConfig {
     /// A steering server with the default limits.
     pub fn new(address: SocketAddr) -> Self {
-        let limits = PlainLimits::default();
-        Self { address, limits, answers_per_s_max: 50_000, ttl_s: 10, url: None }
+        let (limits, clients) = (PlainLimits::default(), Clients::default());
+        Self { address, limits, clients, answers_per_s_max: 50_000, ttl_s: 10, url: None }
     }
 }
 
@@ -69,7 +69,8 @@ impl SteeringServer {
     ///
     /// Errors: an address that cannot be listened on.
     pub fn bind(config: SteeringConfig, directory: watch::Receiver<Arc<Directory>>) -> std::io::Result<Self> {
-        let server = PlainServer::bind(config.address, config.limits)?;
+        let Clients { proxies, cors } = config.clients.clone();
+        let server = PlainServer::bind(config.address, config.limits)?.with_proxies(proxies).with_cors(cors);
         let rate = RequestRate::new(config.answers_per_s_max);
         Ok(Self { server, state: Arc::new(SteeringState { config, directory, rate }) })
     }
@@ -90,14 +91,10 @@ impl SteeringServer {
 
 /// A player's question, and the standard that the player follows. Players of HLS need not say so.
 fn read(query: &str) -> Result<SteeringQuery, QueryError> {
-    if query.len() > QUERY_BYTES_MAX {
-        return Err(QueryError::TooLong { bytes: query.len() });
-    }
-    let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
-    let is_dash = pairs.iter().any(|(key, _)| key.starts_with("_DASH_"));
+    let is_dash = query.split('&').any(|parameter| parameter.starts_with("_DASH_"));
     let dialect = if is_dash { Dialect::Dash } else { Dialect::Hls };
     let unknown = Viewer { location: String::new(), isp: String::new(), bitrate: BitRate::bps(0), number: 0 };
-    SteeringQuery::read(dialect, query.len(), pairs.iter().map(|(key, value)| (&**key, &**value)), unknown)
+    SteeringQuery::read(dialect, query, unknown)
 }
 
 /// The answer to a player's question. `None` for a channel that is not listed; no pathway is listed
@@ -119,11 +116,14 @@ fn manifest(
     let pathway_priority = edges.take(PATHWAYS_MAX).map(|edge| edge.name.clone()).collect();
     let base = config.url.as_ref().map(|url| format!("{url}/v1/steering/")).unwrap_or_default();
     let name = group.and_then(|group| directory.contents().groups.get(group.0 as usize));
-    let token = name.map(|group| format!("?location={}", group.name)).unwrap_or_default();
+    let location = name.map(|group| format!("location={}", group.name));
+    let others = Some(&*asked.others).filter(|others| !others.is_empty());
+    let query: Vec<&str> = location.as_deref().into_iter().chain(others).collect();
+    let mark = if query.is_empty() { "" } else { "?" };
     Some(SteeringManifest {
         version: 1,
         ttl: config.ttl_s,
-        reload_uri: format!("{base}{channel}{token}"),
+        reload_uri: format!("{base}{channel}{mark}{}", query.join("&")),
         pathway_priority,
         pathway_clones: Vec::new(),
     })
@@ -136,7 +136,7 @@ async fn steer(
     request: Request,
 ) -> Response {
     let retry = |status, why| {
-        let mut response = refuse_player(status, why);
+        let mut response = refusal(status, why);
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(state.config.ttl_s));
         response
     };
@@ -145,23 +145,24 @@ async fn steer(
     }
     let asked = match read(request.uri().query().unwrap_or_default()) {
         Ok(asked) => asked,
-        Err(error) => return refuse_player(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     let directory = Arc::clone(&state.directory.borrow());
     let Some(manifest) = manifest(&directory, &state.config, &channel, &asked, from) else {
-        return refuse_player(StatusCode::NOT_FOUND, "no such channel");
+        return refusal(StatusCode::NOT_FOUND, "no such channel");
     };
     if manifest.pathway_priority.is_empty() {
         return retry(StatusCode::SERVICE_UNAVAILABLE, "no edge is open: ask later");
     }
     let kind = [(header::CONTENT_TYPE, asked.dialect.content_type())];
-    for_players((kind, Json(manifest)).into_response())
+    (kind, Json(manifest)).into_response()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use anabranch_live_proto::directory::exercise::sample;
+    use anabranch_media::steering::QUERY_BYTES_MAX;
 
     fn answer(query: &str, from: [u8; 4]) -> Option<SteeringManifest> {
         let directory = Directory::new(sample()).expect("no defect");
@@ -197,5 +198,10 @@ mod tests {
         assert_eq!(read("_DASH_pathway=edge-1").map(|asked| asked.dialect), Ok(Dialect::Dash));
         assert_eq!(read("").map(|asked| asked.dialect), Ok(Dialect::Hls));
         assert!(read(&"x".repeat(QUERY_BYTES_MAX + 1)).is_err());
+        // #52: the token of a protected channel was lost with the first reload.
+        let signed = answer("token=a%2Fb&location=lyon&_HLS_pathway=edge-2", [192, 0, 2, 1]);
+        assert_eq!(signed.expect("the channel is listed").reload_uri, "news?location=lyon&token=a%2Fb");
+        let unmapped = answer("token=a", [192, 0, 2, 1]).expect("the channel is listed");
+        assert_eq!(unmapped.reload_uri, "news?token=a");
     }
 }

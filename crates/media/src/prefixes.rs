@@ -129,6 +129,11 @@ impl PrefixTable {
         Ok(table)
     }
 
+    /// Whether the table has no prefix.
+    pub fn is_empty(&self) -> bool {
+        self.by_prefix.is_empty()
+    }
+
     /// City and provider of an address. A mapped IPv4 address counts as IPv4.
     ///
     /// Cost: one search of the table for each length of prefix in it.

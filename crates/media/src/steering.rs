@@ -15,6 +15,7 @@
 use anabranch_units::BitRate;
 use anabranch_units::text::is_printable;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -25,8 +26,12 @@ pub const TTL_S: u32 = 300;
 pub const PATHWAYS_MAX: usize = 6;
 /// Longest name of a pathway, a location or a provider.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Longest query of a question.
-pub const QUERY_BYTES_MAX: usize = 2_048;
+/// Longest query of a question: the viewer's parameters, the player's and [`OTHERS_BYTES_MAX`].
+pub const QUERY_BYTES_MAX: usize = 4_096;
+/// Longest text of parameters that a question carries for other servers: tokens and signatures.
+pub const OTHERS_BYTES_MAX: usize = 2_048;
+/// Parameter with a player's report (CTA-5004).
+const REPORT_PARAMETER: &str = "CMCD";
 /// Highest bitrate and highest throughput that are read.
 const BITRATE_BPS_MAX: u64 = 1_000_000_000_000;
 /// Share of its throughput at which a viewer is assumed to watch.
@@ -142,6 +147,10 @@ pub struct SteeringQuery {
     pub pathways: Vec<String>,
     /// Throughput that the player has measured, from `_HLS_throughput` or `_DASH_throughput`.
     pub throughput: Option<BitRate>,
+    /// The player's report, from the parameter `CMCD`.
+    pub report: Option<String>,
+    /// Parameters for other servers, such as tokens, with their escapes. The reload URI keeps them.
+    pub others: String,
 }
 
 /// Why a query is refused.
@@ -151,6 +160,11 @@ pub enum QueryError {
     /// The query is longer than [`QUERY_BYTES_MAX`].
     TooLong {
         /// Length of the query.
+        bytes: usize,
+    },
+    /// Parameters for other servers are longer than [`OTHERS_BYTES_MAX`].
+    OthersTooLong {
+        /// Their length.
         bytes: usize,
     },
     /// A parameter has a bad value.
@@ -168,6 +182,9 @@ impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { bytes } => write!(f, "query of {bytes} bytes: at most {QUERY_BYTES_MAX}"),
+            Self::OthersTooLong { bytes } => {
+                write!(f, "parameters for other servers of {bytes} bytes: at most {OTHERS_BYTES_MAX}")
+            }
             Self::Bad { parameter, value, must_be } => write!(f, "{parameter}={value}: must be {must_be}"),
         }
     }
@@ -175,66 +192,65 @@ impl fmt::Display for QueryError {
 impl std::error::Error for QueryError {}
 
 impl SteeringQuery {
-    /// Reads the decoded parameters of a query of `query_bytes`.
+    /// A viewer's question without further parameters.
+    pub const fn new(dialect: Dialect, viewer: Viewer) -> Self {
+        let others = String::new();
+        Self { dialect, viewer, pathways: Vec::new(), throughput: None, report: None, others }
+    }
+
+    /// Reads a query, with its escapes.
     ///
     /// The server's own parameters come from its reload URI: `location`, `isp`, `bitrate` (bit/s)
     /// and `viewer` (hexadecimal). `defaults` stands in for parameters that are absent. The player
-    /// adds the parameters of its standard; bad values of these, and unknown parameters, are
-    /// ignored.
+    /// adds the parameters of its standard, whose bad values are ignored, and its report. All other
+    /// parameters are for other servers.
     ///
     /// Errors: a query that is too long; a bad value of a parameter of the server.
     /// Source: draft-pantos-hls-rfc8216bis, section 7.1; ETSI TS 103 998 (lists in quotation
     /// marks).
-    pub fn read<'a>(
-        dialect: Dialect,
-        query_bytes: usize,
-        parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
-        defaults: Viewer,
-    ) -> Result<Self, QueryError> {
-        if query_bytes > QUERY_BYTES_MAX {
-            return Err(QueryError::TooLong { bytes: query_bytes });
+    pub fn read(dialect: Dialect, query: &str, defaults: Viewer) -> Result<Self, QueryError> {
+        if query.len() > QUERY_BYTES_MAX {
+            return Err(QueryError::TooLong { bytes: query.len() });
         }
-        let mut query = Self { dialect, viewer: defaults, pathways: Vec::new(), throughput: None };
+        let mut read = Self::new(dialect, defaults);
         let mut bitrate = None;
-        for (parameter, value) in parameters {
-            let bad = |must_be| QueryError::Bad {
-                parameter: parameter.chars().take(32).collect(),
-                value: value.chars().take(64).collect(),
-                must_be,
-            };
-            let name = || {
-                // Operators see names that come from strangers.
-                let is_name = (1..=NAME_BYTES_MAX).contains(&value.len()) && is_printable(value);
-                if is_name { Ok(value.to_owned()) } else { Err(bad("1 to 128 bytes of text")) }
-            };
-            match parameter {
-                "location" => query.viewer.location = name()?,
-                "isp" => query.viewer.isp = name()?,
+        for (text, parameter, value) in parameters(query) {
+            match &*parameter {
+                "location" => read.viewer.location = name(&parameter, &value)?,
+                "isp" => read.viewer.isp = name(&parameter, &value)?,
                 "bitrate" => {
                     let bps = value.parse().ok().filter(|bps| (1..=BITRATE_BPS_MAX).contains(bps));
-                    bitrate = Some(bps.ok_or_else(|| bad("a whole number of bit/s, 1 to 10^12"))?);
+                    let bad = || bad(&parameter, &value, "a whole number of bit/s, 1 to 10^12");
+                    bitrate = Some(bps.ok_or_else(bad)?);
                 }
                 "viewer" => {
-                    query.viewer.number = u64::from_str_radix(value, 16)
-                        .map_err(|_| bad("up to sixteen hexadecimal digits"))?;
+                    let bad = |_| bad(&parameter, &value, "up to sixteen hexadecimal digits");
+                    read.viewer.number = u64::from_str_radix(&value, 16).map_err(bad)?;
                 }
-                _ => query.read_of_player(parameter, value),
+                REPORT_PARAMETER => read.report = Some(value.into_owned()),
+                _ => match parameter.strip_prefix(dialect.prefix()) {
+                    Some(parameter) => read.read_of_player(parameter, &value),
+                    None => join(&mut read.others, text),
+                },
             }
         }
-        let watched = query.throughput.map(|rate| rate.as_bps() / 100 * WATCHED_PERCENT);
-        if let Some(bps) = bitrate.or(watched).filter(|bps| *bps > 0) {
-            query.viewer.bitrate = BitRate::bps(bps);
+        if read.others.len() > OTHERS_BYTES_MAX {
+            return Err(QueryError::OthersTooLong { bytes: read.others.len() });
         }
-        Ok(query)
+        let watched = read.throughput.map(|rate| rate.as_bps() / 100 * WATCHED_PERCENT);
+        if let Some(bps) = bitrate.or(watched).filter(|bps| *bps > 0) {
+            read.viewer.bitrate = BitRate::bps(bps);
+        }
+        Ok(read)
     }
 
-    /// Reads a parameter of the player's standard.
+    /// Reads a parameter of the player's standard, without its prefix.
     fn read_of_player(&mut self, parameter: &str, value: &str) {
         // DASH has quoted lists, HLS one value.
         let values = value.trim_matches('"').split(',').map(str::trim).filter(|value| !value.is_empty());
-        match parameter.strip_prefix(self.dialect.prefix()) {
-            Some("pathway") => self.pathways = values.take(PATHWAYS_MAX).map(str::to_owned).collect(),
-            Some("throughput") => {
+        match parameter {
+            "pathway" => self.pathways = values.take(PATHWAYS_MAX).map(str::to_owned).collect(),
+            "throughput" => {
                 let rates = values.filter_map(|value| value.parse().ok());
                 let fastest = rates.filter(|bps| (1..=BITRATE_BPS_MAX).contains(bps)).max();
                 self.throughput = fastest.map(BitRate::bps);
@@ -243,16 +259,55 @@ impl SteeringQuery {
         }
     }
 
-    /// Query of the reload URI: the viewer, as [`SteeringQuery::read`] takes it.
+    /// Query of the reload URI: the viewer, as [`SteeringQuery::read`] takes it, and the parameters
+    /// for other servers.
     pub fn reload_query(&self) -> String {
         let Viewer { location, isp, bitrate, number } = &self.viewer;
-        format!(
+        let mut query = format!(
             "location={}&isp={}&bitrate={}&viewer={number:x}",
             encoded(location),
             encoded(isp),
             bitrate.as_bps()
-        )
+        );
+        join(&mut query, &self.others);
+        query
     }
+}
+
+/// The parameters of a query: each as it is written, its name and its value.
+fn parameters(query: &str) -> impl Iterator<Item = (&str, Cow<'_, str>, Cow<'_, str>)> {
+    query.split('&').filter_map(|text| {
+        let (name, value) = form_urlencoded::parse(text.as_bytes()).next()?;
+        Some((text, name, value))
+    })
+}
+
+/// Appends parameters to a query.
+fn join(query: &mut String, parameters: &str) {
+    if !query.is_empty() && !parameters.is_empty() {
+        query.push('&');
+    }
+    query.push_str(parameters);
+}
+
+/// A query without the parameters of a steering server: what a redirect passes on, as it is written.
+pub fn without_viewer(query: &str) -> String {
+    let mut rest = String::new();
+    let is_own = |name: &str| matches!(name, "location" | "isp" | "bitrate" | "viewer");
+    let others = parameters(query).filter(|(_, name, _)| !is_own(name));
+    others.for_each(|(text, ..)| join(&mut rest, text));
+    rest
+}
+
+/// A value that names a place or a provider. Operators see these names, which come from strangers.
+fn name(parameter: &str, value: &str) -> Result<String, QueryError> {
+    let is_name = (1..=NAME_BYTES_MAX).contains(&value.len()) && is_printable(value);
+    if is_name { Ok(value.to_owned()) } else { Err(bad(parameter, value, "1 to 128 bytes of text")) }
+}
+
+fn bad(parameter: &str, value: &str, must_be: &'static str) -> QueryError {
+    let brief = |text: &str, characters| text.chars().take(characters).collect();
+    QueryError::Bad { parameter: brief(parameter, 32), value: brief(value, 64), must_be }
 }
 
 /// Percent-encodes text for a query (RFC 3986, section 2.3).
@@ -372,7 +427,8 @@ mod tests {
     }
 
     fn read(dialect: Dialect, parameters: &[(&str, &str)]) -> Result<SteeringQuery, QueryError> {
-        SteeringQuery::read(dialect, 100, parameters.iter().copied(), defaults())
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+        SteeringQuery::read(dialect, &query, defaults())
     }
 
     fn pathways() -> PathwayTable<u32> {
@@ -472,8 +528,11 @@ mod tests {
         for misleading in ["a\u{202e}b", "a\u{200b}", "\u{1b}[2J"] {
             assert!(read(Dialect::Hls, &[("isp", misleading)]).is_err(), "{misleading:?}");
         }
-        let long = SteeringQuery::read(Dialect::Hls, 3_000, [], defaults()).expect_err("it is too long");
-        assert_eq!(long.to_string(), "query of 3000 bytes: at most 2048");
+        let long = |query: &str| SteeringQuery::read(Dialect::Hls, query, defaults()).map(drop);
+        let message = |length| long(&"x".repeat(length)).expect_err("it is too long").to_string();
+        assert_eq!(message(4_097), "query of 4097 bytes: at most 4096");
+        assert_eq!(message(2_049), "parameters for other servers of 2049 bytes: at most 2048");
+        assert_eq!(long(&"x".repeat(2_048)), Ok(()));
     }
 
     proptest! {
@@ -486,28 +545,26 @@ mod tests {
             let dialect = if dash { Dialect::Dash } else { Dialect::Hls };
             let pairs: Vec<(&str, &str)> = parameters.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
             if let Ok(query) = read(dialect, &pairs) {
-                let reload = query.reload_query();
-                let decoded: Vec<(String, String)> = reload
-                    .split('&')
-                    .filter_map(|pair| pair.split_once('='))
-                    .map(|(key, value)| (key.to_owned(), decode(value)))
-                    .collect();
-                let again = read(dialect, &decoded.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect::<Vec<_>>());
-                prop_assert_eq!(again.map(|query| query.viewer), Ok(query.viewer));
+                let again = SteeringQuery::read(dialect, &query.reload_query(), defaults());
+                prop_assert_eq!(again.map(|query| (query.viewer, query.others)), Ok((query.viewer, query.others)));
             }
         }
     }
 
-    fn decode(text: &str) -> String {
-        let mut bytes = Vec::new();
-        let mut rest = text.bytes();
-        while let Some(byte) = rest.next() {
-            let hex = |byte: u8| char::from(byte).to_digit(16).expect("a digit") as u8;
-            bytes.push(match byte {
-                b'%' => hex(rest.next().expect("two")) << 4 | hex(rest.next().expect("two")),
-                other => other,
-            });
-        }
-        String::from_utf8(bytes).expect("it was text")
+    /// #52: a token was lost with the first reload, and a signature with each redirect.
+    #[test]
+    fn parameters_for_other_servers_are_kept_as_written() {
+        let query =
+            "hdnts=exp~9%2Facl&location=berlin&_HLS_pathway=alpha&x=a%20b&CMCD=bl%3D1&flag&&_DASH_x=1";
+        let asked = SteeringQuery::read(Dialect::Hls, query, defaults()).expect("no fault");
+        assert_eq!(asked.others, "hdnts=exp~9%2Facl&x=a%20b&flag&_DASH_x=1");
+        assert_eq!(asked.report.as_deref(), Some("bl=1"));
+        let reload =
+            "location=berlin&isp=none&bitrate=3000000&viewer=abc&hdnts=exp~9%2Facl&x=a%20b&flag&_DASH_x=1";
+        assert_eq!(asked.reload_query(), reload);
+        // A redirect passes on what the player says, too: the cluster's server reads it.
+        let passed = "hdnts=exp~9%2Facl&_HLS_pathway=alpha&x=a%20b&CMCD=bl%3D1&flag&_DASH_x=1";
+        assert_eq!(without_viewer(query), passed);
+        assert_eq!(without_viewer("viewer=1&isp=x"), "");
     }
 }

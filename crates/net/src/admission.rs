@@ -36,26 +36,28 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsStream;
 use tokio_rustls::server::{StartHandshake, TlsStream as ServerStream};
 
-/// Bytes that a first message of TLS may have, in all its records. Those of our clients have less than a thousand.
+/// Maximum bytes of a first message of TLS, in all its records. Our clients' messages have less
+/// than a thousand.
 const CLIENT_HELLO_BYTES_MAX: usize = 8 << 10;
-/// How long an accept loop without a descriptor waits for the one that it made free.
+/// Pause of an accept loop that has run out of descriptors, while one is freed.
 const DESCRIPTOR_WAIT: Duration = Duration::from_millis(50);
-/// How often a line says that half-open connections were dropped.
+/// Interval between two log lines about dropped half-open connections.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// How many half-open connections there may be, and for how long.
+/// Limits of half-open connections, in number and time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
     /// Connections whose first message of TLS, or first request without TLS, is not whole. With TLS
     /// one takes up to 12 KiB.
     pub silent_max: usize,
-    /// Connections whose handshake or greeting is not done; without TLS, all that have asked. With
-    /// TLS one takes up to 64 KiB, as much as rustls holds of a message.
+    /// Maximum number of connections in handshake or greeting; without TLS, of all connections that
+    /// have sent a request. With TLS one takes up to 64 KiB, the maximum that rustls buffers for a
+    /// message.
     pub speaking_max: usize,
-    /// How long the first message or request may take.
+    /// Time limit of the first message or request.
     pub silent_time: Duration,
-    /// How long handshake and greeting may take after it; without TLS, how long a connection may be
-    /// idle between requests.
+    /// Time limit of handshake and greeting after the first message; without TLS, maximum idle time
+    /// between requests.
     pub speaking_time: Duration,
 }
 
@@ -71,8 +73,8 @@ impl Default for AdmissionLimits {
 }
 
 impl AdmissionLimits {
-    /// The default for a process that may have `descriptors`: half-open connections take at most three of eight, so that
-    /// those who have shown who they are find some, and files.
+    /// The default for a process that may have `descriptors`: half-open connections take at most
+    /// three of eight, so that those who have shown who they are find some, and files.
     pub fn for_descriptors(descriptors: u64) -> Self {
         let part = |of: u64| usize::try_from(descriptors / of).unwrap_or(usize::MAX).max(1);
         let default = Self::default();
@@ -103,11 +105,12 @@ struct Shared {
 }
 
 struct Tables {
-    /// By [`Stage`]. With each connection the bell that tells its task to drop it.
+    /// One table for each [`Stage`]. The value of a connection wakes its task to drop it.
     stages: [HalfOpenTable<Arc<Notify>>; 2],
-    /// Half-open connections that have a descriptor: those in the tables, and those that were told to go and have not gone yet.
+    /// Half-open connections with a descriptor: the tables' connections, and dropped ones that have
+    /// not closed yet.
     open: usize,
-    /// Dropped since that was last told.
+    /// Number of connections dropped since the last log line about drops.
     untold: u64,
     told_at: Option<Instant>,
 }
@@ -125,7 +128,7 @@ impl Shared {
 }
 
 impl Tables {
-    /// Tells the task of what was dropped, if anything was.
+    /// Tells the task of a dropped connection, if there is one.
     fn note_dropped(&mut self, dropped: Option<Arc<Notify>>, why: &str) {
         let Some(bell) = dropped else { return };
         bell.notify_one();
@@ -153,17 +156,18 @@ impl Tables {
 }
 
 impl Admission {
-    /// With nobody half-open.
+    /// Creates the admission without half-open connections.
     pub fn new(limits: AdmissionLimits) -> Self {
         let stages = [limits.silent_max, limits.speaking_max].map(HalfOpenTable::new);
         let tables = Mutex::new(Tables { stages, open: 0, untold: 0, told_at: None });
         Self { shared: Arc::new(Shared { limits, tables, gone: Notify::new() }) }
     }
 
-    /// The next connection, whatever goes wrong with others before it.
+    /// Returns the next connection; errors of earlier connections do not end the wait.
     ///
-    /// Where connections come faster than the dropped ones go, it waits for these: together they never have more
-    /// descriptors than [`AdmissionLimits::descriptors`] and one for each listener's newcomer.
+    /// If connections arrive faster than dropped ones close, it waits for the latter: together they
+    /// never have more descriptors than [`AdmissionLimits::descriptors`] and one for each
+    /// listener's newcomer.
     pub async fn accept(&self, listener: &TcpListener) -> Arrival {
         loop {
             self.until_few_are_open().await;
@@ -172,7 +176,7 @@ impl Admission {
                 Err(error) => error,
             };
             if !is_out_of_descriptors(&error) {
-                // One that was gone before it was taken, most likely: no reason to wait.
+                // Most likely a connection that closed before it was accepted; no pause is needed.
                 tracing::debug!(%error, "accepting a connection");
                 tokio::task::yield_now().await;
                 continue;
@@ -189,7 +193,7 @@ impl Admission {
         loop {
             let gone = self.shared.gone.notified();
             tokio::pin!(gone);
-            // Before it looks, so that none goes unseen.
+            // Registers before it looks, so that no notification is missed.
             gone.as_mut().enable();
             if self.shared.lock().open as u64 <= self.shared.limits.descriptors() {
                 return;
@@ -210,7 +214,8 @@ impl Admission {
         Arrival { tcp, half_open: HalfOpen { shared, stage: Stage::Silent, number, bell, from, ends_at } }
     }
 
-    /// Drops the oldest half-open connection of the address with most of them; a silent one if there is one.
+    /// Drops the oldest half-open connection of the address with most of them; a silent one if
+    /// there is one.
     fn drop_one(&self) {
         let mut tables = self.shared.lock();
         let found = tables.stages.iter_mut().find_map(HalfOpenTable::drop_one);
@@ -231,7 +236,8 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 /// A connection that was just accepted.
 pub struct Arrival {
-    // Before the other field, as it is dropped before: whoever waits for its descriptor finds it free.
+    // Declared before the other field, hence dropped first: a task that waits for the descriptor
+    // finds it free.
     tcp: TcpStream,
     half_open: HalfOpen,
 }
@@ -242,9 +248,15 @@ impl Arrival {
         &self.tcp
     }
 
-    /// Where it comes from.
+    /// Address of the caller.
     pub fn from(&self) -> SocketAddr {
         self.half_open.from
+    }
+
+    /// The connection, to read a header in front of the first message, and its place, which bounds
+    /// the time for it ([`HalfOpen::within`]).
+    pub const fn before_first_message(&mut self) -> (&mut TcpStream, &HalfOpen) {
+        (&mut self.tcp, &self.half_open)
     }
 
     /// The connection of a listener that asks for no identity, and its place, to be dropped after
@@ -253,11 +265,11 @@ impl Arrival {
         (self.tcp, self.half_open)
     }
 
-    /// Shakes hands by `tls` with a client that shows no certificate. The connection stays silent, as
-    /// one of a listener without TLS does until its first request, and has to be whole by then.
+    /// Shakes hands by `tls` with a client that shows no certificate. The connection stays silent,
+    /// as one of a listener without TLS does until its first request, and has to be whole by then.
     ///
-    /// Errors: it took too long (`TimedOut`), was dropped for another (`ConnectionAborted`); rustls'
-    /// (`InvalidData`); the connection's own.
+    /// Errors: it took too long (`TimedOut`), was dropped for another (`ConnectionAborted`);
+    /// rustls' (`InvalidData`); the connection's own.
     pub async fn encrypt(self, tls: Arc<ServerConfig>) -> io::Result<(ServerStream<TcpStream>, HalfOpen)> {
         let half_open = self.half_open;
         let mut tcp = self.tcp;
@@ -269,16 +281,17 @@ impl Arrival {
         Ok((stream, half_open))
     }
 
-    /// Shakes hands by `tls`, and says who called. The connection stays half-open for as long as the last result is kept:
-    /// greet within [`HalfOpen::within`], then drop it.
+    /// Performs the TLS handshake, and returns the caller's identity. The connection stays
+    /// half-open while the last result is kept: greet within [`HalfOpen::within`], then drop it.
     ///
-    /// Errors: it took too long (`TimedOut`), was dropped for another (`ConnectionAborted`), shows no certificate of our
-    /// authority or one that names nobody (`InvalidData`); the connection's own.
+    /// Errors: timeout (`TimedOut`); the connection was dropped for another (`ConnectionAborted`);
+    /// a certificate that is not from our authority, or names no party (`InvalidData`); the
+    /// connection's own errors.
     pub async fn identify(
         self,
         tls: Arc<ServerConfig>,
     ) -> io::Result<(TlsStream<TcpStream>, PeerIdentity, HalfOpen)> {
-        // In this order, as what is declared last is dropped first.
+        // The order matters: the value declared last is dropped first.
         let mut half_open = self.half_open;
         let mut tcp = self.tcp;
         let accepted = half_open.within(client_hello(&mut tcp)).await?;
@@ -314,7 +327,7 @@ async fn client_hello(tcp: &mut TcpStream) -> io::Result<Accepted> {
             Err((error, mut alert)) => {
                 let mut bytes = Vec::new();
                 alert.write_all(&mut bytes)?;
-                // The peer may be gone; what is wrong is said below.
+                // The peer may have gone; the error returned below says what was wrong.
                 let _ = tcp.write_all(&bytes).await;
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
@@ -339,9 +352,10 @@ pub struct HalfOpen {
 }
 
 impl HalfOpen {
-    /// Does `work` for as long as the connection may stay half-open.
+    /// Runs `work` for as long as the connection may stay half-open.
     ///
-    /// Errors: its time is over (`TimedOut`); it was dropped for another (`ConnectionAborted`); what `work` says.
+    /// Errors: timeout (`TimedOut`); the connection was dropped for another (`ConnectionAborted`);
+    /// errors of `work`.
     pub async fn within<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let limits = &self.shared.limits;
         let late = || {
@@ -357,15 +371,14 @@ impl HalfOpen {
         }
     }
 
-    /// Where the connection comes from.
+    /// Address of the caller.
     pub fn from(&self) -> SocketAddr {
         self.from
     }
 
-    /// Does `work` for as long as the connection is not dropped for another, without a limit of
-    /// time.
+    /// Runs `work` until the connection is dropped for another, without a time limit.
     ///
-    /// Errors: it was dropped for another (`ConnectionAborted`); what `work` says.
+    /// Errors: the connection was dropped for another (`ConnectionAborted`); errors of `work`.
     pub async fn until_dropped<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         tokio::select! {
             () = self.bell.notified() => Err(dropped()),
@@ -373,8 +386,8 @@ impl HalfOpen {
         }
     }
 
-    /// Moves to the table of those whose first message or request is whole; one that is there
-    /// becomes its youngest.
+    /// Moves the connection to the table of connections whose first message or request is whole; in
+    /// that table it becomes the youngest.
     pub fn speaks(&mut self) {
         let mut tables = self.shared.lock();
         tables.stages[self.stage as usize].leave(self.number);

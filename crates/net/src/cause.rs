@@ -1,15 +1,15 @@
-//! Why a connection failed, in an operator's words rather than in a library's.
+//! Reasons for failed connections, in an operator's words rather than a library's.
 //!
 //! The words for TLS's own errors are [`crate::tls::words`]. Read [`cause`] first.
 
 use std::io;
 
-/// What the resolver's errors begin with; they have no kind of their own.
+/// Prefix of the resolver's errors, which have no separate kind.
 const LOOKUP: &str = "failed to lookup address information";
 
-/// Why the peer could not be reached, is not trusted, or is gone: a few words that go behind a colon.
+/// Describes why the peer is unreachable, untrusted or gone, in a few words to follow a colon.
 ///
-/// Every client and daemon says it with this function, so that no message quotes a library.
+/// Every client and daemon uses this function, so that no message quotes a library.
 pub fn cause(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
     if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
@@ -34,13 +34,14 @@ pub fn cause(error: &io::Error) -> String {
     }
 }
 
-/// One line about why a connection to `peer` failed, with the remedy. `peer` is as in `controller at 127.0.0.1:7171`.
+/// One line about a failed connection to `peer`, with the remedy. `peer` is as in `controller at
+/// 127.0.0.1:7171`.
 pub fn explain(peer: &str, error: &io::Error) -> String {
     format!("{peer}: {}", cause(error))
 }
 
-/// Whether the same try will most likely fail again, so that there is no use in waiting for long: nobody listens there, or
-/// there is no such place.
+/// Returns true if a retry will most likely fail again, so that waiting is useless: a closed port,
+/// or an unknown host.
 pub fn is_firm(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -53,7 +54,7 @@ pub fn is_firm(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// #48: whatever TLS fails with, the words are ours.
+    /// #48: every TLS failure is reported in our own words.
     #[test]
     fn tls_errors_quote_no_library() {
         use rustls::{

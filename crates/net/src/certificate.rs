@@ -1,7 +1,9 @@
-//! Facts of a certificate that webpki does not tell: from when until when it is good, and its IP addresses.
+//! Facts of a certificate that webpki does not tell: from when until when it is good, and its IP
+//! addresses.
 //!
-//! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690. Only for certificates that webpki has taken apart: they are
-//! not checked here again. Leaves out: names ([`crate::tls::peer_identity`]). Read [`Facts`] first.
+//! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690. Only for certificates that webpki
+//! has taken apart: they are not checked here again. Leaves out: names
+//! ([`crate::tls::peer_identity`]). Read [`Facts`] first.
 
 use std::net::IpAddr;
 use time::{Date, Month, OffsetDateTime, Time};
@@ -58,7 +60,7 @@ impl<'a> Elements<'a> {
 }
 
 impl Facts {
-    /// Those of the certificate in `der`; `None` if it is none.
+    /// Facts of the certificate in `der`; `None` if it is invalid.
     pub fn of(der: &[u8]) -> Option<Self> {
         let mut signed = Elements(Elements(der).expect(SEQUENCE)?);
         let mut fields = Elements(signed.expect(SEQUENCE)?);
@@ -66,7 +68,7 @@ impl Facts {
         if tag == VERSION {
             fields.expect(INTEGER)?;
         }
-        // The signature's algorithm and the issuer come between.
+        // The signature's algorithm and the issuer lie in between.
         fields.expect(SEQUENCE)?;
         fields.expect(SEQUENCE)?;
         let mut validity = Elements(fields.expect(SEQUENCE)?);
@@ -91,7 +93,7 @@ fn addresses_in(extension: &[u8]) -> Option<Vec<IpAddr>> {
         return None;
     }
     let content = loop {
-        // That it is critical may come between.
+        // A flag for a critical extension may lie in between.
         if let (OCTETS, content) = parts.next()? {
             break content;
         }
@@ -152,20 +154,20 @@ pub(crate) fn written(at: OffsetDateTime) -> String {
     )
 }
 
-/// The inverse of [`written`]; `None` for what it never writes.
+/// Inverse of [`written`]; `None` for texts that it never writes.
 pub(crate) fn read(text: &str) -> Option<OffsetDateTime> {
-    // The same digits without what stands between them.
+    // The digits without separators.
     let bare: String = text.chars().filter(|c| !matches!(c, '-' | ':' | 'T')).collect();
     moment((LONG_TIME, bare.as_bytes())).filter(|at| written(*at) == text)
 }
 
-/// What the fuzz target and its corpus's test do with a certificate in DER: reads its facts, and `bytes` as a moment. True if
-/// they are a certificate's.
+/// Exercise for the fuzz target and its corpus's test: reads the facts of a DER certificate, and
+/// `bytes` as a time. Returns true if they are a certificate.
 ///
-/// Panics: where a reader does, or with a moment that is not read as it was written.
+/// Panics: if a reader panics, or a time is not read as written.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
-    // What it takes is written so by its own check: here it only must not panic.
+    // The readers check the format themselves; here they must only not panic.
     let _ = std::str::from_utf8(bytes).ok().and_then(read);
     let Some(facts) = Facts::of(bytes) else { return false };
     for at in [facts.begin, facts.end] {

@@ -1,19 +1,20 @@
-//! UDP sockets for many datagrams a second.
+//! UDP sockets for high datagram rates.
 //!
-//! [`DatagramSocket::try_send`] hands many datagrams of one size for one peer to the kernel in one call (segmentation
-//! offload, UDP GSO), one by one where the kernel or a device cannot; [`DatagramSocket::recv`] fills a [`Batch`] with up to
-//! 32 messages of up to 64 datagrams each (receive offload, UDP GRO) in one call. Fragmentation is forbidden: a datagram that is
-//! too big for the path is an error ([`SendError::TooBig`]). Memory is what the two kernel buffers and the caller's
-//! batches take. One socket serves any number of threads; each brings a batch of its own.
+//! [`DatagramSocket::try_send`] sends many datagrams of one size to one peer in one system call
+//! (segmentation offload, UDP GSO), or one by one if the kernel or a device cannot.
+//! [`DatagramSocket::recv`] fills a [`Batch`] with up to 32 messages of up to 64 datagrams each
+//! (receive offload, UDP GRO) in one call. Fragmentation is forbidden: a datagram that is too big
+//! for the path is an error ([`SendError::TooBig`]). Memory is bounded by the two kernel buffers
+//! and the caller's batches. One socket serves any number of threads, each with a separate batch.
 //!
-//! The system calls are quinn-udp's, which QUIC's implementations share. When to use offload is decided here and not by
-//! quinn-udp: before Linux 6.14 a segment above the device's MTU makes an offloaded send fail just as a device without offload
-//! does, and then one datagram too big would end offload for the whole socket.
+//! quinn-udp, which QUIC implementations share, makes the system calls. This module decides when to
+//! use offload: before Linux 6.14 a segment above the device's MTU fails an offloaded send just as
+//! a device without offload does, so one oversized datagram would end offload for the whole socket.
 //!
 //! [`SendSocket`] only sends.
 //!
-//! Leaves out: the datagrams' contents ([`crate::seal`]), pacing, and the search for a path's MTU. Read [`DatagramSocket`],
-//! [`Segments`] and [`Batch`] first.
+//! Leaves out: the datagrams' contents ([`crate::seal`]), pacing, and the search for a path's MTU.
+//! Read [`DatagramSocket`], [`Segments`] and [`Batch`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets and /proc are its business")]
 
 use anabranch_units::ByteCount;
@@ -27,19 +28,21 @@ use tokio::net::UdpSocket;
 
 /// The largest payload of one datagram: 65,535 bytes less the headers of IPv4 and UDP.
 pub const PAYLOAD_MAX: usize = 65_507;
-/// The most bytes of datagrams in one call of the kernel, which builds one IP packet of them first; over IPv6 the lesser.
+/// The most bytes of datagrams in one call of the kernel, which builds one IP packet of them first;
+/// over IPv6 the lesser.
 const TOGETHER_BYTES_MAX: usize = 65_535 - 48;
 /// The most datagrams in one call of the kernel: Linux before 6.9 takes no more.
 const SEGMENTS_MAX: usize = 64;
 /// Messages that one call receives.
 const MESSAGES_MAX: usize = quinn_udp::BATCH_SIZE;
-/// Room for a message: what the kernel joins never exceeds an IP packet.
+/// Buffer size of a message: datagrams that the kernel joins never exceed an IP packet.
 const MESSAGE_BYTES: usize = 65_536;
 
-/// How often the kernel's table of sockets is read for one that is missing in it.
+/// Number of readings of the kernel's socket table before a missing socket is given up.
 const TABLE_READS_MAX: usize = 4;
 
-/// What a datagram may carry over a path of `mtu_bytes` to `to`, unfragmented; `None` if not one byte.
+/// Maximum payload of an unfragmented datagram over a path of `mtu_bytes` to `to`; `None` if there
+/// is no room.
 ///
 /// Units: bytes, headers of IP (without options) and UDP taken off; at most [`PAYLOAD_MAX`].
 ///
@@ -56,11 +59,12 @@ pub fn payload_max(mtu_bytes: u32, to: IpAddr) -> Option<usize> {
     (payload > 0).then_some(payload.min(PAYLOAD_MAX))
 }
 
-/// The MTU of the way to `to` as this machine knows it: the device's, or less where the kernel has learnt of less.
+/// MTU of the route to `to` as this machine knows it: the device's, or a lower value that the
+/// kernel has learnt.
 ///
-/// Units: bytes, IP header included. It is the first hop's word, not the path's: a narrower link further on shows only
-/// when nothing arrives.
-/// Errors: no way there, or the system's, with the address in the text.
+/// Units: bytes, IP header included. It describes the first hop rather than the path: a narrower
+/// link further on shows only when nothing arrives.
+/// Errors: no route, or the system's error, with the address in the text.
 pub fn route_mtu(to: SocketAddr) -> io::Result<u32> {
     let to = canonical(to);
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -77,14 +81,14 @@ pub fn route_mtu(to: SocketAddr) -> io::Result<u32> {
     ask().map_err(|e: io::Error| io::Error::new(e.kind(), format!("{to}: {e}")))
 }
 
-/// How a socket is set up.
+/// Options of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramOptions {
-    /// What the kernel holds of datagrams that nobody has received yet.
+    /// Kernel buffer for datagrams received but not read yet.
     pub receive_buffer: ByteCount,
-    /// What the kernel holds of datagrams that have not left.
+    /// Kernel buffer for datagrams that have not left.
     pub send_buffer: ByteCount,
-    /// Whether to send by segmentation offload where it works.
+    /// True to use segmentation offload if it works.
     pub offload: bool,
 }
 
@@ -97,25 +101,26 @@ impl Default for DatagramOptions {
 
 /// The sizes of a socket's buffers.
 ///
-/// Units: as they were asked for. The kernel sets aside twice that and charges each datagram with its own bookkeeping,
-/// from half a kilobyte up, so that small datagrams fill a buffer before their bytes do.
+/// Units: as they were asked for. The kernel sets aside twice that and charges each datagram with
+/// its own bookkeeping, from half a kilobyte up, so that small datagrams fill a buffer before their
+/// bytes do.
 /// Source: socket(7), `SO_RCVBUF`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// For datagrams that come.
+    /// Buffer for received datagrams.
     pub receive: ByteCount,
-    /// For datagrams that go.
+    /// Buffer for sent datagrams.
     pub send: ByteCount,
 }
 
-/// The congestion that a datagram's IP header tells (RFC 3168).
+/// The congestion mark in a datagram's IP header (RFC 3168).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Ecn {
     /// The transport takes marks: ECT(0).
     Ect0,
     /// The transport takes marks: ECT(1), for L4S (RFC 9331).
     Ect1,
-    /// A queue on the way has marked it: CE.
+    /// Congestion experienced: a queue on the path has marked it.
     Ce,
 }
 
@@ -137,7 +142,8 @@ impl Ecn {
     }
 }
 
-/// Datagrams for one peer, one after the other in one buffer: all of one size, the last one perhaps smaller.
+/// Datagrams for one peer, one after the other in one buffer: all of one size, the last one perhaps
+/// smaller.
 #[derive(Copy, Clone, Debug)]
 pub struct Segments<'a> {
     to: SocketAddr,
@@ -156,31 +162,31 @@ impl<'a> Segments<'a> {
         Self { to, bytes, segment_bytes, ecn: None, source: None }
     }
 
-    /// All of `bytes` as one datagram; no bytes are none.
+    /// Creates one datagram of all `bytes`; without bytes there is no datagram.
     pub const fn one(to: SocketAddr, bytes: &'a [u8]) -> Self {
         let segment_bytes = if bytes.is_empty() { 1 } else { bytes.len() };
         Self { to, bytes, segment_bytes, ecn: None, source: None }
     }
 
-    /// The same, with `ecn` in their IP headers.
+    /// Sets the ECN field of the datagrams' IP headers.
     #[must_use]
     pub const fn with_ecn(self, ecn: Option<Ecn>) -> Self {
         Self { ecn, ..self }
     }
 
-    /// The same, from this address of the machine: answers go from where they were asked ([`Datagram::local`]), also on a
-    /// machine with several addresses.
+    /// Sets the source address of the datagrams: a response leaves from the address of the request
+    /// ([`Datagram::local`]), also on a machine with several addresses.
     #[must_use]
     pub const fn with_source(self, source: Option<IpAddr>) -> Self {
         Self { source, ..self }
     }
 
-    /// How many datagrams there are.
+    /// Number of datagrams.
     pub const fn count(&self) -> usize {
         self.bytes.len().div_ceil(self.segment_bytes)
     }
 
-    /// What is left after the first `count` datagrams.
+    /// The datagrams after the first `count`.
     #[must_use]
     pub fn after(self, count: usize) -> Self {
         let start = self.bytes.len().min(count.saturating_mul(self.segment_bytes));
@@ -194,50 +200,50 @@ impl<'a> Segments<'a> {
             destination: self.to,
             ecn: self.ecn.map(Ecn::codepoint),
             contents,
-            // A single datagram goes without, so that it also passes devices that cannot segment.
+            // A single datagram needs no offload, so it also passes devices that cannot segment.
             segment_size: (contents.len() > self.segment_bytes).then_some(self.segment_bytes),
             src_ip: self.source,
         }
     }
 }
 
-/// Why a datagram was not sent.
+/// Reason why a datagram was not sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SendError {
-    /// It does not fit the way there unfragmented (`EMSGSIZE`).
+    /// The datagram exceeds the path's MTU (`EMSGSIZE`).
     TooBig {
-        /// Whom it was for.
+        /// Destination.
         to: SocketAddr,
-        /// Its payload.
+        /// Payload in bytes.
         size_bytes: usize,
-        /// What would pass at most, where this machine knows.
+        /// Maximum payload, if this machine knows it.
         limit_bytes: Option<usize>,
     },
-    /// There is no way there.
+    /// There is no route to the destination.
     Unreachable {
-        /// Whom it was for.
+        /// Destination.
         to: SocketAddr,
         /// The system's reason.
         error: io::Error,
     },
     /// A rule of this machine forbids it: a firewall, or a broadcast address.
     Forbidden {
-        /// Whom it was for.
+        /// Destination.
         to: SocketAddr,
         /// The system's reason.
         error: io::Error,
     },
     /// The machine is out of memory for it. Worth another try, later.
     NoBuffers {
-        /// Whom it was for.
+        /// Destination.
         to: SocketAddr,
         /// The system's reason.
         error: io::Error,
     },
     /// Anything else.
     Other {
-        /// Whom it was for.
+        /// Destination.
         to: SocketAddr,
         /// The system's reason.
         error: io::Error,
@@ -281,10 +287,10 @@ impl std::error::Error for SendError {
     }
 }
 
-/// A UDP socket that only sends, under no runtime: one that waits for nothing is woken by nothing.
+/// A UDP socket that only sends, without a runtime, so that no task is ever woken for it.
 ///
-/// Each datagram that has left would wake a runtime otherwise, as there is room again: for many sockets that each send a little, that is as
-/// much work as the sending.
+/// With a runtime, every sent datagram would wake it because there is room again: for many sockets
+/// that send a little each, that is as much work as the sending.
 #[derive(Debug)]
 pub struct SendSocket {
     socket: std::net::UdpSocket,
@@ -306,9 +312,9 @@ impl SendSocket {
         Ok(Self { socket, state, state_offload, offload })
     }
 
-    /// As [`DatagramSocket::try_send`].
+    /// Does the same as [`DatagramSocket::try_send`].
     ///
-    /// Errors: as there.
+    /// Errors: see [`DatagramSocket::try_send`].
     pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
         self.offload.send(segments, |transmit| {
             let state = if transmit.segment_size.is_some() { &self.state_offload } else { &self.state };
@@ -317,11 +323,11 @@ impl SendSocket {
     }
 }
 
-/// A socket with buffers of these sizes, as far as the kernel grants them.
+/// Opens a socket with buffers of these sizes, as far as the kernel grants them.
 fn open(at: SocketAddr, options: &DatagramOptions) -> io::Result<(std::net::UdpSocket, Buffers)> {
     use rustix::net::sockopt;
     let socket = std::net::UdpSocket::bind(at)?;
-    // The kernel doubles what it is asked for, and counts in 32 bits.
+    // The kernel doubles the requested size, and counts in 32 bits.
     let asked = |size: ByteCount| usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(1 << 30);
     let (receive, send) = (asked(options.receive_buffer), asked(options.send_buffer));
     if sockopt::set_socket_recv_buffer_size_force(&socket, receive).is_err() {
@@ -338,7 +344,7 @@ fn open(at: SocketAddr, options: &DatagramOptions) -> io::Result<(std::net::UdpS
     Ok((socket, buffers))
 }
 
-/// What a socket has done so far.
+/// Counters of a socket.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams that the kernel took.
@@ -380,7 +386,7 @@ struct Tally {
     send_other: AtomicU64,
 }
 
-/// Whether offload is used.
+/// Whether offload is in use.
 #[derive(Debug)]
 struct Offload(AtomicBool);
 
@@ -389,7 +395,8 @@ struct Offload(AtomicBool);
 pub struct DatagramSocket {
     socket: UdpSocket,
     state: UdpSocketState,
-    /// For offloaded sends, apart: one that the kernel refuses for its offload makes quinn-udp leave ECN out from then on.
+    /// Separate state for offloaded sends: after the kernel refuses an offloaded send, quinn-udp no
+    /// longer sets ECN with that state.
     state_offload: UdpSocketState,
     offload: Offload,
     buffers: Buffers,
@@ -397,10 +404,11 @@ pub struct DatagramSocket {
 }
 
 impl DatagramSocket {
-    /// A socket at `at`. `[::]` takes IPv4 too, where the machine says so (`net.ipv6.bindv6only`, 0 by default).
+    /// Binds a socket to `at`. `[::]` also takes IPv4 if the machine permits
+    /// (`net.ipv6.bindv6only`, 0 by default).
     ///
-    /// Buffers are forced past `net.core.{r,w}mem_max` where the process may do that (`CAP_NET_ADMIN`), else the kernel
-    /// gives what it allows: see [`DatagramSocket::buffers`].
+    /// Buffers exceed `net.core.{r,w}mem_max` if the process has the right (`CAP_NET_ADMIN`), else
+    /// the kernel grants its maximum: see [`DatagramSocket::buffers`].
     ///
     /// Errors: the system's, with the address in the text.
     /// Panics: outside a tokio runtime that drives I/O.
@@ -423,33 +431,36 @@ impl DatagramSocket {
         })
     }
 
-    /// Where it is bound.
+    /// Local address.
     ///
     /// Errors: the system's.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// What the kernel granted of the buffers that were asked for.
+    /// Sizes of the buffers that the kernel granted.
     pub fn buffers(&self) -> Buffers {
         self.buffers
     }
 
-    /// Whether it sends by offload: not after the kernel has refused it once.
+    /// Returns true while sends use offload, which ends with the kernel's first refusal.
     pub fn offloads(&self) -> bool {
         self.offload.0.load(Relaxed)
     }
 
-    /// Whether the system may cut datagrams into fragments after all, as it knows no way to forbid that.
+    /// Returns true if the system may fragment datagrams because it has no way to forbid it.
     pub fn may_fragment(&self) -> bool {
         self.state.may_fragment()
     }
 
-    /// Sends as many of `segments` as the kernel takes now, and says how many those are; 0 if there are none, or
-    /// if its buffer is full, as far as the runtime knows: [`DatagramSocket::writable`] asks, and waits.
+    /// Sends as many of `segments` as the kernel accepts now. Returns their number; 0 if there are
+    /// none, or the buffer is full as far as the runtime knows: [`DatagramSocket::writable`] waits
+    /// for room.
     ///
-    /// Errors: the first of them cannot be sent, and none was; the rest may be, after it ([`Segments::after`]).
-    /// Cost: one system call per 64 datagrams or 64 KiB with offload, else one per datagram; no allocation.
+    /// Errors: the first of them cannot be sent, and none was; the rest may follow
+    /// ([`Segments::after`]).
+    /// Cost: one system call per 64 datagrams or 64 KiB with offload, else one per datagram; no
+    /// allocation.
     pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
         let mut calls = 0;
         let result = self.offload.send(segments, |transmit| {
@@ -483,13 +494,13 @@ impl DatagramSocket {
 
     /// Sends all of `segments`, waiting for room where it must.
     ///
-    /// If it is dropped while it waits, those before have been sent.
+    /// If the call is dropped while it waits, the datagrams before have been sent.
     ///
-    /// Errors: the first one that cannot be sent; those before have been.
+    /// Errors: a datagram cannot be sent; the datagrams before it have been sent.
     pub async fn send(&self, segments: &Segments<'_>) -> Result<(), SendError> {
         let mut rest = *segments;
         while rest.count() > 0 {
-            // Where the buffer never fills, as on loopback, nothing else would ever let other tasks run.
+            // If the buffer never fills, as on loopback, only this lets other tasks run.
             tokio::task::coop::consume_budget().await;
             match self.try_send(&rest)? {
                 0 => self.writable().await.map_err(|error| SendError::Other { to: rest.to, error })?,
@@ -506,8 +517,8 @@ impl DatagramSocket {
         self.socket.writable().await
     }
 
-    /// Fills `batch` with what has come, and says how many datagrams; 0 if there are none, or none that the runtime
-    /// knows of: it learns of them while a task waits.
+    /// Fills `batch` with received datagrams. Returns their number; 0 if there are none that the
+    /// runtime knows of, which learns of them while a task waits.
     ///
     /// Errors: the system's.
     /// Cost: one system call; no allocation.
@@ -519,7 +530,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Waits until datagrams come, and fills `batch` with them: at least one. Nothing is lost if it is dropped.
+    /// Waits until datagrams arrive, and fills `batch` with at least one. A dropped call loses no
+    /// datagram.
     ///
     /// Errors: the system's.
     pub async fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
@@ -546,7 +558,7 @@ impl DatagramSocket {
         Ok(count)
     }
 
-    /// What it has done so far.
+    /// Counters so far.
     pub fn counters(&self) -> Counters {
         let t = &self.tally;
         let [sent, sent_bytes, send_calls, received, received_bytes, receive_calls] =
@@ -570,10 +582,10 @@ impl DatagramSocket {
         }
     }
 
-    /// How often the kernel has dropped what came for this socket, nearly always because the receive buffer was full; `None`
-    /// where the system does not say.
+    /// Number of received messages that the kernel has dropped for this socket, nearly always
+    /// because of a full receive buffer; `None` if the system does not report it.
     ///
-    /// A lower bound of datagrams: what it has joined for receive offload, up to 64 of them, counts once.
+    /// A lower bound for datagrams: up to 64 datagrams merged by receive offload count once.
     /// Cost: reads the table of all UDP sockets in this network namespace; not for every datagram.
     /// Source: proc_net_udp(5), the column `drops`.
     pub fn receive_drops(&self) -> Option<u64> {
@@ -581,7 +593,8 @@ impl DatagramSocket {
         let table = if self.local_addr().ok()?.is_ipv4() { "udp" } else { "udp6" };
         // The thread's own namespace, which need not be the process's.
         let path = format!("/proc/thread-self/net/{table}");
-        // The kernel finds its place in the table again by counting: a socket that closes meanwhile makes it skip one.
+        // The kernel finds its place in the table again by counting: a socket that closes meanwhile
+        // makes it skip one.
         (0..TABLE_READS_MAX).find_map(|_| drops_of(&std::fs::read_to_string(&path).ok()?, inode))
     }
 }
@@ -618,8 +631,8 @@ impl Offload {
     }
 }
 
-/// Whether an offloaded send may have failed for being one: `EIO` and `EINVAL` from devices that cannot, `EMSGSIZE` and
-/// `EINVAL` from kernels for a segment above the MTU.
+/// Returns true if the error may be due to offload: `EIO` and `EINVAL` from devices without it,
+/// `EMSGSIZE` and `EINVAL` from kernels for a segment above the MTU.
 fn refuses_offload(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL | Errno::MSGSIZE))
 }
@@ -630,7 +643,8 @@ fn explain(error: io::Error, segments: &Segments<'_>) -> SendError {
         Some(Errno::MSGSIZE) => {
             let size_bytes = segments.segment_bytes.min(segments.bytes.len());
             let limit = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
-            // Another source address may take another way: a limit that contradicts the error is not told.
+            // Another source address may take another route: a limit that contradicts the error is
+            // dropped.
             SendError::TooBig { to, size_bytes, limit_bytes: limit.filter(|limit| *limit < size_bytes) }
         }
         Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT) => {
@@ -665,7 +679,7 @@ fn datagrams_in(meta: &RecvMeta) -> usize {
     meta.len.div_ceil(meta.stride.max(1)).max(1)
 }
 
-/// Room for what one call receives.
+/// Buffers for the datagrams of one receiving call.
 pub struct Batch {
     bytes: Vec<u8>,
     slots: usize,
@@ -674,7 +688,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Room for 32 messages, 2 MiB; pages that nothing has come into yet take no memory.
+    /// Buffers for 32 messages, 2 MiB; untouched pages take no memory.
     pub fn new() -> Self {
         Self::with_messages(MESSAGES_MAX)
     }
@@ -692,7 +706,8 @@ impl Batch {
         }
     }
 
-    /// The datagrams that the last call received, in order. Their bytes may be written to: they are opened in place.
+    /// The datagrams that the last call received, in order. Their bytes may be written to: they are
+    /// opened in place.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagram<'_>> {
         let messages = self.bytes.chunks_exact_mut(MESSAGE_BYTES).zip(&self.meta).take(self.messages);
         messages.flat_map(|(bytes, meta)| {
@@ -725,16 +740,17 @@ impl Default for Batch {
     }
 }
 
-/// One datagram that has come.
+/// A received datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Who sent it, if nobody lied; an IPv4 address is given as one, also on a socket for both.
+    /// Sender's address, unless spoofed; an IPv4 address is given as one, also on a dual-stack
+    /// socket.
     pub from: SocketAddr,
     /// The address of this machine that it came to.
     pub local: Option<IpAddr>,
-    /// What its IP header says of congestion; `None` where the sender does not take marks.
+    /// ECN field of its IP header; `None` if the sender is not ECN-capable.
     pub ecn: Option<Ecn>,
-    /// Its payload.
+    /// Payload.
     pub bytes: &'a mut [u8],
 }
 

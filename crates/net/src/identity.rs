@@ -1,5 +1,6 @@
-//! A process's identity to its peers, ready to connect and to accept: [`Credentials`] as a driver uses them, also when they change
-//! while the process runs. Read [`Identity`] first, then [`Guard`].
+//! A process's identity to its peers, ready to connect and to accept: [`Credentials`] as a driver
+//! uses them, also when they change while the process runs. Read [`Identity`] first, then
+//! [`Guard`].
 
 use crate::certificate::{self, Facts};
 use crate::keys::{Role, System};
@@ -28,15 +29,15 @@ impl std::fmt::Debug for Identity {
 
 struct Shared {
     identity: PeerIdentity,
-    /// Where they are read from, and what was there when they last were; `None` for what was never in files.
+    /// Credential files, and their state at the last reading; `None` if they were never in files.
     files: Option<(CredentialFiles, Mutex<Seen>)>,
     current: watch::Sender<Arc<Current>>,
 }
 
-/// What it uses until the next change.
+/// TLS configuration in force until the certificate files change.
 struct Current {
     connector: TlsConnector,
-    /// For [`Role::Site`] by any name.
+    /// Connector that accepts a [`Role::Site`] of any name.
     connector_to_sites: TlsConnector,
     acceptor: TlsAcceptor,
     trust: Arc<Trust>,
@@ -55,7 +56,7 @@ impl Current {
     }
 }
 
-/// What tells one state of the files from another: each one's length, and when it was changed.
+/// Fingerprint of the files: each one's length and time of change.
 type Seen = [Option<(u64, Option<SystemTime>)>; 4];
 
 fn look(files: &CredentialFiles) -> Seen {
@@ -64,18 +65,18 @@ fn look(files: &CredentialFiles) -> Seen {
 }
 
 impl Identity {
-    /// For a process with these credentials, which stay as they are.
+    /// Creates an identity from these credentials, which never change.
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn new(credentials: &Credentials) -> Result<Self, rustls::Error> {
         Self::with_files(credentials, None)
     }
 
-    /// For a process whose credentials are in these files, and may change there ([`Identity::reload`]).
+    /// Loads the identity from these files, which may change later ([`Identity::reload`]).
     ///
     /// Errors: as [`Credentials::load`].
     pub fn load(files: &CredentialFiles) -> Result<Self, TlsError> {
-        // Looked at before they are read: what changes in between is seen as a change.
+        // Looked at before the files are read, so that a change in between is noticed.
         let seen = look(files);
         let credentials = Credentials::load(files)?;
         let unusable =
@@ -92,18 +93,19 @@ impl Identity {
         Ok(Self { shared: Arc::new(Shared { identity, files, current }) })
     }
 
-    /// Whom it stands for.
+    /// The party that it represents.
     pub fn own(&self) -> &PeerIdentity {
         &self.shared.identity
     }
 
-    /// The last moment at which its certificate is good, as in `2026-11-23T10:00:00Z`, and how long that is from now.
+    /// The last moment at which its certificate is good, as in `2026-11-23T10:00:00Z`, and how long
+    /// that is from now.
     pub fn expires(&self) -> (String, Duration) {
         let (_, end) = self.current().validity;
         (certificate::written(end), Duration::try_from(end - OffsetDateTime::now_utc()).unwrap_or_default())
     }
 
-    /// How many holders it trusts no more.
+    /// Number of holders whose certificates are revoked.
     pub fn revoked(&self) -> usize {
         self.current().trust.revoked.len()
     }
@@ -121,16 +123,17 @@ impl Identity {
         self.shared.identity.system
     }
 
-    /// Whether its files are other ones than those that were last read, well or not. Blocks while it looks.
+    /// Returns true if the files have changed since the last reading, successful or not. Blocks
+    /// while it checks.
     pub fn has_changed(&self) -> bool {
         let Some((files, seen)) = &self.shared.files else { return false };
         look(files) != *seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads its files again. Connections that stand go on; of those whose peer is trusted no more, [`Guard`] tells.
-    /// Without files there is nothing to read. Blocks while it reads.
+    /// Reads the files again. Established connections continue; [`Guard`] reports the ones whose
+    /// peer is no longer trusted. Does nothing without files. Blocks while it reads.
     ///
-    /// Errors: as [`Credentials::load`]; what was read before is used on.
+    /// Errors: as [`Credentials::load`]; the earlier credentials stay in force.
     pub fn reload(&self) -> Result<(), TlsError> {
         let Some((files, seen)) = &self.shared.files else { return Ok(()) };
         *seen.lock().unwrap_or_else(PoisonError::into_inner) = look(files);
@@ -143,37 +146,40 @@ impl Identity {
         Ok(())
     }
 
-    /// How it shakes hands with those who call at this moment, for [`crate::admission::Arrival::identify`].
+    /// Current configuration for accepting connections, for
+    /// [`crate::admission::Arrival::identify`].
     pub fn server_config(&self) -> Arc<rustls::ServerConfig> {
         self.current().acceptor.config().clone()
     }
 
-    /// Makes `tcp` a secure connection to `name` in `role` of our system.
+    /// Upgrades `tcp` to a secure connection to `name` in `role` of our system.
     ///
-    /// Errors: the peer's certificate is not of our authority, or somebody else's ([`crate::cause::explain`] says whose); a name
-    /// that no certificate can carry (`InvalidInput`); the connection's own.
+    /// Errors: the peer's certificate is from another authority or names another party
+    /// ([`crate::cause::explain`] tells which); a name that no certificate can carry
+    /// (`InvalidInput`); the connection's own errors.
     pub async fn connect(&self, tcp: TcpStream, role: Role, name: &str) -> io::Result<TlsStream<TcpStream>> {
         let name = tls::server_name(self.system(), role, name)
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         Ok(self.current().connector.connect(name, tcp).await?.into())
     }
 
-    /// Makes `tcp` a secure connection to a site whose name is not known, and says which it is.
+    /// Upgrades `tcp` to a secure connection to a site of unknown name. Returns the site's
+    /// identity.
     ///
-    /// Errors: the peer's certificate is not one of a site of our system, or not of our authority (`InvalidData`); the
-    /// connection's own.
+    /// Errors: the peer's certificate does not name a site of our system, or is from another
+    /// authority (`InvalidData`); the connection's own errors.
     pub async fn connect_to_site(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
-        // Asked of nobody: what the certificate says is checked.
+        // A placeholder name: the name in the certificate is checked afterwards.
         let unnamed = tls::server_name(self.system(), Role::Site, "any").map_err(io::Error::other)?;
         let stream = TlsStream::from(self.current().connector_to_sites.connect(unnamed, tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
         Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names no holder"))?))
     }
 
-    /// Accepts a secure connection and says who called.
+    /// Accepts a secure connection and returns the peer's identity.
     ///
-    /// Errors: the peer shows no certificate of our authority, or one of another system (`InvalidData`); the connection's
-    /// own.
+    /// Errors: the peer shows no certificate of our authority, or one of another system
+    /// (`InvalidData`); the connection's own.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
         let stream = TlsStream::from(self.current().acceptor.accept(tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
@@ -189,11 +195,11 @@ impl Identity {
     }
 }
 
-/// The longest that a guard waits before it looks at the clock again, which somebody may set.
+/// Maximum interval between two looks of a guard at the clock, which may be set meanwhile.
 const CLOCK_EVERY: Duration = Duration::from_secs(30);
 
-/// Tells when a connection's peer is trusted no more: its certificate has expired or was revoked, or its authority is not
-/// ours any longer. Whoever holds the connection closes it then.
+/// Reports when a connection's peer is no longer trusted: its certificate has expired or was
+/// revoked, or its authority was replaced. The owner of the connection then closes it.
 pub struct Guard {
     chain: Vec<CertificateDer<'static>>,
     current: watch::Receiver<Arc<Current>>,
@@ -201,12 +207,13 @@ pub struct Guard {
     clock: fn() -> SystemTime,
     /// The longest time between two looks at it.
     every: Duration,
-    /// Changes come for as long as somebody can make them.
+    /// Keeps the sender of changes alive.
     _identity: Identity,
 }
 
 impl Guard {
-    /// Waits until the peer is trusted no more, and says why. May be dropped and asked again.
+    /// Waits until the peer is no longer trusted, and returns the reason. May be dropped and called
+    /// again.
     pub async fn withdrawn(&mut self) -> String {
         loop {
             let trust = Arc::clone(&self.current.borrow_and_update().trust);

@@ -1,11 +1,12 @@
-//! A working set of keys: one certificate authority, and a certificate for each holder that it vouches for.
+//! A working set of keys: one certificate authority, and a certificate for each of its holders.
 //!
-//! ECDSA on P-256, by rcgen. A certificate's holder is written in its subject alternative names: a URI for the
-//! system, the role and the name (`anabranch:SYSTEM:site:seattle`), and a DNS name of the same
-//! meaning that TLS checks (`seattle.site.SYSTEM.anabranch`), so a site called `controller` is
-//! still only a site, and a client of one system is nobody to another. A set is of one system,
-//! which its authority's name states. Revoked certificates are in a list beside the
-//! keys ([`crate::revoked`]). Read [`make_set`], [`add_to_set`] and [`write_set`] first, then [`renew`] and [`revoke`].
+//! ECDSA on P-256, by rcgen. A certificate's holder is written in its subject alternative names: a
+//! URI for the system, the role and the name (`anabranch:SYSTEM:site:seattle`), and a DNS name of
+//! the same meaning that TLS checks (`seattle.site.SYSTEM.anabranch`). So a site called
+//! `controller` is still only a site, and a client of one system has no rights in another. A set
+//! belongs to one system, which its authority's name states. A list beside the keys names revoked
+//! certificates ([`crate::revoked`]). Read [`make_set`], [`add_to_set`] and [`write_set`] first,
+//! then [`renew`] and [`revoke`].
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
 use crate::certificate::Facts;
@@ -25,8 +26,8 @@ use time::{Duration, OffsetDateTime};
 
 pub use crate::party::{BadName, Role, SYSTEMS, System, SystemSpec, dns_name, escaped};
 
-/// How long a certificate is good for unless told otherwise: a little more than a year, so that renewing once a year is in
-/// time, and a key that nobody knows to be lost is of use for no longer.
+/// Default validity of a certificate: a little more than a year, so that yearly renewal is in time,
+/// and an undetected stolen key expires soon after.
 pub const VALID_DAYS: u32 = 397;
 /// The longest that may be asked for; as long is an authority good.
 pub const VALID_DAYS_MAX: u32 = 3_650;
@@ -39,7 +40,8 @@ pub struct SetRequest {
     pub sites: Vec<String>,
     /// Names of the people or programs that submit transfers.
     pub operators: Vec<String>,
-    /// Host names or addresses of the controller besides loopback, so that browsers and curl accept it.
+    /// Host names or addresses of the controller besides loopback, so that browsers and curl accept
+    /// it.
     pub controller_hosts: Vec<String>,
     /// Days that the certificates are good for, from an hour ago; no longer than their authority.
     pub valid_days: u32,
@@ -52,20 +54,20 @@ pub struct KeyFile {
     pub stem: PathBuf,
     /// The certificate.
     pub certificate_pem: String,
-    /// Its private key.
+    /// Private key, as PEM.
     pub key_pem: String,
     /// The holder; `None` for the authority.
     pub holder: Option<PeerIdentity>,
 }
 
-/// A set of keys; the authority comes first, then the controller if the system has one.
+/// A set of keys: first the authority, then the controller if the system has one.
 #[derive(Clone)]
 pub struct KeySet {
     /// `ca`, `controller`, `operators/NAME`, `sites/NAME`.
     pub files: Vec<KeyFile>,
 }
 
-/// Why no set was made.
+/// Error in making a set.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeysError {
@@ -73,7 +75,7 @@ pub enum KeysError {
     BadName {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Reason.
         reason: &'static str,
     },
     /// A number of days out of range.
@@ -81,7 +83,7 @@ pub enum KeysError {
         /// The number.
         days: u32,
     },
-    /// Something is there already; nothing is overwritten.
+    /// A file with this name exists; no file is overwritten.
     Exists {
         /// The file.
         path: PathBuf,
@@ -97,24 +99,24 @@ pub enum KeysError {
     BadAuthority {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// A folder with keys of another system, or of none.
     OtherSystem {
         /// The folder.
         folder: PathBuf,
-        /// Whose keys it holds; `None` if they do not say.
+        /// System of the folder's keys; `None` if they do not state one.
         holds: Option<System>,
-        /// Whose were to be made.
+        /// System of the requested keys.
         wanted: System,
     },
-    /// A folder that anybody may write.
+    /// A world-writable folder.
     OpenFolder {
         /// The folder.
         path: PathBuf,
     },
-    /// A folder without what should be in it.
+    /// A folder or file that cannot be read.
     Unreadable {
         /// The folder or file.
         path: PathBuf,
@@ -125,7 +127,7 @@ pub enum KeysError {
     BadList {
         /// The file.
         path: PathBuf,
-        /// Which line, and why.
+        /// Line and reason.
         error: BadLine,
     },
     /// The generator refused.
@@ -231,10 +233,11 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
     Ok(KeySet { files: std::iter::once(first).chain(leaves).collect() })
 }
 
-/// Makes keys for more sites and operators, vouched for by the authority of the set in `folder`; they are good for as long
-/// as was asked, or as the authority is if that ends before.
+/// Makes keys for more sites and operators, signed by the authority of the set in `folder`. They
+/// are valid as requested, or until the authority expires if that is earlier.
 ///
-/// Errors: as [`make_set`]; no authority there, or another system's, or its key and certificate do not belong together.
+/// Errors: as [`make_set`]; no authority there, or another system's, or its key and certificate do
+/// not belong together.
 pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysError> {
     check(request)?;
     let (maker, certificate) = Maker::in_folder(folder, request.system)?;
@@ -242,7 +245,7 @@ pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysErr
     checked(folder, &certificate, files)
 }
 
-/// Makes sure that `files` are what the authority in `folder` vouches for.
+/// Checks that the authority in `folder` vouches for all `files`.
 fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeySet, KeysError> {
     let certificate_path = folder.join("ca.pem");
     for file in &files {
@@ -265,7 +268,8 @@ fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeyS
     Ok(KeySet { files })
 }
 
-/// The holders of certificates of the set in `folder`, besides the authority: the controller, the operators, the sites.
+/// The holders of certificates of the set in `folder`, besides the authority: the controller, the
+/// operators, the sites.
 ///
 /// Errors: no set of this system there; a folder that cannot be read.
 pub fn holders(folder: &Path, system: System) -> Result<Vec<PeerIdentity>, KeysError> {
@@ -294,8 +298,8 @@ pub fn holders(folder: &Path, system: System) -> Result<Vec<PeerIdentity>, KeysE
     Ok(found)
 }
 
-/// Makes new keys for holders whose certificates are in `folder`, with the hosts that they name; [`replace_in_set`] writes
-/// them. What was revoked until now stays so: these are made later.
+/// Makes new keys for holders with certificates in `folder`, keeping their host names;
+/// [`replace_in_set`] writes them. Earlier revocations do not affect the new certificates.
 ///
 /// Errors: as [`add_to_set`]; a holder without a certificate there.
 pub fn renew(
@@ -322,7 +326,8 @@ pub fn renew(
     checked(folder, &certificate, files)
 }
 
-/// Refuses all certificates of these holders that were made until now, wherever the list in `folder` is used.
+/// Refuses all certificates of these holders that were made until now, wherever the list in
+/// `folder` is used.
 ///
 /// Errors: no set of this system there; a list that cannot be read or written.
 pub fn revoke(folder: &Path, system: System, holders: &[PeerIdentity]) -> Result<(), KeysError> {
@@ -347,7 +352,7 @@ fn revoke_at(
     replace(&path, text.as_bytes(), 0o644)
 }
 
-/// The list of revoked certificates in `path`, as text and as it is understood; empty if there is none.
+/// The list of revoked certificates in `path`, as text and parsed; empty if there is no file.
 fn read_list(path: &Path) -> Result<(String, Revoked), KeysError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -370,7 +375,7 @@ fn read_authority(folder: &Path, system: System) -> Result<String, KeysError> {
     Ok(certificate)
 }
 
-/// Leaves of any system by any authority: what nobody makes, for tests.
+/// Makes certificates of any system by any authority, for tests; no tool makes these.
 #[cfg(test)]
 pub(crate) fn more_of(authority: &KeyFile, request: &SetRequest) -> Vec<KeyFile> {
     let key = KeyPair::from_pem(&authority.key_pem).expect("a good key");
@@ -398,12 +403,12 @@ fn check(request: &SetRequest) -> Result<(), KeysError> {
     Ok(())
 }
 
-/// How an authority's name begins: it says whose certificates it makes.
+/// Prefix of an authority's name, which states its system.
 fn authority_mark(system: System) -> String {
     format!("anabranch {system} authority ")
 }
 
-/// Whose certificates this authority makes; `None` if it does not say, or is no certificate.
+/// System of an authority; `None` if it states none, or is not a certificate.
 fn authority_system(pem: &str) -> Option<System> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let anchor = webpki::anchor_from_trusted_cert(&certificate).ok()?;
@@ -414,7 +419,8 @@ fn authority_system(pem: &str) -> Option<System> {
     System::all().find(|system| names(*system))
 }
 
-/// The holder of this certificate, in words; `None` if it is of none of our systems, or no certificate.
+/// The holder of this certificate, in words; `None` if it is of none of our systems, or no
+/// certificate.
 pub fn holder_of(pem: &[u8]) -> Option<String> {
     let leaf = CertificateDer::from_pem_slice(pem).ok()?;
     let peer = crate::tls::peer_identity(&[leaf]).map(|peer| peer.to_string());
@@ -427,7 +433,7 @@ pub fn holder_of(pem: &[u8]) -> Option<String> {
 fn authority(system: System, key: &KeyPair) -> CertificateParams {
     let mut ca = CertificateParams::default();
     ca.distinguished_name = rcgen::DistinguishedName::new();
-    // The key's own bytes tell two authorities apart in messages.
+    // Bytes of the key distinguish two authorities in messages.
     let mark: String = key.public_key_raw().iter().rev().take(4).map(|b| format!("{b:02x}")).collect();
     ca.distinguished_name.push(DnType::CommonName, authority_mark(system) + &mark);
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -482,7 +488,7 @@ impl Maker {
         Ok(files)
     }
 
-    /// One holder's certificate and key.
+    /// Makes one holder's certificate and key.
     fn leaf(&self, role: Role, name: &str, hosts: &[String], valid_days: u32) -> Result<KeyFile, KeysError> {
         let system = self.system;
         let holder = PeerIdentity { system, role, name: name.to_owned() };
@@ -510,7 +516,8 @@ impl Maker {
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         leaf.use_authority_key_identifier_extension = true;
-        // Later than what is refused, by the whole second that a certificate knows.
+        // Later than the revoked certificates by a whole second, the resolution of a certificate's
+        // times.
         let refused_until = self.revoked.of(&holder).flatten();
         let made = refused_until.map_or(self.now, |until| self.now.max(until + Duration::SECOND));
         leaf.not_before = made - BACKDATED;
@@ -525,8 +532,9 @@ impl Maker {
     }
 }
 
-/// Writes a set below `folder`, which is made if need be, for its owner only: `STEM.pem` for everyone, `STEM.key` for its
-/// owner (mode 0600). A whole set is made sure to fit before the first file is written; nothing is ever overwritten.
+/// Writes a set below `folder`, which is made if need be, for its owner only: `STEM.pem` for
+/// everyone, `STEM.key` for its owner (mode 0600). A whole set is made sure to fit before the first
+/// file is written; nothing is ever overwritten.
 ///
 /// Errors: something is there already, or the folder cannot be written, or anybody may write there.
 pub fn write_set(folder: &Path, set: &KeySet) -> Result<(), KeysError> {
@@ -546,7 +554,7 @@ pub fn write_set(folder: &Path, set: &KeySet) -> Result<(), KeysError> {
     Ok(())
 }
 
-/// Writes renewed keys over those that are there, each file whole or not at all.
+/// Replaces existing keys by renewed ones, each file atomically.
 ///
 /// Errors: the folder cannot be written.
 pub fn replace_in_set(folder: &Path, set: &KeySet) -> Result<(), KeysError> {
@@ -563,7 +571,8 @@ fn in_folder(folder: &Path, file: &KeyFile, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Makes a folder for its owner only, and those above it; one that is there must not be for everybody to write.
+/// Creates a folder for its owner only, and its parents; an existing folder must not be writable
+/// for everybody.
 fn make_folder(path: &Path) -> Result<(), KeysError> {
     let unwritable = |error| KeysError::Unwritable { path: path.to_owned(), error };
     let mut builder = std::fs::DirBuilder::new();
@@ -600,16 +609,17 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
     let mut new = path.to_owned().into_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
-    // Left by somebody who was interrupted.
+    // A file left by an interrupted call.
     let _ = std::fs::remove_file(&new);
     create(&new, bytes, mode)?;
     std::fs::rename(&new, path).map_err(|error| KeysError::Unwritable { path: path.to_owned(), error })
 }
 
-/// What the fuzz target and its corpus's test do with a file of keys, and with the names that certificates hold: reads `bytes` as
-/// each, and as a list of revoked ones. True if they are a name or a list, or hold a certificate or a private key.
+/// Exercise for the fuzz target and its corpus's test: parses `bytes` as a key file, as certificate
+/// names, and as a list of revocations. Returns true if they are a name or a list, or contain a
+/// certificate or a private key.
 ///
-/// Panics: where a reader does, or with a name that is not written as it was read.
+/// Panics: if a parser panics, or a name is not written as read.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
@@ -629,7 +639,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in &certificates {
         crate::tls::peer_identity(std::slice::from_ref(certificate));
-        // What is no authority is refused.
+        // A certificate that is no authority is refused.
         let _ = roots.add(certificate.clone());
     }
     holder_of(bytes);

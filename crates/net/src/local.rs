@@ -10,32 +10,32 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 
-/// Why there is no socket. Each is one line that says what to do.
+/// Reason why the socket cannot be made: one line that names the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Something is there that is no socket; it stays.
+    /// A file exists at the path that is no socket; it stays.
     #[error("{}: exists, and is no socket: choose another path", .0.display())]
     NoSocket(PathBuf),
     /// Another program answers there.
     #[error("{}: another process listens there already: choose another path", .0.display())]
     InUse(PathBuf),
-    /// A socket is there that nobody left behind; it stays.
+    /// A socket in use; it stays.
     #[error("{}: is there: {error}: choose another path", path.display())]
     Taken {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// What connecting to it said.
+        /// Result of the connection attempt.
         error: io::Error,
     },
-    /// There can be no socket.
+    /// The socket cannot be created.
     #[error("{}: {step}: {error}", path.display())]
     Unusable {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// What could not be done.
+        /// Failed step.
         step: &'static str,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// No group has this name.
@@ -47,18 +47,19 @@ pub enum ListenError {
     /// The socket cannot be given to the group.
     #[error("group {group}: {} cannot be given to it: {error}", path.display())]
     Group {
-        /// Which group.
+        /// Name or number of the group.
         group: String,
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// Makes the socket, for its owner alone or for a group too.
+/// Creates the socket, for its owner alone or for a group, too.
 ///
-/// Errors: somebody listens there; it is something else, which stays; no such group; the system's.
+/// Errors: the socket is in use; the path is something else, which stays; an unknown group; the
+/// system's errors.
 pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenError> {
     let unusable = |step| {
         let path = path.to_owned();
@@ -66,7 +67,7 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
     };
     let bind = || UnixListener::bind(path);
     let listener = match bind() {
-        // Left by a daemon that was killed, if nobody answers.
+        // If nobody answers, a killed daemon left the socket.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if !symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
                 return Err(ListenError::NoSocket(path.to_owned()));
@@ -98,7 +99,7 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
     Ok(listener)
 }
 
-/// A group's number, by its name in `/etc/group` or as it stands.
+/// Number of a group, from its name in `/etc/group` or as given.
 fn group_id(group: &str) -> Result<u32, ListenError> {
     if let Ok(id) = group.parse() {
         return Ok(id);
@@ -128,7 +129,7 @@ mod tests {
             assert!(error.to_string().contains("no socket: choose another path"), "{error}");
         }
         assert_eq!(std::fs::read_to_string(path("link")).expect("as before"), "precious");
-        // Of another kind: it refuses connections, but not because nobody is there.
+        // A socket of another type refuses connections although it is in use.
         let datagrams = std::os::unix::net::UnixDatagram::bind(path("datagrams")).expect("ours");
         let error = listen(&path("datagrams"), None).expect_err("it stays");
         assert!(error.to_string().contains("choose another path"), "{error}");

@@ -1,4 +1,5 @@
-//! The parties that certificates stand for: their system, role and name, and how these are written in a certificate and as a path.
+//! The parties that certificates stand for: their system, role and name, and how these are written
+//! in a certificate and as a path.
 //!
 //! Leaves out: making and reading certificates (`keys.rs`, `tls.rs`). Read [`PeerIdentity`] first.
 
@@ -7,10 +8,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use time::Duration;
 
-/// A system whose parties know each other by a set of keys, as the system describes itself.
+/// A system whose parties authenticate each other by a set of keys, as described by the system.
 ///
-/// A system brings its description by [`system!`](crate::system). A certificate of a system that the program does not
-/// have names nobody.
+/// A system provides its description by [`system!`](crate::system). A certificate of a system that
+/// is not in the program identifies no party.
 #[derive(Debug)]
 pub struct SystemSpec {
     /// The system's word in a certificate, which is its verb on the command line.
@@ -21,7 +22,8 @@ pub struct SystemSpec {
     pub controller: Option<&'static str>,
     /// The name of its operators in messages. `None` without operators.
     pub operator: Option<&'static str>,
-    /// Whether a controller also connects to other controllers, so that its certificate is a client's, too.
+    /// True if a controller also connects to other controllers, so that its certificate also serves
+    /// as a client's.
     pub controller_dials: bool,
 }
 
@@ -70,7 +72,7 @@ impl System {
         Self(spec)
     }
 
-    /// All systems of the program, by their words.
+    /// All systems of the program, in the order of their words.
     pub fn all() -> impl Iterator<Item = Self> {
         let mut all: Vec<Self> = SYSTEMS.iter().map(Self).collect();
         all.sort_unstable();
@@ -91,7 +93,7 @@ impl System {
         }
     }
 
-    /// Whether a controller also connects to other controllers.
+    /// True if a controller also connects to other controllers.
     pub(crate) const fn controller_dials(self) -> bool {
         self.0.controller_dials
     }
@@ -137,7 +139,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Site, Self::Controller, Self::Operator];
 
     /// The role's word in a certificate.
@@ -150,7 +152,7 @@ impl Role {
     }
 }
 
-/// How long before it is made a certificate begins to be good, for machines whose clocks are late.
+/// Time before its making from which a certificate is valid, for machines with slow clocks.
 pub(crate) const BACKDATED: Duration = Duration::HOUR;
 
 /// The holder of a certificate.
@@ -160,7 +162,7 @@ pub struct PeerIdentity {
     pub system: System,
     /// The holder's role.
     pub role: Role,
-    /// Its name: a site's as in the topology.
+    /// Name: a site's as in the topology.
     pub name: String,
 }
 
@@ -176,7 +178,7 @@ impl std::fmt::Display for PeerIdentity {
 pub struct BadName {
     /// The name.
     pub name: String,
-    /// What is wrong with it.
+    /// Reason.
     pub reason: &'static str,
 }
 
@@ -188,7 +190,8 @@ impl std::fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// `name` with all but letters, digits, `-` and `_` as `%XX`: one path component, one part of a URI.
+/// `name` with all but letters, digits, `-` and `_` as `%XX`: one path component, one part of a
+/// URI.
 pub fn escaped(name: &str) -> String {
     let mut out = String::new();
     for byte in name.bytes() {
@@ -201,7 +204,7 @@ pub fn escaped(name: &str) -> String {
     out
 }
 
-/// The inverse of [`escaped`]; `None` for what it never writes.
+/// Inverse of [`escaped`]; `None` for texts that it never writes.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -217,8 +220,8 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
     (escaped(&name) == text).then_some(name)
 }
 
-/// The DNS name that stands for `name` in a system's `role`. DNS knows no upper case, so everything but `a-z`, `0-9` and inner
-/// hyphens becomes `_xx`.
+/// The DNS name of the party `name` with a system's `role`. DNS knows no upper case, so all
+/// characters except `a-z`, `0-9` and inner hyphens become `_xx`.
 ///
 /// Errors: a name that is empty or too long for a DNS label (63 bytes after escaping).
 pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadName> {
@@ -244,7 +247,7 @@ pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadNam
     Ok(format!("{label}.{}.{system}.anabranch", role.word()))
 }
 
-/// The inverse of [`dns_name`]; `None` for what it never writes.
+/// Inverse of [`dns_name`]; `None` for texts that it never writes.
 pub(crate) fn of_dns_name(text: &str) -> Option<PeerIdentity> {
     let mut labels = text.split('.');
     let (label, role, system) = (labels.next()?, labels.next()?, labels.next()?);
@@ -271,7 +274,7 @@ pub(crate) fn uri(system: System, role: Role, name: &str) -> String {
     format!("anabranch:{system}:{}:{}", role.word(), escaped(name))
 }
 
-/// The inverse of [`uri`]; `None` for what it never writes.
+/// Inverse of [`uri`]; `None` for texts that it never writes.
 pub(crate) fn of_uri(text: &str) -> Option<PeerIdentity> {
     let mut parts = text.strip_prefix("anabranch:")?.splitn(3, ':');
     let (system, role) = (parts.next()?, parts.next()?);
@@ -282,7 +285,7 @@ pub(crate) fn of_uri(text: &str) -> Option<PeerIdentity> {
     })
 }
 
-/// Where the files of `name` in `role` lie below a set's folder, without `.pem` and `.key`.
+/// Path of the files of `name` in `role` below a set's folder, without `.pem` and `.key`.
 pub(crate) fn stem(role: Role, name: &str) -> PathBuf {
     match role {
         Role::Site => Path::new("sites").join(escaped(name)),

@@ -1,4 +1,5 @@
-//! Files that a process keeps for itself: stores, states, caches. Nobody else may read them, from their first byte on.
+//! Files that a process keeps for itself: stores, states, caches. Nobody else may read them, from
+//! their first byte on.
 //!
 //! Leaves out: keys, which are never made wider and never mended ([`crate::tls`]). Read [`open`].
 
@@ -8,13 +9,15 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// What a file's owner may do with it, and nobody else.
+/// Mode of a private file: access for its owner only.
 const MODE: u32 = 0o600;
 
-/// Opens the file at `path` as `options` say, or makes it, so that only this process's user may read and write it. One that
-/// others may read or write is narrowed, and a line in the log says so. What is opened is looked at, not what has the name.
+/// Opens or creates the file at `path` with `options`, so that only this process's user may read
+/// and write it. A file with wider permissions is narrowed, with a log line. The opened file is
+/// checked, rather than the path.
 ///
-/// Errors: a symbolic link, something that is no plain file, another user's file; the system's. Without the path.
+/// Errors: a symbolic link, something that is not a plain file, another user's file; the system's
+/// errors, without the path.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let refused = |reason: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -106,7 +109,7 @@ mod tests {
         open_here(&folder).expect_err("a folder");
         assert_eq!(mode(&there), 0o644);
         assert!(!folder.join("away").exists());
-        // Only root can make such a file.
+        // Only root can create this file.
         if std::os::unix::fs::chown(&there, Some(12_345), None).is_ok() {
             assert!(told("there").contains("belongs to user 12345"), "{}", told("there"));
             assert_eq!(mode(&there), 0o644);

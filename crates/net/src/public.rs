@@ -1,9 +1,9 @@
-//! TLS with strangers: a server shows a certificate of a public authority, and its clients show none.
+//! TLS with strangers: a server with a publicly trusted certificate, and clients without one.
 //!
-//! Both ends speak TLS 1.2 or 1.3 and agree on HTTP's version by ALPN (RFC 7301). The certificate is
-//! read again when its files change; connections that stand keep the one they began with. Leaves
-//! out: peers with an identity ([`crate::tls`]), client certificates, OCSP. Read
-//! [`ServerCertificate`] first, then [`ServerTrust`].
+//! Both ends speak TLS 1.2 or 1.3 and agree on HTTP's version by ALPN (RFC 7301). The certificate
+//! is reloaded when its files change; established connections keep the earlier one. Leaves out:
+//! peers with an identity ([`crate::tls`]), client certificates, OCSP. Read [`ServerCertificate`]
+//! first, then [`ServerTrust`].
 
 use crate::certificate::{Facts, written};
 use rustls::pki_types::pem::PemObject as _;
@@ -52,10 +52,10 @@ pub enum PublicTlsError {
     OpenToOthers {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
     },
-    /// A certificate whose time is over.
+    /// An expired certificate.
     Expired {
         /// The file.
         path: PathBuf,
@@ -204,7 +204,7 @@ impl ServerCertificate {
         written(self.lock().end)
     }
 
-    /// Whether the files have changed since they were read. Blocks while it looks.
+    /// Returns true if the files have changed since the last reading. Blocks while it checks.
     pub fn has_changed(&self) -> bool {
         let seen = self.shared.files.look();
         seen != self.lock().seen
@@ -233,7 +233,7 @@ fn read_config(
     let key = PrivateKeyDer::from_pem_slice(&read(&files.key, OTHERS_MODE)?)
         .map_err(|_| PublicTlsError::NotPem { path: files.key.clone(), what: "private key" })?;
     let unusable = |path: &Path, reason: String| PublicTlsError::Unusable { path: path.to_owned(), reason };
-    // rustls looks into the certificate first: what it lets through can be taken apart.
+    // rustls checks the certificate first, so it can be parsed here.
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .and_then(|config| config.with_no_client_auth().with_single_cert(chain.clone(), key))
@@ -306,8 +306,8 @@ impl ServerTrust {
 
     /// Makes `tcp` a secure connection to the server `host`, a name or an address.
     ///
-    /// Errors: no name that a certificate can have (`InvalidInput`); a certificate of another authority
-    /// or host; the connection's own.
+    /// Errors: no name that a certificate can have (`InvalidInput`); a certificate of another
+    /// authority or host; the connection's own.
     pub async fn connect(&self, tcp: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = ServerName::try_from(bare.to_owned())

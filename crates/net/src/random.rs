@@ -1,11 +1,11 @@
-//! Numbers that nobody can guess.
+//! Unpredictable random numbers.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 
-/// A number that nobody can guess, as sessions have.
+/// Draws an unpredictable number, for instance for sessions.
 ///
-/// Errors: the system's, where it gives none.
+/// Errors: the system provides no random numbers.
 pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -1,7 +1,8 @@
-//! Refusals in a daemon's log: a line each, but a bounded number, however many a caller causes.
+//! Rate-limited log lines about a daemon's refusals, one line each.
 //!
-//! Callers without a certificate have lines of their own, so that they cannot hide the refusals of certified peers; nor can one
-//! certified peer take all lines. Leaves out: the refusals themselves, and the refused peer's answer. Read [`Refusals`].
+//! Callers without a certificate have a separate limit, so that they cannot hide refusals of
+//! certified peers; nor can one certified peer take all lines. Leaves out: the refusals, and the
+//! answer to the refused peer. Read [`Refusals`].
 
 use crate::tls::PeerIdentity;
 use anabranch_units::text::brief;
@@ -11,15 +12,15 @@ use std::time::{Duration, Instant};
 
 /// Lines a second about callers without a certificate, and as many about peers that have one.
 const LINES_MAX: usize = 10;
-/// Of the latter, lines a second about one peer.
+/// Maximum lines per second about one certified peer.
 const PEER_LINES_MAX: usize = 5;
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the same line is not repeated: some ask again and again.
+/// Time for which an equal line is not repeated.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Lines that are remembered for this: as many as may be written in this time.
 const KEPT_MAX: usize = LINES_MAX * 60;
 const _: () = assert!(AGAIN_AFTER.as_secs() == 60);
-/// Characters of a line; what is longer is cut.
+/// Maximum characters of a line; longer lines are cut.
 const LINE_CHARS_MAX: usize = 800;
 
 /// Writes refusals to the log.
@@ -43,7 +44,8 @@ struct Line {
 }
 
 impl Said {
-    /// Whether this line is written now, and then how many were not since the last one.
+    /// Decides whether to write the line. Returns the number of suppressed lines since the last
+    /// one, or `None`.
     fn say(&mut self, now: Instant, peer: Option<&PeerIdentity>, text: &str) -> Option<u64> {
         let age = |line: &Line| now.saturating_duration_since(line.at);
         while self.lines.front().is_some_and(|line| age(line) >= AGAIN_AFTER) {
@@ -64,8 +66,8 @@ impl Said {
 }
 
 impl Refusals {
-    /// One line: the refused request, the caller, and the reason. Nothing in it can end the line, and it is cut where it is long.
-    /// `peer` is the caller, where a certificate names it.
+    /// Logs one line: the refused request, the caller, and the reason. Control characters are
+    /// replaced, and long lines are cut. `peer` is the caller, if a certificate names it.
     pub fn note(&self, peer: Option<&PeerIdentity>, line: &str) {
         let line = brief(line, LINE_CHARS_MAX);
         let said = if peer.is_some() { &self.peers } else { &self.strangers };
@@ -125,7 +127,7 @@ mod tests {
         assert!((0..180).all(|second| of_a_second(second) <= LINES_MAX));
     }
 
-    /// #17: whoever was refused often enough hid all others that were.
+    /// #17: a peer that was refused often enough hid the refusals of all other peers.
     #[test]
     fn strangers_and_one_peer_leave_lines_to_the_others() {
         let (mut said, now) = (Said::default(), Instant::now());

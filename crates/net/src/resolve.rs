@@ -1,8 +1,9 @@
-//! Names of hosts, looked up so that a slow name holds up no other.
+//! Lookups of host names in which a slow name does not delay others.
 //!
-//! The system's look-up blocks a thread for as long as a name server is silent, which is many seconds, and cannot be
-//! stopped. So look-ups that run are counted, altogether and for each owner (the party that chose the name), and requests
-//! for the same name of the same owner share one. Leaves out: connecting to the address. Read [`Resolver`] first.
+//! The system's lookup blocks a thread while a name server is silent, which takes many seconds, and
+//! cannot be cancelled. So running lookups are limited, in total and for each owner (the party that
+//! chose the name), and requests for the same name of the same owner share one. Leaves out:
+//! connecting to the address. Read [`Resolver`] first.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,11 +14,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Look-ups that run at once, each on a thread of its own.
+/// Maximum number of concurrent lookups, each on a separate thread.
 pub const LOOKUPS_MAX: usize = 64;
-/// And of one owner's names.
+/// Maximum number of concurrent lookups of one owner's names.
 pub const OWNER_LOOKUPS_MAX: usize = 2;
-/// How long an address is used without asking again.
+/// Lifetime of a cached address.
 const KEEP: Duration = Duration::from_secs(30);
 /// Addresses that are kept.
 const KEPT_MAX: usize = 1_024;
@@ -38,7 +39,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    /// By owner and address.
+    /// Running lookups by owner and address.
     running: BTreeMap<(String, String), watch::Receiver<Option<Answer>>>,
     known: BTreeMap<String, (Instant, SocketAddr)>,
 }
@@ -61,7 +62,7 @@ impl Default for Resolver {
 }
 
 impl Resolver {
-    /// One that asks `lookup`.
+    /// Creates a resolver that uses `lookup`.
     pub fn new<F>(lookup: impl Fn(String) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = io::Result<SocketAddr>> + Send + 'static,
@@ -71,11 +72,11 @@ impl Resolver {
         Self { shared: Arc::new(Shared { lookup, table: Mutex::default() }) }
     }
 
-    /// The first address of `host:port`, which `owner` chose. It may be dropped at any time; what runs goes on and is
-    /// counted until it ends.
+    /// Returns the first address of `host:port`, which `owner` chose. May be dropped at any time; a
+    /// running lookup continues and is counted until it ends.
     ///
-    /// Errors: too many of the owner's names, or of all, are being looked up (`WouldBlock`: try again); the system's.
-    /// Must be called inside the runtime.
+    /// Errors: too many of the owner's names, or of all, are being looked up (`WouldBlock`: try
+    /// again); the system's. Must be called inside the runtime.
     pub async fn resolve(&self, owner: &str, address: &str) -> io::Result<SocketAddr> {
         if let Ok(address) = address.parse() {
             return Ok(address);
@@ -88,7 +89,7 @@ impl Resolver {
         answer.expect("it was waited for").map_err(|(kind, text)| io::Error::new(kind, text))
     }
 
-    /// The address, or where it will be told.
+    /// Returns the address if it is known, or else a receiver of the running lookup's result.
     fn known_or_running(
         &self,
         owner: &str,
@@ -137,7 +138,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Names that begin with `slow` are never answered; all others are 10.0.0.1.
+    /// Names that begin with `slow` are never answered; all other names are 10.0.0.1.
     fn resolver() -> (Resolver, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);

@@ -1,9 +1,11 @@
-//! Revoked certificates, which are good no more though their time is not over: a file beside `ca.pem`.
+//! Revocation list: certificates that are no longer valid although they have not expired, in a file
+//! beside `ca.pem`.
 //!
-//! Lines of `anabranch:SYSTEM:ROLE:NAME MOMENT`: certificates of that holder which were made by then are refused, later
-//! ones are not; without a moment all are. Empty lines, and text behind a `#`, say nothing. The file is such a list, and no CRL
-//! (RFC 5280, section 5), since an operator who notices that a key is lost can read the list and write to it without the authority's
-//! key, and the list has no date of its own that may lapse. Read [`Revoked`] first.
+//! Each line is `anabranch:SYSTEM:ROLE:NAME MOMENT`: certificates of this holder made until then
+//! are refused, later ones are not; without a moment all are refused. Empty lines, and text after a
+//! `#`, are ignored. The file is not a CRL (RFC 5280, section 5), because an operator who notices a
+//! stolen key can read and extend this list without the authority's key, and the list cannot
+//! expire. Read [`Revoked`] first.
 
 use crate::certificate::{read, written};
 use crate::party::{self, PeerIdentity};
@@ -16,16 +18,17 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Holders whose certificates are refused, and which of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// By what [`party::uri`] writes: the last moment at which a refused one was made, `None` for all.
+    /// Latest time of issue of the refused certificates, by the holder's [`party::uri`]; `None` for
+    /// all certificates of the holder.
     until: BTreeMap<String, Option<OffsetDateTime>>,
 }
 
 /// A line that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// Its number, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Reason.
     pub reason: &'static str,
 }
 
@@ -41,22 +44,23 @@ impl std::fmt::Display for BadLine {
 impl std::error::Error for BadLine {}
 
 impl Revoked {
-    /// How many holders it names.
+    /// Number of holders in the list.
     pub fn len(&self) -> usize {
         self.until.len()
     }
 
-    /// Whether it names no holder.
+    /// Returns true if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.until.is_empty()
     }
 
-    /// Whether a certificate of `holder` that was made at `made` is refused.
+    /// Returns true if a certificate of `holder` made at `made` is refused.
     pub fn denies(&self, holder: &PeerIdentity, made: OffsetDateTime) -> bool {
         self.of(holder).is_some_and(|until| until.is_none_or(|until| made <= until))
     }
 
-    /// The last moment at which a refused certificate of `holder` was made; `Some(None)` if all are refused.
+    /// The last moment at which a refused certificate of `holder` was made; `Some(None)` if all are
+    /// refused.
     pub(crate) fn of(&self, holder: &PeerIdentity) -> Option<Option<OffsetDateTime>> {
         self.until.get(&party::uri(holder.system, holder.role, &holder.name)).copied()
     }
@@ -125,7 +129,8 @@ mod tests {
         ] {
             assert!(!revoked.denies(&other, at), "{other}");
         }
-        // Whichever line comes first, the later moment counts, and none is later than all.
+        // In any order of lines the later moment applies, and a line without a moment is later than
+        // all.
         for (a, b) in [(Some(at), None), (Some(at), Some(at + Duration::HOUR))] {
             let mut both = Revoked::default();
             both.add("x".into(), a);

@@ -1,17 +1,19 @@
 //! Datagrams that only the two ends of a TLS session can write and read.
 //!
-//! [`channel`] takes keys out of an established TLS 1.3 session by its exporter (RFC 8446, section 7.5), a pair for each
-//! channel, one key per direction. A [`Sealer`] encrypts and authenticates, an [`Opener`] takes each datagram at most
-//! once; both work in the caller's buffer and allocate nothing per datagram. There is no mode without authentication.
+//! [`channel`] takes keys out of an established TLS 1.3 session by its exporter (RFC 8446, section
+//! 7.5), a pair for each channel, one key per direction. A [`Sealer`] encrypts and authenticates,
+//! an [`Opener`] takes each datagram at most once; both work in the caller's buffer and allocate
+//! nothing per datagram. There is no mode without authentication.
 //!
-//! A datagram is a clear header of 12 bytes (channel id, the last four bytes of the packet number; both big-endian), which is
-//! authenticated, then the encrypted payload, then a tag of 16 bytes. The whole number is the one next to those that have come
-//! (as RFC 9000, section 17.1 and appendix A.3). The nonce is the packet number, padded on the left to 12 bytes, xor
-//! the direction's own random 12 bytes (as RFC 8446, section 5.3). The AEAD is the TLS session's, on which the two ends
-//! have agreed.
+//! A datagram is a clear header of 12 bytes (channel id, the last four bytes of the packet number;
+//! both big-endian), which is authenticated, then the encrypted payload, then a tag of 16 bytes.
+//! The full packet number is the one closest to the numbers received so far (as RFC 9000, section
+//! 17.1 and appendix A.3). The nonce is the packet number, padded on the left to 12 bytes, xor the
+//! direction's own random 12 bytes (as RFC 8446, section 5.3). The AEAD is the TLS session's.
 //!
-//! Leaves out: key updates. Where a key wears out ([`Sealer::packets_left`], after half a terabyte with AES), the ends
-//! take another channel id, which has fresh keys. Read [`Channel`], [`Sealer::seal`] and [`Opener::open`] first.
+//! Leaves out: key updates. When a key wears out ([`Sealer::packets_left`], after half a terabyte
+//! with AES), the ends take another channel id, which has fresh keys. Read [`Channel`],
+//! [`Sealer::seal`] and [`Opener::open`] first.
 
 mod replay;
 
@@ -33,7 +35,7 @@ pub const TAG_BYTES: usize = 16;
 /// Bytes that sealing adds to a payload.
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
-/// The exporter's label. Labels of one's own begin so (RFC 5705, section 4).
+/// Label of the exporter. Private labels have this prefix (RFC 5705, section 4).
 const LABEL: &[u8] = b"EXPERIMENTAL anabranch datagrams 1";
 const KEY_BYTES_MAX: usize = 32;
 const IV_BYTES: usize = 12;
@@ -43,30 +45,32 @@ const DIRECTION_BYTES: usize = KEY_BYTES_MAX + IV_BYTES;
 const NUMBERS_END: u64 = 1 << 62;
 /// AES-GCM: packets times the blocks of the longest one.
 ///
-/// Source: RFC 9001, appendix B.1.1: 2^28 packets of 2^11 bytes (2^7 blocks), or 2^23 of 2^16 bytes (2^12 blocks).
+/// Source: RFC 9001, appendix B.1.1: 2^28 packets of 2^11 bytes (2^7 blocks), or 2^23 of 2^16 bytes
+/// (2^12 blocks).
 const AES_BLOCKS_MAX: u64 = 1 << 35;
 const BLOCK_BYTES: usize = 16;
 
-/// Which channel of a TLS session a datagram belongs to.
+/// Channel of a TLS session to which a datagram belongs.
 ///
-/// An id must be used once per session: the same id means the same keys, and a second [`Sealer`] with them would repeat
-/// the first one's packet numbers, which gives both their payloads away. [`ChannelId::random`] does not repeat.
+/// An id must be used once per session: the same id means the same keys, and a second [`Sealer`]
+/// with them would repeat the first one's packet numbers, which gives both their payloads away.
+/// [`ChannelId::random`] does not repeat.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u64);
 
 impl ChannelId {
-    /// An id that nobody else has, by 64 bits of the system's randomness. The end that did not draw it refuses one that
-    /// it knows already.
+    /// Draws a unique id, by 64 bits of the system's randomness. The end that did not draw it
+    /// refuses an id that it knows already.
     ///
-    /// Errors: the system has no randomness to give.
+    /// Errors: the system provides no random numbers.
     pub fn random() -> Result<Self, SealError> {
         let mut bytes = [0; 8];
         SystemRandom::new().fill(&mut bytes).map_err(|_| SealError::NoRandomness)?;
         Ok(Self(u64::from_be_bytes(bytes)))
     }
 
-    /// The channel that a datagram says it belongs to; `None` for one too short to be sealed. Only who can open it knows
-    /// that it is true.
+    /// The channel that a datagram claims to belong to; `None` for one too short to be sealed. Only
+    /// opening the datagram proves the claim.
     pub fn of(datagram: &[u8]) -> Option<Self> {
         (datagram.len() >= OVERHEAD_BYTES).then(|| Self(u64::from_be_bytes(first(datagram))))
     }
@@ -78,7 +82,7 @@ impl fmt::Display for ChannelId {
     }
 }
 
-/// How datagrams are encrypted and authenticated.
+/// Algorithm of encryption and authentication.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Aead {
     /// AES-128-GCM.
@@ -107,7 +111,7 @@ impl Aead {
         }
     }
 
-    /// How many packets one key may seal if the longest has so many blocks.
+    /// Maximum number of packets sealed with one key if the longest has this many blocks.
     const fn packets_max(self, blocks_longest: u64) -> u64 {
         match self {
             Self::Aes128Gcm | Self::Aes256Gcm => AES_BLOCKS_MAX / blocks_longest,
@@ -116,7 +120,7 @@ impl Aead {
         }
     }
 
-    /// How many forgeries one key may refuse before it must not be used any more.
+    /// Maximum number of forgeries refused with one key before it must be replaced.
     ///
     /// Source: RFC 9001, section 6.6.
     const fn forgeries_max(self) -> u64 {
@@ -140,19 +144,19 @@ impl fmt::Display for Aead {
 /// Both directions of a channel at one end.
 #[derive(Debug)]
 pub struct Channel {
-    /// For what this end sends.
+    /// Sealer of sent datagrams.
     pub sealer: Sealer,
-    /// For datagrams that it receives.
+    /// Opener of received datagrams.
     pub opener: Opener,
 }
 
-/// Why no channel was made, or a datagram not sealed.
+/// Reason why a channel was not made, or a datagram not sealed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SealError {
     /// The session is not TLS 1.3, not established, or of a cipher suite that is not known here.
     UnfitSession {
-        /// What there is.
+        /// Cipher suite of the session.
         suite: Option<CipherSuite>,
     },
     /// The session gives no keys.
@@ -166,7 +170,7 @@ pub enum SealError {
         /// Bytes there are.
         got: usize,
     },
-    /// The key has sealed as much as it may: take another channel.
+    /// The key has sealed its maximum of datagrams; a new channel is needed.
     WornOut {
         /// The channel.
         channel: ChannelId,
@@ -199,8 +203,8 @@ impl std::error::Error for SealError {}
 
 /// The channel `id` of an established session.
 ///
-/// Each end calls it once with the same `id`, and what one seals the other opens. See [`ChannelId`] for what an id must
-/// hold to.
+/// Both ends call this once with the same `id`, and either opens what the other seals. See
+/// [`ChannelId`] for the requirements on an id.
 ///
 /// Errors: [`SealError::UnfitSession`], [`SealError::NoKeys`].
 pub fn channel<IO>(stream: &TlsStream<IO>, id: ChannelId) -> Result<Channel, SealError> {
@@ -281,7 +285,8 @@ fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
     *bytes.first_chunk().expect("what is too short was refused")
 }
 
-/// The number with these last four bytes that is nearest to `expected`, and above it of two as near.
+/// The number with these last four bytes that is nearest to `expected`, and above it of two as
+/// near.
 ///
 /// Source: RFC 9000, appendix A.3.
 const fn whole(truncated: u32, expected: u64) -> u64 {
@@ -296,15 +301,16 @@ const fn whole(truncated: u32, expected: u64) -> u64 {
     }
 }
 
-/// Seals what one end of a channel sends.
+/// Seals the datagrams that one end of a channel sends.
 ///
-/// It takes `&mut self`, so that no packet number comes twice; threads that send side by side take a channel each.
+/// Sealing takes `&mut self`, so that no packet number repeats; parallel threads need separate
+/// channels.
 pub struct Sealer {
     key: Key,
     aead: Aead,
     id: ChannelId,
     next: u64,
-    /// In blocks of the AEAD, the header's with them.
+    /// Longest sealed datagram so far, in blocks of the AEAD, including the header.
     longest: u64,
 }
 
@@ -313,18 +319,18 @@ impl Sealer {
         Self { key: Key::new(aead, direction), aead, id, next: 0, longest: 1 }
     }
 
-    /// Its channel.
+    /// Channel of the sealer.
     pub fn channel(&self) -> ChannelId {
         self.id
     }
 
-    /// Its AEAD.
+    /// AEAD of the sealer.
     pub fn aead(&self) -> Aead {
         self.aead
     }
 
-    /// Makes a datagram of the whole of `datagram`, in which the payload lies already, after [`HEADER_BYTES`] and before
-    /// [`TAG_BYTES`]; returns its packet number. The first one is 0, and each is one more than the last.
+    /// Seals all of `datagram`, in which the payload already lies after [`HEADER_BYTES`] and before
+    /// [`TAG_BYTES`]; returns its packet number. Packet numbers start at 0 and grow by one.
     ///
     /// Errors: [`SealError::TooShort`], [`SealError::WornOut`]; the payload is then as it was.
     pub fn seal(&mut self, datagram: &mut [u8]) -> Result<u64, SealError> {
@@ -343,13 +349,14 @@ impl Sealer {
         let (payload, tag) = rest.split_at_mut(payload_bytes);
         let sealed =
             self.key.key.seal_in_place_separate_tag(self.key.nonce(number), Aad::from(header), payload);
-        // The AEAD refuses only what is longer than 64 GiB.
+        // The AEAD refuses only datagrams longer than 64 GiB.
         tag.copy_from_slice(sealed.expect("a datagram is far below what the AEAD takes").as_ref());
         (self.next, self.longest) = (number + 1, longest);
         Ok(number)
     }
 
-    /// How many more datagrams it seals, if none is longer than `payload_bytes` and the longest so far.
+    /// Number of further datagrams that it can seal, if none exceeds `payload_bytes` and the
+    /// longest so far.
     pub fn packets_left(&self, payload_bytes: usize) -> u64 {
         self.aead.packets_max(self.longest.max(blocks(payload_bytes))).saturating_sub(self.next)
     }
@@ -361,20 +368,21 @@ impl fmt::Debug for Sealer {
     }
 }
 
-/// Blocks that the AEAD works through for a payload of this size: the payload's and the header's one.
+/// Blocks that the AEAD works through for a payload of this size: the payload's and the header's
+/// one.
 fn blocks(payload_bytes: usize) -> u64 {
     payload_bytes.div_ceil(BLOCK_BYTES) as u64 + 1
 }
 
-/// Why a datagram was not opened.
+/// Reason why a datagram was not opened.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It is too short to be a sealed datagram, or says a number that no sealer gives.
+    /// The datagram is too short to be a sealed one, or states a number that no sealer uses.
     Malformed,
-    /// It belongs to another channel, by what it says.
+    /// The datagram states another channel.
     OtherChannel {
-        /// Which.
+        /// The stated channel.
         channel: ChannelId,
     },
     /// A datagram with this number has been opened.
@@ -382,14 +390,14 @@ pub enum OpenError {
         /// The number.
         number: u64,
     },
-    /// So many newer ones have been opened that it is not known whether it has been.
+    /// The number is older than the replay window, so a replay cannot be excluded.
     TooOld {
         /// The number.
         number: u64,
     },
     /// The other end has not sealed it, or it was changed on the way.
     Forged,
-    /// So many forgeries have been tried on this key that it is not to be trusted any more: take another channel.
+    /// This key has refused too many forgeries to be trusted; a new channel is needed.
     WornOut,
 }
 
@@ -411,7 +419,7 @@ impl fmt::Display for OpenError {
 }
 impl std::error::Error for OpenError {}
 
-/// Datagrams that have come to an [`Opener`], counted by what became of them.
+/// Counters of an [`Opener`] by result.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounters {
     /// Opened.
@@ -430,16 +438,16 @@ pub struct OpenCounters {
     pub worn_out: u64,
 }
 
-/// A datagram that the other end has sealed, for the first time.
+/// A datagram that the other end has sealed, received for the first time.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
-    /// Its packet number.
+    /// Packet number.
     pub number: u64,
     /// The sealed payload, now plain.
     pub payload: &'a mut [u8],
 }
 
-/// Opens what one end of a channel receives, each datagram at most once.
+/// Opens the datagrams that one end of a channel receives, each at most once.
 ///
 /// It remembers which of the last [`REPLAY_WINDOW`] numbers it has opened, in 2 KiB.
 pub struct Opener {
@@ -461,21 +469,22 @@ impl Opener {
         }
     }
 
-    /// Its channel.
+    /// Channel of the opener.
     pub fn channel(&self) -> ChannelId {
         self.id
     }
 
-    /// Its AEAD.
+    /// AEAD of the opener.
     pub fn aead(&self) -> Aead {
         self.aead
     }
 
-    /// Opens a datagram in its place.
+    /// Opens a datagram in place.
     ///
-    /// Errors: see [`OpenError`]; nothing of the datagram may then be used, and after [`OpenError::Forged`] its bytes are
-    /// not what they were.
-    /// Cost: what is replayed or too old, by what it says, is refused before it is decrypted; no allocation.
+    /// Errors: see [`OpenError`]; the datagram must not be used then, and [`OpenError::Forged`]
+    /// leaves its bytes changed.
+    /// Cost: datagrams whose number is replayed or too old are refused before they are decrypted;
+    /// no allocation.
     pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
         let opened = self.admit(datagram);
         let counter = match &opened {
@@ -510,7 +519,8 @@ impl Opener {
             .key
             .open_in_place(self.key.nonce(number), Aad::from(header), sealed)
             .map_err(|_| OpenError::Forged)?;
-        // Only what is authentic moves the window: a forged number must not push out what is on its way.
+        // Only authentic datagrams move the window: a forged number must not push out the numbers
+        // of datagrams that are still in transit.
         self.window.mark(number);
         Ok(Opened { number, payload })
     }
@@ -530,8 +540,8 @@ impl fmt::Debug for Opener {
     }
 }
 
-/// What a fuzzer and the corpus's tests do with bytes from a network: opens them twice with a fixed key. True if they are
-/// a sealed datagram of it; then the second time must be a replay.
+/// Exercise for fuzzers and the corpus's tests: opens the bytes twice with a fixed key. Returns
+/// true if they are a sealed datagram of this key; the second time must then be a replay.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let (_, mut opener) = pair_for_measurement(Aead::Aes128Gcm, ChannelId(7));
@@ -545,13 +555,14 @@ pub fn exercise(bytes: &[u8]) -> bool {
     opened.is_ok()
 }
 
-/// What the fuzz target `net_window` and its corpus's test do: seals datagrams with drawn numbers, and opens them in any
-/// order, repeated and damaged. True if none was refused.
+/// Exercise for the fuzz target `net_window` and its corpus's test: seals datagrams with drawn
+/// numbers, and opens them in any order, repeated and damaged. Returns true if none was refused.
 ///
-/// Panics: where a datagram is opened twice, or not at all though it is new enough and whole, or where a damaged one is.
+/// Panics: if a datagram is opened twice, if a recent and intact one is refused, or if a damaged
+/// one is opened.
 #[doc(hidden)]
 pub fn exercise_window(bytes: &[u8]) -> bool {
-    // Of this AEAD no number wears out a key.
+    // This AEAD has no limit of packets per key.
     let (mut sealer, mut opener) = pair_for_measurement(Aead::ChaCha20Poly1305, ChannelId(7));
     let mut opened = std::collections::BTreeSet::new();
     let mut sealed: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -565,9 +576,9 @@ pub fn exercise_window(bytes: &[u8]) -> bool {
             1 => (newest + 2).saturating_sub(drawn),
             2 => (newest + 4).saturating_sub(replay::WINDOW + drawn % 8),
             3 => (newest + drawn * 64).min(NUMBERS_END - 1),
-            // As far ahead as a number can be told.
+            // The farthest number ahead that can be reconstructed.
             4 => (newest + (1 << 31) - 1 - drawn).min(NUMBERS_END - 1),
-            // One that was sealed before: as it was, or damaged.
+            // A datagram sealed before: intact, or damaged.
             _ => u64::MAX,
         };
         let (number, mut datagram) = if number < NUMBERS_END {
@@ -587,7 +598,7 @@ pub fn exercise_window(bytes: &[u8]) -> bool {
         }
         let newest = opened.last().copied();
         let is_old = newest.is_some_and(|newest| number + replay::WINDOW <= newest);
-        // Of what is older than half of all numbers the last four bytes are another one's.
+        // If a number is older than half of all numbers, its last four bytes match a newer number.
         let is_untold = newest.is_some_and(|newest| number + (1 << 31) <= newest);
         let result = opener.open(&mut datagram).map(|opened| opened.number);
         is_any_refused |= result.is_err();

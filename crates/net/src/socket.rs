@@ -1,5 +1,5 @@
-//! TCP sockets with the settings of a hop: congestion control, priority by DSCP, and a bound on how long a dead peer is
-//! waited for.
+//! TCP sockets with the settings of a hop: congestion control, priority by DSCP, and a bound on how
+//! long a dead peer is waited for.
 //!
 //! Leaves out: TLS (the module `tls`) and messages (the systems).
 
@@ -7,25 +7,29 @@ use anabranch_units::Duration;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpFastOpenConnect};
 use nix::{getsockopt_impl, libc, setsockopt_impl, sockopt_impl};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// How a TCP connection is run.
+/// Options of a TCP connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// Congestion control by the kernel's name; `None` leaves the machine's default.
     pub congestion_control: Option<String>,
     /// Differentiated services code point, 0 to 63.
     pub dscp: u8,
-    /// Unacknowledged data for so long ends the connection (`TCP_USER_TIMEOUT`, RFC 5482); zero is the system's own
-    /// patience. Only for the end that never
-    /// faces a closed window: Linux counts a window that stays closed against it, too.
+    /// Unacknowledged data for so long ends the connection (`TCP_USER_TIMEOUT`, RFC 5482); zero is
+    /// the system's own patience. Only for the end that never faces a closed window: Linux counts a
+    /// window that stays closed against it, too.
     pub user_timeout: Option<Duration>,
-    /// TCP Fast Open (RFC 7413): where the peer lets callers do so ([`let_open_fast`]) and was called from this machine before,
-    /// what is written first leaves with the first packet, a round trip sooner. [`connect`] says then that there is a
-    /// connection before anything has left, and that there is none is said by what is read or written first.
+    /// Address of this machine that connections leave from; `None` leaves the choice to its routes.
+    pub from: Option<IpAddr>,
+    /// TCP Fast Open (RFC 7413): if the peer permits it ([`let_open_fast`]) and was called from
+    /// this machine before, the first data leaves with the first packet, a round trip sooner.
+    /// [`connect`] then reports success before any packet has left, and a failure shows only at the
+    /// first read or write.
     ///
-    /// The first bytes may come twice at the peer: only for what begins with a handshake of its own, as TLS does.
+    /// The peer may receive the first bytes twice, so this suits only connections that begin with a
+    /// handshake, as in TLS.
     pub opens_fast: bool,
 }
 
@@ -65,14 +69,18 @@ impl TcpOptions {
 pub async fn connect(to: SocketAddr, options: &TcpOptions) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     options.apply(&socket)?;
+    if let Some(from) = options.from {
+        socket.bind((from, 0).into()).map_err(|e| io::Error::new(e.kind(), format!("from {from}: {e}")))?;
+    }
     let stream = socket.connect(to).await.map_err(|e| io::Error::new(e.kind(), format!("{to}: {e}")))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// Whether this machine has the congestion control `name`, which needs no connection to find out.
+/// Checks that this machine has the congestion control `name`, without a connection.
 ///
-/// Errors: it does not, or does not let this process have it, with those that there are; the system's.
+/// Errors: it does not, or does not permit it to this process, with the available ones; the
+/// system's errors.
 pub fn check_congestion_control(name: &str) -> io::Result<()> {
     let socket = TcpSocket::new_v4()?;
     let error = match rustix::net::sockopt::set_tcp_congestion(&socket, name) {
@@ -96,8 +104,8 @@ pub fn check_congestion_control(name: &str) -> io::Result<()> {
     ))
 }
 
-/// Connections that wait to be accepted. Beyond them callers' first packets are dropped, and are sent
-/// again a second later; the kernel has its own bound (`net.core.somaxconn`).
+/// Connections that wait to be accepted. Beyond them callers' first packets are dropped, and are
+/// sent again a second later; the kernel has its own bound (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
 /// Listens at `at`.
@@ -109,18 +117,19 @@ pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(at).and_then(|()| socket.listen(BACKLOG)).map_err(|e| cannot_listen(at, &e))
 }
 
-/// Callers that were here before may say something with their first packet (TCP Fast Open, RFC 7413), where the machine allows that to
-/// those that listen (`net.ipv4.tcp_fastopen`, bit 2).
+/// Lets returning callers send data with their first packet (TCP Fast Open, RFC 7413), if the
+/// machine permits it to listeners (`net.ipv4.tcp_fastopen`, bit 2).
 ///
 /// Errors: the system's.
 pub fn let_open_fast(listener: &TcpListener) -> io::Result<()> {
     Ok(setsockopt(listener, FastOpenQueue, &OPEN_FAST_MAX)?)
 }
 
-/// The round trip of a connection, as the kernel has measured it: smoothed, without the time that processes take. None before anything
-/// was acknowledged.
+/// The round trip of a connection, as the kernel has measured it: smoothed, without the time that
+/// processes take. None before anything was acknowledged.
 ///
-/// Where TCP's first packet was lost, the time until it was sent again counts, too: a second and more.
+/// Where TCP's first packet was lost, the time until it was sent again counts, too: a second and
+/// more.
 pub fn rtt(stream: &TcpStream) -> Option<std::time::Duration> {
     let info = getsockopt(stream, TcpInfo).ok()?;
     (info.tcpi_rtt > 0).then(|| std::time::Duration::from_micros(info.tcpi_rtt.into()))
@@ -134,11 +143,11 @@ pub fn bound_unsent(listener: &TcpListener, bytes: u32) -> io::Result<()> {
     Ok(setsockopt(listener, UnsentMax, &bytes)?)
 }
 
-/// Callers at once whose first packet may carry data, and whose second one has not come.
+/// Maximum number of pending callers whose first packet carried data.
 const OPEN_FAST_MAX: u32 = 64;
 
 sockopt_impl!(
-    /// How many callers may open fast at once.
+    /// Queue length of fast-open callers.
     FastOpenQueue,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -154,7 +163,7 @@ sockopt_impl!(
     u32
 );
 sockopt_impl!(
-    /// What the kernel knows of a connection.
+    /// Kernel's statistics of a connection.
     TcpInfo,
     GetOnly,
     libc::IPPROTO_TCP,
@@ -162,7 +171,7 @@ sockopt_impl!(
     libc::tcp_info
 );
 
-/// Why nothing can listen at `at`, in one line: the address, the cause, what to do.
+/// Explains in one line why `at` cannot be listened on: the address, the cause, the remedy.
 pub fn cannot_listen(at: SocketAddr, error: &io::Error) -> io::Error {
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -217,14 +226,14 @@ mod tests {
         assert!(error.contains("`nosuch`") && error.contains("reno"), "{error}");
     }
 
-    /// #17: an address that is taken was told by the system's error number alone.
+    /// #17: an address in use was reported by the system's error number alone.
     #[tokio::test]
     async fn an_address_that_cannot_be_listened_on_is_named_with_the_cause() {
         let first = listen(([127, 0, 0, 1], 0).into()).expect("a free port");
         let at = first.local_addr().expect("bound");
         let said = listen(at).expect_err("it is taken").to_string();
         assert!(said.starts_with(&format!("{at}: another program listens there already")), "{said}");
-        // TEST-NET-1 is nobody's (RFC 5737).
+        // TEST-NET-1 belongs to no machine (RFC 5737).
         let said = listen(([192, 0, 2, 1], 0).into()).expect_err("not ours").to_string();
         assert!(said.starts_with("192.0.2.1:0: this machine has no such address"), "{said}");
     }

@@ -1,4 +1,5 @@
-//! A timer that goes off at its microsecond: tokio's know milliseconds, in which a gigabit link sends 125 kB.
+//! A timer with microsecond resolution: tokio's timers have milliseconds, in which a gigabit link
+//! sends 125 kB.
 //!
 //! One kernel timer (timerfd) each, under tokio's own poll. Read [`FineTimer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: clocks are its business")]
@@ -48,7 +49,8 @@ impl FineTimer {
             return Ok(());
         }
         loop {
-            // Set for earlier it goes off once in vain, which is cheaper than to set it for every packet.
+            // A timer that is set too early fires once in vain, which is cheaper than to set it for
+            // every packet.
             if self.set_for.is_none_or(|set_for| set_for > at) {
                 self.set(at)?;
             }
@@ -61,7 +63,7 @@ impl FineTimer {
                         return Ok(());
                     }
                 }
-                // It was set anew before it went off.
+                // The timer was reset before it fired.
                 Err(_) => continue,
             }
         }

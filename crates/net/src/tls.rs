@@ -1,8 +1,10 @@
 //! Mutually authenticated TLS 1.3 against one authority, and the other end's identity.
 //!
-//! Both ends show a certificate of the same authority and of the same system. A client names the role and the site that it expects
-//! ([`server_name`]): another role or another site does not pass the handshake. A server learns the caller's identity from
-//! [`peer_identity`] and must itself check this caller's rights. Leaves out: making keys ([`crate::keys`]). Read [`Credentials`] first.
+//! Both ends show a certificate of the same authority and of the same system. A client names the
+//! role and the site that it expects ([`server_name`]): another role or another site does not pass
+//! the handshake. A server learns the caller's identity from [`peer_identity`] and must itself
+//! check this caller's rights. Leaves out: making keys ([`crate::keys`]). Read [`Credentials`]
+//! first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads key files and checks dates")]
 
 mod verify;
@@ -22,28 +24,30 @@ use verify::{Called, Callers, ChainError, Clock, verify_chain};
 pub use crate::party::PeerIdentity;
 pub(crate) use verify::Trust;
 
-/// Where a party's three files are.
+/// Paths of a party's three files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialFiles {
     /// The authority's certificate.
     pub ca: PathBuf,
     /// The party's certificate.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Path of the private key.
     pub key: PathBuf,
     /// The holder that they must have; `None` if any will do.
     pub holder: Option<PeerIdentity>,
 }
 
 impl CredentialFiles {
-    /// The list of certificates that are good no more ([`crate::revoked`]), beside the authority's. It need not be there.
+    /// Path of the list of revoked certificates ([`crate::revoked`]), beside the authority's
+    /// certificate. The file need not exist.
     pub fn revoked(&self) -> PathBuf {
         self.ca.with_file_name("revoked")
     }
 }
 
 impl CredentialFiles {
-    /// The files that [`crate::keys::write_set`] wrote below `folder` for `name` in the system's `role`.
+    /// The files that [`crate::keys::write_set`] wrote below `folder` for `name` in the system's
+    /// `role`.
     pub fn in_set(folder: &Path, system: System, role: Role, name: &str) -> Self {
         let stem = folder.join(party::stem(role, name)).into_os_string();
         let file = |end: &str| {
@@ -75,7 +79,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why credentials cannot be used.
+/// Reason why credentials are unusable.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -85,53 +89,53 @@ pub enum TlsError {
         path: PathBuf,
         /// The system's reason.
         error: std::io::Error,
-        /// Whose verb makes it; `None` where anybody's will do.
+        /// System whose verb makes the file; `None` if any system's does.
         system: Option<System>,
     },
-    /// A file without what it should hold.
+    /// A file without the expected PEM section.
     NotPem {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Expected content.
         what: &'static str,
     },
-    /// A certificate whose time is over.
+    /// An expired certificate.
     Expired {
         /// The file.
         path: PathBuf,
-        /// Its last moment.
+        /// Time of expiry.
         end: OffsetDateTime,
     },
-    /// A certificate whose time has not begun.
+    /// A certificate that is not valid yet.
     NotYet {
         /// The file.
         path: PathBuf,
-        /// Its first moment.
+        /// Start of validity.
         begin: OffsetDateTime,
     },
     /// A certificate that was revoked.
     Revoked {
         /// The file.
         path: PathBuf,
-        /// The list that says so.
+        /// The list that contains the certificate.
         list: PathBuf,
     },
     /// A list of revoked certificates that cannot be read.
     BadList {
         /// The file.
         path: PathBuf,
-        /// Which line, and why.
+        /// Line and reason.
         error: BadLine,
     },
     /// A file that others than its owner may read or write.
     OpenToOthers {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
-        /// What they may do that they must not.
+        /// Right that others must not have.
         what: &'static str,
-        /// How to take it from them.
+        /// Mode that removes the right.
         fix: &'static str,
     },
     /// A file that is far too long.
@@ -157,23 +161,23 @@ pub enum TlsError {
     },
     /// A certificate that names no holder.
     NoIdentity {
-        /// Whose.
+        /// Party of the certificate.
         whose: String,
     },
     /// A certificate of another holder than it should be.
     WrongHolder {
         /// The file.
         path: PathBuf,
-        /// Whose it should be.
+        /// Expected party.
         expected: PeerIdentity,
-        /// Whose it is.
+        /// Actual party.
         found: PeerIdentity,
     },
-    /// A certificate that cannot be used otherwise.
+    /// A certificate that TLS cannot use for another reason.
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What TLS says about it.
+        /// TLS's reason.
         reason: String,
     },
     /// A name that no certificate can carry.
@@ -254,7 +258,7 @@ impl std::error::Error for TlsError {}
 pub const PEM_BYTES_MAX: u64 = 1 << 20;
 const CLOCK_TEXT: &str = "this machine's clock is set before 1970: set it";
 
-/// What is in `path`, which others than its owner must not have `denied` rights to.
+/// Reads `path`, which must not grant `denied` rights to anyone but its owner.
 fn read_file(
     path: &Path,
     bytes_max: u64,
@@ -280,7 +284,7 @@ fn read_file(
     Ok(bytes)
 }
 
-/// What nobody but a file's owner may do with it.
+/// Rights that only a file's owner may have.
 #[derive(Copy, Clone)]
 struct Denied {
     mode: u32,
@@ -290,7 +294,7 @@ struct Denied {
 
 /// Keys are their owner's alone.
 const SECRET: Denied = Denied { mode: 0o077, what: "read or write", fix: "600" };
-/// Whom to trust is for the owner, and at most the group, to say.
+/// Only the owner, and at most the group, may decide which peers to trust.
 const TRUSTED: Denied = Denied { mode: 0o002, what: "write", fix: "644" };
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
@@ -365,7 +369,8 @@ impl Credentials {
         }
         let trust = Trust { system: identity.system, authorities: cas, roots: Arc::new(roots), revoked };
         let credentials = Self { identity, facts, chain, key, trust: Arc::new(trust) };
-        // Fails here rather than at the first connection if key and certificate do not belong together.
+        // Fails here rather than at the first connection if key and certificate do not belong
+        // together.
         credentials.client_config().map_err(|e| match e {
             rustls::Error::InconsistentKeys(_) => TlsError::WrongKey { path: files.key.clone() },
             other => TlsError::Unusable { path: files.key.clone(), reason: other.to_string() },
@@ -378,7 +383,7 @@ impl Credentials {
         &self.identity
     }
 
-    /// From when until when the certificate is good.
+    /// First and last moment at which the certificate is valid.
     pub fn validity(&self) -> (OffsetDateTime, OffsetDateTime) {
         (self.facts.begin, self.facts.end)
     }
@@ -387,9 +392,10 @@ impl Credentials {
         &self.trust
     }
 
-    /// For a listener: every caller must show a certificate of the same authority and system.
+    /// Configuration for a listener: every caller must present a certificate of the same authority
+    /// and system.
     ///
-    /// Errors: what rustls says of the certificate; none after [`Credentials::load`].
+    /// Errors: rustls's error about the certificate; none after [`Credentials::load`].
     pub fn server_config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
         let verifier = Arc::new(Callers::new(self.trust.clone(), provider())?);
         let mut config = ServerConfig::builder_with_details(provider(), Arc::new(Clock))
@@ -402,15 +408,16 @@ impl Credentials {
         Ok(Arc::new(config))
     }
 
-    /// For a caller: shows the own certificate and accepts only the party that it asks for, by [`server_name`].
+    /// For a caller: shows the own certificate and accepts only the party that it asks for, by
+    /// [`server_name`].
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn client_config(&self) -> Result<Arc<ClientConfig>, rustls::Error> {
         self.client_config_with(None)
     }
 
-    /// For a caller that knows the other end's role but not its name: accepts any party in `role` that the authority vouches for.
-    /// [`peer_identity`] then tells which.
+    /// Configuration for a caller that knows the peer's role but not its name: accepts any party of
+    /// the authority in `role`. [`peer_identity`] then returns the party.
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn client_config_for(&self, role: Role) -> Result<Arc<ClientConfig>, rustls::Error> {
@@ -429,7 +436,7 @@ impl Credentials {
     }
 }
 
-/// Those of the authorities whose time has come and is not over.
+/// The currently valid ones of the authorities.
 fn in_time(
     authorities: Vec<CertificateDer<'static>>,
     now: UnixTime,
@@ -467,7 +474,8 @@ pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
     found.next().is_none().then_some(first)
 }
 
-/// The name that a client has TLS check: that the other end is `name` in the system's `role`, whatever its address.
+/// The server name by which TLS checks that the other end is `name` in the system's `role`,
+/// independently of its address.
 ///
 /// Errors: a name that no certificate can carry.
 pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<'static>, TlsError> {
@@ -475,8 +483,8 @@ pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<
     ServerName::try_from(dns).map_err(|e| TlsError::BadName(format!("name `{name}`: {e}")))
 }
 
-/// That the other end refused our certificate, and why, if this is what ended a connection. With TLS 1.3 a client hears of it
-/// only after its own handshake, at whatever it reads first.
+/// Returns the reason if this error means that the peer refused our certificate. With TLS 1.3 a
+/// client learns of it only after its own handshake, at its first read.
 pub fn refusal(error: &std::io::Error) -> Option<String> {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::AlertReceived(alert)) = tls else { return None };
@@ -504,7 +512,7 @@ fn refused(alert: AlertDescription) -> String {
     format!("refused our certificate: {why}")
 }
 
-/// Why TLS failed, in an operator's words: a few that go behind the name of the other end and a colon.
+/// Describes a TLS failure in an operator's words, to follow the peer's name and a colon.
 pub fn words(error: &rustls::Error) -> String {
     use rustls::Error as Tls;
     match error {
@@ -540,7 +548,8 @@ pub fn words(error: &rustls::Error) -> String {
     }
 }
 
-/// One line about a caller that TLS kept out, for the log; `None` for one that only went away, or never spoke.
+/// One line for the log about a caller that TLS refused; `None` for a caller that left, or sent no
+/// bytes.
 pub fn stranger(from: std::net::IpAddr, error: &std::io::Error) -> Option<String> {
     let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(format!("a caller from {from}: {}", words(tls)))

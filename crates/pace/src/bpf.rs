@@ -1,23 +1,26 @@
-//! Rates by BPF: the kernel itself sets `SO_MAX_PACING_RATE` on sockets whose tuple is in a map.
+//! Rate limits by BPF: the kernel itself sets `SO_MAX_PACING_RATE` on sockets whose tuple is in a
+//! map.
 //!
-//! For programs whose descriptors cannot be had (another pid namespace, a security module, connections whose owner has
-//! closed them already), and for flows that are not there yet: a limit may be set before the connection is made.
-//! How the kernel then holds the rate, the module `socket` describes.
+//! For programs whose descriptors cannot be duplicated (another pid namespace, a security module,
+//! connections that their owner has already closed), and for future flows: a limit may be set
+//! before the connection exists. The module `socket` describes how the kernel paces.
 //!
-//! One program is attached to a cgroup (v2) and called for every connection in it that opens, and then at each
-//! round-trip sample: it gives the connection its rate before the first byte. Connections that were made
-//! before it was attached never call it. So a second program is an iterator over all TCP sockets of the network namespace,
-//! run once after every change: it sets rates at once on old and new connections alike, and takes them off again. The iterator needs
-//! `CONFIG_DEBUG_INFO_BTF` and a kernel of 5.16 or later; without it no rate could be taken off a connection that no longer
-//! has round trips, and so there is no pacer by BPF then.
+//! One program is attached to a cgroup (v2) and called for every connection in it that opens, and
+//! then at each round-trip sample: it sets the connection's rate before the first byte. Connections
+//! from before the attachment never call it. So a second program is an iterator over all TCP
+//! sockets of the network namespace, run once after every change: it sets and lifts rates at once
+//! on old and new connections alike. The iterator needs `CONFIG_DEBUG_INFO_BTF` and a kernel of
+//! 5.16 or later. Without it no rate could be lifted from a connection without further round trips,
+//! so the BPF pacer requires it.
 //!
-//! The programs are written as instructions (`bpf/program.rs`) and loaded by bpf(2): some hundred of them, and
-//! nothing is needed to build or run them. The `aya` crate loads only objects from a compiler with a BPF back end: clang, or
-//! a nightly rustc and bpf-linker. Structure offsets come from the running kernel's BTF.
+//! The programs are written as instructions (`bpf/program.rs`) and loaded by bpf(2): some hundred
+//! instructions, with no tool needed to build or run them. The `aya` crate loads only objects from
+//! a compiler with a BPF back end: clang, or a nightly rustc and bpf-linker. Structure offsets come
+//! from the running kernel's BTF.
 //!
-//! Links and maps vanish with their descriptors, also when this process is killed; rates already set on sockets stay then.
-//! Rates are 32 bits of bytes per second here: 34.36 Gbit/s or more is no limit to the kernel, and a limit above that which a
-//! program has set itself comes back as none.
+//! Links and maps vanish with their descriptors, also when this process is killed; rates already
+//! set on sockets stay then. Rates are 32 bits of bytes per second: 34.36 Gbit/s or more is no
+//! limit to the kernel, and a higher limit that a program has set itself is restored as none.
 //!
 //! Leaves out: other network namespaces, even in the same cgroup. Read [`BpfPacer`].
 
@@ -44,14 +47,14 @@ use program::{KEY_BYTES, Maps, RATE_BYTES, WANTED_BYTES};
 const PROGRAM: &str = "anabranch_pace";
 /// The kernel's way to write no limit in 32 bits.
 const UNLIMITED: u32 = u32::MAX;
-/// All that a [`BitRate`] can say.
+/// Largest rate that a [`BitRate`] can express, in bytes per second.
 const RATE_MAX: u64 = u64::MAX / 8;
 
 /// See [`crate::exercise_btf`].
 pub(crate) fn exercise_btf(bytes: &[u8]) -> bool {
     let Some(types) = Btf::parse(bytes) else { return false };
     let _ = (types.function("f"), types.offsets("s", ["a", "b"]));
-    // What is loaded is checked by the kernel; that it can be written is for us to see to.
+    // The kernel verifies loaded programs; building them must not panic.
     let _ = program::iterator(Maps { wanted: 0, before: 0 }, &types);
     true
 }
@@ -73,16 +76,17 @@ pub struct BpfPacer {
 /// A flow that has a limit.
 #[derive(Copy, Clone, Debug)]
 struct Limited {
-    /// Of the socket that alone has it.
+    /// Cookie of the only socket that the limit is for.
     cookie: Option<u64>,
     rate: BitRate,
 }
 
 impl BpfPacer {
-    /// A pacer for the network namespace of this thread. A flow that is not there yet gets its limit as it opens if its
-    /// program is in this cgroup or below it; `None` is the root, so any program.
+    /// Creates a pacer for the network namespace of this thread. A flow that does not exist yet
+    /// gets its limit as it opens if its program is in this cgroup or below it; `None` is the root
+    /// cgroup, which contains all programs.
     ///
-    /// Errors: what this kernel lacks or refuses, with the step.
+    /// Errors: a feature that this kernel lacks or refuses, with the step.
     pub fn new(cgroup: Option<&Path>) -> Result<Self, StartError> {
         let failed = |step| move |error| StartError { mechanism: Mechanism::Bpf, step, error };
         let cgroup = match cgroup {
@@ -113,12 +117,13 @@ impl BpfPacer {
         Ok(Self { wanted, before, limited: BTreeMap::new(), iterator, namespace, _attached: attached })
     }
 
-    /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet, and a connection whose
-    /// cookie is named need not be there still.
+    /// Sets these limits in order. Returns the result for each. A flow need not exist yet, and a
+    /// connection with a cookie need not exist any more.
     ///
-    /// A rate of 34.36 Gbit/s or more does not hold a flow back.
-    /// Errors: for each flow its own; one that fails leaves the others be.
-    /// Cost: up to four system calls for each flow, and one pass over the network namespace's sockets for all together.
+    /// A rate of 34.36 Gbit/s or more does not limit a flow.
+    /// Errors: one for each flow; a failed flow does not affect the others.
+    /// Cost: up to four system calls for each flow, and one pass over the network namespace's
+    /// sockets for all together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
         let changes = canonical(changes);
         let held: Vec<_> = changes.iter().map(|(c, _)| self.limited.get(&c.flow).copied()).collect();
@@ -130,7 +135,7 @@ impl BpfPacer {
             }
             if let Err(error) = &applied {
                 *result = Err(refused(*flow, io::Error::new(error.kind(), error.to_string())));
-                // What is not lifted is still to be.
+                // A limit that was not lifted remains to be lifted.
                 if let Some(held) = held {
                     self.limited.entry(*flow).or_insert(held);
                 }
@@ -151,16 +156,17 @@ impl BpfPacer {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
-    /// Has a flow get this back when its limit is lifted, whatever it has now.
+    /// Sets the rate that a flow gets back when its limit is lifted, instead of its present one.
     ///
-    /// Units: bytes per second; what 32 bits cannot say is no limit.
+    /// Units: bytes per second; a value beyond 32 bits is no limit.
     pub(crate) fn note_before(&self, flow: FlowKey, before: u64) {
         let before = u32::try_from(before).unwrap_or(UNLIMITED);
-        // Without room for it there is none for the limit either, which the caller hears of.
+        // If the map is full, the limit has no room either, and the caller gets that error.
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
     }
 
-    /// Takes a connection over that has this limit already, and gets this back when it is lifted.
+    /// Takes over a connection that already has this limit; `before` is restored when the limit is
+    /// lifted.
     ///
     /// Units: as [`BpfPacer::note_before`].
     /// Errors: no room.
@@ -184,7 +190,7 @@ impl BpfPacer {
         let _ = self.before.remove(&key(flow));
     }
 
-    /// Writes down what is wanted; lifting wants what was before.
+    /// Writes the wanted rate; to lift a limit, the flow's earlier rate is wanted.
     fn write(&mut self, connection: Connection, limit: Limit) -> Result<(), PaceError> {
         let bytes = limit.bytes_per_second(RATE_MAX)?;
         let Connection { flow, cookie } = connection;
@@ -196,7 +202,7 @@ impl BpfPacer {
         let written = match bytes {
             Some(bytes) => {
                 let bytes = u32::try_from(bytes).unwrap_or(UNLIMITED);
-                // What the connection before it had is nothing of this one's.
+                // The earlier connection's rate does not apply to this one.
                 let forgotten = if is_anothers { self.before.remove(&key) } else { Ok(()) };
                 forgotten.and_then(|()| self.wanted.insert(&key, &wanted(bytes.to_ne_bytes(), cookie)))
             }
@@ -206,7 +212,7 @@ impl BpfPacer {
                     let cookie = known.and_then(|known| known.cookie);
                     self.wanted.insert(&key, &wanted(before, cookie))
                 }
-                // No socket of that name was ever seen.
+                // No socket with this tuple was ever seen.
                 Ok(None) => self.wanted.remove(&key),
                 Err(error) => Err(error),
             },
@@ -219,7 +225,7 @@ impl BpfPacer {
         Ok(())
     }
 
-    /// Runs the iterator in the network namespace that it is for, which may not be that of this thread.
+    /// Runs the iterator in its network namespace, which may not be this thread's.
     fn apply(&self) -> io::Result<()> {
         if Namespace::of_thread(Kind::Network)?.inode()? == self.namespace.inode()? {
             return sys::run_iterator(&self.iterator);
@@ -241,7 +247,7 @@ fn refused(flow: FlowKey, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Bpf, error }
 }
 
-/// As the programs read it.
+/// Value of the map, as the programs read it.
 fn wanted(rate: [u8; RATE_BYTES], cookie: Option<u64>) -> [u8; WANTED_BYTES] {
     let mut wanted = [0; WANTED_BYTES];
     wanted[..RATE_BYTES].copy_from_slice(&rate);
@@ -249,7 +255,7 @@ fn wanted(rate: [u8; RATE_BYTES], cookie: Option<u64>) -> [u8; WANTED_BYTES] {
     wanted
 }
 
-/// As the programs build it.
+/// Key of the maps, as the programs build it.
 fn key(flow: FlowKey) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     let address = |at: SocketAddr| match at.ip() {
@@ -263,7 +269,7 @@ fn key(flow: FlowKey) -> [u8; KEY_BYTES] {
     key
 }
 
-/// What the kernel tells network namespaces apart by.
+/// Cookie of the network namespace, by which the kernel identifies it.
 fn netns_cookie() -> io::Result<u64> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let kind = (AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC);

@@ -1,19 +1,22 @@
-//! How large the bursts are that TCP sends in this network namespace: after large ones a raised limit takes effect late.
+//! Size of TCP's bursts in this network namespace: after large bursts a raised limit takes effect
+//! late.
 //!
-//! A paced socket sends a burst, and then waits for as long as that takes at its rate; a higher rate does not shorten a wait
-//! that has begun. From 5.18 on, Linux makes bursts of up to 64 KiB where round trips are below 512 us, whatever the rate:
-//! 5 s at 100 kbit/s. With `net.ipv4.tcp_tso_rtt_log` at 0 a burst is what the rate moves in a millisecond, and two segments
-//! at least. Measured: a flow at 100 kbit/s whose limit rises to 24 Mbit/s has moved 200 kB after 1.7 to 2.3 s (Cubic) and
-//! 1.9 to 9.3 s (BBR); with 0 after 0.3 to 0.5 s. Flows without limits that are slower than 500 Mbit/s send smaller bursts
-//! with 0, too, which takes a little more processor time.
+//! A paced socket sends a burst, and then waits for the burst's duration at its rate; a higher rate
+//! does not shorten a wait that has begun. From 5.18 on, Linux sends bursts of up to 64 KiB if
+//! round trips are below 512 us, whatever the rate: 5 s at 100 kbit/s. With
+//! `net.ipv4.tcp_tso_rtt_log` at 0 a burst is the data of one millisecond, and at least two
+//! segments. Measured: a flow at 100 kbit/s whose limit rises to 24 Mbit/s has moved 200 kB after
+//! 1.7 to 2.3 s (Cubic) and 1.9 to 9.3 s (BBR); with 0 after 0.3 to 0.5 s. Unlimited flows below
+//! 500 Mbit/s also send smaller bursts with 0, which takes slightly more processor time.
 //!
-//! Source: Linux, `tcp_tso_autosize` and `tcp_update_skb_after_send`; Documentation/networking/ip-sysctl.
+//! Source: Linux, `tcp_tso_autosize` and `tcp_update_skb_after_send`;
+//! Documentation/networking/ip-sysctl.
 
 use std::io;
 
 const PATH: &str = "/proc/sys/net/ipv4/tcp_tso_rtt_log";
 
-/// What is set.
+/// Reads the present setting.
 ///
 /// Errors: the system's; not found before Linux 5.18, which has no such bursts.
 pub fn tso_rtt_log() -> io::Result<u8> {
@@ -21,7 +24,7 @@ pub fn tso_rtt_log() -> io::Result<u8> {
     text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{PATH}: {text:?}")))
 }
 
-/// Sets it, for all of this network namespace.
+/// Writes the setting, for the whole network namespace.
 ///
 /// Errors: the system's.
 pub fn set_tso_rtt_log(log: u8) -> io::Result<()> {

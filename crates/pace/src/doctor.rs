@@ -1,4 +1,5 @@
-//! Checks whether this machine can hold flows to rates, with the fix for each thing that is missing.
+//! Checks whether this machine can hold flows to rates, with the fix for each thing that is
+//! missing.
 //!
 //! Read [`doctor`].
 
@@ -9,7 +10,8 @@ use anabranch_units::{BitRate, Finding};
 
 use crate::{BpfPacer, FlowKey, FlowReader, HtbPacer, Limit, Mechanism, SocketPacer};
 
-/// Tries every mechanism, on a connection to itself over loopback and, for HTB, in a network namespace of its own. Leaves nothing behind.
+/// Tries every mechanism, on a loopback connection to itself and, for HTB, in a separate network
+/// namespace. Leaves nothing behind.
 pub fn doctor() -> Vec<Finding> {
     vec![
         finding("flow listing", list(), "needs CONFIG_INET_DIAG: sudo modprobe inet_diag tcp_diag"),
@@ -38,12 +40,12 @@ fn connection() -> std::io::Result<(TcpStream, TcpStream, FlowKey)> {
     Ok((near, far, flow))
 }
 
-/// Whether limits that are raised take effect soon.
+/// Checks that raised limits take effect soon.
 fn small_bursts() -> Result<String, String> {
     match crate::tso_rtt_log() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok("as the rate has them".into()),
         Ok(0) => Ok("as the rate has them".into()),
-        // What is there stays.
+        // Writes the present value back, to test the right.
         Ok(log) => crate::set_tso_rtt_log(log)
             .map(|()| format!("net.ipv4.tcp_tso_rtt_log is {log}: an agent sets it to 0 while it runs"))
             .map_err(|error| format!("raised limits take effect late: {error}")),
@@ -61,7 +63,7 @@ fn list() -> Result<String, String> {
     }
 }
 
-/// What both ways of setting the option are tried with.
+/// Rate with which both ways of setting the option are tried.
 const RATE: BitRate = BitRate::mbps(8);
 
 fn by_socket() -> Result<String, String> {
@@ -99,7 +101,7 @@ fn took_effect(stream: &TcpStream) -> Result<(), String> {
     }
 }
 
-/// On the loopback device of a new network namespace.
+/// Tries HTB on the loopback device of a new network namespace.
 fn by_htb() -> Result<String, String> {
     let tried = Namespace::new_network()
         .and_then(|namespace| namespace.run(|| HtbPacer::new("lo").map(drop).map_err(text)))

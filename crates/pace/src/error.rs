@@ -6,24 +6,24 @@ use anabranch_units::BitRate;
 
 use crate::{FlowKey, Mechanism};
 
-/// Why a flow has not the limit that was asked for.
+/// Reason why a flow does not have the requested limit.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PaceError {
-    /// This host has no such connection (in the network namespace that the pacer was made in).
+    /// This host has no such connection (in the network namespace of the pacer).
     NoSuchFlow {
-        /// Which one.
+        /// Addresses and ports of the flow.
         flow: FlowKey,
     },
-    /// The connection is there, but no process that we can see holds it.
+    /// The connection exists, but no visible process holds it.
     NoOwner {
-        /// Which one.
+        /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// Whether there are processes that may not be looked at. Otherwise its program has ended or closed it, and the kernel sends
-        /// what is left.
+        /// True if some processes may not be inspected. Otherwise the program has exited or closed
+        /// the connection, and the kernel sends the remaining data.
         is_any_hidden: bool,
     },
-    /// The rate is one that the mechanism cannot set.
+    /// The mechanism cannot set this rate.
     Rate {
         /// The wanted rate.
         rate: BitRate,
@@ -32,26 +32,26 @@ pub enum PaceError {
         /// The most that can be set.
         max: BitRate,
     },
-    /// As many flows are limited as may be.
+    /// The maximum number of flows is limited already.
     Full {
-        /// How many that is.
+        /// The maximum.
         flows_max: usize,
     },
     /// The kernel refused.
     Refused {
-        /// For which flow.
+        /// Flow whose limit was refused.
         flow: FlowKey,
-        /// By which mechanism.
+        /// Mechanism that was tried.
         mechanism: Mechanism,
         /// The system's error.
         error: io::Error,
     },
 }
 
-/// Why a mechanism does not work here.
+/// Reason why a mechanism does not work here.
 #[derive(Debug)]
 pub struct StartError {
-    /// Which one.
+    /// The mechanism.
     pub mechanism: Mechanism,
     /// The step that failed.
     pub step: &'static str,
@@ -69,7 +69,7 @@ impl StartError {
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "no rates by {}: cannot {}: {}", self.mechanism, self.step, self.error)?;
-        // What says all by itself needs no list of what could be missing.
+        // These errors explain themselves; a list of needs adds nothing.
         match self.error.kind() {
             io::ErrorKind::NotFound if self.error.get_ref().is_some() => Ok(()),
             _ => write!(f, ": {}", self.fix()),
@@ -105,7 +105,7 @@ impl std::fmt::Display for PaceError {
             Self::Full { flows_max } => write!(f, "{flows_max} flows have limits, no more can: lift one"),
             Self::Refused { flow, mechanism, error } => {
                 write!(f, "flow {flow}: cannot set its rate by {mechanism}: {error}")?;
-                // What the mechanism needs is of use only to whom it is denied.
+                // The list of needs only helps a caller without the rights.
                 match error.kind() {
                     io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
                         write!(f, ": {}", mechanism.needs())

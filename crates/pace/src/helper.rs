@@ -1,15 +1,19 @@
-//! A process that touches other programs' descriptors, so that this one never waits for a program.
+//! A process that operates on other programs' descriptors, so that this one never waits for a
+//! program.
 //!
-//! To close(2) a duplicate takes as long as to close its file: a file of a user's own file system (FUSE) is closed when that file
-//! system has answered, a socket with `SO_LINGER` when its data has arrived, and a thread that waits so cannot even be killed.
-//! Programs may put such a file where their socket was between a look and the duplication. So a forked process without
-//! any other descriptor looks, duplicates, sets and closes, one task after the other. One that does not answer in time is
-//! left behind, and another takes its place. The user whose process's descriptor the forked process touched is then *barred*: his
-//! processes are left alone until the forked process has ended, and a while longer. A task takes a descriptor only if `/proc/PID/fd`
-//! says that it is the wanted socket, which makes all of this rare.
+//! Closing a duplicate with close(2) takes as long as closing its file: a file on a user's file
+//! system (FUSE) closes when that file system has answered, a socket with `SO_LINGER` when its data
+//! has arrived, and a thread in this wait cannot even be killed. Programs may replace their socket
+//! by it between a check and the duplication. So a forked process without any other
+//! descriptor checks, duplicates, sets and closes, one task after the other. If the process does
+//! not answer in time, it is left behind and replaced. The user whose descriptor it touched is then
+//! *barred*: that user's processes are skipped until the forked process has ended, and for some
+//! time longer. A task takes a descriptor only if `/proc/PID/fd` shows the wanted socket, which
+//! makes all of this rare.
 //!
-//! Source: fuse(4); socket(7), `SO_LINGER`; signal-safety(7) for what a fork of a process with threads may call.
-//! Leaves out: which process holds a socket (the module `owner`). Read [`Helper`] and [`Task`].
+//! Source: fuse(4); socket(7), `SO_LINGER`; signal-safety(7) for permitted calls after a fork of a
+//! process with threads. Leaves out: finding the process of a socket (the module `owner`). Read
+//! [`Helper`] and [`Task`].
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -25,42 +29,43 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, WaitOptions, pidfd_getfd
 
 use anabranch_linux::socket_options as sys;
 
-/// How long a task may take.
+/// Time limit of a task.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// For how long after its process has ended a task that was late still bars its user.
+/// Time that a late task still bars its user after the task's process has ended.
 const BARRED_FOR: Duration = Duration::from_secs(10);
-/// The most processes that are left behind; with so many, no socket is touched until one of them ends.
+/// Maximum number of processes left behind; at this number no socket is touched until one of them
+/// ends.
 const LEFT_BEHIND_MAX: usize = 4;
 /// Tasks that are handed over at once.
 const BATCH: usize = 64;
 
-/// A socket of another process: where it is, and what tells it from others.
+/// Location of another process's socket, with the properties that distinguish it from others.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) pid: Pid,
     pub(crate) fd: RawFd,
-    /// As `/proc/PID/fd` has it.
+    /// Inode, as in `/proc/PID/fd`.
     pub(crate) inode: u32,
     pub(crate) cookie: u64,
     /// The process's real user.
     pub(crate) user: u32,
 }
 
-/// What is to be done with a socket. Each answers with what it had before.
+/// Operation on a socket. Each returns the earlier value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Nothing; the answer is its rate.
+    /// No change; returns the rate.
     ReadRate,
-    /// Its `SO_MAX_PACING_RATE`, in bytes per second.
+    /// Set `SO_MAX_PACING_RATE`, in bytes per second.
     Rate(u64),
-    /// Its `SO_PRIORITY`.
+    /// Set `SO_PRIORITY`.
     Priority(u32),
 }
 
 /// A change of one socket.
 pub(crate) type Task = (Place, Change);
 
-/// What a process does with a task. No memory may be allocated in it, nor anything locked.
+/// Execution of a task in the process. It must not allocate memory or take a lock.
 type Act = fn(&Task) -> Result<u64, Errno>;
 
 /// Changes other processes' sockets.
@@ -82,22 +87,23 @@ struct Running {
 #[derive(Debug)]
 struct LeftBehind {
     pid: Pid,
-    /// Whose process it had touched.
+    /// User of the process that it touched.
     user: u32,
     ended_at: Option<Instant>,
 }
 
 impl Helper {
-    /// It starts a process when there is something to do.
+    /// Creates a helper, which starts a process when there is a task.
     pub(crate) fn new() -> Self {
         Self { act, patience: PATIENCE, running: None, left_behind: Vec::new() }
     }
 
-    /// Does these, in this order, and says what each socket had before.
+    /// Executes these tasks in order. Returns the earlier value of each socket.
     ///
-    /// Errors: for each task its own; `NotFound` if the socket is no longer there, `TimedOut` if its program holds up what touches its
-    /// descriptors, or has done so lately.
-    /// Cost: some ten system calls and two changes of process for each; a quarter of a second more for one that is late.
+    /// Errors: one for each task; `NotFound` if the socket is no longer there, `TimedOut` if its
+    /// program delays operations on its descriptors, or did so recently.
+    /// Cost: some ten system calls and two process switches for each; a quarter of a second more
+    /// for a late one.
     pub(crate) fn carry_out(&mut self, tasks: &[Task]) -> Vec<io::Result<u64>> {
         self.see_to_left_behind();
         let mut results: Vec<Option<io::Result<u64>>> = tasks.iter().map(|_| None).collect();
@@ -115,7 +121,7 @@ impl Helper {
             for at in batch {
                 match answers.next() {
                     Some(answer) => results[at] = Some(answer),
-                    // What comes after one that was late is for the next process.
+                    // Tasks after a late one go to the next process.
                     None => waiting.push_back(at),
                 }
             }
@@ -124,7 +130,7 @@ impl Helper {
         results.into_iter().map(|result| result.expect("each task was answered or refused")).collect()
     }
 
-    /// Why nothing of this user's is touched now, if so.
+    /// Reason for skipping this user's processes at present, if any.
     fn refusal(&self, user: u32) -> Option<io::Error> {
         let is_barred = self.left_behind.iter().any(|left| left.user == user);
         let is_full =
@@ -143,7 +149,7 @@ impl Helper {
         }
         let running = self.running.as_ref().expect("it was started");
         let request: Vec<u8> = tasks.iter().flat_map(encode).collect();
-        // With what was answered before, the socket has room for all of it.
+        // All earlier requests were answered, so the socket has room for the whole request.
         let sent = send(&running.socket, &request, SendFlags::NOSIGNAL);
         if sent != Ok(request.len()) {
             self.running = None;
@@ -164,7 +170,7 @@ impl Helper {
                 }
                 Err(Errno::INTR) => {}
                 other => {
-                    // Somebody has killed it.
+                    // The helper was killed.
                     self.end();
                     let error = other.err().unwrap_or(Errno::PIPE);
                     answers.push(Err(error.into()));
@@ -185,10 +191,10 @@ impl Helper {
         });
     }
 
-    /// Has the process end that waits for tasks.
+    /// Ends the process that waits for tasks.
     fn end(&mut self) {
         if let Some(Running { pid, socket }) = self.running.take() {
-            // It ends once nobody is at the other end, and has nothing else to do.
+            // The helper ends once the socket's other end is closed and its tasks are done.
             drop(socket);
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }
@@ -218,7 +224,7 @@ fn late(user: u32, is_barred: bool) -> io::Error {
 const REQUEST_BYTES: usize = 40;
 const REPLY_BYTES: usize = 12;
 
-/// As it goes to the process: both are one program.
+/// Encodes a task for the process; both run the same program.
 fn encode((place, change): &Task) -> [u8; REQUEST_BYTES] {
     let (kind, value) = match change {
         Change::ReadRate => (0u32, 0),
@@ -274,8 +280,8 @@ fn start(act: Act, patience: Duration) -> io::Result<Running> {
         // The new process has this one's handlers, which are not to run in it.
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    // SAFETY: the child calls `serve` and nothing else, which allocates nothing, locks nothing and does not return
-    // (signal-safety(7)).
+    // SAFETY: the child calls `serve` and nothing else, which allocates nothing, locks nothing and
+    // does not return (signal-safety(7)).
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         serve(theirs.as_raw_fd(), act);
@@ -292,17 +298,18 @@ struct Exit;
 
 impl Drop for Exit {
     fn drop(&mut self) {
-        // SAFETY: nothing of this process is to be cleaned up: all of it is its parent's.
+        // SAFETY: this process has nothing to clean up: everything belongs to its parent.
         unsafe { libc::_exit(0) }
     }
 }
 
-/// What the process does. Its memory is a copy of its parent's, in which any lock may be held: so nothing here allocates.
+/// Main loop of the process. Its memory is a copy of its parent's, in which any lock may be held,
+/// so nothing here allocates.
 fn serve(socket: RawFd, act: Act) -> ! {
     let exit = Exit;
     // SAFETY: these descriptors are this process's own, and nothing in it uses them.
     unsafe {
-        // Of a group of its own, so that Ctrl-C does not end it before its parent.
+        // A separate process group, so that Ctrl-C does not end it before its parent.
         libc::setpgid(0, 0);
         libc::prctl(libc::PR_SET_NAME, c"pace-helper".as_ptr());
         for (first, last) in [(0, socket - 1), (socket + 1, RawFd::MAX)] {
@@ -343,7 +350,7 @@ fn act(task: &Task) -> Result<u64, Errno> {
     duplicate_and_change(place, change)
 }
 
-/// Whether the descriptor is of the socket that is meant, as far as can be told without touching it.
+/// Checks that the descriptor is the wanted socket, as far as possible without touching it.
 fn is_there(place: &Place) -> bool {
     let mut path = [0; 64];
     let mut rest = &mut path[..];
@@ -359,7 +366,7 @@ fn is_there(place: &Place) -> bool {
 fn duplicate_and_change(place: &Place, change: &Change) -> Result<u64, Errno> {
     let process = pidfd_open(place.pid, PidfdFlags::empty())?;
     let duplicate = pidfd_getfd(&process, place.fd, PidfdGetfdFlags::empty())?;
-    // No socket, or another one: the owner has closed ours and opened something else.
+    // Not a socket, or another one: the owner has closed ours and opened something else.
     if socket_cookie(&duplicate) != Ok(place.cookie) {
         return Err(Errno::NOENT);
     }
@@ -379,7 +386,7 @@ fn duplicate_and_change(place: &Place, change: &Change) -> Result<u64, Errno> {
     }
 }
 
-/// Of `socket:[1234]`.
+/// Parses `socket:[1234]`.
 pub(crate) fn socket_inode(link: &str) -> Option<u32> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }

@@ -1,7 +1,7 @@
 //! This host's addresses, and the rate of its link.
 //!
-//! Leaves out: hosts with several links; the one of the default route is taken for the only one. Read [`addresses`] and
-//! [`link_rate`].
+//! Leaves out: hosts with several links; the link of the default route counts as the only one. Read
+//! [`addresses`] and [`link_rate`].
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,8 @@ use std::path::Path;
 use anabranch_linux::rtnetlink::Rtnetlink;
 use anabranch_units::BitRate;
 
-/// The addresses of this network namespace by which other hosts may reach it, in order: neither loopback nor link-local.
+/// The addresses of this network namespace by which other hosts may reach it, in order: neither
+/// loopback nor link-local.
 ///
 /// Errors: the system's.
 pub fn addresses() -> io::Result<Vec<IpAddr>> {
@@ -28,13 +29,13 @@ fn is_reachable(ip: IpAddr) -> bool {
     !(ip.is_loopback() || ip.is_unspecified() || is_link_local)
 }
 
-/// Why it cannot be told how fast the host's link is.
+/// Reason why the rate of the host's link is unknown.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LinkError {
     /// There is no default route.
     NoDefaultRoute,
-    /// The device of the default route does not say.
+    /// The device of the default route does not report its rate.
     Unknown {
         /// The device.
         device: String,
@@ -54,8 +55,8 @@ impl std::fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
-/// The rate for TCP's data, as limits count it, of the link that the default route leads over, from the rate and the longest packet
-/// that its device states.
+/// The rate for TCP's data, as limits count it, of the link that the default route leads over, from
+/// the rate and the longest packet that its device states.
 ///
 /// Errors: no default route; a device that states no rate, as virtual ones often do not.
 pub fn link_rate() -> Result<BitRate, LinkError> {
@@ -72,7 +73,7 @@ pub fn link_rate() -> Result<BitRate, LinkError> {
 
 /// Ethernet's.
 const MTU_BYTES: u64 = 1_500;
-/// Of a packet: the headers of IPv4 and of TCP with timestamps.
+/// Header bytes of a packet: IPv4, and TCP with timestamps.
 const HEADER_BYTES: u64 = 20 + 32;
 /// Around a packet on Ethernet: preamble, header, checksum, gap.
 const FRAMING_BYTES: u64 = 8 + 14 + 4 + 12;
@@ -83,7 +84,8 @@ fn for_data(link: BitRate, mtu_bytes: u64) -> BitRate {
     BitRate::bps(bps as u64)
 }
 
-/// Of lines as `/proc/net/route` has them: the device, destination, gateway, flags, two counts, metric and mask.
+/// Parses lines of `/proc/net/route`: the device, destination, gateway, flags, two counts, metric
+/// and mask.
 fn default_device(routes: &str) -> Option<String> {
     let defaults = routes.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -93,8 +95,8 @@ fn default_device(routes: &str) -> Option<String> {
     defaults.min().map(|(_, device)| device.to_owned())
 }
 
-/// Of lines as `/proc/net/ipv6_route` has them: destination and its length, source and its length, gateway, metric, three
-/// counts and flags, the device.
+/// Parses lines of `/proc/net/ipv6_route`: destination and its length, source and its length,
+/// gateway, metric, three counts and flags, the device.
 fn default_device_v6(routes: &str) -> Option<String> {
     let defaults = routes.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

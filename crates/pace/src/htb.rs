@@ -1,22 +1,23 @@
-//! Rates by HTB: one class for each flow on one device, and packets steered to it.
+//! Rate limits by HTB: one class for each flow on one device, with packets steered to it.
 //!
-//! This is what Flow Chasing does (section 5.2), less its kernel module: a flow's packets find their class by the socket's
-//! `SO_PRIORITY`, which HTB reads first (tc-htb(8)), where a duplicate of its descriptor can be had, and else by a u32 filter on
-//! addresses and ports. HTB queues packets rather than keep TCP from sending them, so it is the last choice; it is the
-//! only mechanism that counts all bytes on the wire, headers of the link included. A packet that finds no class goes on as if
-//! there were no HTB.
+//! This is Flow Chasing's method (section 5.2) without its kernel module. A flow's packets find
+//! their class by the socket's `SO_PRIORITY`, which HTB reads first (tc-htb(8)), if its descriptor
+//! can be duplicated, and else by a u32 filter on addresses and ports. HTB queues packets instead
+//! of slowing TCP down, so it is the last choice. It is the only mechanism that counts all bytes on
+//! the wire, link headers included. A packet without a class passes as if there were no HTB.
 //!
-//! Changes go to the kernel over rtnetlink(7), many in one datagram. Filters are read one after the other for every packet, so
-//! hundreds of flows without descriptors cost time.
+//! Changes go to the kernel over rtnetlink(7), many in one datagram. Filters are matched one after
+//! the other for every packet, so hundreds of flows without descriptors cost time.
 //!
-//! A qdisc of this room is known by its handle and a default class that no one else would choose: the next start on the device
-//! clears the qdisc that a killed process has left. A root qdisc that somebody else has made is never touched, nor one that a
-//! living pacer holds: the pacer holds the name of a socket as well, which the kernel frees when the process dies. A killed
-//! process leaves priorities on sockets too; without classes they do nothing much.
+//! A qdisc of this module is recognised by its handle and an unusual default class: the next start
+//! on the device removes the qdisc that a killed process has left. A root qdisc of another program
+//! is never touched, nor the qdisc of a living pacer: the pacer also holds the name of a socket,
+//! which the kernel frees when the process dies. A killed process leaves priorities on sockets,
+//! too; without classes they have little effect.
 //!
-//! Leaves out: other connections of the same addresses, which a filter cannot tell apart, until the limit is lifted; ingress,
-//! several devices, borrowing between flows, filters on `mark` (a kernel without `CONFIG_CLS_U32_MARK` takes them and matches
-//! everything). Read [`HtbPacer`].
+//! Leaves out: further connections of the same addresses, which a filter cannot distinguish, until
+//! the limit is lifted; ingress, several devices, borrowing between flows, filters on `mark` (a
+//! kernel without `CONFIG_CLS_U32_MARK` accepts them and matches everything). Read [`HtbPacer`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +42,8 @@ use crate::{Connection, FlowKey, Limit, Mechanism, PaceError, StartError};
 
 /// The major number of our qdisc.
 const MAJOR: u16 = 0xab0a;
-/// Its default class, which never exists: what is not steered is not shaped, and the qdisc is known for ours.
+/// Default class, which never exists: unsteered packets are not shaped, and the qdisc is recognised
+/// as ours.
 const DEFAULT_CLASS: u32 = 0xfa1e;
 /// Minor numbers that classes may have.
 const CLASSES_MAX: u16 = 0x7fff;
@@ -50,7 +52,7 @@ const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
 const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
-/// Of the interface that HTB checks, from include/uapi/linux/pkt_sched.h.
+/// Interface version that HTB checks, from include/uapi/linux/pkt_sched.h.
 const HTB_VERSION: u32 = 3;
 /// Saves the tables of rates that older tools computed.
 const LINKLAYER_ETHERNET: u8 = 1;
@@ -58,18 +60,18 @@ const LINKLAYER_ETHERNET: u8 = 1;
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// How a flow's packets find their class.
+/// Method by which a flow's packets find their class.
 #[derive(Copy, Clone, Debug)]
 enum Steering {
-    /// By the socket's priority, which was this before.
+    /// The socket's priority; `before` is the priority that it had.
     Priority { place: Place, before: u32 },
-    /// By a filter, whose preference is the class's minor number.
+    /// A filter, whose preference is the class's minor number.
     Filter,
 }
 
 #[derive(Debug)]
 struct Class {
-    /// Of the socket that alone has it.
+    /// Cookie of the only socket that the limit is for.
     cookie: Option<u64>,
     minor: u16,
     rate: BitRate,
@@ -78,7 +80,8 @@ struct Class {
 
 /// Holds flows that leave by one device to rates, by an HTB class for each.
 ///
-/// Dropping it takes its qdisc off the device, with all classes, and gives sockets their priorities back.
+/// Dropping it takes its qdisc off the device, with all classes, and gives sockets their priorities
+/// back.
 #[derive(Debug)]
 pub struct HtbPacer {
     netlink: Netlink,
@@ -93,15 +96,18 @@ pub struct HtbPacer {
 }
 
 impl HtbPacer {
-    /// A pacer on this device of the thread's network namespace, in place of the device's default qdisc.
+    /// Creates a pacer on this device of the thread's network namespace, replacing the device's
+    /// default qdisc.
     ///
-    /// Errors: what this kernel lacks or refuses, with the step: a root qdisc that is not ours, another pacer on the device.
+    /// Errors: a missing or refused kernel feature, with the step: a root qdisc that is not ours,
+    /// another pacer on the device.
     pub fn new(device: &str) -> Result<Self, StartError> {
         // Before anything is changed: from then on, only a pacer that is dropped cleans up.
         let sockets = Sockets::new().map_err(failed("list flows"))?;
         let (mut netlink, device, only_one) = take(device)?;
         clear_leftover(&mut netlink, device)?;
-        // The kernel takes this for a default qdisc only: it would have to be told to replace another.
+        // The kernel accepts this only for a default qdisc; to replace another qdisc it would need
+        // a flag.
         let mut qdisc = root(device);
         qdisc.attributes = kind("htb", vec![(TCA_HTB_INIT, global_options())]);
         let add = RouteNetlinkMessage::NewQueueDiscipline(qdisc);
@@ -121,7 +127,7 @@ impl HtbPacer {
             next: 1,
             _only_one: only_one,
         };
-        // A kernel without u32 should say so now.
+        // A kernel without u32 should fail here, at the start.
         let probe = FlowKey::new(SocketAddr::from(([0, 0, 0, 0], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
         for request in [pacer.add_filter(probe, CLASSES_MAX), pacer.delete_filter(probe, CLASSES_MAX)] {
             let tried = pacer.netlink.change(request.0, request.1);
@@ -130,20 +136,21 @@ impl HtbPacer {
         Ok(pacer)
     }
 
-    /// Takes off this device of the thread's network namespace what a pacer that was killed has left there; whether there was any.
+    /// Removes the leftovers of a killed pacer from this device of the thread's network namespace.
+    /// Returns true if there were any.
     ///
-    /// Errors: the step that the kernel refused; a pacer on the device that lives.
+    /// Errors: the step that the kernel refused; a live pacer uses the device.
     pub fn clear(device: &str) -> Result<bool, StartError> {
         let (mut netlink, device, _only_one) = take(device)?;
         clear_leftover(&mut netlink, device)
     }
 
-    /// Sets these limits, in this order, and says for each whether it stands. A flow need not be there yet.
+    /// Sets these limits in order. Returns the result for each. A flow need not exist yet.
     ///
-    /// Lifting a limit drops what waits in the class; TCP sends it again.
-    /// Errors: for each flow its own; one that fails leaves the others be.
-    /// Cost: one message of a shared datagram for each flow that is known; finding new ones costs one pass over `/proc` for all of
-    /// them together.
+    /// Lifting a limit drops the packets in the class; TCP retransmits them.
+    /// Errors: one for each flow; a failed flow does not affect the others.
+    /// Cost: one message of a shared datagram for each known flow; finding new ones costs one pass
+    /// over `/proc` for all of them together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
         let changes = canonical(changes);
         let is_new = |(c, limit): &&(Connection, Limit)| *limit != Limit::None && !self.is_known(*c);
@@ -191,12 +198,12 @@ impl HtbPacer {
         self.classes.iter().map(|(flow, class)| (*flow, class.rate))
     }
 
-    /// Whether this connection has a class.
+    /// Returns true if this connection has a class.
     fn is_known(&self, connection: Connection) -> bool {
         self.classes.get(&connection.flow).is_some_and(|class| connection.may_be(class.cookie))
     }
 
-    /// Takes a flow's class away: what the kernel is to be asked for.
+    /// Removes a flow's class. Returns the requests to the kernel.
     fn lift(&mut self, flow: FlowKey) -> Vec<(RouteNetlinkMessage, u16)> {
         let Some(class) = self.classes.remove(&flow) else { return Vec::new() };
         let mut requests = Vec::new();
@@ -209,7 +216,7 @@ impl HtbPacer {
         requests
     }
 
-    /// Steers the flow and says what the kernel is to be asked for.
+    /// Steers the flow. Returns the requests to the kernel.
     fn plan(
         &mut self,
         connection: Connection,
@@ -249,13 +256,13 @@ impl HtbPacer {
         Ok(requests)
     }
 
-    /// Has the socket's packets find this class, or says that it cannot.
+    /// Steers the socket's packets to this class; `None` if that is not possible.
     fn steer(&mut self, place: Place, minor: u16) -> Option<Steering> {
         let before = self.set_priority(place, TcHandle { major: MAJOR, minor }.into())?;
         Some(Steering::Priority { place, before })
     }
 
-    /// Gives a socket its priority back, wherever it is now; one that is gone needs none.
+    /// Restores a socket's priority, wherever the socket is now; a closed socket needs no change.
     fn restore(&mut self, flow: FlowKey, place: Place, before: u32) {
         if self.set_priority(place, before).is_none() {
             let connection = Connection { flow, cookie: Some(place.cookie) };
@@ -264,7 +271,7 @@ impl HtbPacer {
         }
     }
 
-    /// What it was before; `None` if it could not be set.
+    /// Returns the earlier priority; `None` if it could not be set.
     fn set_priority(&mut self, place: Place, priority: u32) -> Option<u32> {
         let answer = self.helper.carry_out(&[(place, Change::Priority(priority))]).pop()?;
         u32::try_from(answer.ok()?).ok()
@@ -324,7 +331,7 @@ fn failed(step: &'static str) -> impl Fn(io::Error) -> StartError {
     move |error| StartError { mechanism: Mechanism::Htb, step, error }
 }
 
-/// A way to change this device, its number, and what keeps others from it.
+/// Opens a handle to change this device, its number, and the lock that keeps other pacers off.
 fn take(device: &str) -> Result<(Netlink, i32, UnixListener), StartError> {
     let index = Rtnetlink::open().and_then(|mut rtnetlink| rtnetlink.index_of(device));
     let index = index.map_err(|error| failed("find the device")(error.into()))?;
@@ -333,7 +340,7 @@ fn take(device: &str) -> Result<(Netlink, i32, UnixListener), StartError> {
     Ok((netlink, index as i32, only_one))
 }
 
-/// Deletes what a killed pacer has left on the device; whether there was any.
+/// Deletes the leftovers of a killed pacer from the device. Returns true if there were any.
 fn clear_leftover(netlink: &mut Netlink, device: i32) -> Result<bool, StartError> {
     let is_there = leftover(netlink, device).map_err(|error| failed("list qdiscs")(error.into()))?;
     if is_there {
@@ -349,7 +356,7 @@ fn claim(device: u32) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(format!("anabranch-pace-htb-{device}"))?)
 }
 
-/// Whether the device's root qdisc is one that we left.
+/// Returns true if the device's root qdisc is a leftover of ours.
 fn leftover(netlink: &mut Netlink, device: i32) -> Result<bool, NetlinkError> {
     let mut ours = false;
     netlink.dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::with_index(device)), |answer| {
@@ -395,22 +402,23 @@ fn global_options() -> Vec<u8> {
     [HTB_VERSION, 10, DEFAULT_CLASS, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// What a burst may be: what passes in this time, and a packet.
+/// Maximum burst: the data of this time, plus a packet.
 ///
 /// Units: nanoseconds; bytes.
 const BURST_NS: u64 = 2_000_000;
 const BURST_PACKET_BYTES: u64 = 1_600;
-/// What a class may send when it is its turn; of no effect where none borrows, but HTB asks for it.
+/// Bytes that a class may send at its turn; without effect when no class borrows, but required by
+/// HTB.
 ///
 /// Units: bytes.
 const QUANTUM_BYTES: u32 = 60_000;
 
-/// A `tc_htb_opt`, with rates beyond 32 bits beside it.
+/// Encodes a `tc_htb_opt`, with rates beyond 32 bits beside it.
 fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
     let rate = u32::try_from(bytes_per_second).unwrap_or(u32::MAX);
     let mut spec = vec![0, LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0];
     spec.extend(rate.to_ne_bytes());
-    // In the scheduler's ticks of 64 ns.
+    // In units of the scheduler's ticks of 64 ns.
     let packet_ns = BURST_PACKET_BYTES * 1_000_000_000 / bytes_per_second.max(1);
     let ticks = u32::try_from((BURST_NS + packet_ns) >> 6).unwrap_or(u32::MAX);
     let mut options = [spec.clone(), spec].concat();
@@ -423,7 +431,8 @@ fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
     all
 }
 
-/// Matches the packets that the flow sends: TCP right after the IP header, without options or extension headers.
+/// Matches the packets that the flow sends: TCP right after the IP header, without options or
+/// extension headers.
 fn selector(flow: FlowKey) -> TcU32Selector {
     let mut keys = Vec::new();
     let mut push = |off: usize, mask: u32, val: u32| {

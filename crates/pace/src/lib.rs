@@ -1,21 +1,26 @@
-//! Rates of this host's TCP flows: how much each has sent, and limits that the kernel enforces on any program's flows.
+//! TCP flows of this host: progress of each, and rate limits that the kernel enforces on any
+//! program's flows.
 //!
-//! This is the host's part of a shuffle's enforcement (Flow Chasing, section 5.2): an agent uses it to hold flows to a
-//! coordinator's rates. This room knows of neither.
+//! This is the host's part of a shuffle's enforcement (Flow Chasing, section 5.2): an agent uses it
+//! to hold flows to a coordinator's rates. This crate knows neither of them.
 //!
-//! - **Flows.** A [`FlowKey`] is a 5-tuple of the network namespace in which a reader or a pacer was made; the protocol is TCP.
-//! - **Listing.** [`FlowReader`] lists the flows and how much each has sent.
-//! - **The host.** [`addresses`] are those that flows to it have, [`link_rate`] is the rate of its link.
-//! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a limit that is raised takes effect soon.
-//! - **Limits.** A limit is for a flow or, where its socket's cookie is given, for that [`Connection`] alone, and for none that comes
-//!   after it with the same addresses. [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a duplicate of the owner's descriptor, in a process
-//!   of its own that no program can hold up for long. [`BpfPacer`] has the
-//!   kernel set the same option, also on flows whose programs cannot be touched and on those to come. [`HtbPacer`]
-//!   shapes packets that leave by a device. Lifting a limit brings back the flow's earlier rate, and so does dropping the pacer.
-//!   [`Pacer`] picks for each flow a mechanism that works, and names it; [`doctor`] says which mechanisms work on this machine.
+//! - **Flows.** A [`FlowKey`] is a 5-tuple of the reader's or pacer's network namespace; the
+//!   protocol is TCP.
+//! - **Listing.** [`FlowReader`] lists the flows with the bytes that each has sent.
+//! - **The host.** [`addresses`] returns the host's addresses, [`link_rate`] the rate of its link.
+//! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a raised limit takes effect soon.
+//! - **Limits.** A limit applies to a flow or, with a socket's cookie, to that [`Connection`] alone
+//!   and to no later one with the same addresses. [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a
+//!   duplicate of the owner's descriptor, in a separate process that no program can delay for long.
+//!   [`BpfPacer`] makes the kernel set the same option, also on flows of inaccessible programs and
+//!   on future flows. [`HtbPacer`] shapes packets that leave through a device. Lifting a limit
+//!   restores the flow's earlier rate, and so does dropping the pacer. [`Pacer`] picks a working
+//!   mechanism for each flow, and names it; [`doctor`] lists the mechanisms that work on this
+//!   machine.
 //!
-//! Time of a change of one flow's rate, among 400 idle flows (`cargo xtask bench pace` as built for development, on two
-//! shared cores of a virtual machine with Linux 6.18; the best of 20 turns):
+//! Time of a change of one flow's rate, among 400 idle flows (`cargo xtask bench pace` in a
+//! development build, on two shared cores of a virtual machine with Linux 6.18; the best of 20
+//! rounds):
 //!
 //! | mechanism | first, of 400 together | again, of 400 together | again, alone |
 //! | --- | --- | --- | --- |
@@ -23,10 +28,11 @@
 //! | BPF | 8 us | 7 us | 2.3 ms: one pass over the kernel's table of connections, whatever the number of changes |
 //! | HTB | 81 us | 2.7 us | 4.8 us; 1.4 ms by forking `tc` |
 //!
-//! A listing takes 4 us for each flow. So a coordinator's changes are best made in batches, as [`Pacer::set`] takes them.
+//! A listing takes 4 us for each flow. So a coordinator's changes are best applied in batches, as
+//! in [`Pacer::set`].
 //!
-//! Differs: Flow Chasing marks packets in a kernel module and shapes them by HTB; here TCP's own pacing holds the rate where it
-//! can, which needs no queue and no module.
+//! Differs: Flow Chasing marks packets in a kernel module and shapes them by HTB; here TCP's own
+//! pacing holds the rate where possible, which needs no queue and no module.
 //!
 //! Linux only. Read [`FlowKey`], [`FlowReader`] and [`Pacer`] first.
 //!
@@ -75,7 +81,8 @@ pub use limit::Limit;
 pub use pacer::{NoMechanism, Pacer, PacerOptions};
 pub use socket::{SocketPacer, pacing_limit, set_pacing_limit};
 
-/// What the fuzz target does with bytes as the kernel's type information. True if they are such.
+/// Exercise for the fuzz target: parses bytes as the kernel's type information. Returns true if
+/// they are valid.
 #[doc(hidden)]
 pub fn exercise_btf(bytes: &[u8]) -> bool {
     bpf::exercise_btf(bytes)
@@ -84,19 +91,19 @@ pub fn exercise_btf(bytes: &[u8]) -> bool {
 /// Most flows that can have limits at a time.
 pub const FLOWS_MAX: usize = 65_536;
 
-/// A way to hold a flow to its rate.
+/// A mechanism that holds a flow to its rate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mechanism {
     /// `SO_MAX_PACING_RATE` on its socket, by a duplicate of the owner's descriptor.
     Socket,
-    /// The same, set by a BPF program in the kernel.
+    /// The same option, set by a BPF program in the kernel.
     Bpf,
-    /// A class of its own in an HTB qdisc.
+    /// A separate class in an HTB qdisc.
     Htb,
 }
 
 impl Mechanism {
-    /// What it takes.
+    /// Rights and kernel features that the mechanism needs.
     pub(crate) const fn needs(self) -> &'static str {
         match self {
             Self::Socket => "needs CAP_SYS_PTRACE for other users' programs: run as root",

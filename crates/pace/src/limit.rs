@@ -6,26 +6,27 @@ use anabranch_units::BitRate;
 
 use crate::{Connection, PaceError};
 
-/// How fast a flow may send.
+/// Rate limit of a flow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// At most this fast.
+    /// Maximum rate.
     ///
-    /// Units: bits per second of what TCP sends; whether headers count depends on the [`crate::Mechanism`].
+    /// Units: bits per second of TCP's data; the [`crate::Mechanism`] decides whether headers
+    /// count.
     Rate(BitRate),
-    /// As before any limit of ours.
+    /// The earlier rate, from before any limit of ours.
     None,
 }
 
 impl Limit {
-    /// The least rate that can be set: at less, a full segment takes longer than the 1.5 s after which most people
-    /// would call the flow stopped.
+    /// The least rate that can be set: at less, a full segment takes longer than the 1.5 s after
+    /// which most people would call the flow stopped.
     pub const RATE_MIN: BitRate = BitRate::bps(8_000);
 
-    /// What a kernel that counts in bytes takes for it; `None` for no limit.
+    /// The limit in whole bytes per second for the kernel; `None` for no limit.
     ///
     /// Units: bytes per second, rounded down.
-    /// Errors: a rate below [`Limit::RATE_MIN`], or of which the mechanism cannot count as many bytes.
+    /// Errors: a rate below [`Limit::RATE_MIN`], or above the mechanism's maximum.
     pub(crate) fn bytes_per_second(self, max: u64) -> Result<Option<u64>, PaceError> {
         let Self::Rate(rate) = self else { return Ok(None) };
         let bytes = rate.as_bps() / 8;

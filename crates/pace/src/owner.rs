@@ -1,13 +1,16 @@
-//! Which process holds a flow's socket, and a duplicate of it.
+//! Finding the process that holds a flow's socket.
 //!
-//! sock_diag(7) says which inode a flow's socket has, and the links in `/proc/PID/fd` (proc_pid_fd(5)) which process has the socket
-//! open; pidfd_getfd(2) duplicates the descriptor, which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
+//! sock_diag(7) gives the inode of a flow's socket, and the links in `/proc/PID/fd`
+//! (proc_pid_fd(5)) the process with the socket open. pidfd_getfd(2) duplicates the descriptor,
+//! which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
 //!
-//! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection. Only the socket's
-//! place is kept ([`Place`]); a descriptor found there is taken for the flow's only if it has the same inode and cookie
-//! (`SO_COOKIE`), which no two sockets of one boot share. The module `helper` duplicates.
+//! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection.
+//! Only the socket's location is kept ([`Place`]); a descriptor found there counts as the flow's
+//! only if it has the same inode and cookie (`SO_COOKIE`), which no two sockets of one boot share.
+//! The module `helper` duplicates.
 //!
-//! Leaves out: sockets that no process has open any more (the kernel still sends what they hold). Read [`Sockets`].
+//! Leaves out: sockets that no process has open any more (the kernel still sends their data). Read
+//! [`Sockets`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,7 +25,7 @@ use crate::{Connection, FlowReader, PaceError};
 #[derive(Debug)]
 pub(crate) struct Sockets {
     reader: FlowReader,
-    /// Who owned a socket lately: who has one flow often has the next.
+    /// Recent owners of sockets: a process with one flow often has the next.
     owners: Vec<Pid>,
 }
 
@@ -31,10 +34,10 @@ impl Sockets {
         Ok(Self { reader: FlowReader::new()?, owners: Vec::new() })
     }
 
-    /// Where each connection's socket is.
+    /// Finds the location of each connection's socket.
     ///
-    /// Cost: a look into the kernel's table for each flow, and for all flows together one pass over the descriptors of the
-    /// processes that owned one lately, and then, if some are still missing, over those of all.
+    /// Cost: a lookup in the kernel's table for each flow, and for all flows together one pass over
+    /// the descriptors of the recent owners, and then, if some are still missing, of all processes.
     pub(crate) fn find(&mut self, wanted: &[Connection]) -> Vec<Result<Place, PaceError>> {
         let mut look = |connection: &Connection| {
             let found = self.reader.find(connection.flow)?;
@@ -90,22 +93,22 @@ fn processes() -> impl Iterator<Item = Pid> {
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// What came of a look at a process's descriptors.
+/// Result of inspecting a process's descriptors.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Look {
     Found,
     Nothing,
-    /// It may not be looked at.
+    /// The process may not be inspected.
     Hidden,
 }
 
-/// Moves those of `missing` that this process holds to `found`.
+/// Moves the sockets of `missing` that this process holds to `found`.
 fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32, (Pid, RawFd)>) -> Look {
     let before = missing.len();
     let entries = match std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Look::Hidden,
-        // It has ended.
+        // The process has ended.
         Err(_) => return Look::Nothing,
     };
     for entry in entries.flatten() {
@@ -123,13 +126,13 @@ fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32,
     if missing.len() < before { Look::Found } else { Look::Nothing }
 }
 
-/// The process's real user; root's, if it has ended meanwhile.
+/// The process's real user; root if the process has ended meanwhile.
 fn user(pid: Pid) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
     real_user(&status).unwrap_or(0)
 }
 
-/// Of the text of `/proc/PID/status` (proc_pid_status(5)).
+/// Parses the text of `/proc/PID/status` (proc_pid_status(5)).
 fn real_user(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }

@@ -1,9 +1,10 @@
-//! One pacer for all flows, by whichever mechanism holds each.
+//! One pacer for all flows, with a suitable mechanism for each.
 //!
-//! Order of choice: the flow's own socket (at once, nothing between TCP and the wire, nothing left in the kernel); BPF, where the
-//! socket cannot be had or does not exist yet; HTB on a device that was named, as the last. A flow stays with its mechanism until
-//! that fails: then the next takes over, and the first lets go. A mechanism that cannot let go keeps the flow. A limit on a socket that
-//! its program has closed is changed and lifted by BPF, while the kernel sends what the socket holds.
+//! Order of choice: the flow's own socket (immediate, nothing between TCP and the wire, nothing
+//! left in the kernel); BPF, if the socket is inaccessible or does not exist yet; HTB on a named
+//! device as the last. A flow stays with its mechanism until that fails: then the next takes over,
+//! and the first lets go. A mechanism that cannot let go keeps the flow. After its program has
+//! closed a socket, BPF changes and lifts its limit while the kernel sends the remaining data.
 //!
 //! Read [`Pacer`] and [`PacerOptions`].
 
@@ -19,11 +20,12 @@ use crate::{BpfPacer, Connection, FlowKey, HtbPacer, Limit, Mechanism, PaceError
 /// Options of a pacer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacerOptions {
-    /// Whether descriptors of other programs may be duplicated.
+    /// True if descriptors of other programs may be duplicated.
     pub socket: bool,
-    /// Whether BPF programs may be loaded.
+    /// True if BPF programs may be loaded.
     pub bpf: bool,
-    /// The cgroup whose programs' connections BPF looks at as they open; `None` is the root, so all.
+    /// The cgroup whose programs' connections BPF looks at as they open; `None` is the root, so
+    /// all.
     pub cgroup: Option<PathBuf>,
     /// The device whose default qdisc may be replaced by HTB; `None` uses no HTB.
     pub device: Option<String>,
@@ -48,20 +50,21 @@ pub struct Pacer {
     used: BTreeMap<FlowKey, Used>,
 }
 
-/// How a flow is held to its rate.
+/// Mechanism of a limited flow.
 #[derive(Copy, Clone, Debug)]
 struct Used {
     mechanism: Mechanism,
     rate: BitRate,
-    /// Of the socket that alone is.
+    /// Cookie of the only socket that the limit is for.
     cookie: Option<u64>,
 }
 
 impl Pacer {
-    /// A pacer for the network namespace of this thread.
+    /// Creates a pacer for the network namespace of this thread.
     ///
-    /// A mechanism that does not work here is no error if another does: [`Pacer::missing`] says which and why.
-    /// Errors: why the last of those that may be used does not work, if none does.
+    /// A mechanism that does not work here is no error if another one does: [`Pacer::missing`]
+    /// lists it with the reason.
+    /// Errors: the reason of the last permitted mechanism, if none works.
     pub fn new(options: &PacerOptions) -> Result<Self, NoMechanism> {
         let mut missing = Vec::new();
         let mut keep = |error| missing.push(error);
@@ -80,18 +83,20 @@ impl Pacer {
         Ok(Self { socket, bpf, htb, missing, used: BTreeMap::new() })
     }
 
-    /// Which of the mechanisms that may be used do not work here, and why.
+    /// Permitted mechanisms that do not work here, with the reasons.
     pub fn missing(&self) -> &[StartError] {
         &self.missing
     }
 
-    /// Sets these limits, in this order, and says for each by which mechanism, or for one that is lifted by which it was.
-    /// `None` is a flow that had no limit and needs none.
+    /// Sets these limits in order. Returns the mechanism of each, also of a lifted limit; `None`
+    /// for a flow that had no limit and needs none.
     ///
-    /// A flow need not be there yet, unless sockets are all there is: so one that has ended gets a limit all the same, and
-    /// keeps its place among [`crate::FLOWS_MAX`] until it is lifted ([`Pacer::retain`]). A limit for a [`Connection`] whose cookie is
-    /// named is for no other, and takes the place of one that an earlier connection of its addresses had.
-    /// Errors: for each flow its own, from the last mechanism that was tried; one that fails leaves the others be.
+    /// A flow need not exist yet, unless sockets are the only mechanism. So an ended flow gets a
+    /// limit, too, and counts towards [`crate::FLOWS_MAX`] until the limit is lifted
+    /// ([`Pacer::retain`]). A limit for a [`Connection`] with a cookie applies to no other
+    /// connection, and replaces the limit of an earlier connection with its addresses.
+    /// Errors: one for each flow, from the last mechanism tried; a failed flow does not affect the
+    /// others.
     pub fn set<C: Into<Connection> + Copy>(
         &mut self,
         changes: &[(C, Limit)],
@@ -113,13 +118,13 @@ impl Pacer {
             let mine = |i: &usize| match (held[*i], changes[*i].1) {
                 // A rate out of range is that for all of them.
                 _ if matches!(results[*i], Some(Ok(_) | Err(PaceError::Rate { .. }))) => false,
-                // A connection that has gone does not come again.
+                // A connection that has ended does not return.
                 _ if changes[*i].0.cookie.is_some()
                     && matches!(results[*i], Some(Err(PaceError::NoSuchFlow { .. }))) =>
                 {
                     false
                 }
-                // What a socket has that nobody can duplicate any more, BPF takes off it.
+                // BPF lifts the rate of a socket that can no longer be duplicated.
                 (Some(Mechanism::Socket), Limit::None) if mechanism == Mechanism::Bpf => true,
                 (Some(held), Limit::None) => held == mechanism,
                 (None, Limit::None) => false,
@@ -144,8 +149,9 @@ impl Pacer {
         results.into_iter().map(|result| result.unwrap_or_else(unused)).collect()
     }
 
-    /// Takes over the limit that a pacer which was killed has left on this connection's socket: it stands, and lifting it brings back
-    /// what the flow had before that, `None` for no limit. Without, what was left is all that this pacer would know of.
+    /// Adopts the limit that a killed pacer has left on this connection's socket: it stays in
+    /// force, and lifting it restores the flow's rate from before it, `None` for no limit. Without
+    /// this call, the pacer would take the leftover limit for the earlier rate.
     ///
     /// Errors: as [`Pacer::set`].
     pub fn adopt(
@@ -173,17 +179,17 @@ impl Pacer {
         result
     }
 
-    /// How this flow is held to its rate; `None` if it has no limit of ours.
+    /// Mechanism of this flow; `None` if it has no limit of ours.
     pub fn mechanism(&self, flow: FlowKey) -> Option<Mechanism> {
         self.used.get(&flow.canonical()).map(|used| used.mechanism)
     }
 
-    /// How this connection is held to its rate.
+    /// Mechanism of this connection.
     fn held(&self, connection: Connection) -> Option<Mechanism> {
         self.mechanism(connection.flow).filter(|_| !self.is_anothers(connection))
     }
 
-    /// Whether the limit that stands is of another connection of these addresses.
+    /// Returns true if the limit in force belongs to another connection with these addresses.
     fn is_anothers(&self, connection: Connection) -> bool {
         self.used.get(&connection.flow).is_some_and(|used| !connection.may_be(used.cookie))
     }
@@ -193,7 +199,8 @@ impl Pacer {
         self.used.iter().map(|(flow, used)| (*flow, used.rate, used.mechanism))
     }
 
-    /// Lifts the limits of flows for which this says no: those that a listing no longer has, for one.
+    /// Lifts the limits of flows for which `keep` returns false, such as flows that a listing no
+    /// longer contains.
     pub fn retain(&mut self, mut keep: impl FnMut(FlowKey) -> bool) {
         let lifts: Vec<_> =
             self.used.keys().filter(|flow| !keep(**flow)).map(|flow| (*flow, Limit::None)).collect();
@@ -222,14 +229,16 @@ impl Pacer {
         .unwrap_or_default()
     }
 
-    /// Has another mechanism that holds a flow, and failed it, let go of it before this one takes over; whether it could.
+    /// Makes a mechanism that has failed a flow release it before the next mechanism takes over.
+    /// Returns true on success.
     fn hand_over(&mut self, flow: FlowKey, to: Mechanism) -> bool {
         let Some(used) = self.used.get(&flow).copied().filter(|used| used.mechanism != to) else {
             return true;
         };
         let Used { mechanism: from, rate, cookie } = used;
         match (&mut self.socket, &mut self.bpf) {
-            // Both set the same option: the limit stands, and the second must know what the first had found.
+            // Both set the same option: the limit stays, and the second must learn the rate that
+            // the first had found.
             (Some(socket), Some(bpf)) if (from, to) == (Mechanism::Socket, Mechanism::Bpf) => {
                 let before = socket.before(flow).unwrap_or(UNLIMITED);
                 if bpf.take_over(Connection { flow, cookie }, rate, before).is_err() {
@@ -251,7 +260,8 @@ impl Pacer {
 
 impl Drop for Pacer {
     fn drop(&mut self) {
-        // Each mechanism would lift what it holds, but not what only another can.
+        // Each mechanism would lift its own limits, but only this lifts limits that another one
+        // must lift.
         self.retain(|_| false);
     }
 }
@@ -259,7 +269,7 @@ impl Drop for Pacer {
 /// No mechanism that may be used works here.
 #[derive(Debug)]
 pub struct NoMechanism {
-    /// Why not, for each that was tried.
+    /// Reason of each mechanism tried.
     pub missing: Vec<StartError>,
 }
 

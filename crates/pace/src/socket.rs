@@ -1,18 +1,20 @@
-//! Rates by `SO_MAX_PACING_RATE` on the flow's own socket.
+//! Rate limits by `SO_MAX_PACING_RATE` on the flow's own socket.
 //!
-//! The kernel's TCP then spaces packets by itself (socket(7); Documentation/networking/ip-sysctl.rst, `tcp_pacing_*`): it works
-//! under any queueing discipline, from the next packet on. BBR, which paces anyway, takes the limit as its ceiling. The
-//! rate counts data, not headers (Linux, net/ipv4/tcp_output.c, `tcp_update_skb_after_send`): measured over a cable of namespaces
-//! with segments of 524 bytes, a socket at 10 Mbit/s moved 9.90 Mbit/s of data in 10.89 Mbit/s of IP packets. Where the qdisc `fq` does
-//! the pacing, it counts packets with all their headers (net/sched/sch_fq.c; not measured).
+//! The kernel's TCP then paces packets by itself (socket(7);
+//! Documentation/networking/ip-sysctl.rst, `tcp_pacing_*`): it works under any queueing discipline,
+//! from the next packet on. BBR, which always paces, takes the limit as its ceiling. The rate
+//! counts data, not headers (Linux, net/ipv4/tcp_output.c, `tcp_update_skb_after_send`): measured
+//! over a cable of namespaces with segments of 524 bytes, a socket at 10 Mbit/s moved 9.90 Mbit/s
+//! of data in 10.89 Mbit/s of IP packets. If the qdisc `fq` paces, it counts packets with all their
+//! headers (net/sched/sch_fq.c; not measured).
 //!
-//! The socket is one's own ([`set_pacing_limit`]) or that of any process that we may trace, by a duplicate ([`SocketPacer`]; the
-//! module `owner` finds it, `helper` sets it). A socket that was paced once stays paced when its limit is lifted, at the rate
-//! that its congestion control computes: the kernel has no way back. This rate is some way above the rate at which the socket
-//! sends.
+//! The socket is the caller's own ([`set_pacing_limit`]) or any traceable process's, by a duplicate
+//! ([`SocketPacer`]; the module `owner` finds it, `helper` sets it). A socket that was paced once
+//! stays paced when its limit is lifted, at the rate that its congestion control computes, because
+//! the kernel has no way back. That rate is somewhat above the socket's sending rate.
 //!
-//! Leaves out: rates of a pacer that was killed. They stay on the sockets until somebody sets others or
-//! the sockets close; nothing tells them from rates that a program has set itself. Read [`SocketPacer`].
+//! Leaves out: rates of a killed pacer. They stay on the sockets until new ones are set or the
+//! sockets close, and look like rates that a program has set itself. Read [`SocketPacer`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,7 +28,7 @@ use crate::limit::canonical;
 use crate::owner::Sockets;
 use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError};
 
-/// All ones: the kernel's way to write no limit.
+/// All ones, the kernel's value for no limit.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 /// The most that this socket may be paced at; `None` without limit.
@@ -37,9 +39,9 @@ pub fn pacing_limit(socket: impl AsFd) -> io::Result<Option<BitRate>> {
     Ok((bytes != UNLIMITED).then(|| BitRate::bps(bytes.saturating_mul(8))))
 }
 
-/// Has the kernel pace a socket of one's own at this rate at most, or without limit.
+/// Paces the caller's own socket at this maximum rate, or lifts the limit.
 ///
-/// Errors: a rate out of range, or the system's, as text in an `io::Error`.
+/// Errors: a rate out of range, or the system's error, as text in an `io::Error`.
 pub fn set_pacing_limit(socket: impl AsFd, limit: Limit) -> io::Result<()> {
     let bytes = limit
         .bytes_per_second(RATE_MAX)
@@ -47,14 +49,14 @@ pub fn set_pacing_limit(socket: impl AsFd, limit: Limit) -> io::Result<()> {
     sys::set_max_pacing_rate(socket, bytes.unwrap_or(UNLIMITED))
 }
 
-/// All that a [`BitRate`] can say.
+/// Largest rate that a [`BitRate`] can express, in bytes per second.
 const RATE_MAX: u64 = u64::MAX / 8;
 
 /// A flow that has a limit.
 #[derive(Debug)]
 struct Limited {
     place: Place,
-    /// What it had before.
+    /// Earlier rate.
     before: u64,
     rate: BitRate,
 }
@@ -67,12 +69,13 @@ pub struct SocketPacer {
     sockets: Sockets,
     helper: Helper,
     limited: BTreeMap<FlowKey, Limited>,
-    /// What a flow gets back when its first limit of ours is lifted, where that is not what it has now.
+    /// Rate that a flow gets back when its first limit of ours is lifted, if it differs from the
+    /// present one.
     noted: Option<(FlowKey, u64)>,
 }
 
 impl SocketPacer {
-    /// A pacer for the network namespace of this thread.
+    /// Creates a pacer for the network namespace of this thread.
     ///
     /// Errors: the system's, if it has no sock_diag(7).
     pub fn new() -> io::Result<Self> {
@@ -83,18 +86,19 @@ impl SocketPacer {
         Self { sockets, helper, limited: BTreeMap::new(), noted: None }
     }
 
-    /// Sets these limits, in this order, and says for each whether it stands.
+    /// Sets these limits in order. Returns the result for each.
     ///
-    /// Lifting the limit of a flow that is gone, or that has none, is no error.
-    /// Errors: for each flow its own; one that fails leaves the others be. A program that holds up what touches its descriptors
-    /// costs a quarter of a second once, and then its user's flows get an error for as long as it does so.
-    /// Cost: some ten system calls for each flow that is known, in another process; finding new ones costs one pass over
-    /// `/proc` for all of them together.
+    /// Lifting the limit of an ended flow, or of one without a limit, is no error.
+    /// Errors: one for each flow; a failed flow does not affect the others. A program that delays
+    /// operations on its descriptors costs a quarter of a second once, and then its user's flows
+    /// get an error for as long as it does so.
+    /// Cost: some ten system calls for each known flow, in another process; finding new ones costs
+    /// one pass over `/proc` for all of them together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
         let changes = canonical(changes);
         let (mut results, mut rest) = (Vec::with_capacity(changes.len()), &changes[..]);
         while !rest.is_empty() {
-            // A flow that is named again is set after all that comes before.
+            // A flow that appears again is set after all earlier entries.
             let mut seen = BTreeSet::new();
             let again = rest.iter().position(|(connection, _)| !seen.insert(connection.flow));
             let (now, later) = rest.split_at(again.unwrap_or(rest.len()));
@@ -104,7 +108,7 @@ impl SocketPacer {
         results
     }
 
-    /// The same of flows of which each is named once.
+    /// Does the same as `set`, for flows that appear once each.
     fn set_each_once(&mut self, changes: &[(Connection, Limit)]) -> Vec<Result<(), PaceError>> {
         let mut results: Vec<Option<Result<(), PaceError>>> = changes
             .iter()
@@ -124,12 +128,13 @@ impl SocketPacer {
         results.into_iter().map(|result| result.expect("each flow was known or looked for")).collect()
     }
 
-    /// What is known of the limit that this connection has.
+    /// State of this connection's limit.
     fn known(&self, connection: Connection) -> Option<&Limited> {
         self.limited.get(&connection.flow).filter(|known| connection.may_be(Some(known.place.cookie)))
     }
 
-    /// Sets those whose sockets are where they were; the others stay without a result.
+    /// Sets the limits of flows whose sockets are where they were; the remaining results stay
+    /// `None`.
     fn set_where_they_were(
         &mut self,
         changes: &[(Connection, Limit)],
@@ -157,7 +162,7 @@ impl SocketPacer {
         }
     }
 
-    /// Sets those whose sockets were looked for.
+    /// Sets the limits of flows whose sockets were searched for.
     fn set_found(
         &mut self,
         changes: &[(Connection, Limit)],
@@ -187,7 +192,8 @@ impl SocketPacer {
                 }
                 room -= 1;
             }
-            // The same connection under another descriptor keeps what it had; a new one of the same name has its own.
+            // The same connection under another descriptor keeps its earlier rate; a new connection
+            // with the same addresses has its own.
             let known = self.limited.get(&flow).filter(|known| known.place.cookie == place.cookie);
             let noted = self.noted.filter(|(noted, _)| *noted == flow).map(|(_, before)| before);
             let before = known.map(|known| known.before).or(noted);
@@ -207,7 +213,8 @@ impl SocketPacer {
         }
     }
 
-    /// Keeps in mind that a limit stands, and where its socket is and what it had before if that is news.
+    /// Records the limit of a flow and, if the socket was just found, its location and earlier
+    /// rate.
     fn note(&mut self, flow: FlowKey, limit: Limit, news: Option<(Place, u64)>) {
         match (limit, news) {
             (Limit::None, _) => drop(self.limited.remove(&flow)),
@@ -227,14 +234,14 @@ impl SocketPacer {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
-    /// What this flow gets back when its next limit is lifted; `None` takes that back.
+    /// Sets the rate that this flow gets back when its next limit is lifted; `None` cancels that.
     ///
     /// Units: bytes per second; all ones is no limit.
     pub(crate) fn note_before(&mut self, noted: Option<(FlowKey, u64)>) {
         self.noted = noted;
     }
 
-    /// What a flow that has a limit had before.
+    /// Earlier rate of a limited flow.
     ///
     /// Units: bytes per second; all ones is no limit.
     pub(crate) fn before(&self, flow: FlowKey) -> Option<u64> {
@@ -258,12 +265,13 @@ fn refused(flow: FlowKey, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Socket, error }
 }
 
-/// What the kernel takes for a limit that is in range; `None` for no limit.
+/// Value for the kernel of a limit in range; `None` for no limit.
 fn bytes(limit: Limit) -> Option<u64> {
     limit.bytes_per_second(RATE_MAX).ok().flatten()
 }
 
-/// Whether the socket is no longer where it was found: closed, or its process has ended. What it holds is still sent.
+/// Returns true if the socket is no longer at its location: closed, or its process has ended. Its
+/// data is still sent.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EBADF))
 }

@@ -1,14 +1,15 @@
-//! The hashes of a file and of its pieces, as they travel.
+//! The hashes of a file and of its pieces, in their transferred form.
 
 /// A BLAKE3 hash, as lower-case hexadecimal in JSON.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileHash(pub [u8; 32]);
 
-/// BLAKE3 of a generation's plain bytes (coded group) or of a chunk's (routed group), padding left out, as part of their
-/// file's tree: see [`PieceHasher`](crate::PieceHasher).
+/// BLAKE3 of the plain bytes of a generation (coded group) or of a chunk (routed group), without
+/// padding, as part of the tree of their file: see [`PieceHasher`](crate::PieceHasher).
 ///
-/// It travels in the header of every packet, copied by relays, and tells a sink at once whether what it decoded is what
-/// the source read. All zero for the zeros that flush a code out.
+/// It travels in the header of every packet and relays copy it. A sink can thus check at once that
+/// the decoded bytes equal the bytes that the source read. It is all zeros for the zeros that flush
+/// a code.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub struct GenerationHash(pub [u8; 32]);
 

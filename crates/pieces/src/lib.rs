@@ -1,6 +1,7 @@
-//! Pieces of a file: ranges of its bytes, sets of them, and hashes by which a piece and the file are known.
+//! Pieces of a file: ranges of bytes, sets of ranges, and hashes that identify a piece and the
+//! file.
 //!
-//! Leaves out: files themselves. Read [`RangeSet`], [`PieceHasher`] and [`FileHasher`] first.
+//! Leaves out: the files themselves. Read [`RangeSet`], [`PieceHasher`] and [`FileHasher`] first.
 
 mod attributes;
 mod hash;

@@ -1,34 +1,37 @@
-//! Names of files: which can be one, which are kept for the files in which a transfer works, and when two mean the same.
+//! Names of files: which are valid, which are reserved for the working files of a transfer, and
+//! when two are equal.
 //!
-//! Leaves out: folders and links, which only the machine that has them knows. Read [`normal`] first.
+//! Leaves out: folders and links, which only the machine that holds them knows. Read [`normal`]
+//! first.
 
 use anabranch_units::text::printable;
 
-/// How the names of working files begin: no object can have such a name, nor lie in a folder that does.
+/// Prefix of the names of working files. No object, and no folder of an object, can have a name
+/// with this prefix.
 pub const RESERVED: &str = ".anabranch-";
-/// The most bytes between two slashes: no usual file system takes more.
+/// Maximum bytes between two slashes: no usual file system accepts more.
 pub const COMPONENT_BYTES_MAX: usize = 255;
 
-/// Why something is no file's name.
+/// Why a text is not a file's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameError {
-    /// Nothing is left of it, or it ends with a slash: a folder's name.
+    /// The name is empty after normalisation, or ends with a slash and is a folder's name.
     Folder {
         /// The name.
         name: String,
     },
-    /// It has a component `..`.
+    /// The name has a component `..`.
     Parent {
         /// The name.
         name: String,
     },
-    /// It has a character that cannot be read, as a line break or an escape.
+    /// The name has an unprintable character, such as a line break or an escape.
     Control {
         /// The name.
         name: String,
     },
-    /// A component of it may be a working file's name.
+    /// A component may be the name of a working file.
     Reserved {
         /// The name.
         name: String,
@@ -37,7 +40,7 @@ pub enum NameError {
     TooLong {
         /// The component.
         component: String,
-        /// Its bytes.
+        /// Its length in bytes.
         bytes: usize,
     },
 }
@@ -75,8 +78,9 @@ impl std::fmt::Display for NameError {
 }
 impl std::error::Error for NameError {}
 
-/// Whether a component of a path may be a working file's name on some file system: by case, or by characters that it
-/// passes over when it compares names (only others than ASCII's are).
+/// Whether a component of a path may be the name of a working file on some file system. File
+/// systems may ignore case, and may ignore some characters (only non-ASCII ones) when they compare
+/// names.
 ///
 /// ```
 /// use anabranch_pieces::name::is_reserved;
@@ -88,9 +92,10 @@ pub fn is_reserved(component: &[u8]) -> bool {
     ascii.take(RESERVED.len()).eq(RESERVED.bytes())
 }
 
-/// The one spelling of a name: no empty components, none that is `.`. An absolute name stays one.
+/// The normal form of a name: no empty components, and none that is `.`. An absolute name stays
+/// absolute.
 ///
-/// Errors: what can be no file's name on any site.
+/// Errors: a text that is not a valid file name on any site.
 ///
 /// ```
 /// use anabranch_pieces::name::normal;
@@ -125,7 +130,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// #17: a file sent as `x.partial` took the place of the working file of `x`.
+    /// #17: a file sent as `x.partial` replaced the working file of `x`.
     #[test]
     fn a_working_files_name_is_refused_in_every_spelling() {
         for bad in [

@@ -1,4 +1,4 @@
-//! Ranges of a file's bytes, and sets of them.
+//! Ranges of the bytes of a file, and sets of ranges.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,18 +16,18 @@ impl ByteRange {
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
-    /// True for a range of no bytes.
+    /// Whether the range contains no bytes.
     pub const fn is_empty(self) -> bool {
         self.start >= self.end
     }
 }
 
-/// A set of bytes of a file: ascending, disjoint, never touching ranges.
+/// A set of bytes of a file: ranges that are ascending, disjoint, and not adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet(Vec<ByteRange>);
 
 impl RangeSet {
-    /// The set of all bytes in `ranges`, in any order, overlapping or not.
+    /// The set of all bytes in `ranges`, which may be in any order and may overlap.
     pub fn from_ranges(ranges: impl IntoIterator<Item = ByteRange>) -> Self {
         let mut set = Self::default();
         for range in ranges {
@@ -36,7 +36,7 @@ impl RangeSet {
         set
     }
 
-    /// Adds `range` and says how many of its bytes are new.
+    /// Adds `range` and returns how many of its bytes are new.
     pub fn insert(&mut self, range: ByteRange) -> u64 {
         if range.is_empty() {
             return 0;
@@ -50,13 +50,13 @@ impl RangeSet {
         merged.len() - old
     }
 
-    /// True if all bytes of `range` are in the set.
+    /// Whether all bytes of `range` are in the set.
     pub fn contains(&self, range: ByteRange) -> bool {
         let at = self.0.partition_point(|r| r.end < range.end);
         range.is_empty() || self.0.get(at).is_some_and(|r| r.start <= range.start)
     }
 
-    /// Whether adding `range` would make one of the set's ranges larger, and no new one.
+    /// Whether adding `range` would extend an existing range instead of adding a new one.
     pub fn touches(&self, range: ByteRange) -> bool {
         self.0.get(self.0.partition_point(|r| r.end < range.start)).is_some_and(|r| r.start <= range.end)
     }
@@ -77,12 +77,12 @@ impl RangeSet {
         gaps
     }
 
-    /// True if no byte is in the set.
+    /// Whether no byte is in the set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many bytes are in the set.
+    /// Number of bytes in the set.
     pub fn total(&self) -> u64 {
         self.0.iter().map(|r| r.len()).sum()
     }

@@ -1,45 +1,50 @@
-//! One pass of BLAKE3 for a piece of a file and for the file.
+//! Hashing with BLAKE3, in one pass for both a piece of a file and the file.
 //!
-//! BLAKE3 hashes a tree whose leaves are chunks of 1 KiB, and whose shape follows from the length alone (BLAKE3
-//! specification, section 2.1). From its first whole chunk on, a piece is a run of whole subtrees of its file's tree. Their
-//! hashes (*chaining values*, section 2.2) tell whether the piece is right as surely as a hash of its own would, and put
-//! together they are the file's hash. So a program that reads or writes a file once, piece by piece, need not hash it twice.
+//! BLAKE3 hashes a tree whose leaves are chunks of 1 KiB, and whose shape depends only on the
+//! length (BLAKE3 specification, section 2.1). From its first whole chunk on, a piece is a sequence
+//! of whole subtrees of its file's tree. The hashes of the subtrees (*chaining values*, section
+//! 2.2) identify the piece as reliably as a separate hash, and combined they give the hash of the
+//! file. A program that reads or writes a file once, piece by piece, therefore does not hash it
+//! twice.
 //!
-//! Leaves out: chunks that begin in one piece and end in another; neither piece's hash says anything of them for the file. Read
-//! [`PieceHasher`] and [`FileHasher`] first.
+//! Leaves out: chunks that begin in one piece and end in another; neither piece's hash covers them
+//! for the file. Read [`PieceHasher`] and [`FileHasher`] first.
 
 use crate::{ByteRange, FileHash, GenerationHash};
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use std::collections::{BTreeMap, VecDeque};
 
 const CHUNK: u64 = blake3::CHUNK_LEN as u64;
-/// The most subtrees, with gaps between them, of which a [`FileHasher`] keeps the values: some 4 MiB.
+/// Maximum number of subtrees, with gaps between them, whose values a [`FileHasher`] keeps: about 4
+/// MiB.
 const SUBTREES_MAX: usize = 65_536;
 
-/// A whole subtree of a file's tree: bytes, and chaining value.
+/// A whole subtree of a file's tree: its length and chaining value.
 type Subtree = (u64, ChainingValue);
 
-/// Hashes one piece, whose bytes may come in any portions.
+/// Hashes one piece, whose bytes may arrive in portions of any size.
 pub struct PieceHasher {
-    /// Lengths of what is not begun: of the head, where the piece begins within a chunk, and of the subtrees.
+    /// Lengths of the parts that have not begun: of the head, if the piece begins within a chunk,
+    /// and of the subtrees.
     ahead: VecDeque<u64>,
-    /// Where what is being hashed begins, and what it still lacks.
+    /// Beginning of the current part, and the number of its missing bytes.
     start: u64,
     lacks: u64,
     hasher: blake3::Hasher,
-    /// The hash of the head: what comes before the piece's first whole chunk.
+    /// Hash of the head: the bytes before the piece's first whole chunk.
     head: Option<[u8; 32]>,
     done: Vec<Subtree>,
 }
 
-/// The lengths of the head and the subtrees that `range` is made of: each as long as its place and the range allow.
+/// Lengths of the head and of the subtrees of `range`; each is as long as its position and the
+/// range allow.
 fn parts(range: ByteRange) -> VecDeque<u64> {
     let mut lengths = VecDeque::new();
     let mut at = range.start;
     while at < range.end {
         let left = range.end - at;
         let length = match at % CHUNK {
-            // What there is of the last chunk.
+            // The available bytes of the last chunk.
             0 if left < CHUNK => left,
             // A power of two of chunks.
             0 => (1 << left.ilog2()).min(1u64.checked_shl(at.trailing_zeros()).unwrap_or(u64::MAX)),
@@ -53,9 +58,9 @@ fn parts(range: ByteRange) -> VecDeque<u64> {
 }
 
 impl PieceHasher {
-    /// For the piece that is `range` of its file.
+    /// A hasher for the piece that is `range` of its file.
     ///
-    /// Cost: as BLAKE3's; several subtrees add one short hash.
+    /// Cost: as BLAKE3; several subtrees add one short hash.
     pub fn new(range: ByteRange) -> Self {
         let mut hasher = Self {
             ahead: parts(range),
@@ -72,7 +77,7 @@ impl PieceHasher {
     fn begin(&mut self) {
         if let Some(length) = self.ahead.pop_front() {
             self.lacks = length;
-            // Its `reset` keeps the offset of the last subtree.
+            // BLAKE3's `reset` keeps the offset of the last subtree.
             self.hasher = blake3::Hasher::new();
             if self.start.is_multiple_of(CHUNK) {
                 self.hasher.set_input_offset(self.start);
@@ -80,9 +85,10 @@ impl PieceHasher {
         }
     }
 
-    /// Takes in the next bytes; those beyond the piece's end are left out.
+    /// Hashes the next bytes. Bytes beyond the piece's end are ignored.
     ///
-    /// Cost: BLAKE3 takes up to 16 chunks at once, so portions shorter than 8 KiB take up to five times as long.
+    /// Cost: BLAKE3 processes up to 16 chunks at once, so portions shorter than 8 KiB take up to
+    /// five times as long.
     pub fn update(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.lacks > 0 {
             let (now, rest) =
@@ -103,13 +109,14 @@ impl PieceHasher {
         }
     }
 
-    /// The piece's hash; `None` if bytes are missing.
+    /// Hash of the piece; `None` if bytes are missing.
     pub fn finish(self) -> Option<Piece> {
         if self.lacks > 0 {
             return None;
         }
         let hash = match (&self.head, &self.done[..]) {
-            // Not told apart from several values' hash by anything but its bits, which nobody can choose.
+            // Distinguished from the hash of several values only by its bits, which nobody can
+            // choose.
             (Some(only), []) | (None, [(_, only)]) => *only,
             (head, subtrees) => {
                 let mut all = blake3::Hasher::new();
@@ -124,30 +131,32 @@ impl PieceHasher {
     }
 }
 
-/// A piece's hash, and its part of the file's. The default is the hash that nothing has.
+/// Hash of a piece, and its part of the file's hash. The default value belongs to no data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// By which the piece is known.
+    /// Hash that identifies the piece.
     pub hash: GenerationHash,
-    /// Where its first subtree begins.
+    /// Beginning of its first subtree.
     start: u64,
     subtrees: Vec<Subtree>,
 }
 
-/// Puts a file's hash together from those of its pieces, which may come in any order, more than once and with any
-/// boundaries.
+/// Combines the hashes of the pieces into the hash of the file. The pieces may come in any order,
+/// repeatedly and with any boundaries.
 ///
-/// Cost: one short hash for each two neighbours, which become one subtree as soon as both are known; so it keeps
-/// little in any order of pieces, and pieces in order need no more than one value for each level of the tree.
+/// Cost: one short hash for each two neighbours. They become one subtree as soon as both are known,
+/// so little is kept for any order of pieces. For pieces in order, at most one value per level of
+/// the tree is kept.
 #[derive(Clone, Debug)]
 pub struct FileHasher {
     length: u64,
-    /// Subtrees by their first byte: disjoint, no two of them the halves of a third, none the whole file.
+    /// Subtrees by their first byte. They are disjoint, no two are the halves of a third, and none
+    /// is the whole file.
     known: BTreeMap<u64, Subtree>,
 }
 
 impl FileHasher {
-    /// For a file of `length` bytes, of which nothing is known.
+    /// A hasher for a file of `length` bytes, with no known bytes.
     pub const fn new(length: u64) -> Self {
         Self { length, known: BTreeMap::new() }
     }
@@ -157,9 +166,10 @@ impl FileHasher {
         self.length
     }
 
-    /// Takes in the subtrees of `piece`, beside those known already: both must be of the same bytes, else
-    /// [`FileHasher::forget`] comes first. A part that is no subtree of the file (a chunk cut short before the file's end), or is
-    /// all of it, does not count; nor do subtrees beyond `SUBTREES_MAX`.
+    /// Adds the subtrees of `piece` to the known ones. Both must be of the same bytes; otherwise
+    /// call [`FileHasher::forget`] first. A part is ignored if it is not a subtree of the file (a
+    /// chunk that ends before the file's end) or if it is the whole file. Subtrees beyond
+    /// `SUBTREES_MAX` are ignored too.
     pub fn insert(&mut self, piece: &Piece) {
         let mut start = piece.start;
         for (length, value) in &piece.subtrees {
@@ -173,13 +183,14 @@ impl FileHasher {
         if end > self.length || length == self.length || length < CHUNK && end < self.length {
             return;
         }
-        // Subtrees that share a byte lie one in the other.
+        // Of two subtrees that share a byte, one contains the other.
         if self.before(end).is_some_and(|(s, (l, _))| s <= start && end <= s + l) {
             return;
         }
         self.forget(ByteRange { start, end });
-        // The halves of the whole file stay apart: they are put together as its root. So does a last chunk that is shorter:
-        // how far what it belongs to reaches to the left is known at the end.
+        // The halves of the whole file stay separate, because they are combined as its root. A
+        // shorter last chunk stays separate too: how far its parent extends to the left is known
+        // only at the end.
         while length >= CHUNK && 2 * length < self.length {
             let sibling = start ^ length;
             let Some((_, other)) = self.known.get(&sibling).filter(|(l, _)| *l == length) else { break };
@@ -199,14 +210,15 @@ impl FileHasher {
         self.known.range(..end).next_back().map(|(start, subtree)| (*start, *subtree))
     }
 
-    /// Forgets every subtree with bytes of `range`: they are others now.
+    /// Forgets every subtree that contains bytes of `range`, because they have changed.
     pub fn forget(&mut self, range: ByteRange) {
         while let Some((start, _)) = self.before(range.end).filter(|(s, (l, _))| s + l > range.start) {
             self.known.remove(&start);
         }
     }
 
-    /// The bytes of which nothing is known: ascending ranges that begin with a chunk and end with one, or with the file.
+    /// The unknown bytes: ascending ranges that begin and end at chunk boundaries or at the file's
+    /// end.
     pub fn missing(&self) -> Vec<ByteRange> {
         let mut gaps = Vec::new();
         let mut at = 0;
@@ -219,8 +231,8 @@ impl FileHasher {
         gaps
     }
 
-    /// The file's hash; `None` if bytes are missing, or it is a single subtree that came as one piece (or empty), whose hash
-    /// as a file is another than as a part of one.
+    /// Hash of the file. `None` if bytes are missing, or if the file is empty or a single subtree
+    /// that came as one piece: its hash as a file differs from its hash as a part of one.
     pub fn finish(&self) -> Option<FileHash> {
         let mut subtrees = self.known.iter().rev();
         let (start, (length, right)) = subtrees.next()?;
@@ -255,7 +267,7 @@ mod tests {
         hasher.finish().expect("all bytes were taken in")
     }
 
-    /// Hashes what `hasher` lacks of `file`, and says what the file's hash is.
+    /// Hashes the bytes of `file` that `hasher` lacks, and returns the file's hash.
     fn complete(mut hasher: FileHasher, file: &[u8]) -> Option<FileHash> {
         for gap in hasher.missing() {
             hasher.insert(&piece(file, gap.start as usize, gap.end as usize, 5000));
@@ -295,8 +307,8 @@ mod tests {
             prop_assert!(!is_ordered || most <= 9, "{} subtrees in order", most);
         }
 
-        /// Bytes are written over and over, a few chunks or some bytes at a time; the plain twin is the hash of what is there
-        /// in the end.
+        /// Bytes are overwritten repeatedly, a few chunks or a few bytes at a time. The reference
+        /// is the hash of the final bytes.
         #[test]
         fn what_is_written_over_is_forgotten(
             length in 1usize..40_000,
@@ -313,7 +325,7 @@ mod tests {
                 hasher.forget(range);
                 hasher.insert(&piece(&file, start, end, 700));
                 gaps.insert(range);
-                // Twice is as good as once.
+                // A repeated insert changes nothing.
                 let before = hasher.known.clone();
                 hasher.insert(&piece(&file, start, end, 1024));
                 prop_assert_eq!(&before, &hasher.known);
@@ -398,7 +410,7 @@ mod tests {
         };
         (0..=SUBTREES_MAX as u64).for_each(|i| hasher.insert(&hashed(2 * i)));
         assert_eq!(hasher.known.len(), SUBTREES_MAX);
-        // A neighbour takes no more room, and so there is room again.
+        // A neighbour takes no more room, so there is room again.
         hasher.insert(&hashed(1));
         hasher.insert(&hashed(3));
         assert_eq!(hasher.known.len(), SUBTREES_MAX - 1);

@@ -17,7 +17,7 @@
 //! | timers | `timerfd_settime`, `timerfd_gettime`, `setitimer`, `getitimer`, `alarm`, `timer_settime`, `timer_gettime` |
 //! | threads | `pthread_cond_timedwait`, `pthread_cond_clockwait`, `pthread_mutex_timedlock`, `pthread_mutex_clocklock`, the same of rwlocks, `sem_timedwait`, `sem_clockwait`, `pthread_timedjoin_np`, `pthread_clockjoin_np`, `cnd_timedwait`, `mtx_timedlock` |
 //! | others | `sigtimedwait`, `semtimedop`; `SO_RCVTIMEO` and `SO_SNDTIMEO`; times of arrival (`SO_TIMESTAMP`) in `recvmsg` and `recvmmsg` |
-//! | `syscall` | `futex`, `futex_waitv`, and the clocks, sleeps and waits for descriptors above |
+//! | `syscall` | `futex`, `futex_waitv`, `clock_gettime`, `gettimeofday`, `time`, `nanosleep`, `clock_nanosleep`, `select`, `pselect6`, `poll`, `ppoll`, `epoll_wait`, `epoll_pwait`, `epoll_pwait2`, `recvmmsg`, `rt_sigtimedwait`, `semtimedop`, `timerfd_create`, `timerfd_settime`, `timerfd_gettime` |
 //!
 //! **What is not.** Programs that call the kernel past the C library: static ones, Go's; `anabranch_dilate::check_program` refuses them.
 //! The C library's internal waits, as for a name server's answer. `io_uring`, `aio_suspend`, `io_getevents`. The
@@ -25,11 +25,11 @@
 //! `SO_MAX_PACING_RATE` (docs/circuit.md has TCP's own timers). A program whose file has set-user-ID or
 //! capabilities, unless root runs it: the loader does not preload there.
 //!
-//! **Base.** Processes agree about the time if they have one base: `anabranch_dilate::Environment::now` takes it once for all programs
+//! **Base.** Processes agree about the time if they have one base: `anabranch_dilate::ProgramTime::now` takes it once for all programs
 //! of an experiment. Without its variable the library takes the base when it is loaded, and passes it on to the program's children.
 //!
 //! A variable that cannot be read ends the program with status [`EXIT_BAD_VARIABLE`] and a line on standard error, as a figure at the
-//! wrong speed would be worse. Leaves out: other C libraries than glibc. Read [`anabranch_dilate::Dilation`], then the `sys` module.
+//! wrong speed would be worse. Leaves out: other C libraries than glibc. Read [`anabranch_dilate::ProgramTime`], then the `sys` module.
 
 #![cfg(target_os = "linux")]
 #![allow(

@@ -1,8 +1,10 @@
 //! The C library's functions that a program calls first here.
 //!
-//! All of this room's `unsafe` is here and below. Each function turns the program's times into the machine's, calls the next library's
-//! function, and turns the machine's times in its results back. Nothing is allocated, locked or kept open, so threads, `fork` and signal
-//! handlers need no care. Leaves out: the arithmetic (`anabranch_dilate`). Read [`dilation`] and [`until`].
+//! All of this room's `unsafe` is here and below. Each function turns the program's times into the
+//! machine's, calls the next library's function, and turns the machine's times in its results back.
+//! Once the library is loaded, nothing is allocated, locked, looked up or kept open, so threads,
+//! `fork` and signal handlers need no care. Leaves out: the arithmetic (`anabranch_dilate`). Read
+//! [`dilation`] and [`until`].
 
 #![cfg_attr(test, allow(dead_code, reason = "tests call a few of the functions, under these names"))]
 
@@ -10,9 +12,8 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering::Relaxed};
 
-use anabranch_dilate::{
-    BASE_VARIABLE, Bases, Clock, Dilation, Environment, EnvironmentError, FACTOR_VARIABLE,
-};
+use anabranch_dilate::{BASE_VARIABLE, Bases, Clock, EnvironmentError, FACTOR_VARIABLE, ProgramTime};
+use anabranch_units::Dilation;
 use libc::{c_char, c_int, c_void, clockid_t, timespec, timeval};
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -23,10 +24,22 @@ const UNTIL: c_int = 1;
 const REALTIME_FROM_S: i64 = 1_000_000_000;
 
 /// The next library's function of this name: the C library's, or another preloaded one's; `None` if there is none.
+///
+/// The loader finds it before the program begins: `dlsym` may not be called in a signal's handler
+/// (signal-safety(7)). Libraries that are loaded before this one may call earlier, outside of
+/// handlers.
 macro_rules! next {
     ($name:ident as fn($($kind:ty),* $(,)?) -> $result:ty) => {{
         static NEXT: std::sync::atomic::AtomicPtr<libc::c_void> =
             std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+        extern "C" fn find_at_load() {
+            crate::sys::find(&NEXT, concat!(stringify!($name), "\0"));
+        }
+        #[used]
+        // SAFETY: the loader calls each function of this section once; `find_at_load` ignores its
+        // arguments.
+        #[unsafe(link_section = ".init_array")]
+        static FIND: extern "C" fn() = find_at_load;
         let function = crate::sys::find(&NEXT, concat!(stringify!($name), "\0"));
         // SAFETY: the function of this name has this signature by POSIX or by Linux's manual; a null is `None`.
         unsafe {
@@ -56,14 +69,15 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// The dilation in force; `None` if time is as it was.
+/// The program's time, if it is stretched.
 #[inline]
-pub(super) fn dilation() -> Option<Dilation> {
+pub(super) fn dilation() -> Option<ProgramTime> {
     let factor = match FACTOR.load(Relaxed) {
         0 => begin(),
         factor => factor,
     };
-    (factor > 1).then(|| {
+    let dilation = Dilation::try_from(factor).ok().filter(|dilation| *dilation != Dilation::NONE);
+    dilation.map(|dilation| {
         let bases = Bases {
             monotonic_ns: MONOTONIC.load(Relaxed),
             realtime_ns: REALTIME.load(Relaxed),
@@ -71,24 +85,24 @@ pub(super) fn dilation() -> Option<Dilation> {
             raw_ns: RAW.load(Relaxed),
             tai_ns: TAI.load(Relaxed),
         };
-        Dilation::new(factor, bases)
+        ProgramTime::new(dilation, bases)
     })
 }
 
 /// Reads the variables. The loader calls it before the program begins, when there is one thread; other libraries may come first.
 fn begin() -> u32 {
-    let environment = match from_env() {
-        Ok(environment) => environment,
+    let time = match from_env() {
+        Ok(time) => time,
         Err(error) => refuse(&error),
     };
-    let factor = environment.map_or(1, |environment| {
-        let bases = environment.bases();
+    let factor = time.map_or(1, |time| {
+        let bases = time.bases();
         MONOTONIC.store(bases.monotonic_ns, Relaxed);
         REALTIME.store(bases.realtime_ns, Relaxed);
         BOOTTIME.store(bases.boottime_ns, Relaxed);
         RAW.store(bases.raw_ns, Relaxed);
         TAI.store(bases.tai_ns, Relaxed);
-        environment.factor()
+        time.dilation().factor()
     });
     FACTOR.store(factor, Relaxed);
     factor
@@ -105,17 +119,17 @@ extern "C" fn begin_at_load() {
 static BEGIN: extern "C" fn() = begin_at_load;
 
 /// The variables' values; `None` without a factor.
-fn from_env() -> Result<Option<Environment>, EnvironmentError> {
+fn from_env() -> Result<Option<ProgramTime>, EnvironmentError> {
     let Some(factor) = variable(FACTOR_VARIABLE) else { return Ok(None) };
     let factor = factor.to_string_lossy();
     if let Some(base) = variable(BASE_VARIABLE) {
-        return Environment::read(&factor, &base.to_string_lossy()).map(Some);
+        return ProgramTime::read(&factor, &base.to_string_lossy()).map(Some);
     }
-    let environment = Environment::new(&factor, Bases::read(real_time))?;
-    let [_, (name, value)] = environment.variables();
+    let time = ProgramTime::new(ProgramTime::read_factor(&factor)?, Bases::read(real_time));
+    let [_, (name, value)] = time.variables();
     // SAFETY: the loader runs this before the program's first thread.
     unsafe { std::env::set_var(name, value) };
-    Ok(Some(environment))
+    Ok(Some(time))
 }
 
 /// A variable's value; `None` if it is missing or empty.
@@ -152,7 +166,7 @@ fn real_time(clock: clockid_t) -> i64 {
     nanoseconds(&at).unwrap_or(0)
 }
 
-/// Finds a function once.
+/// Finds a function once. A name that no library has is asked for again by each call.
 pub(super) fn find(known: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     let mut function = known.load(Relaxed);
     if function.is_null() {
@@ -236,7 +250,7 @@ pub(super) unsafe fn stretched(span: *const timespec) -> Option<timespec> {
 /// The machine's length of a duration in milliseconds. A negative duration is infinite and stays so.
 pub(super) fn stretched_ms(ms: c_int) -> c_int {
     match dilation() {
-        Some(dilation) if ms > 0 => ms.saturating_mul(dilation.factor() as c_int),
+        Some(dilation) if ms > 0 => ms.saturating_mul(dilation.dilation().factor() as c_int),
         _ => ms,
     }
 }

@@ -1,5 +1,6 @@
-//! The cost of a call: processor time of a million writes of 100 bytes to `/dev/null` and over loopback. Run it with the library
-//! preloaded and without; the room's documentation has the results.
+//! The cost of a call: processor time of a million writes of 100 bytes to `/dev/null` and over
+//! loopback. Run it with the library preloaded and without; the room's documentation has the
+//! results.
 
 #![allow(clippy::disallowed_methods, reason = "it measures a driver: it opens sockets and files")]
 

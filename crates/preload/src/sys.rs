@@ -1,7 +1,8 @@
 //! The C library's functions that a program calls first here, and the agent's socket.
 //!
-//! All of this room's `unsafe` is here. Each function looks at its arguments, calls the library's own, counts the bytes that the
-//! library's has sent, and leaves `errno` as that has. Leaves out: what is announced when (`table`). Read [`look`] and [`say`].
+//! All of this room's `unsafe` is here. Each function looks at its arguments, calls the library's
+//! own, counts the bytes that the library's has sent, and leaves `errno` as that has. Leaves out:
+//! what is announced when (`table`). Read [`look`] and [`say`].
 
 #![cfg_attr(
     test,
@@ -36,7 +37,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// `None` if nothing is to be announced.
+    /// `None` if nothing must be announced.
     fn from_env() -> Option<Self> {
         let agent = SocketAddrUnix::new(std::path::Path::new(&variable(SOCKET_VARIABLE)?)).ok()?;
         let coflow = variable(COFLOW_VARIABLE)?.into_string().ok()?;
@@ -46,15 +47,18 @@ impl Settings {
 }
 
 unsafe extern "C" {
-    /// getenv(3) that finds nothing in a program that has more rights than who has started it (secure_getenv(3)).
+    /// getenv(3) that finds nothing in a program that has more rights than who has started it
+    /// (secure_getenv(3)).
     fn secure_getenv(name: *const libc::c_char) -> *const libc::c_char;
 }
 
-/// What the environment has under this name, unless it is that of somebody with fewer rights than the program: where
-/// `/etc/ld.so.preload` names this library, a set-user-id program would speak to a socket of its caller's choice.
+/// Reads an environment variable, unless the caller has fewer rights than the program: if
+/// `/etc/ld.so.preload` names this library, a set-user-id program would otherwise connect to a
+/// socket of its caller's choice.
 fn variable(name: &str) -> Option<OsString> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the name ends with a zero; nobody changes the environment before the program has begun.
+    // SAFETY: the name ends with a zero; nobody changes the environment before the program has
+    // begun.
     let value = unsafe { secure_getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
@@ -64,7 +68,8 @@ fn variable(name: &str) -> Option<OsString> {
     (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
 }
 
-/// Run when the library is loaded, before the program begins. What other libraries send still earlier is not looked at.
+/// Runs when the library is loaded, before the program starts. Data that other libraries send even
+/// earlier is not seen.
 extern "C" fn begin() {
     if let Some(settings) = Settings::from_env() {
         let _ = SETTINGS.set(settings);
@@ -73,13 +78,14 @@ extern "C" fn begin() {
 
 #[cfg(not(test))]
 #[used]
-// SAFETY: the loader calls what stands in this section once; `begin` takes nothing of what it is given.
+// SAFETY: the loader calls the functions in this section once; `begin` ignores its arguments.
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
-/// Does this and leaves `errno` as it was.
+/// Does `work` and restores `errno`.
 fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: the C library says where this thread's `errno` is, which is there as long as the thread.
+    // SAFETY: the C library returns the address of this thread's `errno`, which is valid as long as
+    // the thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above; nobody else refers to it meanwhile.
     let before = unsafe { *errno };
@@ -95,8 +101,8 @@ fn look(fd: c_int, more_bytes: u64) {
     let Some(settings) = SETTINGS.get() else { return };
     let is_tcp = || {
         keeping_errno(|| {
-            // SAFETY: it is not -1, as the table has it; it is only asked, and if the program closes it meanwhile, the kernel
-            // says that it is none.
+            // SAFETY: it is not -1, as the table has it; it is only asked, and if the program
+            // closes it meanwhile, the kernel says that it is none.
             let socket = unsafe { BorrowedFd::borrow_raw(fd) };
             rustix::net::sockopt::socket_protocol(socket) == Ok(Some(rustix::net::ipproto::TCP))
         })
@@ -104,7 +110,7 @@ fn look(fd: c_int, more_bytes: u64) {
     TABLE.announce(fd, more_bytes, is_tcp, |bytes| keeping_errno(|| say(settings, fd, bytes)));
 }
 
-/// Counts what a call has sent, and announces it if that is worth it.
+/// Counts the bytes that a call has sent, and announces the flow if it is large enough.
 #[inline]
 fn count(fd: c_int, sent_bytes: ssize_t) {
     if sent_bytes > 0 && SETTINGS.get().is_some() {
@@ -113,7 +119,7 @@ fn count(fd: c_int, sent_bytes: ssize_t) {
     }
 }
 
-/// Says one line to the agent. It waits for nothing and keeps nothing.
+/// Sends one line to the agent. Waits for nothing and keeps nothing.
 fn say(settings: &Settings, fd: c_int, bytes: u64) -> bool {
     let now = clock_gettime(ClockId::Monotonic);
     let now_ms = now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000;
@@ -143,10 +149,10 @@ fn say(settings: &Settings, fd: c_int, bytes: u64) -> bool {
     is_said.is_ok()
 }
 
-/// What `sendfile` has at most to send: what is left of the file.
+/// Maximum bytes that `sendfile` can send: the rest of the file.
 ///
 /// # Safety
-/// `offset` is null or points to what the program has given `sendfile` to read.
+/// `offset` is null or the pointer that the program passed to `sendfile`.
 unsafe fn file_rest(file: c_int, offset: *const off_t, bytes: size_t) -> u64 {
     keeping_errno(|| {
         if file < 0 {
@@ -190,7 +196,7 @@ macro_rules! next {
     }};
 }
 
-/// Functions that send: what is looked at before each, and its signature.
+/// Functions that send: the check before each call, and the signature.
 macro_rules! senders {
     ($($name:ident($fd:ident, $($argument:ident: $kind:ty),*) asks $more:expr;)*) => {$(
         /// The C library's, counted.
@@ -207,7 +213,8 @@ macro_rules! senders {
     )*};
 }
 
-// What lists of buffers have in them is not looked at before: a list that cannot be read is the kernel's to refuse.
+// The contents of buffer lists are not read before the call: the kernel must refuse an invalid
+// list.
 senders! {
     write(fd, buffer: *const c_void, length: size_t) asks length as u64;
     send(fd, buffer: *const c_void, length: size_t, flags: c_int) asks length as u64;
@@ -234,10 +241,10 @@ unsafe fn rest_to_send(fd: c_int, file: c_int, offset: *const off_t, length: siz
 /// Functions that make a descriptor another one: which, before the call or by its result.
 macro_rules! changers {
     ($($name:ident($($argument:ident: $kind:ty),*) forgets $what:tt;)*) => {$(
-        /// The C library's; what was known of the descriptor is forgotten.
+        /// Calls the C library's function and removes the descriptor from the table.
         ///
         /// # Safety
-        /// As the C library's.
+        /// The caller must keep to the C library's rules for this function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             changers!(@before $what);
@@ -263,13 +270,13 @@ changers! {
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) forgets (its_result);
 }
 
-/// The C library's; what was known of the descriptors is forgotten.
+/// Calls the C library's function and removes the descriptors from the table.
 ///
 /// # Safety
-/// As the C library's.
+/// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With this flag they stay.
+    // With this flag the descriptors stay open.
     if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
         (first..=last.min(FDS_MAX as c_uint - 1)).for_each(|fd| TABLE.forget(fd as c_int));
     }

@@ -1,26 +1,27 @@
-//! How much each descriptor has sent, and when that is announced.
+//! Bytes sent on each descriptor, and the time of announcements.
 //!
-//! Atomics alone, so that threads and signal handlers may come at any time; between each other they may mistake the moment of an
-//! announcement, but never change what is sent. Leaves out: system calls. Read [`Table`].
+//! Only atomics are used, so threads and signal handlers may interleave at any time; they may shift
+//! the time of an announcement, but never change the data sent. Leaves out: system calls. Read
+//! [`Table`].
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 /// Descriptors from here on are not looked at.
 pub const FDS_MAX: usize = 16_384;
-/// What sends less is not announced: it passes without a limit (Flow Chasing, section 4.4).
+/// Size below which a flow is not announced: it has no limit (Flow Chasing, section 4.4).
 pub const MICE_BELOW_BYTES: u64 = 50_000;
 
 const UNKNOWN: u8 = 0;
 const OTHER: u8 = 1;
 const TCP: u8 = 2;
 
-/// What is known of each descriptor.
+/// State of each descriptor.
 pub struct Table([Entry; FDS_MAX]);
 
 struct Entry {
     kind: AtomicU8,
     sent_bytes: AtomicU64,
-    /// What is announced next is at least so much; 0 before the first.
+    /// Total bytes from which the next announcement is due; 0 before the first.
     next_bytes: AtomicU64,
 }
 
@@ -31,7 +32,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Nothing is known.
+    /// Creates an empty table.
     pub const fn new() -> Self {
         Self(
             [const {
@@ -56,14 +57,14 @@ impl Table {
         entry.next_bytes.store(0, Relaxed);
     }
 
-    /// The descriptor has sent so much.
+    /// Adds bytes sent on the descriptor.
     pub fn add(&self, fd: i32, bytes: u64) {
         if let Some(entry) = self.entry(fd).filter(|entry| entry.kind.load(Relaxed) == TCP) {
             entry.sent_bytes.fetch_add(bytes, Relaxed);
         }
     }
 
-    /// Whether [`Table::announce`] would have something to do if so much more were sent.
+    /// Returns true if [`Table::announce`] might announce if `more_bytes` were sent.
     pub fn may_announce(&self, fd: i32, more_bytes: u64) -> bool {
         self.entry(fd).is_some_and(|entry| {
             let least_bytes = entry.next_bytes.load(Relaxed).max(MICE_BELOW_BYTES);
@@ -72,9 +73,10 @@ impl Table {
         })
     }
 
-    /// Has `say` announce what the descriptor has to send in all, if it is about to send `more_bytes` and that is worth it.
+    /// Announces the total bytes of the descriptor that is about to send `more_bytes` through
+    /// `say`, if that is due.
     ///
-    /// `is_tcp` is asked once for each descriptor. What `say` could not say is tried again at the next call.
+    /// `is_tcp` is asked once for each descriptor. A failure of `say` is retried at the next call.
     pub fn announce(
         &self,
         fd: i32,
@@ -94,7 +96,7 @@ impl Table {
         if total_bytes < next_bytes.max(MICE_BELOW_BYTES) {
             return;
         }
-        // A thread that comes at the same time leaves it to this one.
+        // A concurrent thread leaves the announcement to this one.
         let after = total_bytes.saturating_add(total_bytes / 4);
         if entry.next_bytes.compare_exchange(next_bytes, after, Relaxed, Relaxed).is_ok() && !say(total_bytes)
         {
@@ -114,7 +116,7 @@ mod tests {
         assert_eq!(MICE_BELOW_BYTES, Settings::default().mice_below.as_u64());
     }
 
-    /// What is said of TCP on descriptor 7 when so much is about to be sent.
+    /// Announcement for TCP on descriptor 7 that is about to send this many bytes.
     fn said(table: &Table, more_bytes: u64) -> Option<u64> {
         let mut said = None;
         table.announce(

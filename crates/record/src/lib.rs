@@ -1,14 +1,15 @@
 //! Run directories: a run's description and its results.
 //!
-//! A run directory holds two files. `rows.jsonl` has one JSON object a line, whose column names carry their units.
-//! `run.json` says everything that the rows depend on: the command, its resolved configuration, seed, commit and machine,
-//! and for emulations how late they ran. `run.json` is written last: a directory without it is a run that did not end. Pictures
-//! may lie beside them. Rows are JSON rather than Parquet: they are few, nested, and read by people too. Where rows are many
-//! and flat (flows, time series) a [`Table`] lies beside them as a Parquet file; packets of simulated links are a
-//! [`pcapng`] capture.
+//! A run directory contains two files. `rows.jsonl` has one JSON object per line; its column names
+//! contain their units. `run.json` describes everything on which the rows depend: the command, its
+//! resolved configuration, seed, commit and machine, and for emulations how late they ran.
+//! `run.json` is written last: a directory without it belongs to a run that did not end. Pictures
+//! may be in the directory too. Rows are JSON rather than Parquet because they are few, nested, and
+//! also read by people. If rows are many and flat (flows, time series), a [`Table`] is stored next
+//! to them as a Parquet file. Packets of simulated links are stored as a [`pcapng`] capture.
 //!
-//! Pure: this room makes the files' contents, a driver finds the facts and writes them. Leaves out: plots, and anything
-//! over several runs. Read [`Run`] first.
+//! Pure: this room makes the contents of the files; a driver collects the facts and writes the
+//! files. Leaves out: plots, and evaluations over several runs. Read [`Run`] first.
 
 mod objects;
 mod parquet;
@@ -22,14 +23,14 @@ use anabranch_units::Seed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The file of rows.
+/// Name of the file of rows.
 pub const ROWS: &str = "rows.jsonl";
-/// The file of everything that they depend on.
+/// Name of the file that describes the run.
 pub const RUN: &str = "run.json";
-/// The version of this format.
+/// Version of this format.
 pub const FORMAT: u32 = 1;
 
-/// A run, as [`RUN`] holds it.
+/// A run, as stored in [`RUN`].
 ///
 /// ```
 /// use anabranch_record::{Facts, Rows, Run};
@@ -48,68 +49,69 @@ pub struct Run {
     pub command: String,
     /// Every setting, defaults included.
     pub config: Value,
-    /// Of everything random; `None` where nothing was drawn.
+    /// Seed of all random draws; `None` if nothing was drawn.
     pub seed: Option<Seed>,
-    /// Where and by what.
+    /// Place, time and program of the run.
     #[serde(flatten)]
     pub facts: Facts,
-    /// How many rows there are.
+    /// Number of rows.
     pub rows: u64,
-    /// How late each emulation ran, in their order; none where nothing was emulated.
+    /// Lateness of each emulation, in their order; empty if nothing was emulated.
     #[serde(default)]
     pub emulations: Vec<Emulation>,
 }
 
-/// Facts about a run's surroundings, which a driver finds out.
+/// Facts about the environment of a run, which a driver collects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
-    /// The commit that it was built from, with `+` where the sources had changes; `None` where the build did not know it.
+    /// Commit from which it was built, with `+` if the sources had changes; `None` if the build did
+    /// not know it.
     pub commit: Option<String>,
-    /// When it began.
+    /// Start of the run.
     pub began_unix_s: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub took_s: f64,
-    /// Where it ran.
+    /// Machine of the run.
     pub machine: Machine,
 }
 
-/// Facts of a machine that matter to a run; `None` is not known.
+/// Facts about a machine that matter to a run; `None` is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor, as the system calls it.
+    /// Name of the processor, as reported by the system.
     pub cpu: Option<String>,
-    /// Processors that the program may use.
+    /// Number of processors that the program may use.
     pub cpus: Option<u64>,
-    /// `x86_64`, say.
+    /// Architecture, for example `x86_64`.
     pub architecture: String,
-    /// The system's kernel.
+    /// Kernel of the system.
     pub kernel: Option<String>,
-    /// Which code does the field's arithmetic.
+    /// Name of the code that does the field's arithmetic.
     pub codes_kernel: String,
-    /// Main memory.
+    /// Size of the main memory.
     pub memory_bytes: Option<u64>,
-    /// Programs that wanted a processor, in the mean over the minute before the run.
+    /// Load average of the minute before the run.
     pub load_1min: Option<f64>,
 }
 
-/// How far to trust one emulation.
+/// The accuracy of one emulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Emulation {
-    /// The workload.
+    /// Name of the workload.
     pub name: String,
     /// Percentiles and the emulator's other figures.
     pub report: Value,
 }
 
-/// Why a row was not taken.
+/// Why a row was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowError {
-    /// Not a JSON object.
+    /// The row is not a JSON object.
     NotAnObject,
-    /// A column of fractional numbers whose name has no unit.
+    /// A column of fractional numbers has no unit in its name.
     NoUnit {
         /// The column.
         column: String,
@@ -128,8 +130,8 @@ impl std::fmt::Display for RowError {
 }
 impl std::error::Error for RowError {}
 
-/// What counts as a unit in a name, as a word between underscores. A share is of one; packets are counted, and need to be
-/// named only where there is a fraction of one, as in a mean.
+/// Units that a name may contain as a word between underscores. A share is a fraction of one.
+/// Counts of packets need a unit only if they may be fractional, as in a mean.
 pub const UNITS: [&str; 18] = [
     "s", "ms", "us", "ns", "ps", "kbps", "mbps", "gbps", "bps", "bytes", "share", "load", "ppm", "factor",
     "deg", "cost", "gbytes", "packets",
@@ -140,7 +142,7 @@ fn has_unit(name: &str) -> bool {
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| UNITS.contains(&word))
 }
 
-/// Rows on their way to [`ROWS`].
+/// Rows to be written to [`ROWS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     text: String,
@@ -163,13 +165,13 @@ impl Rows {
         Ok(())
     }
 
-    /// All of them, a line each.
+    /// All rows, one per line.
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// Looks for a fractional number below a name without unit. Items of a list go by the list's name.
+/// Looks for a fractional number under a name without a unit. Items of a list use the list's name.
 fn check(name: &str, value: &Value) -> Result<(), RowError> {
     match value {
         Value::Number(n) if n.is_f64() && !has_unit(name) => {
@@ -195,16 +197,16 @@ impl Run {
         }
     }
 
-    /// As [`RUN`] holds it.
+    /// The text of [`RUN`].
     ///
-    /// Panics: never; names are strings, and numbers that are none become null.
+    /// Panics: never; all names are strings, and NaN and infinities become null.
     pub fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a run is plain data") + "\n"
     }
 
-    /// Reads it back.
+    /// Reads a run from the text of [`RUN`].
     ///
-    /// Errors: not JSON, a field missing, another version's format.
+    /// Errors: text that is not JSON, a missing field, the format of another version.
     pub fn read(text: &str) -> Result<Self, ReadError> {
         let run: Self = serde_json::from_str(text).map_err(|e| ReadError::Json(e.to_string()))?;
         if run.format != FORMAT {
@@ -214,13 +216,13 @@ impl Run {
     }
 }
 
-/// Why a run's description cannot be read.
+/// Why the description of a run cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Not what it should be.
+    /// The text is not a valid description.
     Json(String),
-    /// Of another version.
+    /// The text has the format of another version.
     Format(u32),
 }
 
@@ -234,9 +236,10 @@ impl std::fmt::Display for ReadError {
 }
 impl std::error::Error for ReadError {}
 
-/// What the fuzz target and its corpus's test do with a run's description: reads it, and what it writes. True if it reads.
+/// Fuzz target: reads the description of a run, writes it and reads it again. Returns whether it
+/// was read. The replay of the corpus uses it too.
 ///
-/// Panics: where the reader does, or refuses what was written.
+/// Panics: if the reader panics or refuses the written text.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let Some(run) = std::str::from_utf8(bytes).ok().and_then(|text| Run::read(text).ok()) else {

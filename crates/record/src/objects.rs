@@ -1,13 +1,14 @@
-//! Rows that are JSON objects, as a table: a column for each field that any row has, of the kind that all its values share.
+//! Rows that are JSON objects, as a table: one column per field that occurs in any row, of the kind
+//! that fits all its values.
 //!
-//! Leaves out: objects in objects, which become their text. Read [`Table::of_objects`].
+//! Leaves out: nested objects, which become their text. Read [`Table::of_objects`].
 
 use crate::{Cell, Kind, Table, TableError};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 impl Table {
-    /// The table of `rows`, whose columns stand in the order in which the rows first have them.
+    /// The table of `rows`. Columns are in the order of their first occurrence.
     ///
     /// ```
     /// use anabranch_record::Table;
@@ -17,7 +18,7 @@ impl Table {
     /// assert_eq!(Table::of_objects(&rows).unwrap().rows(), 2);
     /// ```
     ///
-    /// Errors: a column of fractions without its unit, a text that is too long.
+    /// Errors: a column of fractions without a unit, a text that is too long.
     pub fn of_objects(rows: &[Map<String, Value>]) -> Result<Self, TableError> {
         let mut columns: Vec<(&str, Option<Kind>)> = Vec::new();
         for (field, value) in rows.iter().flatten() {
@@ -29,7 +30,7 @@ impl Table {
         }
         let mut table = Self::default();
         for (field, kind) in columns {
-            // A column that is null throughout has no kind of its own.
+            // A column that contains only nulls has no kind.
             let kind = kind.unwrap_or(Kind::Text);
             let values = rows.iter().map(|row| row.get(field).unwrap_or(&Value::Null));
             if kind == Kind::Text {
@@ -54,7 +55,7 @@ fn kind(value: &Value) -> Option<Kind> {
     }
 }
 
-/// The kind that can hold values of both.
+/// The kind that can hold values of both kinds.
 fn joined(a: Option<Kind>, b: Option<Kind>) -> Option<Kind> {
     let is_number = |kind| matches!(kind, Kind::I64 | Kind::U64 | Kind::F64);
     match (a, b) {

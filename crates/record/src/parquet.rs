@@ -1,22 +1,25 @@
-//! Parquet files, as little of the format as a [`Table`] needs.
+//! Parquet files: only the part of the format that a [`Table`] needs.
 //!
-//! Source: the Apache Parquet format 2.11 (`parquet.thrift`, `Encodings.md`, `LogicalTypes.md`) and Thrift's compact
-//! protocol (`thrift-compact-protocol.md`); sections are named where they are used. Every column is optional and flat, so
-//! that it has definition levels of one bit and no repetition levels. A row group has one page of values a column
-//! (version 1), plain; texts have a dictionary before that page. Integers in the file are little-endian.
+//! Source: the Apache Parquet format 2.11 (`parquet.thrift`, `Encodings.md`, `LogicalTypes.md`) and
+//! Thrift's compact protocol (`thrift-compact-protocol.md`); sections are named where they are
+//! used. Every column is optional and flat, so it has definition levels of one bit and no
+//! repetition levels. A row group has one page of plain values per column (version 1); texts have a
+//! dictionary before that page. Integers in the file are little-endian.
 //!
-//! By hand and not by a library: ARCHITECTURE.md, "By hand, and why", gives the reasons.
+//! The reasons for not using a library are in ARCHITECTURE.md, "By hand, and why".
 //!
 //! Leaves out: compression, statistics, indexes, nesting, reading. Read [`write`] first.
 
 use crate::table::{Column, Kind, Table, Texts, Values};
 use std::io::{self, Write};
 
-/// The most rows of a row group: a page of numbers is 1 MiB then, which the format recommends.
+/// Maximum number of rows of a row group. A page of numbers is then 1 MiB, as the format
+/// recommends.
 pub const ROW_GROUP_ROWS: usize = 128 * 1024;
 
 const MAGIC: &[u8] = b"PAR1";
-/// The version is that of this writer: the program's stands in the run's description.
+/// The version is the version of this writer. The program's version is in the description of the
+/// run.
 const CREATED_BY: &str = "anabranch version 1";
 
 // `parquet.thrift`: Type, ConvertedType, FieldRepetitionType, Encoding, CompressionCodec, PageType.
@@ -34,7 +37,7 @@ const UNCOMPRESSED: i64 = 0;
 const DATA_PAGE: i64 = 0;
 const DICTIONARY_PAGE: i64 = 2;
 
-/// A column's part of a row group, in the file.
+/// The part of a column in one row group, in the file.
 struct Chunk {
     values: usize,
     dictionary_at: Option<u64>,
@@ -43,11 +46,12 @@ struct Chunk {
 }
 
 impl Table {
-    /// Writes all of it as one Parquet file, from its first byte to its last.
+    /// Writes the whole table as one Parquet file.
     ///
-    /// Cost: linear; one row group of [`ROW_GROUP_ROWS`] is in memory a second time, a column at a time.
-    /// Errors: only those of `out`.
-    /// Source: the Apache Parquet format, version 2.11; `parquet.rs` says which part of it.
+    /// Cost: linear. One row group of [`ROW_GROUP_ROWS`] is in memory a second time, one column at
+    /// a time.
+    /// Errors: only errors of `out`.
+    /// Source: the Apache Parquet format, version 2.11; `parquet.rs` lists the parts that are used.
     pub fn write_parquet(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
         write(self, out)
     }
@@ -57,7 +61,7 @@ impl Table {
 fn write(table: &Table, out: &mut impl Write) -> io::Result<()> {
     out.write_all(MAGIC)?;
     let mut written = MAGIC.len() as u64;
-    // How many values of each column are in the groups before.
+    // Number of values of each column in earlier groups.
     let mut passed = vec![0; table.columns.len()];
     let mut groups = Vec::new();
     for first in (0..table.rows()).step_by(ROW_GROUP_ROWS) {
@@ -84,14 +88,15 @@ fn write(table: &Table, out: &mut impl Write) -> io::Result<()> {
     out.write_all(MAGIC)
 }
 
-/// A column's pages for these rows, and how long its dictionary's page is if it has one. Moves `passed` behind its values.
+/// Returns the pages of a column for these rows, and the length of its dictionary page, if any.
+/// Advances `passed` past its values.
 fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (Vec<u8>, Option<u64>) {
     let present = &column.present[rows];
     let first = *passed;
     *passed += present.iter().filter(|p| **p).count();
     let values = first..*passed;
 
-    // A version 1 page begins with its levels' length and the levels (`Encodings.md`, RLE).
+    // A version 1 page begins with the length of its levels and the levels (`Encodings.md`, RLE).
     let mut levels = Vec::new();
     let flags: Vec<u32> = present.iter().map(|p| u32::from(*p)).collect();
     write_hybrid(&mut levels, &flags, 1);
@@ -114,7 +119,7 @@ fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (
             let page = plain_texts(&dictionary);
             write_page(&mut bytes, DICTIONARY_PAGE, dictionary.len(), PLAIN, &page);
             dictionary_bytes = Some(bytes.len() as u64);
-            // `Encodings.md`, Dictionary Encoding: a byte for the width, then the indices.
+            // `Encodings.md`, Dictionary Encoding: one byte for the width, then the indices.
             let width = (u32::BITS - (dictionary.len().max(2) as u32 - 1).leading_zeros()) as u8;
             body.push(width);
             write_hybrid(&mut body, &indices, width);
@@ -125,7 +130,8 @@ fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (
     (bytes, dictionary_bytes)
 }
 
-/// The texts that these values use, as they come, and each value's place among them.
+/// The distinct texts of these values in order of occurrence, and the index of each value among
+/// them.
 fn dictionary(texts: &Texts, values: std::ops::Range<usize>) -> (Vec<&str>, Vec<u32>) {
     let mut places = std::collections::BTreeMap::new();
     let mut distinct = Vec::new();
@@ -149,7 +155,8 @@ fn plain_texts(texts: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Writes numbers of `width` bits behind one another, the lowest bit of a byte first; the last byte is filled with zeros.
+/// Writes numbers of `width` bits consecutively, lowest bit of a byte first. The last byte is
+/// filled with zeros.
 fn pack(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
     let (mut bits, mut held) = (0u64, 0);
     for &number in numbers {
@@ -166,7 +173,7 @@ fn pack(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
     }
 }
 
-/// Writes numbers of `width` bits as runs of one number, and groups of eight in between.
+/// Writes numbers of `width` bits as runs of one number, and as groups of eight between runs.
 ///
 /// Source: `Encodings.md`, Run Length Encoding / Bit-Packing Hybrid.
 fn write_hybrid(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
@@ -185,7 +192,7 @@ fn write_hybrid(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
             while length < rest.len() && run(&rest[length..]).is_none() {
                 length = rest.len().min(length + 8);
             }
-            // Only the last group of a column can lack some, which then are zeros.
+            // Only the last group of a column can be incomplete; it is filled with zeros.
             let groups = length.div_ceil(8);
             write_varint(out, (groups as u64) << 1 | 1);
             let begin = out.len();
@@ -196,7 +203,7 @@ fn write_hybrid(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
     }
 }
 
-/// `parquet.thrift`: PageHeader, and the page.
+/// Writes a page: `parquet.thrift`, PageHeader, then the body.
 fn write_page(out: &mut Vec<u8>, page_type: i64, values: usize, encoding: i64, body: &[u8]) {
     let mut header = Thrift::default();
     header.i32(1, page_type);
@@ -261,8 +268,8 @@ const fn physical(kind: Kind) -> i64 {
     }
 }
 
-/// `parquet.thrift`: SchemaElement, with the older annotation (ConvertedType) beside the newer one (LogicalType), as
-/// `LogicalTypes.md` asks for.
+/// Writes a column's entry: `parquet.thrift`, SchemaElement. The older annotation (ConvertedType)
+/// is written in addition to the newer one (LogicalType), as `LogicalTypes.md` requires.
 fn describe(schema: &mut Thrift, column: &Column) {
     schema.i32(1, physical(column.kind()));
     schema.i32(3, OPTIONAL);
@@ -285,7 +292,8 @@ fn describe(schema: &mut Thrift, column: &Column) {
     }
 }
 
-/// A structure on its way into Thrift's compact protocol. Fields go in by rising number.
+/// A structure to be written in Thrift's compact protocol. Fields are added in ascending order of
+/// their numbers.
 ///
 /// Source: `thrift-compact-protocol.md`, Struct encoding and List and set.
 #[derive(Default)]
@@ -304,7 +312,7 @@ impl Thrift {
     const LIST: u8 = 9;
     const STRUCT: u8 = 12;
 
-    /// No structure here has two fields more than 15 apart, so that the short form always does.
+    /// No structure here has two fields more than 15 apart, so the short form always suffices.
     fn begin(&mut self, field: u8, wire_type: u8) {
         self.bytes.push((field - self.field) << 4 | wire_type);
         self.field = field;
@@ -371,7 +379,8 @@ const fn zigzag(n: i64) -> u64 {
     ((n << 1) ^ (n >> 63)) as u64
 }
 
-/// Seven bits a byte, the lowest first; all bytes but the last have their highest bit set (ULEB128).
+/// Writes a number with seven bits per byte, lowest first. All bytes but the last have their
+/// highest bit set (ULEB128).
 fn write_varint(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);

@@ -1,17 +1,20 @@
-//! Captures of simulated packets, for Wireshark and its like.
+//! Captures of simulated packets, for Wireshark and similar programs.
 //!
-//! A [`Capture`] is a pcapng file of one section: an interface for each link, and a block for each packet that crossed it,
-//! with its time to the nanosecond. A packet is its headers only ([`PacketHead`]): there are no payload bytes in a
-//! simulation, and a capture states both the length of a packet and the length of its captured part.
+//! A [`Capture`] is a pcapng file of one section. It has an interface for each link, and a block
+//! for each packet that crossed the link, with its time to the nanosecond. Only the headers of a
+//! packet are captured ([`PacketHead`]): a simulation has no payload bytes, and a capture states
+//! both the length of a packet and the length of its captured part.
 //!
-//! Source: the PCAP Next Generation Capture File Format (draft-ietf-opsawg-pcapng), sections 3 (blocks, options) and 4.1
-//! to 4.3 (section header, interface description, enhanced packet). Integers are little-endian on every machine, so that a
-//! run gives the same bytes everywhere. Packets begin with their IP header (LINKTYPE_RAW = 101,
-//! draft-ietf-opsawg-pcaplinktype): simulated packets have no Ethernet framing.
+//! Source: the PCAP Next Generation Capture File Format (draft-ietf-opsawg-pcapng), sections 3
+//! (blocks, options) and 4.1 to 4.3 (section header, interface description, enhanced packet).
+//! Integers are little-endian on every machine, so a run gives the same bytes on all machines.
+//! Packets begin with their IP header (LINKTYPE_RAW = 101, draft-ietf-opsawg-pcaplinktype):
+//! simulated packets have no Ethernet framing.
 //!
-//! Times count from the simulation's start, which readers show as the first of January 1970.
+//! Times count from the start of the simulation, which readers show as the first of January 1970.
 //!
-//! Leaves out: reading, several sections, statistics, name resolution. Read [`Capture`] and [`PacketHead`] first.
+//! Leaves out: reading, several sections, statistics, name resolution. Read [`Capture`] and
+//! [`PacketHead`] first.
 
 mod head;
 
@@ -22,7 +25,8 @@ pub use head::{
 use anabranch_units::{BitRate, Instant};
 use std::io::{self, Write};
 
-/// The longest name or comment, in bytes: a multiple of four that an option's 16 bits of length can say.
+/// Maximum length of a name or comment in bytes: the largest multiple of four that fits in the
+/// 16-bit length of an option.
 pub const TEXT_BYTES_MAX: usize = 65_532;
 
 const LINKTYPE_RAW: u16 = 101;
@@ -47,11 +51,11 @@ pub struct Interface(u32);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// The file's place refused it; a part of the block may be there.
+    /// The writer failed; a part of the block may have been written.
     Io(io::Error),
     /// No headers can describe the packet. Nothing was written.
     Head(HeadError),
-    /// A name or a comment above [`TEXT_BYTES_MAX`]. Nothing was written.
+    /// A name or a comment is longer than [`TEXT_BYTES_MAX`]. Nothing was written.
     TextTooLong {
         /// Its length.
         got_bytes: usize,
@@ -82,9 +86,9 @@ impl From<HeadError> for CaptureError {
     }
 }
 
-/// A capture on its way into `out`.
+/// A capture that is written to `out`.
 ///
-/// Cost: a write for each block; wrap files in a `BufWriter`.
+/// Cost: one write per block; wrap files in a `BufWriter`.
 ///
 /// ```
 /// use anabranch_record::pcapng::{Capture, Ecn, PacketHead, PacketKind};
@@ -108,19 +112,19 @@ impl From<HeadError> for CaptureError {
 pub struct Capture<W> {
     out: W,
     interfaces: u32,
-    /// The block that is being made; kept for its memory.
+    /// The current block; kept to reuse its memory.
     block: Vec<u8>,
 }
 
 impl<W: Write> Capture<W> {
-    /// A capture without interfaces, which says that `program` wrote it.
+    /// A capture without interfaces that names `program` as its writer.
     ///
-    /// Errors: those of `out`; a name above [`TEXT_BYTES_MAX`].
+    /// Errors: errors of `out`; a name longer than [`TEXT_BYTES_MAX`].
     pub fn new(out: W, program: &str) -> Result<Self, CaptureError> {
         let mut new = Self { out, interfaces: 0, block: Vec::new() };
         new.begin(SECTION_HEADER);
         new.block.extend(BYTE_ORDER_MAGIC.to_le_bytes());
-        // Version 1.0; the section's length is not known yet.
+        // Version 1.0; the length of the section is not known yet.
         new.block.extend([1, 0, 0, 0]);
         new.block.extend((-1i64).to_le_bytes());
         new.text(SHB_USERAPPL, program)?;
@@ -129,9 +133,9 @@ impl<W: Write> Capture<W> {
         Ok(new)
     }
 
-    /// Adds an interface. It may come after packets of others.
+    /// Adds an interface. It may come after packets of other interfaces.
     ///
-    /// Errors: those of `out`; a name above [`TEXT_BYTES_MAX`].
+    /// Errors: errors of `out`; a name longer than [`TEXT_BYTES_MAX`].
     pub fn interface(&mut self, name: &str, speed: BitRate) -> Result<Interface, CaptureError> {
         self.begin(INTERFACE_DESCRIPTION);
         self.block.extend(LINKTYPE_RAW.to_le_bytes());
@@ -147,11 +151,11 @@ impl<W: Write> Capture<W> {
         Ok(id)
     }
 
-    /// Adds a packet, with a comment if there is something to say about it: that it was dropped, and why.
+    /// Adds a packet, with an optional comment, for example that it was dropped, and why.
     ///
     /// Units: `at` is rounded down to a nanosecond.
-    /// Errors: those of `out`; headers that cannot be; a comment above [`TEXT_BYTES_MAX`].
-    /// Panics: on an interface that only another capture has.
+    /// Errors: errors of `out`; impossible headers; a comment longer than [`TEXT_BYTES_MAX`].
+    /// Panics: on an interface that exists only in another capture.
     pub fn packet(
         &mut self,
         on: Interface,
@@ -175,7 +179,7 @@ impl<W: Write> Capture<W> {
         self.end()
     }
 
-    /// The writer.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -195,7 +199,8 @@ impl<W: Write> Capture<W> {
         Ok(())
     }
 
-    /// Section 3.5. Whatever stands before an option is a multiple of four bytes long, and so is an option.
+    /// Section 3.5. The length of everything before an option is a multiple of four bytes, and so
+    /// is the length of an option.
     fn option(&mut self, code: u16, value: &[u8]) {
         self.block.extend(code.to_le_bytes());
         self.block.extend((value.len() as u16).to_le_bytes());

@@ -1,18 +1,19 @@
-//! Tables: many rows of the same typed columns, as flows and time series have them.
+//! Tables: many rows of the same typed columns, for example flows and time series.
 //!
-//! A [`Table`] is built row by row ([`Table::push`]) or column by column ([`Table::push_column`]); any cell may be null.
-//! Names follow the rule of [`crate::Rows`]: a column of fractions has its unit in its name. [`Table::write_parquet`] makes
-//! the file.
+//! A [`Table`] is built row by row ([`Table::push`]) or column by column ([`Table::push_column`]);
+//! any cell may be null. Names follow the rule of [`crate::Rows`]: a column of fractions has a unit
+//! in its name. [`Table::write_parquet`] makes the file.
 //!
-//! Leaves out: nested columns (those are for [`crate::Rows`]), dates (times are numbers with a unit), reading. Read
-//! [`Table`] and [`Cell`] first.
+//! Leaves out: nested columns (use [`crate::Rows`] for them), dates (times are numbers with a
+//! unit), reading. Read [`Table`] and [`Cell`] first.
 
 use crate::{UNITS, has_unit};
 use std::collections::BTreeMap;
 
-/// The most columns that a table takes.
+/// Maximum number of columns of a table.
 pub const COLUMNS_MAX: usize = 1_000;
-/// The longest text that a cell takes, in bytes: a page of a row group's distinct texts stays below 2^31 bytes.
+/// Maximum length of a text in bytes. A page of the distinct texts of a row group then stays below
+/// 2^31 bytes.
 pub const TEXT_BYTES_MAX: usize = 4_096;
 
 /// The type of a column.
@@ -22,11 +23,11 @@ pub enum Kind {
     I64,
     /// Whole numbers: counts, sizes, points in time.
     U64,
-    /// Fractions; the column's name has their unit.
+    /// Fractions; the column's name contains their unit.
     F64,
-    /// Yes or no.
+    /// True or false.
     Bool,
-    /// Names and words; equal ones are kept once.
+    /// Names and words; equal texts are stored once.
     Text,
 }
 
@@ -39,7 +40,7 @@ pub enum Kind {
 /// ```
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Cell<'a> {
-    /// Nothing is known, or there is nothing to know.
+    /// The value is unknown or does not apply.
     Null,
     /// See [`Kind::I64`].
     I64(i64),
@@ -54,7 +55,7 @@ pub enum Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// The only kind of column that takes it; `None` for null, which goes everywhere.
+    /// The only kind of column that accepts the cell; `None` for null, which fits every column.
     pub const fn kind(&self) -> Option<Kind> {
         match self {
             Self::Null => None,
@@ -89,55 +90,55 @@ impl<'a, T: Into<Cell<'a>>> From<Option<T>> for Cell<'a> {
     }
 }
 
-/// Why a column or a row was not taken. The table is then as it was.
+/// Why a column or a row was refused. The table is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
-    /// A column of fractions whose name has no unit.
+    /// A column of fractions has no unit in its name.
     NoUnit {
         /// The column.
         column: String,
     },
-    /// A column without a name.
+    /// A column has no name.
     NoName,
-    /// A name that another column has.
+    /// Another column has the same name.
     NameTaken {
         /// The column.
         column: String,
     },
-    /// More than [`COLUMNS_MAX`].
+    /// The table would have more than [`COLUMNS_MAX`] columns.
     TooManyColumns,
-    /// A row with a cell too many or too few.
+    /// A row has too many or too few cells.
     RowLength {
-        /// As many as there are columns.
+        /// Number of columns.
         need: usize,
-        /// As many as the row had.
+        /// Number of cells in the row.
         got: usize,
     },
-    /// A column that is longer or shorter than the others.
+    /// A column is longer or shorter than the others.
     ColumnLength {
         /// The column.
         column: String,
-        /// As many as there are rows.
+        /// Number of rows.
         need: usize,
-        /// As many as the column had.
+        /// Length of the column.
         got: usize,
     },
-    /// A cell of another kind than its column.
+    /// A cell has another kind than its column.
     WrongKind {
         /// The column.
         column: String,
-        /// Of the column.
+        /// Kind of the column.
         need: Kind,
-        /// Of the cell.
+        /// Kind of the cell.
         got: Kind,
     },
-    /// A number that is none, or infinite.
+    /// A number is NaN or infinite.
     NotFinite {
         /// The column.
         column: String,
     },
-    /// A text longer than [`TEXT_BYTES_MAX`].
+    /// A text is longer than [`TEXT_BYTES_MAX`].
     TextTooLong {
         /// The column.
         column: String,
@@ -177,8 +178,9 @@ impl std::error::Error for TableError {}
 
 /// Rows of typed columns.
 ///
-/// Shape: every column is as long as the table has rows.
-/// Cost: a byte a cell, and the value where it is not null: 8 bytes a number, 1 a truth, 4 a text that was there before.
+/// Shape: the length of every column is the number of rows.
+/// Cost: one byte per cell, plus the value if it is not null: 8 bytes for a number, 1 for a truth
+/// value, 4 for a repeated text.
 ///
 /// ```
 /// use anabranch_record::{Cell, Kind, Table};
@@ -197,7 +199,7 @@ pub struct Table {
     rows: usize,
 }
 
-/// One column. Nulls have no value, so that `values` may be shorter than `present`.
+/// One column. Nulls have no value, so `values` may be shorter than `present`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Column {
     pub name: String,
@@ -206,7 +208,7 @@ pub(crate) struct Column {
     pub values: Values,
 }
 
-/// The values of a column that are there, in order.
+/// The existing values of a column, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Values {
     I64(Vec<i64>),
@@ -216,14 +218,14 @@ pub(crate) enum Values {
     Text(Texts),
 }
 
-/// Texts, equal ones kept once.
+/// Texts; equal ones are stored once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Texts {
-    /// The distinct ones, as they came.
+    /// The distinct texts in order of occurrence.
     pub distinct: Vec<String>,
-    /// Where each is in `distinct`.
+    /// Index of each text in `distinct`.
     ids: BTreeMap<String, u32>,
-    /// One of `distinct` for each value.
+    /// Index into `distinct` for each value.
     pub values: Vec<u32>,
 }
 
@@ -298,7 +300,7 @@ impl Column {
 impl Table {
     /// A table without rows.
     ///
-    /// Errors: a name that is empty, there twice or without a unit; more than [`COLUMNS_MAX`].
+    /// Errors: a name that is empty, repeated or without a unit; more than [`COLUMNS_MAX`].
     pub fn new(columns: &[(&str, Kind)]) -> Result<Self, TableError> {
         let mut table = Self::default();
         for &(name, kind) in columns {
@@ -307,9 +309,9 @@ impl Table {
         Ok(table)
     }
 
-    /// Adds a row: a cell for each column, in their order.
+    /// Adds a row: one cell per column, in the order of the columns.
     ///
-    /// Errors: see [`TableError`]; nothing is added then.
+    /// Errors: see [`TableError`]; nothing is added in that case.
     pub fn push(&mut self, row: &[Cell<'_>]) -> Result<(), TableError> {
         if row.len() != self.columns.len() {
             return Err(TableError::RowLength { need: self.columns.len(), got: row.len() });
@@ -320,9 +322,10 @@ impl Table {
         Ok(())
     }
 
-    /// Adds a column behind the others: a cell for each row. The first one says how many rows there are.
+    /// Adds a column after the others: one cell per row. The first column determines the number of
+    /// rows.
     ///
-    /// Errors: see [`TableError`]; nothing is added then.
+    /// Errors: see [`TableError`]; nothing is added in that case.
     pub fn push_column<'a, C: Into<Cell<'a>>>(
         &mut self,
         name: &str,
@@ -350,7 +353,7 @@ impl Table {
         Ok(())
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub const fn rows(&self) -> usize {
         self.rows
     }

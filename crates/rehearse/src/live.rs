@@ -16,7 +16,7 @@ pub use machine::Processors;
 pub use samples::Sample;
 
 use crate::fleet::{Fleet, Programs, program, quiet_program};
-use anabranch_emu::{Emulation, EmulationOptions, LinkState};
+use anabranch_emu::{Emulation, EmulationOptions, LinkState, RATE_MIN};
 use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::players::PlayerReport;
 use anabranch_live_proto::play::PlayerKind;
@@ -41,8 +41,6 @@ const CONTROL_PORT: u16 = 7301;
 const CONTROLLER_PORT: u16 = 7200;
 /// Lease of a controller that leads, in seconds: the least that it takes.
 const LEASE_S: &str = "2";
-/// Rate of a link that has lost all of it: the least that the emulator takes.
-const RATE_MIN: BitRate = BitRate::bps(2_000);
 /// Token of the publishers.
 const TOKEN: &str = "0123456789abcdef";
 /// Time from the first publisher to the first viewer.
@@ -458,6 +456,7 @@ impl Run {
                 let mut links: Vec<LinkId> = testbed.tier_links.iter().map(|(_, _, link)| *link).collect();
                 Seed::new(cell.seed).stream("live.degraded", 0).shuffle(&mut links);
                 let left =
+                    // A link that has lost all of its rate has the least that the emulator takes.
                     BitRate::bps(((1.0 - cell.share) * cell.rate.as_bps() as f64) as u64).max(RATE_MIN);
                 let quarter = links.len() / 4;
                 links[..quarter].iter().try_for_each(|link| change(*link, &|state| state.rate = left))?;

@@ -1,17 +1,20 @@
-//! The controller's machine: it sees transfers through, whatever breaks (CodedBulk section 2.4).
+//! The controller's state machine: it completes transfers in spite of failures (CodedBulk section
+//! 2.4).
 //!
-//! A transfer's life: source and destinations are asked which data they have ([`Command::Inquire`]); the missing data is planned,
-//! alone or together with other running transfers ([`JointConfig`]); every site gets
-//! its program, the source starts, destinations finish one by one, the codes are removed. When a site or a link breaks the
-//! attempt is stopped and the next one is planned around it, from the data that each site already has.
+//! The stages of a transfer: source and destinations are asked which data they have
+//! ([`Command::Inquire`]). The missing data is planned, alone or together with other running
+//! transfers ([`JointConfig`]). Every site gets its program, the source starts, destinations finish
+//! one by one, and the codes are removed. When a site or a link fails, the attempt is stopped and
+//! the next attempt is planned around it, from the data that each site already has.
 //!
-//! Sans-IO: time comes in as `now`, commands go out through [`Coordinator::poll_command`]. After any `submit`, `cancel` or
-//! `handle_*`: drain [`Coordinator::poll_changed`] (and make those [`Coordinator::snapshot`]s durable), *then* `poll_command`,
-//! `poll_event` and [`Coordinator::poll_answer`], then read [`Coordinator::poll_timeout`]. In that order, a controller killed at
-//! any time never uses an attempt's number twice.
+//! Sans-IO: time comes in as `now`, commands go out through [`Coordinator::poll_command`]. After
+//! any `submit`, `cancel` or `handle_*`: drain [`Coordinator::poll_changed`] (and make those
+//! [`Coordinator::snapshot`]s durable), *then* `poll_command`, `poll_event` and
+//! [`Coordinator::poll_answer`], then read [`Coordinator::poll_timeout`]. In this order, a
+//! controller that is killed at any time never uses an attempt's number twice.
 //!
-//! Leaves out: how messages travel and where snapshots are kept (the `replicate` room), and plans (an injected
-//! [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.
+//! Leaves out: the transport of messages and the storage of snapshots (the `replicate` room), and
+//! plans (an injected [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.
 
 mod audit;
 mod planner;
@@ -52,15 +55,15 @@ pub use status::{
 };
 pub use transfer::without_connecting;
 
-/// Why snapshots cannot be taken up again.
+/// Why snapshots cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// A transfer does not fit the topology.
+    /// A transfer does not match the topology.
     Unfit {
         /// The transfer.
         transfer: TransferId,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
@@ -78,17 +81,17 @@ impl std::fmt::Display for RestoreError {
 }
 impl std::error::Error for RestoreError {}
 
-/// What the coordinator knows of one site.
+/// State of one site.
 #[derive(Clone, Debug, Default)]
 struct SiteState {
-    /// Changes when the site's process does.
+    /// Changes when the site's process changes.
     session: Option<u64>,
     up: bool,
-    /// Where it listens for data, by incoming link.
+    /// Addresses at which it listens for data, by incoming link.
     addresses: BTreeMap<LinkId, String>,
 }
 
-/// The machine: see the module.
+/// The state machine: see the module.
 pub struct Coordinator<P> {
     config: CoordinatorConfig,
     topology: Topology,
@@ -99,19 +102,19 @@ pub struct Coordinator<P> {
     next_transfer: u64,
     born: Instant,
     now: Instant,
-    /// When to look whether running transfers gain by being planned anew.
+    /// Next check whether running transfers gain from a new plan.
     look_at: Option<Instant>,
     out: Outbox,
 }
 
-/// How many of something there may be: of one site, of all sites together, altogether.
+/// Maximum number of slots: of one site, of all sites together, in total.
 struct Places {
     of_site: usize,
     of_sites: usize,
     all: usize,
 }
 
-/// Which of the [`Places`] are taken, and how many those are.
+/// Which of the [`Places`] are full, with their number.
 enum Full {
     OfSite(SiteId, usize),
     OfSites(usize),
@@ -119,7 +122,7 @@ enum Full {
 }
 
 impl Places {
-    /// Whether there is one for this submitter, where others have theirs.
+    /// Checks whether a slot is free for this submitter, given the taken ones.
     fn find(&self, submitter: Submitter, taken: impl Iterator<Item = Submitter>) -> Result<(), Full> {
         let (mut all, mut of_sites, mut own) = (0, 0, 0);
         for other in taken {
@@ -136,14 +139,14 @@ impl Places {
     }
 }
 
-/// What waits to be polled.
+/// Output that has not been polled.
 #[derive(Debug, Default)]
 struct Outbox {
     commands: VecDeque<(SiteId, Command)>,
     events: VecDeque<Event>,
     events_dropped: u64,
     changed: BTreeSet<TransferId>,
-    /// Room at sites that other transfers may wait for.
+    /// Room at sites for which other transfers may be waiting.
     freed: Freed,
 }
 
@@ -166,10 +169,11 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// A coordinator that goes on where the one that wrote the snapshots was stopped. `next_transfer` is the next id that
-    /// was never used ([`Coordinator::next_transfer`]); ids above the snapshots' are never used twice in any case.
+    /// A coordinator that continues after the one that wrote the snapshots was stopped.
+    /// `next_transfer` is the next unused id ([`Coordinator::next_transfer`]); new ids are always
+    /// above the ids in the snapshots.
     ///
-    /// Errors: a snapshot that does not fit the topology.
+    /// Errors: a snapshot that does not match the topology.
     pub fn restore(
         config: CoordinatorConfig,
         topology: Topology,
@@ -202,8 +206,9 @@ impl<P: Planner> Coordinator<P> {
         Ok(new)
     }
 
-    /// The same, with numbers of questions ([`Coordinator::ask_source`]) from this one on: with one that is new for each start, no
-    /// late answer to an earlier controller's question is taken for another's.
+    /// Starts the numbers of questions ([`Coordinator::ask_source`]) at `number`. With a new number
+    /// for each start, a late answer to an earlier controller's question is not taken for an answer
+    /// to a new one.
     #[must_use]
     pub fn with_questions_from(mut self, number: u64) -> Self {
         self.questions.begin_at(number);
@@ -215,24 +220,24 @@ impl<P: Planner> Coordinator<P> {
         &self.topology
     }
 
-    /// The next id that [`Coordinator::submit`] gives out.
+    /// The next id that [`Coordinator::submit`] returns.
     pub fn next_transfer(&self) -> TransferId {
         TransferId(self.next_transfer)
     }
 
-    /// Takes a transfer on.
+    /// Accepts a transfer.
     ///
-    /// Errors: see [`SubmitError`]; nothing changes then.
+    /// Errors: see [`SubmitError`]; nothing changes in that case.
     pub fn submit(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.advance_clock(now);
         let request = self.accepted(request)?;
         self.begin(request)
     }
 
-    /// Takes a transfer on, unless one of the same submitter that is under way does the same already.
+    /// Accepts a transfer, unless a running transfer of the same submitter already does the same.
     ///
-    /// Errors: see [`SubmitError`]; nothing changes then. One that brings the same file to the same places by other settings is
-    /// [`SubmitError::RunsOtherwise`].
+    /// Errors: see [`SubmitError`]; nothing changes in that case. A running transfer of the same
+    /// file to the same places with other settings gives [`SubmitError::RunsOtherwise`].
     pub fn submit_or_attach(
         &mut self,
         now: Instant,
@@ -243,7 +248,7 @@ impl<P: Planner> Coordinator<P> {
         let running = self.transfers.iter().filter(|(_, t)| t.outcome().is_none());
         let twins = running.map(|(id, t)| (*id, t.request())).filter(|(_, r)| r.is_about_the_same(&request));
         let twins = twins.map(|(id, twin)| (id, twin.differences(&request)));
-        // Of several, one that is the same in all.
+        // Among several, prefer one with equal settings.
         let Some((id, differs)) = twins.min_by_key(|(_, differs)| !differs.is_empty()) else {
             return self.begin(request).map(Submitted::New);
         };
@@ -254,11 +259,12 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// Asks the source of a request for its file, without beginning anything. [`Coordinator::poll_answer`] has the answer under
-    /// the number that is given back, within [`CoordinatorConfig::gather`] and [`CoordinatorConfig::inquire_timeout`] (together
-    /// 33 s by default).
+    /// Asks the source of a request about its file, without starting a transfer.
+    /// [`Coordinator::poll_answer`] returns the answer under the returned number, within
+    /// [`CoordinatorConfig::gather`] plus [`CoordinatorConfig::inquire_timeout`] (33 s by default).
     ///
-    /// Errors: see [`SubmitError`]; what would be refused as a transfer is refused here.
+    /// Errors: see [`SubmitError`]; a request that would be refused as a transfer is refused here
+    /// too.
     pub fn ask_source(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.advance_clock(now);
         let request = self.accepted(request)?;
@@ -266,17 +272,17 @@ impl<P: Planner> Coordinator<P> {
         self.questions.ask(now, about, &self.config, &self.topology, &self.sites, &mut self.out)
     }
 
-    /// Forgets a question whose answer nobody waits for any more.
+    /// Forgets a question whose answer is no longer needed.
     pub fn withdraw_question(&mut self, id: TransferId) {
         self.questions.withdraw(id);
     }
 
-    /// The next answer to a question: the file's length in bytes, or why it cannot be sent.
+    /// The next answer to a question: the file's length in bytes, or why the file cannot be sent.
     pub fn poll_answer(&mut self) -> Option<(TransferId, Answer)> {
         self.questions.poll_answer()
     }
 
-    /// The request, checked, with one spelling for each file, so that what means the same is the same.
+    /// The request after checks, with normalised paths, so that equal requests compare equal.
     fn accepted(&self, mut request: TransferRequest) -> Result<TransferRequest, SubmitError> {
         self.check(&request)?;
         for path in std::iter::once(&mut request.source_path)
@@ -300,7 +306,7 @@ impl<P: Planner> Coordinator<P> {
         Ok(id)
     }
 
-    /// Whether there is one for a transfer of this submitter.
+    /// Checks whether a slot is free for a transfer of this submitter.
     fn find_place(&self, submitter: Submitter) -> Result<(), SubmitError> {
         let config = &self.config;
         let places = Places {
@@ -329,7 +335,7 @@ impl<P: Planner> Coordinator<P> {
                 Err(SubmitError::OutOfRange { what, value, allowed: format!("{min} to {max}") })
             }
         };
-        // First of all, as what follows takes time that grows with these.
+        // These come first, because the time of the other checks grows with these sizes.
         limit("bytes of a request", request.bytes() as u64, 0, self.config.request_bytes_max as u64)?;
         limit("sites to avoid", request.avoid_sites.len() as u64, 0, sites as u64)?;
         limit("links to avoid", request.avoid_links.len() as u64, 0, links as u64)?;
@@ -394,7 +400,7 @@ impl<P: Planner> Coordinator<P> {
         Ok(())
     }
 
-    /// Sites to which links lead from the source, where nothing that must be avoided is passed.
+    /// Sites that links connect from the source, without the sites and links to be avoided.
     fn reached(&self, request: &TransferRequest) -> BTreeSet<SiteId> {
         let (mut reached, mut new) = (BTreeSet::from([request.source]), vec![request.source]);
         while let Some(site) = new.pop() {
@@ -408,7 +414,7 @@ impl<P: Planner> Coordinator<P> {
         reached
     }
 
-    /// Gives a transfer up. False if there is none, or it is over.
+    /// Cancels a transfer. Returns false if it does not exist or has ended.
     pub fn cancel(&mut self, now: Instant, id: TransferId) -> bool {
         self.advance_clock(now);
         let cancelled = self.with(id, |t, cx| t.cancel(cx)).unwrap_or(false);
@@ -417,10 +423,11 @@ impl<P: Planner> Coordinator<P> {
         cancelled
     }
 
-    /// A site has registered: `session` changes when its process does, `addresses` say where it listens for data on each
-    /// link that ends there.
+    /// A site has registered. `session` changes when its process changes; `addresses` are the
+    /// addresses at which it listens for data on each link that ends there.
     ///
-    /// Panics: if the site is not of the topology. Addresses of links that do not end at the site are ignored.
+    /// Panics: if the site is not in the topology. Addresses of links that do not end at the site
+    /// are ignored.
     pub fn handle_site_up(
         &mut self,
         now: Instant,
@@ -439,9 +446,9 @@ impl<P: Planner> Coordinator<P> {
         self.settle();
     }
 
-    /// A site's control connection has been lost for longer than the driver's grace time.
+    /// The control connection of a site has been lost for longer than the driver's grace time.
     ///
-    /// Panics: if the site is not of the topology.
+    /// Panics: if the site is not in the topology.
     pub fn handle_site_down(&mut self, now: Instant, site: SiteId) {
         self.advance_clock(now);
         if std::mem::take(&mut self.sites[site.index()].up) {
@@ -450,9 +457,9 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// A site says something. Late reports of attempts that are over are ignored.
+    /// A report of a site. Late reports of attempts that have ended are ignored.
     ///
-    /// Panics: if the site is not of the topology.
+    /// Panics: if the site is not in the topology.
     pub fn handle_report(&mut self, now: Instant, site: SiteId, report: Report) {
         self.advance_clock(now);
         assert!(site.index() < self.sites.len(), "the driver knows the topology's sites");
@@ -462,13 +469,13 @@ impl<P: Planner> Coordinator<P> {
         let run = report.run();
         let progress = matches!(report, Report::Progress { .. });
         if self.with(run.transfer, |t, cx| t.handle_report(cx, site, report)).is_none() && progress {
-            // An attempt of a transfer that is forgotten here (its store was lost): nobody else would ever remove it.
+            // An attempt of an unknown transfer (the store was lost): nothing else would remove it.
             self.out.commands.push_back((site, Command::Uninstall { run }));
         }
         self.settle();
     }
 
-    /// Time has come to a [`Coordinator::poll_timeout`].
+    /// The time of a [`Coordinator::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance_clock(now);
         self.questions.handle_timeout(now, &self.topology, &self.config);
@@ -476,7 +483,7 @@ impl<P: Planner> Coordinator<P> {
         self.settle();
     }
 
-    /// The next command, with the site that it is for. Commands for one site must reach it in this order.
+    /// The next command and its site. Commands for one site must reach it in this order.
     pub fn poll_command(&mut self) -> Option<(SiteId, Command)> {
         self.out.commands.pop_front()
     }
@@ -486,44 +493,45 @@ impl<P: Planner> Coordinator<P> {
         self.out.events.pop_front()
     }
 
-    /// The next transfer whose snapshot changed (or is gone, if [`Coordinator::snapshot`] has none).
+    /// The next transfer whose snapshot changed (or no longer exists, if [`Coordinator::snapshot`]
+    /// returns `None`).
     pub fn poll_changed(&mut self) -> Option<TransferId> {
         self.out.changed.pop_first()
     }
 
-    /// When to call [`Coordinator::handle_timeout`]. There is one whenever a transfer is under way.
+    /// Next time to call [`Coordinator::handle_timeout`]. It exists whenever a transfer is running.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let transfers = self.transfers.values().filter_map(|t| t.deadline(&self.config));
         transfers.chain(self.look_at).chain(self.questions.deadline()).min()
     }
 
-    /// The state of a transfer that must survive.
+    /// The state of a transfer that must survive a restart.
     pub fn snapshot(&self, id: TransferId) -> Option<TransferSnapshot> {
         self.transfers.get(&id).map(Transfer::snapshot)
     }
 
-    /// How a transfer stands.
+    /// The status of a transfer.
     pub fn status(&self, id: TransferId) -> Option<TransferStatus> {
         self.transfers.get(&id).map(|t| t.status(self.now))
     }
 
-    /// The first transfer with a higher id than `id` that is remembered.
+    /// The first known transfer with a higher id than `id`.
     pub fn next_after(&self, id: TransferId) -> Option<TransferId> {
         self.transfers.range(TransferId(id.0.checked_add(1)?)..).next().map(|(id, _)| *id)
     }
 
-    /// Ids of all transfers that are remembered, ascending.
+    /// Ids of all known transfers, ascending.
     pub fn transfer_ids(&self) -> impl Iterator<Item = TransferId> + '_ {
         self.transfers.keys().copied()
     }
 
-    /// Of the plans of a transfer's attempts, the last that served the most destinations: what it was meant to be before some
-    /// were left for later or had all (lost when the controller restarts).
+    /// The last of the plans with the most destinations among a transfer's attempts: the plan from
+    /// before some destinations were postponed or finished (lost when the controller restarts).
     pub fn widest_plan(&self, id: TransferId) -> Option<&Plan> {
         self.transfers.get(&id).and_then(Transfer::widest_plan)
     }
 
-    /// The plan of a transfer's present or last attempt (lost when the controller restarts).
+    /// The plan of a transfer's current or last attempt (lost when the controller restarts).
     pub fn plan(&self, id: TransferId) -> Option<&Plan> {
         self.transfers.get(&id).and_then(Transfer::plan)
     }
@@ -533,7 +541,7 @@ impl<P: Planner> Coordinator<P> {
         self.sites.get(site.index()).is_some_and(|s| s.up)
     }
 
-    /// Events that were dropped because nobody polled them.
+    /// Number of events that were dropped because they were not polled.
     pub fn events_dropped(&self) -> u64 {
         self.out.events_dropped
     }
@@ -562,7 +570,7 @@ impl<P: Planner> Coordinator<P> {
         Some(result)
     }
 
-    /// Does what one transfer's end or pause means for the others.
+    /// Applies the effects of one transfer's end or pause to the others.
     fn settle(&mut self) {
         let freed = std::mem::take(&mut self.out.freed);
         if !freed.is_empty() {
@@ -595,7 +603,8 @@ impl<P: Planner> Coordinator<P> {
         }
         let is_site = |s: &Submitter| *s != Submitter::Operator;
         let finished_max = self.config.finished_max;
-        // Whoever submits many loses their own and nobody else's, and sites together never more than half of all places.
+        // A submitter of many transfers loses only its own. Sites together never keep more than
+        // half of all slots.
         loop {
             let all: usize = over.values().map(VecDeque::len).sum();
             let operators = over.get(&Submitter::Operator).map_or(0, VecDeque::len);
@@ -627,7 +636,7 @@ impl Outbox {
 }
 
 impl Report {
-    /// The run that the report is about.
+    /// The run of the report.
     pub fn run(&self) -> Run {
         match self {
             Self::Inventory { run, .. }

@@ -1,16 +1,20 @@
-//! A site's daemon as a machine: in which order it carries out the controller's commands, and which have to wait.
+//! State machine of a site's daemon: the order in which it executes the controller's commands, and
+//! which of them wait.
 //!
-//! Commands of one transfer are carried out one after the other, in the order in which they came (else an attempt might be
-//! installed after it was removed); those of different transfers side by side. Two transfers never change one file at the same
-//! time: the later one waits [`PATH_WAIT`] for the earlier one's end, and is refused if that does not come. An attempt begins
-//! only where there is room for it ([`room`]). A file whose hash is told ahead is finished when its sinks are done.
+//! Commands of one transfer are executed one after the other, in the order of their arrival
+//! (otherwise an attempt might be installed after its removal). Commands of different transfers run
+//! in parallel. Two transfers never change one file at the same time: the later one waits for the
+//! end of the earlier one for [`PATH_WAIT`], and is then refused. An attempt begins only if there
+//! is room for it ([`room`]). A file whose hash is announced early is finished when its sinks are
+//! done.
 //!
-//! Sans-IO: time comes in as `now`; work that takes files, sockets or long is a [`Job`] for the driver, at most one of each transfer
-//! at a time, which ends with [`Daemon::handle_done`]. After any `handle_*`: drain [`Daemon::poll_report`] and
-//! [`Daemon::poll_job`], then read [`Daemon::poll_timeout`].
+//! Sans-IO: time comes in as `now`. Work that needs files, sockets or much time is a [`Job`] for
+//! the driver, at most one per transfer at a time, which ends with [`Daemon::handle_done`]. After
+//! any `handle_*`: drain [`Daemon::poll_report`] and [`Daemon::poll_job`], then read
+//! [`Daemon::poll_timeout`].
 //!
-//! Leaves out: the inside of an attempt ([`crate::site`]), how commands and reports travel, and files. Read [`Daemon`] and
-//! [`Job`] first.
+//! Leaves out: the contents of an attempt ([`crate::site`]), the transport of commands and reports,
+//! and files. Read [`Daemon`] and [`Job`] first.
 
 pub mod room;
 #[cfg(test)]
@@ -25,56 +29,59 @@ use anabranch_units::{Duration, Instant};
 use room::{find_room, memory_bytes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How often each attempt's progress is reported.
+/// Interval between progress reports of each attempt.
 pub const PROGRESS_EVERY: Duration = Duration::from_ms(500);
-/// The least time between two confirmations of a flow that fills.
+/// Minimum interval between two confirmations of a filling flow.
 pub const CONFIRM_EVERY: Duration = Duration::from_ms(50);
-/// How long a command waits for another transfer that writes the same file to be removed.
+/// Time for which a command waits for the removal of another transfer that writes the same file.
 pub const PATH_WAIT: Duration = Duration::from_secs(3);
-/// The most attempts installed at once.
+/// Maximum number of installed attempts.
 pub const ATTEMPTS_MAX: usize = 1024;
-/// The most commands that wait, of all transfers together. A controller that keeps to its own limit for one site sends no more.
+/// Maximum number of waiting commands, of all transfers together. A controller that keeps to its
+/// limit for one site sends no more.
 pub const COMMANDS_MAX: usize = 16_384;
 
-/// Answer to the finish of an attempt that could not be installed.
+/// Answer to the finish of an attempt that was not installed.
 const NOT_INSTALLED: &str = "the attempt is not installed here";
 
-/// Work of a driver for a transfer, which ends with [`Daemon::handle_done`].
+/// Work of the driver for a transfer, which ends with [`Daemon::handle_done`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Job {
-    /// Look which ranges of a file the site holds. Ends with [`Done::Answer`].
+    /// Find the ranges of a file that the site holds. Ends with [`Done::Answer`].
     Inquire {
-        /// Which attempt asks.
+        /// The attempt that asks.
         run: Run,
         /// Whether the site is the source.
         is_source: bool,
         /// The file.
         path: String,
-        /// Who asked for the transfer.
+        /// The submitter of the transfer.
         submitter: Submitter,
     },
-    /// Set an attempt up; its file is nobody else's until it is removed. Ends with [`Done::Installed`], or with a
-    /// [`Done::Answer`] that says why not.
+    /// Set up an attempt; no other transfer may change its file until its removal. Ends with
+    /// [`Done::Installed`], or with a [`Done::Answer`] with the reason of a failure.
     Install {
         /// The attempt.
         program: Box<SiteProgram>,
     },
-    /// Drop an attempt. Ends with [`Done::Nothing`].
+    /// Remove an attempt. Ends with [`Done::Nothing`].
     Remove {
         /// The attempt.
         run: Run,
     },
-    /// Check a file and give it its name; nobody else changes it meanwhile. Ends with [`Done::Answer`], or with
-    /// [`Done::NotYet`] where the attempt writes the file here and it is not whole.
+    /// Check a file and give it its name; no other transfer changes it in the meantime. Ends with
+    /// [`Done::Answer`], or with [`Done::NotYet`] if the attempt writes the file here and it is not
+    /// complete.
     Finish(Finish),
-    /// Read the source's file whole. Ends with [`Done::Answer`].
+    /// Read the whole file of the source. Ends with [`Done::Answer`].
     Hash {
-        /// The attempt, or the inquiry, that needs it.
+        /// The attempt or inquiry that needs the hash.
         run: Run,
         /// The file.
         path: String,
     },
-    /// Say the digests of what an installed attempt received and sent. Ends with [`Done::Answer`].
+    /// Report the digests of the data that an installed attempt received and sent. Ends with
+    /// [`Done::Answer`].
     Audit {
         /// The attempt.
         run: Run,
@@ -82,10 +89,11 @@ pub enum Job {
         group: u16,
         /// The generation or chunk.
         generation: u64,
-        /// What each flow ought to carry; see [`Command::Audit`].
+        /// The vector of each flow; see [`Command::Audit`].
         vectors: Vec<FlowVector>,
     },
-    /// Drop all attempts of a transfer, and close what nobody uses. Ends with [`Done::Nothing`].
+    /// Remove all attempts of a transfer, and close its unused resources. Ends with
+    /// [`Done::Nothing`].
     Forget {
         /// The transfer.
         transfer: TransferId,
@@ -93,7 +101,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// The transfer that it is for.
+    /// The transfer of the job.
     pub fn transfer(&self) -> TransferId {
         match self {
             Self::Install { program } => program.run.transfer,
@@ -107,16 +115,16 @@ impl Job {
     }
 }
 
-/// How a [`Job`] ended.
+/// Result of a [`Job`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Done {
-    /// With something that the controller has to know.
+    /// A report for the controller.
     Answer(Report),
-    /// The attempt stands.
+    /// The attempt is installed.
     Installed,
-    /// The file to be finished is not whole yet.
+    /// The file to be finished is not complete yet.
     NotYet,
-    /// There is nothing to say.
+    /// Nothing to report.
     Nothing,
 }
 
@@ -125,22 +133,22 @@ pub enum Done {
 struct Part {
     submitter: Submitter,
     memory_bytes: u64,
-    /// Files that it writes, by the one spelling of their names.
+    /// Files that it writes, by their normalised names.
     writes: BTreeSet<String>,
-    /// Bytes that were there when its sinks were done.
+    /// Existing bytes of its file when its sinks were done.
     arrived: Option<u64>,
 }
 
-/// What a transfer's present command does.
+/// State of a transfer's current command.
 #[derive(Debug)]
 enum Doing {
     /// The driver has its job.
     Job(Kind),
-    /// It waits for another transfer to leave a file alone.
+    /// It waits for another transfer to release a file.
     Waits { command: Command, until: Instant },
 }
 
-/// What of a job is needed when it is done.
+/// The part of a job that is needed when it is done.
 #[derive(Debug)]
 enum Kind {
     Install(Run),
@@ -157,21 +165,22 @@ struct Lane {
     waiting: VecDeque<Command>,
 }
 
-/// The machine: see the module.
+/// The state machine: see the module.
 #[derive(Debug)]
 pub struct Daemon {
-    /// Where the folder lies that is served: names may begin with it.
+    /// Path of the served folder: names may begin with it.
     folder: String,
     memory_max: u64,
     lanes: BTreeMap<TransferId, Lane>,
-    /// Commands that wait, in all lanes.
+    /// Number of waiting commands in all lanes.
     commands: usize,
     parts: BTreeMap<Run, Part>,
-    /// Files that a job is finishing, and for which transfer.
+    /// Files that a job is finishing, with their transfers.
     claims: BTreeMap<String, TransferId>,
     /// Files to finish when their attempt's sinks are done.
     later: BTreeMap<Run, Finish>,
-    /// The last attempt of a transfer that could not be installed. Its file stays as it is; at most [`ATTEMPTS_MAX`].
+    /// The last attempt of a transfer that could not be installed. Its file stays unchanged; at
+    /// most [`ATTEMPTS_MAX`].
     refused: BTreeMap<TransferId, Run>,
     jobs: VecDeque<Job>,
     reports: VecDeque<Report>,
@@ -179,7 +188,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that nobody has told anything, which serves the folder at this path; all attempts together may take
+    /// A daemon without commands that serves the folder at this path. All attempts together may use
     /// `memory_max` bytes.
     pub fn new(folder: &str, memory_max: u64) -> Self {
         Self {
@@ -197,7 +206,7 @@ impl Daemon {
         }
     }
 
-    /// The controller says something.
+    /// A command of the controller.
     pub fn handle_command(&mut self, now: Instant, command: Command) {
         let Some(transfer) = transfer_of(&command) else { return };
         if self.commands >= COMMANDS_MAX {
@@ -213,9 +222,9 @@ impl Daemon {
         self.advance(now, transfer);
     }
 
-    /// A transfer's job is done.
+    /// The job of a transfer is done.
     ///
-    /// Panics: if the transfer has none, which is the driver's own doing.
+    /// Panics: if the transfer has no job, which is a mistake of the driver.
     pub fn handle_done(&mut self, now: Instant, transfer: TransferId, done: Done) {
         let lane = self.lanes.get_mut(&transfer).expect("a transfer with a job has a lane");
         let Some(Doing::Job(kind)) = lane.doing.take() else { panic!("{transfer}: no job is under way") };
@@ -245,7 +254,8 @@ impl Daemon {
         self.look_again(now);
     }
 
-    /// An attempt says something; of one whose sinks are done, with what is there of the file.
+    /// A report of an attempt. If its sinks are done, the report contains the existing ranges of
+    /// the file.
     pub fn handle_report(&mut self, now: Instant, report: Report) {
         let Report::SinkDone { run, have } = &report else { return self.reports.push_back(report) };
         let (run, arrived) = (*run, have.iter().map(|range| range.len()).sum());
@@ -260,22 +270,22 @@ impl Daemon {
         }
     }
 
-    /// Time has come to a [`Daemon::poll_timeout`].
+    /// The time of a [`Daemon::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.look_again(now);
     }
 
-    /// The next job, until `None`.
+    /// The next job, or `None`.
     pub fn poll_job(&mut self) -> Option<Job> {
         self.jobs.pop_front()
     }
 
-    /// The next thing to tell the controller, until `None`.
+    /// The next report for the controller, or `None`.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.reports.pop_front()
     }
 
-    /// When to call [`Daemon::handle_timeout`].
+    /// Next time to call [`Daemon::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let untils = self.lanes.values().filter_map(|lane| match &lane.doing {
             Some(Doing::Waits { until, .. }) => Some(*until),
@@ -289,7 +299,7 @@ impl Daemon {
         self.parts.keys().any(|other| other.transfer == run.transfer && other.attempt > run.attempt)
     }
 
-    /// Whether nothing is under way and nothing waits.
+    /// Whether no command is running or waiting.
     pub fn is_idle(&self) -> bool {
         self.lanes.is_empty()
     }
@@ -299,17 +309,17 @@ impl Daemon {
         self.parts.keys().copied()
     }
 
-    /// Bytes of memory that those take, by [`room::memory_bytes`].
+    /// Memory of these attempts in bytes, by [`room::memory_bytes`].
     pub fn memory_bytes(&self) -> u64 {
         self.parts.values().map(|part| part.memory_bytes).sum()
     }
 
-    /// Commands that were not carried out, as too many waited.
+    /// Number of commands that were not executed because too many waited.
     pub fn commands_dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Carries out what waits for a transfer, as far as that needs no driver.
+    /// Executes the waiting commands of a transfer, as far as no driver is needed.
     fn advance(&mut self, now: Instant, transfer: TransferId) {
         while let Some(lane) = self.lanes.get_mut(&transfer).filter(|lane| lane.doing.is_none()) {
             let Some(command) = lane.waiting.pop_front() else {
@@ -322,7 +332,7 @@ impl Daemon {
         }
     }
 
-    /// Has those look again that wait for a file.
+    /// Retries the commands that wait for a file.
     fn look_again(&mut self, now: Instant) {
         let waiting = self.lanes.iter().filter(|(_, lane)| matches!(lane.doing, Some(Doing::Waits { .. })));
         let waiting: Vec<TransferId> = waiting.map(|(transfer, _)| *transfer).collect();
@@ -335,7 +345,8 @@ impl Daemon {
         }
     }
 
-    /// Begins a command, which waits for a file no longer than `until`. `None` if it is done at once.
+    /// Begins a command, which waits for a file until `until` at most. `None` if it is done at
+    /// once.
     fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<Doing> {
         match command {
             Command::Inquire { run, is_source, path, submitter } => {
@@ -377,7 +388,7 @@ impl Daemon {
 
     fn install(&mut self, now: Instant, program: Box<SiteProgram>, until: Instant) -> Option<Doing> {
         let run = program.run;
-        // An attempt takes the place of the transfer's earlier ones.
+        // An attempt replaces the earlier attempts of the transfer.
         let mut earlier =
             self.parts.keys().filter(|r| r.transfer == run.transfer && r.attempt <= run.attempt);
         if let Some(earlier) = earlier.next().copied() {
@@ -420,7 +431,8 @@ impl Daemon {
     }
 
     fn finish(&mut self, now: Instant, file: Finish, until: Instant) -> Option<Doing> {
-        // The hash was told ahead of data that will not come: to look at the file would mean to read all of it.
+        // The hash was announced before data that will not come: a check would have to read the
+        // whole file.
         if self.refused.get(&file.run.transfer) == Some(&file.run) {
             return self.refuse(file.run, FailureKind::Busy, NOT_INSTALLED.to_owned());
         }
@@ -434,25 +446,27 @@ impl Daemon {
         self.job(Kind::Finish(file.clone()), Job::Finish(file))
     }
 
-    /// A file that is to be finished is not whole: when its sinks are done, or now, if they were meanwhile.
+    /// A file to be finished is not complete: finish it when its sinks are done, or now, if they
+    /// are done already.
     fn put_off(&mut self, file: Finish) {
         match self.parts.get(&file.run).map(|part| part.arrived) {
             Some(None) => {
                 self.later.insert(file.run, file);
             }
             Some(Some(arrived)) if arrived == file.length => self.finish_first(file),
-            // The controller knows what is missing, or has removed the attempt.
+            // The controller knows the missing ranges, or has removed the attempt.
             _ => {}
         }
     }
 
-    /// The one spelling of a name; none of what no file can be called, which the driver says when it looks for it.
+    /// Normal form of a name; `None` for an invalid name. The driver reports that when it looks for
+    /// the file.
     fn spelling(&self, path: &str) -> Option<String> {
         let normal = normal(path).ok()?;
         Some(normal.strip_prefix(&self.folder).unwrap_or(&normal).to_owned())
     }
 
-    /// Has a file finished before anything else that waits for its transfer.
+    /// Finishes a file before all other waiting commands of its transfer.
     fn finish_first(&mut self, file: Finish) {
         self.put_first(Command::Finish(file));
     }
@@ -477,8 +491,8 @@ impl Daemon {
         })
     }
 
-    /// Two transfers that change the same file would spoil it for each other: the later one waits a little for the earlier
-    /// one's end, which may be near, and is refused if it stays.
+    /// Two transfers that change the same file would corrupt each other's data. The later one waits
+    /// for a short time for the end of the earlier one, which may be near, and is then refused.
     fn wait(
         &mut self,
         now: Instant,
@@ -498,7 +512,7 @@ impl Daemon {
     }
 }
 
-/// The transfer that a command is about, if this version knows the command.
+/// The transfer of a command, if this version knows the command.
 pub fn transfer_of(command: &Command) -> Option<TransferId> {
     Some(match command {
         Command::Install { program } => program.run.transfer,
@@ -511,7 +525,7 @@ pub fn transfer_of(command: &Command) -> Option<TransferId> {
     })
 }
 
-/// The run of a command that somebody waits to be answered.
+/// The run of a command that needs an answer.
 fn asks(command: &Command) -> Option<Run> {
     match command {
         Command::Install { program } => Some(program.run),

@@ -1,11 +1,12 @@
-//! Pictures: a plan on its topology, and delivered rate over time, as SVG.
+//! Pictures as SVG: a plan on its topology, and delivered rate over time.
 //!
-//! A cable is a grey line, a flow a coloured arrow beside it, on the right as seen by the data. Colours stand for what
-//! a flow carries: its tree or path (routed), or its combination of the streams (coded). Streams are called `A`, `B`,
-//! `C`…; `3·B` is `B` times 3 in GF(2^8), `B′` is the `B` of one generation earlier.
+//! A cable is a grey line; a flow is a coloured arrow next to it, on the right in the direction of
+//! the data. Colours show the content of a flow: its tree or path (routed), or its combination of
+//! the streams (coded). Streams are called `A`, `B`, `C`…; `3·B` is `B` times 3 in GF(2^8), `B′` is
+//! `B` of one generation earlier.
 //!
-//! Leaves out: rendering to pixels, and any font: a viewer's own sans-serif is used, and widths are estimated. The same
-//! input gives the same text. Read [`svg`] and [`throughput_svg`] first.
+//! Leaves out: rendering to pixels, and fonts: the viewer's default sans-serif is used, and widths
+//! are estimated. The same input gives the same text. Read [`svg`] and [`throughput_svg`] first.
 
 mod chart;
 mod layout;
@@ -84,18 +85,20 @@ impl Look {
 const WIDTH: f64 = 1240.0;
 const FRAME: layout::Frame = (110.0, 140.0, WIDTH - 110.0, 680.0);
 const SITE_RADIUS: f64 = 17.0;
-/// How the line of a flow that fills is broken.
+/// Dash pattern of the line of a filling flow.
 const FILL_DASH: &str = "7 5";
-/// From a link's middle to its first flow, and from one flow to the next.
+/// Distance from a link's centre line to its first flow, and between flows.
 const LANE: f64 = 8.0;
-/// Generations back that a label looks; what a cyclic code feeds back for longer is `…` in it.
+/// Maximum delay in generations that a label shows; a longer feedback of a cyclic code is shown as
+/// `…`.
 const DELAY_MAX: usize = 4;
 
-/// Draws the topology, and the plan on it if there is one.
+/// Draws the topology and, if given, the plan on it.
 ///
 /// Shape: a self-contained SVG document, 1,240 pixels wide.
-/// Panics: if the plan is not of this topology.
-/// Cost: quadratic in the sites up to about a thousand of them; larger networks get a plainer layout.
+/// Panics: if the plan does not belong to this topology.
+/// Cost: quadratic in the number of sites up to about a thousand; larger networks get a simpler
+/// layout.
 pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
     let look = theme.look();
     let at = layout::positions(topology, plan.map(|p| p.source), FRAME);
@@ -129,7 +132,8 @@ pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
             &look,
         );
     }
-    // Names first: they have fewer places to go than the labels of arrows and cables. Crowded sites before free ones.
+    // Names come first, because they have fewer possible places than the labels of arrows and
+    // cables. Crowded sites come before free ones.
     let mut order: Vec<SiteId> = topology.site_ids().collect();
     let badges = |site: &SiteId| carried.as_ref().and_then(|c| c.sums.get(site)).map_or(0, Vec::len);
     order.sort_by_key(|site| (std::cmp::Reverse(badges(site)), *site));
@@ -193,7 +197,7 @@ fn titles(topology: &Topology, plan: Option<&Plan>) -> (String, String) {
     )
 }
 
-/// Sites that the plan touches; all of them if there is none.
+/// Sites that the plan uses; all sites if there is no plan.
 fn sites_used(topology: &Topology, plan: Option<&Plan>) -> Vec<bool> {
     let mut used = vec![plan.is_none(); topology.sites().len()];
     if let Some(plan) = plan {
@@ -208,20 +212,20 @@ fn sites_used(topology: &Topology, plan: Option<&Plan>) -> Vec<bool> {
     used
 }
 
-/// The longest sum that is written on an arrow.
+/// Maximum length of a sum that is written on an arrow.
 const CLASS_CHARS_MAX: usize = 12;
 
-/// What the flows of a plan carry, in terms of its streams, and how that is written.
+/// Contents of the flows of a plan in terms of its streams, and their labels.
 struct Carried {
-    /// Each flow's class, by flow.
+    /// Class of each flow.
     class: Vec<usize>,
-    /// How each class is written: as its sum, or as `f1`, `f2`… where that is too long. Short sums come first.
+    /// Label of each class: its sum, or `f1`, `f2`… if the sum is too long. Short sums come first.
     classes: Vec<String>,
-    /// The sums of classes that are not written as theirs.
+    /// The sums of classes whose label is not the sum.
     long_sums: Vec<Option<String>>,
-    /// Classes that only flows which fill carry, by class.
+    /// Whether only filling flows carry the class, by class.
     fill: Vec<bool>,
-    /// The different sums that each coding site sends, as they are made.
+    /// The different sums that each coding site sends, as they are computed.
     sums: BTreeMap<SiteId, Vec<String>>,
 }
 
@@ -230,7 +234,7 @@ type Combination = BTreeMap<(u16, usize), u8>;
 
 impl Carried {
     fn of(topology: &Topology, plan: &Plan) -> Self {
-        // Streams count through all groups, so that no letter stands for two things.
+        // Streams are numbered through all groups, so that each letter has one meaning.
         let mut first = vec![0u16];
         for group in &plan.groups {
             let before = first.last().copied().unwrap_or(0);
@@ -272,7 +276,7 @@ impl Carried {
                 }
                 (first, if t.coefficient == 1 { text } else { format!("{}·{text}", t.coefficient) })
             };
-            // In the order of the streams, whatever order the plan adds them in.
+            // In the order of the streams, independent of the order in the plan.
             let mut terms: Vec<_> = flow.terms.iter().map(term).collect();
             terms.sort();
             let made = terms.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("+");
@@ -283,18 +287,18 @@ impl Carried {
                 at_site.push(sum);
             }
         }
-        // Streams count through all groups, so a class is never of two.
+        // Streams are numbered through all groups, so a class never belongs to two groups.
         let mut fill = vec![false; classes.len()];
         plan.flows.iter().zip(&class).for_each(|(flow, class)| fill[*class] = plan.fills(flow));
         Self { class, classes, long_sums, fill, sums }
     }
 }
 
-/// What each flow carries, as far back as [`DELAY_MAX`] generations.
+/// The contents of each flow, with up to [`DELAY_MAX`] generations of delay.
 fn combinations(plan: &Plan, stream: &impl Fn(&Flow, u16) -> u16) -> Vec<Combination> {
     let mut carried = vec![Combination::new(); plan.flows.len()];
-    // A flow is right once its inputs are: after as many rounds as the longest chain of flows. Flows are mostly numbered
-    // from the source on, so this ends after a few.
+    // A flow is correct once its inputs are: after as many rounds as the longest chain of flows.
+    // Flows are mostly numbered from the source on, so a few rounds suffice.
     for _ in 0..=plan.flows.len() * (DELAY_MAX + 1) {
         let mut changed = false;
         for (i, flow) in plan.flows.iter().enumerate() {
@@ -331,7 +335,7 @@ fn combinations(plan: &Plan, stream: &impl Fn(&Flow, u16) -> u16) -> Vec<Combina
     carried
 }
 
-/// Product in GF(2^8) with polynomial 0x11D, bit by bit: a few dozen of them per picture.
+/// Product in GF(2^8) with polynomial 0x11D, bit by bit: a few dozen per picture.
 fn times(mut a: u8, mut b: u8) -> u8 {
     let mut product = 0;
     while b != 0 {
@@ -344,7 +348,7 @@ fn times(mut a: u8, mut b: u8) -> u8 {
     product
 }
 
-/// The name of a stream: `A` to `Z`, then `S26`, `S27`, ….
+/// Name of a stream: `A` to `Z`, then `S26`, `S27`, ….
 fn letter(stream: u16) -> String {
     match u8::try_from(stream) {
         Ok(s) if s < 26 => char::from(b'A' + s).to_string(),
@@ -359,18 +363,19 @@ fn written(combination: &Combination) -> String {
         if *coefficient == 1 { text } else { format!("{coefficient}·{text}") }
     };
     let mut terms: Vec<_> = combination.iter().take(TERMS_MAX).map(term).collect();
-    // At the last generation that is looked at, a code that feeds back has older ones behind it.
+    // At the last generation that is examined, a code with feedback has older generations behind
+    // it.
     if combination.len() > TERMS_MAX || combination.keys().any(|(_, delay)| *delay == DELAY_MAX) {
         terms.push("…".into());
     }
     if terms.is_empty() { "0".into() } else { terms.join("+") }
 }
 
-/// What a site is to the plan.
+/// Role of a site in the plan.
 #[derive(Copy, Clone, PartialEq)]
 enum Role {
     Source,
-    /// A destination, and whether it also passes on what others want.
+    /// A destination, and whether it also relays.
     Destination(bool),
     Other,
 }
@@ -400,7 +405,7 @@ impl Box2 {
         let height = self.3.min(other.3) - self.1.max(other.1);
         if width > 0.0 && height > 0.0 { width * height } else { 0.0 }
     }
-    /// The length of a segment inside.
+    /// Length of the part of a segment inside.
     fn crossed(&self, ((ax, ay), (bx, by)): (Point, Point)) -> f64 {
         let (mut enter, mut leave) = (0.0f64, 1.0f64);
         for (start, delta, low, high) in [(ax, bx - ax, self.0, self.2), (ay, by - ay, self.1, self.3)] {
@@ -418,14 +423,14 @@ impl Box2 {
     }
 }
 
-/// What labels keep clear of.
+/// The occupied places that labels avoid.
 struct Busy {
     boxes: Vec<Box2>,
     lines: Vec<(Point, Point)>,
 }
 
 impl Busy {
-    /// How bad a label would be here.
+    /// Cost of a label at this place.
     fn cost(&self, label: &Box2) -> f64 {
         let outside = (FRAME.0 - 90.0 - label.0).max(0.0)
             + (label.2 - FRAME.2 - 90.0).max(0.0)
@@ -437,14 +442,14 @@ impl Busy {
     }
 }
 
-/// A point between two, and off their line to the right of who walks from the first to the second.
+/// A point between two points, offset to the right of the direction from the first to the second.
 fn beside(a: Point, b: Point, t: f64, off: f64) -> Point {
     let (dx, dy) = (b.0 - a.0, b.1 - a.1);
     let length = dx.hypot(dy).max(1e-9);
     (a.0 + dx * t - dy / length * off, a.1 + dy * t + dx / length * off)
 }
 
-/// The pairs of sites that links join, smaller id first, with how many links there are each way.
+/// The pairs of connected sites, smaller id first, with the number of links in each direction.
 fn cables(topology: &Topology) -> BTreeMap<(SiteId, SiteId), (usize, usize)> {
     let mut cables: BTreeMap<_, (usize, usize)> = BTreeMap::new();
     for link in topology.links() {
@@ -472,7 +477,7 @@ fn draw_cables(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, bu
     }
 }
 
-/// Draws every flow as an arrow and returns their ends.
+/// Draws every flow as an arrow and returns the ends of the arrows.
 fn draw_flows(
     svg: &mut Svg,
     topology: &Topology,
@@ -527,7 +532,7 @@ fn draw_site(svg: &mut Svg, site: SiteId, p: Point, role: Role, coding: bool, us
     svg.text((p.0, p.1 + 4.5), "middle", 13.0, "600", ink, &site.to_string());
 }
 
-/// Writes a site's name, and under it what it adds, where it is in nobody's way.
+/// Writes a site's name, and below it the sums that it computes, at a free place.
 fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, look: &Look, busy: &mut Busy) {
     const SUMS_MAX: usize = 4;
     let mut lines: Vec<String> = sums.iter().take(SUMS_MAX).map(|s| format!("⊕ {s}")).collect();
@@ -540,7 +545,7 @@ fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, lo
     for (ring, gap) in [3.0, 12.0, 24.0, 40.0].into_iter().enumerate() {
         for (i, (dx, dy)) in DIRECTIONS.into_iter().enumerate() {
             let reach = SITE_RADIUS + 5.0 + gap;
-            // Half the label's size goes on top, so that it stands beside the site and not on it.
+            // Half the label's size is added, so that it is next to the site and not on it.
             let middle = (p.0 + dx * (reach + width / 2.0), p.1 + dy * (reach + height / 2.0));
             let middle = (middle.0 - dx * if dy.abs() > 0.9 { reach } else { 0.0 }, middle.1);
             let label = Box2::around(middle, width, height);
@@ -558,7 +563,7 @@ fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, lo
     busy.boxes.push(label);
 }
 
-/// Where a name may go: below, above, the sides, the corners and between.
+/// Possible places of a name: below, above, the sides, the corners and between them.
 const DIRECTIONS: [Point; 12] = [
     (0.0, 1.0),
     (0.0, -1.0),
@@ -574,10 +579,10 @@ const DIRECTIONS: [Point; 12] = [
     (-0.5, -1.0),
 ];
 
-/// Along an arrow, where its label may go.
+/// Positions along an arrow for its label.
 const ALONG: [f64; 11] = [0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8, 0.14, 0.86];
 
-/// Writes on every arrow what it carries.
+/// Writes the content of every arrow on it.
 fn draw_contents(svg: &mut Svg, carried: &Carried, arrows: &[(Point, Point)], look: &Look, busy: &mut Busy) {
     for (class, (start, end)) in carried.class.iter().zip(arrows) {
         let text = carried.classes[*class].as_str();
@@ -591,7 +596,7 @@ fn draw_contents(svg: &mut Svg, carried: &Carried, arrows: &[(Point, Point)], lo
         };
         let best = candidates.into_iter().min_by(|a, b| cost(a).1.total_cmp(&cost(b).1));
         let (t, p) = best.expect("there are candidates");
-        // A label too long for its arrow would hide it; the colour and the legend say the same.
+        // A label too long for its arrow would hide it; the colour and the legend show the same.
         if width < (end.0 - start.0).hypot(end.1 - start.1) * 0.9 || cost(&(t, p)).0 == 0.0 {
             svg.pill(p, width, height, look.paper, look.colour(*class));
             svg.text((p.0, p.1 + 4.2), "middle", 12.0, "600", look.colour(*class), text);
@@ -600,19 +605,20 @@ fn draw_contents(svg: &mut Svg, carried: &Carried, arrows: &[(Point, Point)], lo
     }
 }
 
-/// The delay that all links have, if it is one and the same.
+/// The delay of all links, if it is the same.
 fn one_delay(topology: &Topology) -> Option<Duration> {
     let first = topology.links().first()?.properties.delay;
     topology.links().iter().all(|l| l.properties.delay == first).then_some(first)
 }
 
-/// The capacity that all links have, if it is one and the same.
+/// The capacity of all links, if it is the same.
 fn one_capacity(topology: &Topology) -> Option<BitRate> {
     let first = topology.links().first()?.properties.capacity;
     topology.links().iter().all(|l| l.properties.capacity == first).then_some(first)
 }
 
-/// Writes on every cable what cables differ by, capacity and (if asked for) delay, where there are few enough to read.
+/// Writes the differing properties on every cable, capacity and (optionally) delay, if they are few
+/// enough to read.
 fn draw_labels(svg: &mut Svg, topology: &Topology, delays: bool, at: &[Point], look: &Look, busy: &mut Busy) {
     const CABLES_MAX: usize = 60;
     let cables = cables(topology);
@@ -670,7 +676,7 @@ impl Entry {
     }
 }
 
-/// The legend, broken into rows that fit.
+/// The legend, divided into rows that fit.
 fn legend_rows(topology: &Topology, plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>> {
     const CLASSES_MAX: usize = 24;
     let (Some(plan), Some(carried)) = (plan, carried) else { return Vec::new() };
@@ -694,7 +700,7 @@ fn legend_rows(topology: &Topology, plan: Option<&Plan>, carried: Option<&Carrie
         (Role::Other, true, "codes (⊕ what it adds)"),
         (Role::Other, false, "passes on"),
     ];
-    // Only what the picture shows. Sites that code are squares, destinations among them.
+    // Only the roles in the picture. Sites that code are squares, destinations included.
     let shown = |(role, coding): (Role, bool)| {
         roles.iter().any(|(is, codes)| match role {
             Role::Source => true,
@@ -757,12 +763,13 @@ fn draw_legend(svg: &mut Svg, rows: &[Vec<Entry>], look: &Look) {
     }
 }
 
-/// A guess at a text's width: most letters of the usual sans-serif fonts are narrower than six tenths of their size.
+/// Estimated width of a text: most letters of the usual sans-serif fonts are narrower than 0.6
+/// times their size.
 fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.6
 }
 
-/// An SVG document in the making.
+/// An SVG document under construction.
 struct Svg {
     out: String,
 }
@@ -881,7 +888,8 @@ impl Svg {
     }
 }
 
-/// Text as XML may hold it: what may not be shown replaced (XML forbids control characters, too), markup escaped.
+/// Text in a form that XML allows: unprintable characters are replaced (XML forbids control
+/// characters), markup is escaped.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in printable(text).chars() {

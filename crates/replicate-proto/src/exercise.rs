@@ -1,7 +1,8 @@
-//! Exercises for the fuzz targets `replicate_site` and `replicate_control` and the replay of their corpora: one site of an attempt
-//! with peers that say anything, and the commands of a controller that does.
+//! Functions for the fuzz targets `replicate_site` and `replicate_control` and the replay of their
+//! corpora: one site of an attempt with peers that send arbitrary messages, and the commands of an
+//! arbitrary controller.
 //!
-//! Leaves out: messages' own syntax, which a target of `msg` has.
+//! Leaves out: the syntax of messages, which has a target in `msg`.
 
 use crate::control::{Attempt, Command, HopSettings, Priority, Report, Run, SiteProgram, TransferId};
 use crate::plan::{FlowId, Planner, Request, Scheme};
@@ -15,13 +16,13 @@ use anabranch_units::BitRate;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Bytes of the file, and of a symbol.
+/// Lengths of the file and of a symbol in bytes.
 const LENGTH: u64 = 1_000;
 const SYMBOL_BYTES: u32 = 16;
-/// The most messages of one input.
+/// Maximum number of messages of one input.
 const MESSAGES_MAX: usize = 2_000;
 
-/// The programs of all sites of the butterfly, by several schemes, filled and not.
+/// The programs of all sites of the butterfly, by several schemes, with and without filling groups.
 static PROGRAMS: LazyLock<Vec<SiteProgram>> = LazyLock::new(|| {
     let topology = builtin("butterfly", BitRate::mbps(10)).expect("it is built in");
     let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
@@ -51,10 +52,10 @@ static PROGRAMS: LazyLock<Vec<SiteProgram>> = LazyLock::new(|| {
     all
 });
 
-/// Takes the first byte for which site it is, and what follows for what its peers and its driver do, message by message.
-/// True if it refused none of it.
+/// Fuzz target: the first byte selects the site, and the rest determines the actions of its peers
+/// and its driver, message by message. Returns true if the site refused no message.
 ///
-/// Panics: where the machine does, or says that it holds more than its program's memory.
+/// Panics: if the site does, or if it uses more memory than its program allows.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let [which, rest @ ..] = bytes else { return false };
@@ -66,7 +67,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
     }
 }
 
-/// Numbers of an input, zeros behind its end.
+/// Numbers of an input, zeros after its end.
 struct Drawn<'a>(&'a [u8]);
 
 impl Drawn<'_> {
@@ -75,7 +76,7 @@ impl Drawn<'_> {
         self.0 = rest;
         *first
     }
-    /// Mostly small, now and then near the end of what a number can say.
+    /// Mostly small, sometimes near the maximum of the type.
     fn number(&mut self) -> u64 {
         match self.byte() {
             255 => u64::MAX - u64::from(self.byte()),
@@ -95,7 +96,7 @@ fn drive<S: CheckedSymbol>(program: &SiteProgram, bytes: &[u8], symbol: impl Fn(
             break;
         }
         let act = drawn.byte();
-        // One more than there are: unknown ones, too.
+        // One more than the existing ones, to include unknown flows.
         let flow = |drawn: &mut Drawn<'_>, of: &[FlowId]| {
             let at = usize::from(drawn.byte()) % (of.len() + 1);
             of.get(at).copied().unwrap_or(FlowId(99))
@@ -108,7 +109,7 @@ fn drive<S: CheckedSymbol>(program: &SiteProgram, bytes: &[u8], symbol: impl Fn(
                 let length = match act % 8 {
                     0 => SYMBOL_BYTES as usize,
                     1 => usize::from(drawn.byte()),
-                    // The last one of the file is shorter.
+                    // The last chunk of the file is shorter.
                     _ => (LENGTH % u64::from(SYMBOL_BYTES)) as usize,
                 };
                 let symbol = symbol(length, act >> 3);
@@ -145,7 +146,7 @@ fn drive<S: CheckedSymbol>(program: &SiteProgram, bytes: &[u8], symbol: impl Fn(
     !is_any_refused
 }
 
-/// What the driver does: computes, writes, puts by and fetches.
+/// The driver's work: computes, writes, stores and fetches.
 fn work<S: CheckedSymbol>(site: &mut Site<S>, shelves: &mut BTreeMap<(FlowId, u64), Packet<S>>) {
     while let Some(work) = site.poll_work() {
         site.complete(work.run());
@@ -164,8 +165,8 @@ fn work<S: CheckedSymbol>(site: &mut Site<S>, shelves: &mut BTreeMap<(FlowId, u6
     while site.poll_event().is_some() {}
 }
 
-/// Takes `bytes` for what a controller says: reads a command and builds the machine that it
-/// asks for. True if both worked.
+/// Fuzz target: reads `bytes` as a command of a controller and builds the machine for it. Returns
+/// true if both worked.
 pub fn control(bytes: &[u8]) -> bool {
     match serde_json::from_slice::<Command>(bytes) {
         Ok(Command::Install { program }) => program.memory_bytes() > 0 && Site::<Len>::new(&program).is_ok(),

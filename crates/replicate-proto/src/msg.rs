@@ -1,7 +1,8 @@
 //! The messages on a flow's TCP connections: one greeting each, then frames.
 //!
-//! All integers are big-endian. A connection begins with a [`Hello`] from the sending end and a one-byte
-//! [`HelloReply`]; then come frames, each a fixed [`FrameHeader`] and, for data, a symbol. Nothing here holds state.
+//! All integers are big-endian. A connection begins with a [`Hello`] from the sending end and a
+//! one-byte [`HelloReply`]. Frames follow, each with a fixed [`FrameHeader`] and, for data, a
+//! symbol. This module is stateless.
 //!
 //! Leaves out: control messages (the `control` module), TLS and sockets (drivers).
 
@@ -10,26 +11,26 @@ use crate::plan::FlowId;
 use anabranch_endpoint::DecodeError;
 use anabranch_pieces::GenerationHash;
 
-/// The version of this protocol.
+/// Version of this protocol.
 pub const VERSION: u8 = 3;
-/// The largest symbol that a peer may announce, in bytes.
+/// Maximum size of a symbol that a peer may announce, in bytes.
 pub const SYMBOL_BYTES_MAX: u32 = 1 << 20;
 
 const MAGIC: [u8; 3] = *b"ABR";
 
-/// First bytes on a data connection: which flow it belongs to.
+/// First bytes on a data connection, which identify its flow.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The attempt.
     pub run: Run,
     /// The flow.
     pub flow: FlowId,
-    /// Which of the flow's connections this is, from 0.
+    /// Index of the connection within the flow, from 0.
     pub stripe: u16,
 }
 
 impl Hello {
-    /// Bytes of an encoded greeting.
+    /// Length of an encoded greeting in bytes.
     pub const LEN: usize = 22;
 
     /// The greeting as bytes.
@@ -46,7 +47,7 @@ impl Hello {
 
     /// Reads a greeting.
     ///
-    /// Errors: wrong length, a first byte that is not ours, another version.
+    /// Errors: wrong length, wrong first bytes, another version.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let bytes: &[u8; Self::LEN] = exactly(bytes)?;
         if bytes[..3] != MAGIC {
@@ -69,11 +70,11 @@ impl Hello {
 /// The receiving end's answer to a [`Hello`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum HelloReply {
-    /// Send.
+    /// The sender may send.
     Welcome,
-    /// The attempt is not installed here (yet): try again.
+    /// The attempt is not installed here (yet): the sender should try again.
     NotInstalled,
-    /// The flow is not this peer's to send, or the stripe is taken.
+    /// The flow does not belong to this peer, or the stripe is already connected.
     Refused,
 }
 
@@ -99,7 +100,7 @@ impl HelloReply {
     }
 }
 
-/// The header before every symbol, which stands alone at the end of a flow.
+/// The header before every symbol. At the end of a flow it is sent without a symbol.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum FrameHeader {
     /// A symbol of `length` bytes follows.
@@ -108,18 +109,18 @@ pub enum FrameHeader {
         generation: u64,
         /// Hash of the generation's or chunk's plain bytes.
         hash: GenerationHash,
-        /// Bytes of the symbol.
+        /// Length of the symbol in bytes.
         length: u32,
     },
     /// The flow is complete.
     End {
-        /// Symbols sent on it, all stripes together.
+        /// Number of symbols sent on it, over all stripes.
         packets: u64,
     },
 }
 
 impl FrameHeader {
-    /// Bytes of an encoded header.
+    /// Length of an encoded header in bytes.
     pub const LEN: usize = 45;
 
     /// The header as bytes.
@@ -140,7 +141,7 @@ impl FrameHeader {
         out
     }
 
-    /// Reads a header, where the flow's symbols have at most `symbol_bytes` bytes.
+    /// Reads a header of a flow whose symbols have at most `symbol_bytes` bytes.
     ///
     /// Errors: wrong length, unknown kind, a symbol above the limit.
     pub fn decode(bytes: &[u8], symbol_bytes: u32) -> Result<Self, DecodeError> {
@@ -171,8 +172,9 @@ fn at<const N: usize, const M: usize>(bytes: &[u8; M], offset: usize) -> [u8; N]
     bytes[offset..offset + N].try_into().expect("the slice has N bytes")
 }
 
-/// What a fuzzer and the corpus's tests do with bytes from a peer: reads them as a greeting and as a header; what reads
-/// must write back the same. True if either reads.
+/// Fuzz target: reads bytes from a peer as a greeting and as a header, and checks that a successful
+/// result is written back as the same bytes. Returns true if either reads. The replay of the corpus
+/// uses it too.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let hello = Hello::decode(bytes).map(|h| assert_eq!(h.encode(), bytes, "a greeting has one encoding"));

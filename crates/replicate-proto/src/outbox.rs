@@ -1,36 +1,38 @@
-//! A site's reports that wait for the controller.
+//! Reports of a site that wait for the controller.
 //!
-//! Leaves out: how requests travel, and when they are tried again. Read [`Outbox`].
+//! Leaves out: the transport of requests, and retries. Read [`Outbox`].
 
 use crate::control::{Report, Run};
 use std::collections::BTreeSet;
 
-/// The most reports that wait for a controller that is away.
+/// Maximum number of reports that wait for an absent controller.
 pub const REPORTS_MAX: usize = 4_096;
-/// The most reports in one request.
+/// Maximum number of reports in one request.
 const REPORTS_TOGETHER_MAX: usize = 256;
-/// The most ranges in one request, unless a single report has more: with the rest they stay below the 4 MiB that a
-/// controller takes.
+/// Maximum number of ranges in one request, unless a single report has more. With the other fields
+/// a request stays below the controller's limit of 4 MiB.
 const RANGES_TOGETHER_MAX: usize = 32_768;
 
-/// Reports that wait for the controller, bounded however long it stays away.
+/// Reports that wait for the controller. Their number is bounded, however long the controller is
+/// away.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox {
     waiting: Vec<Report>,
 }
 
 impl Outbox {
-    /// Adds what there is to report.
+    /// Adds reports.
     pub fn extend(&mut self, reports: impl IntoIterator<Item = Report>) {
         self.waiting.extend(reports);
     }
 
-    /// All that wait, the oldest first.
+    /// All waiting reports, oldest first.
     pub fn waiting(&self) -> &[Report] {
         &self.waiting
     }
 
-    /// What goes into the next request: the first of them; nothing if nothing waits. It stays until [`Outbox::handle_sent`].
+    /// The reports of the next request, oldest first; empty if none waits. They stay until
+    /// [`Outbox::handle_sent`].
     pub fn next(&self) -> &[Report] {
         let mut ranges = 0;
         let fits = self.waiting.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {
@@ -39,17 +41,18 @@ impl Outbox {
             }
             ranges <= RANGES_TOGETHER_MAX
         });
-        // At least one: that is what the controller's limit leaves room for.
+        // At least one: the controller's limit leaves room for it.
         let count = fits.count().max(1).min(self.waiting.len());
         &self.waiting[..count]
     }
 
-    /// So many of the first reports have arrived, or will never be taken.
+    /// The first `count` reports have arrived, or will never be accepted.
     pub fn handle_sent(&mut self, count: usize) {
         self.waiting.drain(..count);
     }
 
-    /// Drops old progress, which is no news: of several progress reports of one attempt only the last stays.
+    /// Drops outdated progress: among several progress reports of one attempt only the last is
+    /// kept.
     pub fn thin(&mut self) {
         let mut seen: BTreeSet<Run> = BTreeSet::new();
         let mut kept: Vec<Report> = Vec::with_capacity(self.waiting.len());
@@ -63,7 +66,7 @@ impl Outbox {
         self.waiting = kept;
     }
 
-    /// The controller is away: beyond [`REPORTS_MAX`] only the newest reports are worth keeping.
+    /// The controller is away: only the newest [`REPORTS_MAX`] reports are kept.
     pub fn handle_away(&mut self) {
         self.thin();
         self.waiting.drain(..self.waiting.len().saturating_sub(REPORTS_MAX));

@@ -1,16 +1,17 @@
-//! How fast a source with a ceiling supplies its file: one rule, for daemons and for the simulator.
+//! Rate at which a source with a limit supplies its file: one rule for daemons and for the
+//! simulator.
 //!
-//! Bytes that leave the site count, so a piece of a coded group counts as often as its symbols are sent;
-//! [`crate::program::source_rate`] reckons this rate from a file's rate.
+//! Bytes that leave the site are counted, so a piece of a coded group counts as often as its
+//! symbols are sent. [`crate::program::source_rate`] computes this rate from a file's rate.
 
 use crate::control::SiteProgram;
 use crate::plan::Mode;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
-/// How far a source that was held up may catch up: so many seconds' worth of its rate at once.
+/// Maximum time that a delayed source may catch up, as the time for the same amount at its rate.
 const CATCH_UP: Duration = Duration::from_ms(50);
 
-/// The pace of a source that is held to a rate, over all of its groups; or of one of its streams.
+/// The pace of a rate-limited source over all of its groups, or of one of its streams.
 #[derive(Clone, Debug)]
 pub struct Pace {
     limit: BitRate,
@@ -18,7 +19,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pace of a program's source, from [`Instant::ZERO`] on; `None` where nothing holds it.
+    /// The pace of a program's source, from [`Instant::ZERO`] on; `None` without a limit.
     pub fn of(program: &SiteProgram) -> Option<Self> {
         program.bandwidth_limit.map(Self::new)
     }
@@ -28,19 +29,19 @@ impl Pace {
         Self { limit, due: Instant::ZERO }
     }
 
-    /// When the next piece may be supplied.
+    /// Earliest time for the next piece.
     pub fn due(&self) -> Instant {
         self.due
     }
 
-    /// A piece that costs so many bytes ([`cost`]) is supplied now.
+    /// A piece with this cost in bytes ([`cost`]) is supplied now.
     pub fn spend(&mut self, now: Instant, cost: ByteCount) {
         let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + CATCH_UP);
         self.due = self.due.max(earliest) + self.limit.transmit_time(cost);
     }
 }
 
-/// The bytes that a piece of `length` bytes of a group costs the source's ways out.
+/// Bytes that the source sends for a piece of `length` bytes of a group.
 pub fn cost(program: &SiteProgram, group: u16, length: u64) -> ByteCount {
     let g = &program.groups[usize::from(group)];
     ByteCount::new(match g.mode {
@@ -63,7 +64,7 @@ mod tests {
 
     const LENGTH: u64 = 1 << 20;
 
-    /// The source's program of a transfer over the butterfly that is held to `limit`.
+    /// The source's program of a transfer over the butterfly with the rate limit `limit`.
     fn source(scheme: Scheme, limit: impl Fn(&Plan) -> BitRate) -> SiteProgram {
         let topology = builtin("butterfly", BitRate::mbps(10)).expect("it is built in");
         let site = |name| topology.find_site(name).expect("it is a site of the butterfly");

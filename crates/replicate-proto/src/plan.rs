@@ -1,11 +1,12 @@
-//! Plans of transfers on a network: the deciding part, pure (CodedBulk sections 2.4 and 4.1).
+//! Plans of transfers on a network: the decisions, as pure code (CodedBulk sections 2.4 and 4.1).
 //!
-//! Every scheme, coded or not, makes the same type: a [`Plan`] of flows. A flow occupies one link at the plan's unit rate, or
-//! at a multiple of it that all flows of its stream have, and is one of the paper's four functions (Figure 2): forward,
-//! mirror, code-and-forward, code-and-mirror. Flows of one plan may share a link, up to the link's capacity in units.
+//! Every scheme, coded or not, makes the same type: a [`Plan`] of flows. A flow occupies one link
+//! at the plan's unit rate, or at a multiple of it that is the same for all flows of its stream. It
+//! has one of the paper's four functions (Figure 2): forward, mirror, code-and-forward,
+//! code-and-mirror. Flows of one plan may share a link, up to the link's capacity in units.
 //!
-//! Leaves out: running a plan. Read [`Plan`], [`Flow`] and [`Sink`] for a plan's parts, [`Request`] and [`Planner`] for
-//! how one is made.
+//! Leaves out: execution of a plan. Read [`Plan`], [`Flow`] and [`Sink`] for the parts of a plan,
+//! [`Request`] and [`Planner`] for the making of a plan.
 
 mod check;
 mod code;
@@ -52,7 +53,7 @@ impl FlowId {
     }
 }
 
-/// How a plan was made.
+/// The scheme of a plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -61,75 +62,83 @@ pub enum Scheme {
     Coded,
     /// Optimal fractional packing of arborescences, by column generation. Not in the paper.
     Packed,
-    /// Arborescences packed greedily, each by Watel and Weisser's approximation: the paper's baseline (section 4.1).
+    /// Arborescences packed greedily, each by Watel and Weisser's approximation: the paper's
+    /// baseline (section 4.1).
     Steiner,
-    /// The same trees, each site storing its share of the file whole before it passes it on (section 4.1).
+    /// The same trees, but each site stores its whole share of the file before it passes it on
+    /// (section 4.1).
     SteinerStoreAndForward,
-    /// The first of those trees and no other: "we take the arborescence computed by the algorithm" (section 4.1) can be
-    /// read so.
+    /// Only the first of those trees: a possible reading of "we take the arborescence computed by
+    /// the algorithm" (section 4.1).
     SteinerOneTree,
-    /// Edge-disjoint paths to each destination on its own, least total length (section 4.1).
+    /// Edge-disjoint paths to each destination separately, with least total length (section 4.1).
     MultiPath,
-    /// One shortest path to each destination; a destination passes the file on where its path goes through it.
+    /// One shortest path to each destination; a destination relays the file if a path passes
+    /// through it.
     SinglePath,
 }
 
 /// A plan: every site's part in one transfer.
 ///
-/// Invariants, kept by every planner and checked by [`Plan::check`]: no link carries more units than its capacity, flows
-/// that fill not counted; a flow's inputs end where the flow begins; every sink gets `streams` flows from which its group's
-/// streams follow; every destination is in one group, and in at most one that fills it.
+/// Invariants, kept by every planner and checked by [`Plan::check`]: no link carries more units
+/// than its capacity, filling flows not counted; a flow's inputs end where the flow begins; every
+/// sink gets `streams` flows from which the streams of its group can be computed; every destination
+/// is in one group, and in at most one that fills it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// How it was made.
+    /// The scheme.
     pub scheme: Scheme,
     /// The site that holds the file.
     pub source: SiteId,
-    /// The sites that want it, ascending.
+    /// The destinations, ascending.
     pub destinations: Vec<SiteId>,
     /// Rate of a flow of weight 1.
     #[serde(rename = "unit_bps", with = "crate::bps")]
     pub unit: BitRate,
-    /// Sets of destinations that are served together. Coded, packed and Steiner plans have one; the path schemes have
-    /// one for each copy of the file that the source sends. Groups that fill others ([`Group::fills`]) come after them.
+    /// Sets of destinations that are served together. Coded, packed and Steiner plans have one; the
+    /// path schemes have one for each copy of the file that the source sends. Groups that fill
+    /// others ([`Group::fills`]) come last.
     pub groups: Vec<Group>,
     /// All flows, by id.
     pub flows: Vec<Flow>,
-    /// Rate at which the slowest destination is predicted to get the file.
+    /// Predicted rate of the slowest destination.
     #[serde(rename = "rate_bps", with = "crate::bps")]
     pub rate: BitRate,
-    /// The smallest min-cut from the source to a destination: no scheme can be faster.
+    /// The smallest min-cut from the source to a destination: an upper bound for every scheme.
     #[serde(rename = "bound_bps", with = "crate::bps")]
     pub bound: BitRate,
-    /// True where a site may pass on only whole flows ([`Scheme::SteinerStoreAndForward`]).
+    /// Whether a site may pass on only whole flows ([`Scheme::SteinerStoreAndForward`]).
     pub store_and_forward: bool,
 }
 
 /// Destinations that are served by the same flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// How many streams its data is split into: symbols of a generation (coded) or trees (routed).
+    /// Number of streams of its data: symbols of a generation (coded) or trees (routed).
     pub streams: u16,
-    /// Rate of each stream in units of [`Plan::unit`]; empty where each stream has one unit. Only of a routed group.
+    /// Rate of each stream in units of [`Plan::unit`]; empty if each stream has one unit. Only in a
+    /// routed group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<u32>,
     /// Whether the streams are mixed.
     pub mode: Mode,
-    /// One for each of its destinations.
+    /// One sink for each of its destinations.
     pub sinks: Vec<Sink>,
-    /// The group whose destinations, or some of them, this one fills: uncoded flows of the lowest priority, over links that
-    /// the plan or other transfers leave unused ([`Planner::fill`]). Nothing that a plan promises counts on them.
+    /// The group whose destinations, all or some, this group fills: uncoded flows of the lowest
+    /// priority, over links that the plan or other transfers leave unused ([`Planner::fill`]). A
+    /// plan's predictions do not include them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fills: Option<u16>,
 }
 
-/// How the streams of a group relate.
+/// Relation between the streams of a group.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Generation `g` of the file is `streams` symbols; every flow carries one combination of them, in lock step.
+    /// Generation `g` of the file consists of `streams` symbols; every flow carries one combination
+    /// of them, in lock step.
     Coded,
-    /// Every chunk of the file travels whole on one stream, whichever has room for it.
+    /// Every chunk of the file travels whole on one stream: any stream that has room for it.
     Routed,
 }
 
@@ -147,16 +156,16 @@ pub struct Flow {
 /// One summand of a flow: `coefficient * input`, over GF(2^8) with polynomial 0x11D.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Term {
-    /// The input that is multiplied.
+    /// The multiplied input.
     pub input: Input,
     /// The factor, never 0.
     pub coefficient: u8,
-    /// True where generation `g` of the flow takes generation `g - 1` of the input (nothing for `g` = 0). Breaks the
-    /// cycles of a code on a cyclic union of paths; always false on a stream.
+    /// Whether generation `g` of the flow uses generation `g - 1` of the input (zero for `g` = 0).
+    /// Delays break the cycles of a code on a cyclic union of paths; always false for a stream.
     pub delayed: bool,
 }
 
-/// Where a term comes from.
+/// Origin of a term.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
@@ -171,9 +180,10 @@ pub enum Input {
 pub struct Sink {
     /// The destination.
     pub site: SiteId,
-    /// The flows that it takes in, as many as the group has streams. Routed: in the order of the streams.
+    /// The input flows, as many as the group has streams. In a routed group they are in the order
+    /// of the streams.
     pub inputs: Vec<FlowId>,
-    /// How the streams follow from them; `None` for a routed group.
+    /// Computation of the streams from the inputs; `None` for a routed group.
     pub decode: Option<Decode>,
 }
 
@@ -181,13 +191,15 @@ pub struct Sink {
 ///
 /// With `y(g)` the inputs' generation `g` and `s(g)` a state that starts at zero:
 /// `x(g) = output * [y(g); y(g+1); ...; y(g+lookahead); s(g)]` and `s(g+1) = next * [s(g); x(g)]`.
-/// Codes without delayed terms have `lookahead` 0 and no state: `x(g) = output * y(g)`. The source appends
-/// `lookahead` generations of zeros (of all groups' sinks the largest) to flush the last ones out.
+/// Codes without delayed terms have `lookahead` 0 and no state: `x(g) = output * y(g)`. The source
+/// appends `lookahead` generations of zeros (the maximum over the sinks of all groups) to flush the
+/// last generations.
 ///
-/// Source: Massey and Sain, *Inverses of linear sequential circuits* (1968), for the inverse with delay.
+/// Source: Massey and Sain, *Inverses of linear sequential circuits* (1968), for the inverse with
+/// delay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decode {
-    /// Generations that must have arrived after `g` before `g` can be decoded.
+    /// Number of generations after `g` that must have arrived before `g` can be decoded.
     pub lookahead: u16,
     /// Number of state symbols.
     pub state: u16,

@@ -1,6 +1,7 @@
 //! The sites' programs of one attempt, made from a plan.
 //!
-//! Leaves out: whether the plan can be used here and now (`coordinator`), and how a site carries out its program (`site`).
+//! Leaves out: whether the plan is usable now (`coordinator`), and the execution of a program at a
+//! site (`site`).
 
 use crate::control::{
     GroupProgram, HopSettings, Incoming, Outgoing, Priority, Run, SinkProgram, SiteProgram, Submitter,
@@ -11,7 +12,7 @@ use anabranch_pieces::{ByteRange, RangeSet};
 use anabranch_units::{BitRate, LinkId, SiteId};
 use std::collections::BTreeMap;
 
-/// Facts of an attempt for its sites, besides the plan.
+/// Facts of an attempt for its sites, in addition to the plan.
 pub struct Attempted<'a> {
     /// The attempt.
     pub run: Run,
@@ -23,21 +24,22 @@ pub struct Attempted<'a> {
     pub path: &'a dyn Fn(SiteId) -> String,
     /// The ranges that a destination lacks.
     pub missing: &'a dyn Fn(SiteId) -> Vec<ByteRange>,
-    /// Bytes of a symbol.
+    /// Length of a symbol in bytes.
     pub symbol_bytes: u32,
-    /// Packets that each virtual buffer holds.
+    /// Capacity of each virtual buffer in packets.
     pub buffer_packets: u16,
-    /// Ceiling on the source's rate.
+    /// Maximum rate of the source.
     pub bandwidth_limit: Option<BitRate>,
     /// The submitter of the transfer.
     pub submitter: Submitter,
-    /// How a link's hop is run. Flows that fill have one connection and the lowest priority, whatever it says.
+    /// Settings of a link's hop. Filling flows have one connection and the lowest priority in any
+    /// case.
     pub hop: &'a dyn Fn(LinkId) -> HopSettings,
-    /// Where a site listens for data on a link.
+    /// Address at which a site listens for data on a link.
     pub address: &'a dyn Fn(SiteId, LinkId) -> String,
 }
 
-/// The program of each site of `plan` in the attempt; the source too where it does nothing.
+/// The program of each site of `plan` in the attempt, including the source even if it does nothing.
 ///
 /// Panics: if the plan uses a link that `topology` does not have.
 pub fn programs(
@@ -105,9 +107,10 @@ pub fn programs(
 
 fn group_program(plan: &Plan, index: usize, attempted: &Attempted<'_>) -> GroupProgram {
     let group = &plan.groups[index];
-    // Where a term is delayed, generations mix: at least one of zeros makes all symbols equally long.
+    // If a term is delayed, generations mix: at least one generation of zeros makes all symbols
+    // equally long.
     let is_delayed = |f: &Flow| usize::from(f.group) == index && f.terms.iter().any(|t| t.delayed);
-    // What fills carries the same as the filled group.
+    // A filling group carries the same data as the filled group.
     let of = group.fills.map_or(group, |f| &plan.groups[usize::from(f)]);
     let wanted = RangeSet::from_ranges(of.sinks.iter().flat_map(|s| (attempted.missing)(s.site)));
     let fillers = || plan.groups.iter().filter(|f| f.fills == Some(index as u16));
@@ -124,8 +127,9 @@ fn group_program(plan: &Plan, index: usize, attempted: &Attempted<'_>) -> GroupP
     }
 }
 
-/// What the source of a plan of one group sends, as its pace counts it, while the file goes at `rate`: a piece of a routed
-/// group once, one of a coded group as often as its symbols leave.
+/// Rate of the source's output in a plan of one group, as its pace counts it, while the file is
+/// sent at `rate`. A piece of a routed group counts once, a piece of a coded group as often as its
+/// symbols leave.
 pub fn source_rate(plan: &Plan, rate: BitRate) -> BitRate {
     let mut bulk = plan.groups.iter().filter(|g| g.fills.is_none());
     let (Some(group), None) = (bulk.next(), bulk.next()) else { return rate };

@@ -1,10 +1,11 @@
 //! The sink: decodes arriving packets, checks the data, and hands it out to be written.
 //!
-//! A coded sink applies the plan's [`Decode`]: with a lookahead it waits for later generations, with a state it decodes
-//! strictly one after the other. A routed sink takes chunks as they come. Both check each generation or chunk against
-//! the hash in its packets before a byte is written.
+//! A coded sink applies the plan's [`Decode`]: with a lookahead it waits for later generations,
+//! with a state it decodes generations strictly in order. A routed sink accepts chunks in any
+//! order. Both check each generation or chunk against the hash in its packets before a byte is
+//! written.
 //!
-//! Leaves out: files (the driver writes; see [`Write`]).
+//! Leaves out: files (the driver writes them; see [`Write`]).
 
 use crate::plan::{Decode, Mode};
 use crate::relay::ReceiveBuffer;
@@ -15,20 +16,20 @@ use anabranch_pieces::{ByteRange, GenerationHash, RangeSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes to be written to a sink's file: `parts` end to end, cut to the range's length.
+/// Bytes to be written to a sink's file: `parts` concatenated, truncated to the range's length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write<S> {
     /// The sink, as an index into the program's sinks.
     pub sink: usize,
-    /// Where in the file.
+    /// Place in the file.
     pub range: ByteRange,
-    /// The parts to write there.
+    /// The parts to be written there.
     pub parts: Vec<S>,
     /// Hash of exactly these bytes.
     pub piece: Piece,
 }
 
-/// Whether decoded bytes are what the source read.
+/// Whether decoded bytes equal the bytes that the source read.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     Good,
@@ -44,9 +45,11 @@ pub(crate) struct Sink<S> {
     decode: Option<Arc<Decode>>,
     map: WorkMap,
     next: u64,
-    /// Generations with data; `None` while the source may still end before all of the work.
+    /// Number of generations with data; `None` while the source may still end before all of the
+    /// work.
     end: Option<u64>,
-    /// Later generations to wait for while `end` is open: after so many, one is data and no zeros.
+    /// Number of later generations to wait for while `end` is unknown: after that many, one is data
+    /// and not zeros.
     hold: usize,
     /// Decoded state; `None` while a job that changes it runs.
     state: Option<Vec<S>>,
@@ -54,18 +57,19 @@ pub(crate) struct Sink<S> {
     in_flight: usize,
     capacity: usize,
     writes: VecDeque<Write<S>>,
-    /// What has become of each input's chunks, in a group that fills another.
+    /// State of each input's chunks, in a group that fills another.
     confirming: Vec<Confirming>,
     reported_done: bool,
 }
 
-/// How many of an input's chunks, counted from the first without a gap, are in the file.
+/// Number of an input's chunks that are in the file, counted from the first without a gap.
 #[derive(Debug, Default)]
 struct Confirming {
-    /// Chunks taken in, by their first byte, and whether they are in the file.
+    /// Accepted chunks, by their first byte, and whether they are in the file.
     taken: VecDeque<(u64, bool)>,
     confirmed: u64,
-    /// A chunk came wrong: neither it nor what follows is confirmed, so the filled group carries it again.
+    /// A chunk arrived wrong: neither it nor later ones are confirmed, so the filled group carries
+    /// them again.
     broken: bool,
 }
 
@@ -92,7 +96,7 @@ impl Confirming {
     }
 }
 
-/// What a sink is told of its group.
+/// The properties of a group that its sink needs.
 #[derive(Clone, Debug)]
 pub(crate) struct SinkGroup {
     pub(crate) number: u16,
@@ -102,7 +106,7 @@ pub(crate) struct SinkGroup {
     pub(crate) flush: usize,
     /// Whether its flows may end before all of the work.
     pub(crate) filled: bool,
-    /// Whether it fills another.
+    /// Whether it fills another group.
     pub(crate) fills: bool,
 }
 
@@ -148,7 +152,8 @@ impl<S: CheckedSymbol> DecodeJob<S> {
         };
         debug_assert!(self.decode.is_none() || parts.len() == self.streams);
         let piece = S::hash_piece(&parts, self.range);
-        // A hash of zeros says that no packet knew it (flows made of delayed terms alone): the file's hash decides then.
+        // A hash of zeros means that no packet knew it (flows with only delayed terms): the file's
+        // hash decides in that case.
         let known = self.hash != GenerationHash::default();
         let check = if known && piece.hash != self.hash { Check::Bad } else { Check::Good };
         let Self { sink, generation, range, .. } = self;
@@ -205,7 +210,7 @@ impl<S: CheckedSymbol> Sink<S> {
     pub(crate) fn is_done(&self) -> bool {
         self.reported_done
     }
-    /// True where the disk holds the flows back.
+    /// Whether the disk delays the flows.
     pub(crate) fn is_stalled(&self) -> bool {
         self.in_flight == self.capacity
     }
@@ -236,7 +241,8 @@ impl<S: CheckedSymbol> Sink<S> {
                 let decode = self.decode.as_ref()?;
                 let over = self.end.is_some_and(|end| self.next >= end);
                 let Some(range) = self.map.piece(self.next).filter(|_| !over) else {
-                    // What is left are zeros that flush other sinks: take them, or the flows would stand still.
+                    // The rest are zeros that flush other sinks: they must be accepted, or the
+                    // flows would stop.
                     for input in &mut self.inputs {
                         while input.pop().is_some() {}
                     }
@@ -268,8 +274,8 @@ impl<S: CheckedSymbol> Sink<S> {
         Some(job)
     }
 
-    /// Takes a job's result; returns false for a generation that is not what the source sent. What the file has already
-    /// is not written again.
+    /// Accepts a job's result. Returns false for a generation that differs from the source's data.
+    /// Data that the file already has is not written again.
     pub(crate) fn complete(&mut self, done: Decoded<S>, have: Option<&RangeSet>) -> bool {
         if let Some(state) = done.state {
             self.state = Some(state);
@@ -296,7 +302,7 @@ impl<S: CheckedSymbol> Sink<S> {
         self.writes.pop_front()
     }
 
-    /// `range`, which a job brought, is in the file.
+    /// `range`, the result of a job, is in the file.
     pub(crate) fn settle(&mut self, range: ByteRange) {
         self.in_flight -= 1;
         self.confirming.iter_mut().for_each(|c| c.settle(range.start));
@@ -307,12 +313,12 @@ impl<S: CheckedSymbol> Sink<S> {
         self.end = Some(generations);
     }
 
-    /// How many packets of an input, from the first on, are in the file.
+    /// Number of packets of an input, from the first on, that are in the file.
     pub(crate) fn confirmed(&self, input: usize) -> u64 {
         self.confirming.get(input).map_or(0, |c| c.confirmed)
     }
 
-    /// True once all that its flows will bring has been dealt with, if they have `ended`.
+    /// Whether all data of its flows has been processed, if they have `ended`.
     pub(crate) fn is_drained(&self, ended: bool) -> bool {
         let drained = match self.mode {
             Mode::Coded => self.end == Some(self.next),
@@ -321,7 +327,7 @@ impl<S: CheckedSymbol> Sink<S> {
         ended && drained && self.in_flight == 0
     }
 
-    /// True once, the first time that the sink is `done`.
+    /// Returns true only once: the first time that the sink is `done`.
     pub(crate) fn poll_done(&mut self, done: bool) -> bool {
         done && !std::mem::replace(&mut self.reported_done, true)
     }

@@ -1,15 +1,17 @@
-//! Virtual links: how a site makes an outgoing flow from arriving ones (CodedBulk section 3.3, Figure 7).
+//! Virtual links: how a site makes an outgoing flow from arriving ones (CodedBulk section 3.3,
+//! Figure 7).
 //!
-//! Each outgoing flow has one transmit buffer (vTx) and one receive buffer (vRx) per term. A packet is taken from every
-//! vRx at once, coded, and put in the vTx. Every buffer holds at least one packet and never more than its share, so a
-//! full one stops its reader, TCP's window closes, and the previous hop stops: that is the whole of the hop-by-hop
-//! flow control (section 3.2).
+//! Each outgoing flow has one transmit buffer (vTx) and one receive buffer (vRx) per term. A packet
+//! is taken from every vRx at once, coded, and put in the vTx. Every buffer holds at least one
+//! packet and never more than its share. A full buffer stops its reader, TCP's window closes, and
+//! the previous hop stops. This is the entire hop-by-hop flow control (section 3.2).
 //!
-//! No deadlock: a vRx always has room for the generation that its virtual link needs next, a packet of generation `g`
-//! depends only on generations up to `g`, and a delayed term only on `g - 1`. So the smallest unfinished generation can
-//! always move on, whatever the buffer size and also where flows form a cycle.
+//! Freedom from deadlock: a vRx always has room for the generation that its virtual link needs
+//! next, a packet of generation `g` depends only on generations up to `g`, and a delayed term only
+//! on `g - 1`. The smallest unfinished generation can therefore always advance, with any buffer
+//! size and also if flows form a cycle.
 //!
-//! Leaves out: which flows exist (`plan`), sockets, and where the source's data comes from (`sender`).
+//! Leaves out: the set of flows (`plan`), sockets, and the origin of the source's data (`sender`).
 
 use crate::plan::{FlowId, Mode, Term};
 use crate::symbol::Symbol;
@@ -21,25 +23,25 @@ use std::collections::VecDeque;
 pub struct Packet<S> {
     /// Generation (coded group) or chunk number (routed group).
     pub generation: u64,
-    /// Hash of its plain bytes; all zero where a flow does not know it.
+    /// Hash of its plain bytes; all zero if a flow does not know it.
     pub hash: GenerationHash,
-    /// The symbol that it carries.
+    /// Its symbol.
     pub symbol: S,
 }
 
-/// A frame that a flow hands to its connection.
+/// A frame that a flow passes to its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<S> {
     /// A packet.
     Data(Packet<S>),
     /// The end of the flow.
     End {
-        /// Packets sent on it.
+        /// Number of packets sent on it.
         packets: u64,
     },
 }
 
-/// vRx: the packets of one input that wait for the others, by index from the next one needed.
+/// vRx: the packets of one input that wait for the others, by index from the next needed one.
 ///
 /// The index is the generation in a coded group and the order of arrival in a routed one.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl<S> ReceiveBuffer<S> {
     pub(crate) fn has_room(&self, index: u64) -> bool {
         index < self.base + self.capacity as u64
     }
-    /// Slots that no packet occupies.
+    /// Number of free slots.
     pub(crate) fn free(&self) -> usize {
         self.capacity - self.slots.iter().flatten().count()
     }
@@ -88,7 +90,7 @@ impl<S> ReceiveBuffer<S> {
     }
 }
 
-/// An outgoing flow in the making.
+/// An outgoing flow and its buffers.
 #[derive(Debug)]
 pub(crate) struct VirtualLink<S> {
     pub(crate) flow: FlowId,
@@ -101,13 +103,13 @@ pub(crate) struct VirtualLink<S> {
     transmit_base: u64,
     /// Number of the next packet to code.
     next: u64,
-    /// How many packets the flow has in all, once known.
+    /// Total number of packets of the flow, once known.
     total: Option<u64>,
     end_taken: bool,
-    /// Packets that the next site says are where they belong; only of flows that fill.
+    /// Number of packets that the next site has confirmed; only for filling flows.
     confirmed: u64,
     capacity: usize,
-    /// Fixed length of every symbol, where delayed terms mix generations.
+    /// Fixed length of every symbol, if delayed terms mix generations.
     symbol_bytes: Option<usize>,
 }
 
@@ -165,7 +167,8 @@ impl<S: Symbol> VirtualLink<S> {
         let receive: usize = self.receive.iter().map(ReceiveBuffer::live_bytes).sum();
         receive + self.transmit.iter().flatten().map(|p| p.symbol.len()).sum::<usize>()
     }
-    /// Free slots of the vTx; with the vRx's, how much more the flow could take.
+    /// Number of free slots of the vTx; together with the vRx's, the number of packets that the
+    /// flow can still accept.
     pub(crate) fn transmit_free(&self) -> usize {
         self.capacity - self.transmit.len()
     }
@@ -175,7 +178,7 @@ impl<S: Symbol> VirtualLink<S> {
         self.total = Some(packets);
     }
 
-    /// Takes one packet from every vRx, if all have theirs and the vTx has room.
+    /// Takes one packet from every vRx, if all have one and the vTx has room.
     pub(crate) fn take_job(&mut self, link: usize) -> Option<CodeJob<S>> {
         if self.transmit.len() == self.capacity || self.total == Some(self.next) {
             return None;
@@ -194,7 +197,8 @@ impl<S: Symbol> VirtualLink<S> {
             }
             let packet = receive.pop().expect("every vRx was seen to hold its packet");
             if !term.delayed {
-                // A relay that was given two different hashes passes the first on: the sink then finds the damage.
+                // A relay that received two different hashes passes on the first: the sink then
+                // finds the damage.
                 (generation, hash) = (packet.generation, packet.hash);
             }
             terms.push((term.coefficient, packet.symbol));
@@ -221,7 +225,7 @@ impl<S: Symbol> VirtualLink<S> {
         *slot = Some(packet);
     }
 
-    /// True where `produce` has something.
+    /// Whether `produce` returns a frame.
     pub(crate) fn can_produce(&self) -> bool {
         self.transmit.front().map_or(self.ended() && !self.end_taken, Option::is_some)
     }
@@ -240,7 +244,8 @@ impl<S: Symbol> VirtualLink<S> {
             .then_some(Frame::End { packets: self.next })
     }
 
-    /// The first `packets` packets are where they belong; false if they were not all sent, or fewer were before.
+    /// The first `packets` packets are confirmed. Returns false if they were not all sent, or fewer
+    /// than before.
     pub(crate) fn confirm(&mut self, packets: u64) -> bool {
         let right = (self.confirmed..=self.transmit_base).contains(&packets);
         if right {
@@ -252,7 +257,7 @@ impl<S: Symbol> VirtualLink<S> {
         self.confirmed
     }
 
-    /// True once the end was taken.
+    /// Whether the end was taken.
     pub(crate) fn is_done(&self) -> bool {
         self.end_taken
     }

@@ -1,16 +1,19 @@
-//! The source: cuts the work into generations or chunks and hands them to its virtual links.
+//! The source: divides the work into generations or chunks and passes them to its virtual links.
 //!
-//! A coded group takes generation after generation, all streams of one at once. A routed group takes chunk after chunk,
-//! each on the stream that has most room, so that a slow tree carries less instead of holding the others up. A stream that
-//! shares a link with a heavier one is held to its planned rate, as TCP would give both the same.
+//! A coded group sends generation after generation, all streams of one at once. A routed group
+//! sends chunk after chunk, each on the stream with the most room, so that a slow tree carries less
+//! instead of delaying the others. A stream that shares a link with a heavier one is limited to its
+//! planned rate, because TCP would give both the same.
 //!
-//! A group that *fills* another (CodedBulk section 3.2, Figure 6) takes chunks from the end of the same work on. Its flows
-//! have the lowest priority and may stand still for ever, so a chunk on them counts only once every destination on
-//! the way has confirmed it; until then the filled group goes on as if the chunk had not been sent. When the two meet, each chunk
-//! that is not confirmed goes again on a stream on which it was not sent, the last chunk first: one tree that stands still holds
-//! no others back.
+//! A group that *fills* another (CodedBulk section 3.2, Figure 6) takes chunks from the end of the
+//! same work. Its flows have the lowest priority and may never advance, so a chunk on them counts
+//! only once every destination on the path has confirmed it. Until then the filled group continues
+//! as if the chunk had not been sent. When the two meet, each unconfirmed chunk is sent again on a
+//! stream on which it was not sent, the last chunk first: one stalled tree does not delay the
+//! others.
 //!
-//! Leaves out: reading the file (the driver does, when [`crate::site::Site::wanted`] says so).
+//! Leaves out: reading the file (the driver does so, when [`crate::site::Site::wanted`] asks for
+//! it).
 
 use crate::pace::Pace;
 use crate::plan::Mode;
@@ -18,10 +21,10 @@ use crate::work::WorkMap;
 use anabranch_units::{ByteCount, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Chunks that a stream which fills may have on the way unconfirmed, at first; one more for each that is confirmed. So a
-/// stream that stands still takes few.
+/// Initial number of unconfirmed chunks that a filling stream may have in transit; it grows by one
+/// for each confirmed chunk. A stalled stream therefore takes few.
 const UNCONFIRMED_FIRST: u64 = 16;
-/// The most: more than buffers hold, so a bound on memory only.
+/// Maximum of that number: more than buffers hold, so only a bound on memory.
 const UNCONFIRMED_MAX: u64 = 1024;
 
 /// A group's progress at the source.
@@ -29,31 +32,32 @@ const UNCONFIRMED_MAX: u64 = 1024;
 pub(crate) struct SourceGroup {
     pub(crate) mode: Mode,
     pub(crate) map: WorkMap,
-    /// Generations or chunks supplied.
+    /// Number of supplied generations or chunks.
     pub(crate) next: u64,
-    /// Zero generations to append to a coded group.
+    /// Number of zero generations to append to a coded group.
     pub(crate) flush: u64,
-    /// Packets handed to each stream.
+    /// Number of packets passed to each stream.
     pub(crate) sent: Vec<u64>,
-    /// The pace of each stream that is held to a rate, by stream; shorter where the rest are not.
+    /// The pace of each rate-limited stream, by stream; shorter if the remaining ones have no
+    /// limit.
     pub(crate) paces: Vec<Option<Pace>>,
-    /// Generations or chunks that it supplies in all, once that is settled.
+    /// Total number of generations or chunks that it supplies, once known.
     pub(crate) end: Option<u64>,
     pub(crate) ended: bool,
-    /// Of a group that fills another.
+    /// State of a group that fills another.
     pub(crate) filling: Option<Filling>,
 }
 
-/// What a group that fills another has on the way.
+/// Chunks in transit of a group that fills another.
 #[derive(Debug)]
 pub(crate) struct Filling {
     /// The group that it fills.
     pub(crate) group: u16,
-    /// Chunks that a stream has on the way, in the order sent.
+    /// Chunks of each stream in transit, in the order of sending.
     on_the_way: Vec<VecDeque<u64>>,
-    /// Chunks that no stream has confirmed, with the stream that each went on first.
+    /// Chunks that no stream has confirmed, with the stream on which each was first sent.
     open: BTreeMap<u64, usize>,
-    /// The last chunk that went again on a stream; those after it did before.
+    /// The last chunk that was sent again on each stream; later chunks were sent again before it.
     again: Vec<u64>,
 }
 
@@ -68,11 +72,11 @@ impl SourceGroup {
         let (sent, paces) = (vec![0; streams], Vec::new());
         Self { mode, map, next: 0, flush, sent, paces, end: None, ended: false, filling }
     }
-    /// True while zeros must follow the work.
+    /// Whether zeros must follow the work.
     pub(crate) fn must_flush(&self) -> bool {
         self.end.is_some_and(|end| self.next < end + self.flush)
     }
-    /// Number of the next generation or chunk that was not supplied before.
+    /// Number of the next generation or chunk that has not been supplied.
     pub(crate) fn upcoming(&self) -> Option<u64> {
         match self.filling {
             None => Some(self.next).filter(|n| *n < self.map.pieces()),
@@ -83,11 +87,11 @@ impl SourceGroup {
     pub(crate) fn upcoming_byte(&self) -> Option<u64> {
         self.upcoming().and_then(|n| self.map.piece(n)).map(|p| p.start)
     }
-    /// When the pace of `stream` lets its next chunk go.
+    /// Time at which the pace of `stream` permits its next chunk.
     pub(crate) fn due(&self, stream: usize) -> Instant {
         self.paces.get(stream).and_then(Option::as_ref).map_or(Instant::ZERO, Pace::due)
     }
-    /// Whether `stream` may have one more chunk on the way.
+    /// Whether `stream` may have one more chunk in transit.
     pub(crate) fn may_send(&self, stream: usize, now: Instant) -> bool {
         self.due(stream) <= now && self.may_have_open(stream)
     }
@@ -97,17 +101,17 @@ impl SourceGroup {
             open < UNCONFIRMED_MAX.min(UNCONFIRMED_FIRST + self.sent[stream] - open)
         })
     }
-    /// The chunk that is worth sending again, on `stream`.
+    /// The chunk to be sent again on `stream`.
     pub(crate) fn again(&self, stream: usize) -> Option<u64> {
         let filling = self.filling.as_ref()?;
         let below = filling.open.range(..filling.again[stream]);
         below.rev().find(|(_, first)| **first != stream).map(|(chunk, _)| *chunk)
     }
-    /// Whether a chunk that was sent is not confirmed.
+    /// Whether a sent chunk is unconfirmed.
     pub(crate) fn has_open(&self) -> bool {
         self.filling.as_ref().is_some_and(|f| !f.open.is_empty())
     }
-    /// Notes that `chunk` goes on `stream` now.
+    /// Records that `chunk` is sent on `stream` now.
     pub(crate) fn send(&mut self, now: Instant, stream: usize, chunk: u64) {
         let is_new = self.upcoming() == Some(chunk);
         if let Some(pace) = self.paces.get_mut(stream).and_then(Option::as_mut) {
@@ -124,7 +128,7 @@ impl SourceGroup {
             }
         }
     }
-    /// The first `packets` packets of `stream` are where they belong.
+    /// The first `packets` packets of `stream` are confirmed.
     pub(crate) fn confirm(&mut self, stream: usize, packets: u64) {
         let Some(filling) = &mut self.filling else { return };
         let left = self.sent[stream].saturating_sub(packets) as usize;
@@ -151,7 +155,8 @@ mod tests {
     use anabranch_pieces::ByteRange;
     use anabranch_units::{BitRate, Duration};
 
-    /// #48: streams of unlike rates share links only if the source keeps the light ones to theirs.
+    /// #48: streams of unequal rates share links only if the source limits the light ones to their
+    /// rates.
     #[test]
     fn a_stream_with_a_ceiling_sends_at_its_rate() {
         let work = [ByteRange { start: 0, end: 1_000_000 }];

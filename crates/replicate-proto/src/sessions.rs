@@ -1,4 +1,4 @@
-//! How the controller keeps the sessions of its sites. The machine is `anabranch_sessions`.
+//! The controller's sessions with its sites. The state machine is `anabranch_sessions`.
 //!
 //! Commands must not be lost, so a site's process continues its numbering after a silence. Read
 //! [`site_sessions`].
@@ -7,15 +7,16 @@ use crate::control::Command;
 use anabranch_sessions::{Overflow, Rejoin, Sessions, SessionsConfig};
 use anabranch_units::{Duration, SiteId};
 
-/// Most commands that wait for one site. A site that lets more pile up has to join again.
+/// Maximum number of commands that wait for one site. A site with more waiting commands must join
+/// again.
 const QUEUE_MAX: usize = 16_384;
-/// Most commands in one answer.
+/// Maximum number of commands in one answer.
 const COMMANDS_TOGETHER_MAX: usize = 256;
 
 /// The controller's side of its sites' sessions.
 pub type SiteSessions = Sessions<SiteId, Command>;
 
-/// Sessions of sites that are gone after a silence of `grace`. No site has joined.
+/// Sessions in which sites count as gone after a silence of `grace`. No site has joined.
 pub const fn site_sessions(grace: Duration) -> SiteSessions {
     Sessions::new(SessionsConfig {
         silence_max: grace,

@@ -1,11 +1,14 @@
-//! `replicate` in the simulator: a scenario's workload in which the relays' own machines move files over simulated TCP.
+//! `replicate` in the simulator: a scenario's workload in which the state machines of the relays
+//! move files over simulated TCP.
 //!
-//! The same [`Site`] machines run the same programs as in the daemons; in place of `runner`'s sockets each hop is a stream of
-//! the simulator, pinned to its link, with a send buffer that bounds unsent data and a receive buffer that fills while a
-//! machine has no room. Symbols are lengths. Frames have the size that they have on the wire, TLS records included.
+//! The same [`Site`] machines run the same programs as in the daemons. In place of `runner`'s
+//! sockets, each hop is a stream of the simulator, pinned to its link. It has a send buffer that
+//! bounds unsent data and a receive buffer that fills while a machine has no room. Symbols are
+//! lengths. Frames have their size on the wire, including TLS records.
 //!
-//! Ideal, beside the daemons: coding, hashing and disks take no time; controllers, greetings and heartbeats are left out, so
-//! that a transfer begins with its hops' TCP handshakes. Read [`Replicate`] and [`Replication`] first.
+//! Idealised in comparison with the daemons: coding, hashing and disks take no time. Controllers,
+//! greetings and heartbeats are left out, so a transfer begins with the TCP handshakes of its hops.
+//! Read [`Replicate`] and [`Replication`] first.
 
 mod settings;
 
@@ -28,14 +31,14 @@ use std::error::Error;
 
 use crate::plan::schemes::{Drawn, SchemeError, ceilings, filled, plans};
 
-/// The length of a file without end: at 400 Gbit/s it takes 6 hours to send.
+/// Length of an endless file: at 400 Gbit/s it takes 6 hours to send.
 const ENDLESS_BYTES: u64 = 1 << 50;
-/// Strict priorities of what a plan counts on, and of what fills.
+/// Strict priorities of planned flows and of filling flows.
 const BULK: u8 = 1;
 const FILL: u8 = 2;
-/// The most that a TLS record holds (RFC 8446 section 5.1).
+/// Maximum data in a TLS record (RFC 8446 section 5.1).
 const RECORD_DATA_BYTES: u64 = 16_384;
-/// What a confirmation takes the other way: its kind and a count, in a record.
+/// Size of a confirmation in the reverse direction: its kind and a count, in a record.
 const CONFIRMATION_BYTES: u64 = 9 + TLS_RECORD_BYTES;
 
 pub use settings::{Settings, plan};
@@ -58,11 +61,11 @@ impl System for Simulated {
     }
 }
 
-/// A workload, looked up.
+/// A resolved workload.
 #[derive(Debug)]
 pub struct Replicate {
     settings: Settings,
-    /// Of listed transfers; others are drawn for each run.
+    /// The listed transfers; `None` if they are drawn for each run.
     listed: Option<Vec<Drawn>>,
     priorities: Vec<u8>,
     field: String,
@@ -77,9 +80,9 @@ impl Replicate {
     pub fn transfers(&self, network: &Network, seed: Seed) -> Vec<Drawn> {
         self.listed.clone().unwrap_or_else(|| self.settings.draw(network.named_topology(), seed))
     }
-    /// What the plans of these transfers promise together, on links that nobody else uses.
+    /// Total planned rate of these transfers, on links without other traffic.
     ///
-    /// Errors: what a planner says.
+    /// Errors: an error of a planner.
     pub fn planned(&self, network: &Network, transfers: &[Drawn]) -> Result<BitRate, PlanError> {
         Ok(Planned::new(&self.settings, network, transfers, &self.field)?.together)
     }
@@ -88,9 +91,9 @@ impl Replicate {
 /// The plans of a run.
 struct Planned {
     plans: Vec<Plan>,
-    /// How fast each source may send.
+    /// Maximum rate of each source.
     ceilings: Vec<Option<BitRate>>,
-    /// What they promise together.
+    /// Total planned rate.
     together: BitRate,
 }
 
@@ -111,8 +114,9 @@ fn wrong_scheme(field: &str, error: &dyn Error) -> PlanError {
     PlanError { field: format!("{field}.scheme"), message: error.to_string() }
 }
 
-/// Fills `row` in with what came of transfers: what the slowest destination of each has verified in the `measured` time, how
-/// long those took that were whole (none where files are endless), and what their plans promise together.
+/// Fills `row` with the results of transfers: the verified bytes of the slowest destination of each
+/// in the `measured` time, the durations of the completed ones (none if files are endless), and
+/// their total planned rate.
 pub fn report_transfers(
     verified_bytes: impl Iterator<Item = u64>,
     measured: Duration,
@@ -143,15 +147,15 @@ impl SystemPlan for Replicate {
     }
 }
 
-/// Transfers under way in one run.
+/// Running transfers of one run.
 #[derive(Debug)]
 pub struct Replication {
     transfers: Vec<Transfer>,
-    /// By number; none where another workload's are.
+    /// By number; `None` for streams of other workloads.
     streams: Vec<Option<Hop>>,
     send_buffer_bytes: u64,
     size: Option<ByteCount>,
-    /// What the plans promise together, on links that nobody else uses.
+    /// Total planned rate, on links without other traffic.
     planned: BitRate,
     fills: bool,
 }
@@ -160,7 +164,7 @@ pub struct Replication {
 struct Transfer {
     at: Instant,
     has_begun: bool,
-    /// Places of the destinations among `sites`.
+    /// Indices of the destinations in `sites`.
     destinations: Vec<usize>,
     source: usize,
     sites: Vec<SiteRun>,
@@ -173,18 +177,18 @@ struct SiteRun {
     program: SiteProgram,
     machine: Site<Len>,
     host: u16,
-    /// Streams that come in.
+    /// Incoming streams.
     incoming: Vec<u32>,
-    /// Streams that leave, of each outgoing flow, and the link that leads back.
+    /// Outgoing streams of each outgoing flow, and the reverse link.
     outgoing: Vec<Vec<u32>>,
     back: Vec<Option<LinkId>>,
-    /// Packets that are put by until their flow has ended.
+    /// Packets that are stored until their flow has ended.
     shelves: BTreeMap<(FlowId, u64), Packet<Len>>,
-    /// Of a source that is held to a rate.
+    /// Pace of a rate-limited source.
     pace: Option<Pace>,
-    /// When the machine is told the time next.
+    /// Next time at which the machine needs the time.
     timeout: Option<Instant>,
-    /// What was verified when the warm-up ended.
+    /// Verified bytes at the end of the warm-up.
     warmup_bytes: u64,
 }
 
@@ -196,19 +200,20 @@ struct Hop {
     to: usize,
     flow: FlowId,
     fills: bool,
-    /// What was written and is not taken in, with its bytes on the wire.
+    /// Frames that were written and not yet accepted, with their bytes on the wire.
     frames: VecDeque<(Frame<Len>, u64)>,
-    /// Bytes that wait in the receive buffer, and that were read of the first frame.
+    /// Bytes that wait in the receive buffer, and bytes that were read of the first frame.
     waiting: u64,
     in_hand: u64,
     has_ended: bool,
-    /// Confirmations on their way back, and bytes that have come of the first.
+    /// Confirmations in transit in the reverse direction, and arrived bytes of the first.
     confirmations: VecDeque<u64>,
     confirmation_bytes: u64,
     confirmed: u64,
 }
 
-/// Bytes on the wire of a frame: header and symbol each fill records of their own, as they are written apart.
+/// Bytes on the wire of a frame: header and symbol each have their own records, because they are
+/// written separately.
 fn wire_bytes(frame: &Frame<Len>) -> u64 {
     let header = FrameHeader::LEN as u64 + TLS_RECORD_BYTES;
     match frame {
@@ -279,7 +284,7 @@ impl Replication {
         }
     }
 
-    /// Lets a site's machine do all that it can do now.
+    /// Lets a site's machine do everything that it can do now.
     fn stir(&mut self, cx: &mut AppCx<'_, '_>, transfer: usize, site: usize) {
         let Self { transfers, streams, send_buffer_bytes, .. } = self;
         let run = &mut transfers[transfer].sites[site];
@@ -308,7 +313,7 @@ impl Replication {
         }
     }
 
-    /// Tells the sites before what is confirmed of flows that fill.
+    /// Sends the confirmed counts of filling flows to the previous sites.
     fn confirm(&mut self, cx: &mut AppCx<'_, '_>) {
         for (stream, hop) in self.streams.iter_mut().enumerate() {
             let Some(hop) = hop.as_mut().filter(|hop| hop.fills) else { continue };
@@ -354,7 +359,7 @@ impl Transfer {
             bandwidth_limit: held,
             submitter: Submitter::Operator,
             hop: &|_| hop.clone(),
-            // Streams need none.
+            // Streams need no address.
             address: &|_, _| String::new(),
         };
         let mut sites = Vec::new();
@@ -391,7 +396,7 @@ impl Transfer {
 }
 
 impl SiteRun {
-    /// Feeds what the source's groups want. True if it did.
+    /// Supplies the wanted pieces of the source's groups. Returns whether there were any.
     fn supply(&mut self, cx: &mut AppCx<'_, '_>, transfer: usize) -> bool {
         if self.program.source_path.is_none() {
             return false;
@@ -429,7 +434,7 @@ impl SiteRun {
         moved
     }
 
-    /// Codes, decodes, writes and stores, all at once. True if there was something.
+    /// Codes, decodes, writes and stores, all at once. Returns whether there was any work.
     fn work(&mut self) -> bool {
         let mut moved = false;
         while let Some(work) = self.machine.poll_work() {
@@ -474,7 +479,8 @@ impl Hop {
         }
     }
 
-    /// Reads on in the frame that comes first, as a reader does that has one in hand. True once it has all of it.
+    /// Continues to read the first frame, as a reader does with one unfinished frame. Returns true
+    /// once it is complete.
     fn read(&mut self, cx: &mut AppCx<'_, '_>, stream: u32) -> bool {
         let Some((_, wire)) = self.frames.front() else { return false };
         let more = self.waiting.min(wire - self.in_hand);
@@ -486,7 +492,8 @@ impl Hop {
         self.in_hand == *wire
     }
 
-    /// Gives the machine at the receiving end what has come whole and what it has room for. True if there was something.
+    /// Passes the complete frames for which it has room to the machine at the receiving end.
+    /// Returns whether there were any.
     fn take_in(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, machine: &mut Site<Len>) -> bool {
         let mut moved = false;
         while self.read(cx, stream) {
@@ -508,7 +515,8 @@ impl Hop {
         moved
     }
 
-    /// Writes what the machine at the sending end has, while the send buffer takes more. True if there was something.
+    /// Writes the frames of the machine at the sending end, while the send buffer accepts more.
+    /// Returns whether there were any.
     fn send(
         &mut self,
         cx: &mut AppCx<'_, '_>,

@@ -1,17 +1,19 @@
 //! One site's part in one attempt: source, relay and destination in a single sans-IO machine.
 //!
-//! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and in between runs the
-//! [`Work`] that the machine hands out, on any number of cores: work is pure and may finish in any order. Bytes
-//! of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go out as [`Write`]s. Where a plan wants sites to
-//! store all before they pass it on, packets go out as [`Store`]s and come back with [`Site::fetched`]. At a source whose
-//! streams are of unlike rates, [`Site::poll_timeout`] says when [`Site::wanted`] may ask again.
+//! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and
+//! in between runs the [`Work`] of the machine, on any number of cores: work is pure and may finish
+//! in any order. Bytes of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go
+//! out as [`Write`]s. If a plan requires sites to store all data before they pass it on, packets go
+//! out as [`Store`]s and come back with [`Site::fetched`]. At a source with streams of unequal
+//! rates, [`Site::poll_timeout`] gives the next time at which [`Site::wanted`] may ask again.
 //!
-//! Contract: after any call that changes the machine, run [`Site::poll_work`], [`Site::poll_write`], [`Site::poll_store`],
-//! [`Site::poll_fetch`] and [`Site::poll_event`] to `None`, and look again at the flows that [`Site::can_produce`].
+//! Contract: after any call that changes the machine, run [`Site::poll_work`],
+//! [`Site::poll_write`], [`Site::poll_store`], [`Site::poll_fetch`] and [`Site::poll_event`] to
+//! `None`, and check the flows with [`Site::can_produce`] again.
 //!
-//! Invariants: a packet is accepted only when every virtual link and sink that needs it has room, so memory is at most
-//! [`SiteProgram::memory_bytes`](crate::control::SiteProgram::memory_bytes); flows coded together advance together; the smallest
-//! unfinished generation can always advance.
+//! Invariants: a packet is accepted only when every virtual link and sink that needs it has room,
+//! so memory is at most [`SiteProgram::memory_bytes`](crate::control::SiteProgram::memory_bytes);
+//! flows coded together advance together; the smallest unfinished generation can always advance.
 
 mod build;
 #[cfg(test)]
@@ -33,10 +35,10 @@ use anabranch_pieces::{ByteRange, GenerationHash, RangeSet};
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The most ranges that a filled site remembers; flows that keep their order make a few.
+/// Maximum number of ranges that a filled site remembers; flows that keep their order make a few.
 const HAVE_RANGES_MAX: usize = 65_536;
 
-/// The machine. See the module.
+/// The state machine. See the module.
 #[derive(Debug)]
 pub struct Site<S> {
     symbol_bytes: usize,
@@ -44,19 +46,20 @@ pub struct Site<S> {
     incoming: BTreeMap<FlowId, Incoming>,
     links: Vec<VirtualLink<S>>,
     link_of: BTreeMap<FlowId, usize>,
-    /// Of the flows that are stored before they are passed on.
+    /// Spools of the flows that are stored before they are passed on.
     spools: BTreeMap<FlowId, Spool<S>>,
     sinks: Vec<Sink<S>>,
-    /// What is in the file, of this attempt, where a group that fills may bring what another brings too.
+    /// Ranges of this attempt in the file, if a filling group may bring data that another group
+    /// brings too.
     have: Option<RangeSet>,
     verified_bytes: u64,
-    /// Bytes that are to come, where a group that fills may bring them before the filled group ends.
+    /// Expected bytes, if a filling group may bring them before the filled group ends.
     wanted_bytes: Option<u64>,
     sources: BTreeMap<u16, Source>,
     events: VecDeque<Event>,
-    /// Time since the attempt began, as far as the driver has told it.
+    /// Time since the attempt began, as last reported by the driver.
     now: Instant,
-    /// Links that may have a job; looked at by `poll_work`.
+    /// Whether links may have a job; read by `poll_work`.
     stirred: bool,
 }
 
@@ -68,18 +71,19 @@ struct Group {
     flush: u64,
     fills: Option<u16>,
     filled: bool,
-    /// Packets of each of a filled coded group's flows, once one has ended.
+    /// Number of packets of each of a filled coded group's flows, once one has ended.
     packets: Option<u64>,
 }
 
 impl Group {
-    /// The most packets that a flow carries: one for each generation, zeros that flush the code included, or each chunk.
+    /// Maximum number of packets of a flow: one for each generation, including zeros that flush the
+    /// code, or one for each chunk.
     fn packets(&self) -> u64 {
         self.map.pieces() + if self.mode == Mode::Coded { self.flush } else { 0 }
     }
 }
 
-/// What takes in a flow or stream: virtual link and term, or sink and input.
+/// Consumer of a flow or stream: virtual link and term, or sink and input.
 #[derive(Copy, Clone, Debug)]
 enum Consumer {
     Link { link: usize, term: usize },
@@ -101,11 +105,12 @@ struct Source {
     consumers: Vec<Vec<Consumer>>,
 }
 
-/// Something the driver should know.
+/// An event for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A sink decoded a generation (or got a chunk) that is not what the source sent. It was not written.
+    /// A sink decoded a generation (or got a chunk) that differs from the source's data. It was not
+    /// written.
     Corrupt {
         /// The sink.
         sink: usize,
@@ -114,7 +119,7 @@ pub enum Event {
         /// The generation or chunk.
         generation: u64,
     },
-    /// A sink has dealt with everything that will arrive.
+    /// A sink has processed all data that will arrive.
     SinkDone {
         /// The sink.
         sink: usize,
@@ -126,33 +131,33 @@ pub enum Event {
     },
 }
 
-/// Why a packet from a peer was not taken.
+/// Why a packet from a peer was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcceptError<S> {
-    /// No room yet: bring it again when [`Site::has_room`] says so.
+    /// No room yet: try again when [`Site::has_room`] permits it.
     Full(Packet<S>),
     /// The flow does not arrive here.
     UnknownFlow(FlowId),
-    /// The generation was there already, or lies beyond the work.
+    /// The generation had already arrived, or is beyond the work.
     Generation {
-        /// What the packet says.
+        /// Number in the packet.
         generation: u64,
-        /// How many there are.
+        /// Number of generations.
         limit: u64,
     },
     /// The symbol has the wrong length for its generation.
     Length {
-        /// What it should be.
+        /// Correct length.
         want: usize,
-        /// What it is.
+        /// Length of the symbol.
         got: usize,
     },
-    /// The flow ended before, or with fewer packets than it said.
+    /// The flow had already ended, or has fewer packets than announced.
     AfterEnd,
-    /// The peer has confirmed packets that it was not sent, or takes a confirmation back.
+    /// The peer has confirmed packets that were not sent to it, or reduces its confirmation.
     Confirmed {
-        /// How many it says.
+        /// Number of confirmed packets.
         packets: u64,
     },
 }
@@ -174,7 +179,7 @@ impl<S> std::fmt::Display for AcceptError<S> {
     }
 }
 
-/// Pure work: run it anywhere, give the result to [`Site::complete`].
+/// Pure work: run it anywhere, and pass the result to [`Site::complete`].
 #[derive(Debug)]
 pub enum Work<S> {
     /// Code a packet.
@@ -200,7 +205,7 @@ pub enum Done<S> {
 }
 
 impl<S: CheckedSymbol> Work<S> {
-    /// Does it.
+    /// Does the work.
     pub fn run(self) -> Done<S> {
         match self {
             Self::Code(job) => {
@@ -220,13 +225,14 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// Where a packet stands in a buffer: by generation where flows are coded together, else by arrival.
+    /// Index of a packet in a buffer: the generation if flows are coded together, else the order of
+    /// arrival.
     fn index(mode: Mode, generation: u64, arrived: u64) -> u64 {
         if mode == Mode::Coded { generation } else { arrived }
     }
 
-    /// False if a packet of `flow` with this generation has to wait for room. One that [`Site::accept`] refuses, as no
-    /// such generation will ever come, need not wait.
+    /// Whether there is room for a packet of `flow` with this generation; otherwise it must wait. A
+    /// packet that [`Site::accept`] refuses need not wait, because its generation is invalid.
     pub fn has_room(&self, flow: FlowId, generation: u64) -> bool {
         self.incoming.get(&flow).is_some_and(|i| {
             let group = &self.groups[usize::from(i.group)];
@@ -246,9 +252,10 @@ impl<S: CheckedSymbol> Site<S> {
         piece.len().div_ceil(symbols) as usize
     }
 
-    /// Takes in a packet of `flow`.
+    /// Accepts a packet of `flow`.
     ///
-    /// Errors: [`AcceptError::Full`] gives the packet back; all others mean that the peer broke the protocol.
+    /// Errors: [`AcceptError::Full`] returns the packet; all others mean that the peer broke the
+    /// protocol.
     pub fn accept(&mut self, flow: FlowId, packet: Packet<S>) -> Result<(), AcceptError<S>> {
         let Some(incoming) = self.incoming.get(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
         let group = &self.groups[usize::from(incoming.group)];
@@ -260,7 +267,7 @@ impl<S: CheckedSymbol> Site<S> {
         if packet.symbol.len() != want {
             return Err(AcceptError::Length { want, got: packet.symbol.len() });
         }
-        // A routed flow that says nothing of its end still has no more than every chunk to carry.
+        // A routed flow with an unknown end still carries at most every chunk.
         if incoming.received >= incoming.total.unwrap_or(limit) {
             return Err(AcceptError::AfterEnd);
         }
@@ -297,9 +304,9 @@ impl<S: CheckedSymbol> Site<S> {
         self.stirred = true;
     }
 
-    /// Takes in the end of `flow`, which its sender says had `packets` packets.
+    /// Accepts the end of `flow`, which according to its sender had `packets` packets.
     ///
-    /// Errors: an unknown flow, or a count that the packets so far, or an earlier end, contradict.
+    /// Errors: an unknown flow, or a count that contradicts the packets so far or an earlier end.
     pub fn accept_end(&mut self, flow: FlowId, packets: u64) -> Result<(), AcceptError<S>> {
         let Some(incoming) = self.incoming.get_mut(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
         if incoming.total.is_some_and(|t| t != packets) || incoming.received > packets {
@@ -343,13 +350,13 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// True once all packets of `flow` are here.
+    /// Whether all packets of `flow` have arrived.
     pub fn has_ended(&self, flow: FlowId) -> bool {
         self.incoming.get(&flow).is_some_and(|i| i.total == Some(i.received))
     }
 
-    /// A sink is done when the file is whole or its flows have ended; one that fills, when those that it fills are done: all
-    /// that it brings they would bring too.
+    /// A sink is done when the file is complete or its flows have ended. A filling sink is done
+    /// when the sinks that it fills are done, because they would bring all of its data too.
     fn check_sinks(&mut self) {
         let whole = self.wanted_bytes == Some(self.verified_bytes);
         let fills = |s: &Sink<S>| self.groups[usize::from(s.group)].fills.is_some();
@@ -373,7 +380,8 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// How many packets of `flow`, from the first on, are at every destination behind this site. Only of flows that fill.
+    /// Number of packets of `flow`, from the first on, that have reached every destination behind
+    /// this site. Only for filling flows.
     pub fn confirmed(&self, flow: FlowId) -> u64 {
         let consumers = self.incoming.get(&flow).map_or(&[][..], |i| &i.consumers);
         self.least_confirmed(consumers)
@@ -387,7 +395,7 @@ impl<S: CheckedSymbol> Site<S> {
         confirmed.min().unwrap_or(0)
     }
 
-    /// Takes in what the next site says is [`confirmed`](Self::confirmed) of `flow`, which leaves from here.
+    /// Accepts the next site's [`confirmed`](Self::confirmed) count of `flow`, an outgoing flow.
     ///
     /// Errors: an unknown flow, or more packets than were sent.
     pub fn confirm(&mut self, flow: FlowId, packets: u64) -> Result<(), AcceptError<S>> {
@@ -408,26 +416,27 @@ impl<S: CheckedSymbol> Site<S> {
         Ok(())
     }
 
-    /// Tells the machine the time, counted from [`Instant::ZERO`] at the beginning of the attempt. Sources need it where
-    /// streams are held to a rate.
+    /// Sets the time, counted from [`Instant::ZERO`] at the beginning of the attempt. Sources with
+    /// rate-limited streams need it.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    /// When a stream that is held to a rate may go on, which none can before; `None` where no stream waits for the time.
+    /// Next time at which a rate-limited stream may continue; `None` if no stream waits for a time.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sources = self.sources.iter().filter(|(number, _)| self.has_work(**number));
         let dues = sources.flat_map(|(_, s)| (0..s.consumers.len()).map(|stream| s.group.due(stream)));
         dues.filter(|due| *due > self.now).min()
     }
 
-    /// What the source should supply next for `group`: the bytes of the file, while there is room for them.
+    /// The next data that the source should supply for `group`: bytes of the file, while there is
+    /// room for them.
     pub fn wanted(&self, group: u16) -> Option<ByteRange> {
         let (number, _) = self.choice(group)?;
         self.sources[&group].group.map.piece(number)
     }
 
-    /// What is supplied next: the generation, or the chunk and the stream that it goes on.
+    /// The next item to be supplied: the generation, or the chunk and its stream.
     fn choice(&self, group: u16) -> Option<(u64, usize)> {
         let source = self.sources.get(&group).filter(|_| self.has_work(group))?;
         if source.group.mode == Mode::Coded {
@@ -443,7 +452,7 @@ impl<S: CheckedSymbol> Site<S> {
         Some((source.group.upcoming()?, stream))
     }
 
-    /// True once all that `fill` could send of `filled`'s data, one of both has sent.
+    /// Whether all data of `filled` that `fill` could send has been sent by one of the two.
     fn have_met(&self, filled: u16, fill: &SourceGroup) -> bool {
         match (self.sources[&filled].group.upcoming_byte(), fill.upcoming_byte()) {
             (Some(front), Some(back)) => front > back,
@@ -451,10 +460,11 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// True while the source has work left in `group`; once false, it stays so.
+    /// Whether the source has work left in `group`; once false, it stays so.
     ///
-    /// A filled group goes on to where all destinations have confirmed the rest; a group that fills it to where the two
-    /// meet, and then until all that it sent is confirmed.
+    /// A filled group continues to the point from which all destinations have confirmed the rest. A
+    /// group that fills it continues to the point where the two meet, and then until all of its
+    /// sent data is confirmed.
     pub fn has_work(&self, group: u16) -> bool {
         let source = self.sources.get(&group).map(|s| &s.group);
         let Some(source @ SourceGroup { end: None, map, next, filling, .. }) = source else { return false };
@@ -471,7 +481,8 @@ impl<S: CheckedSymbol> Site<S> {
         !is_over && (source.has_open() || !self.have_met(filling.group, source))
     }
 
-    /// All pieces of `group`'s work. The source takes them in order, except of a group that fills another.
+    /// All pieces of `group`'s work. The source sends them in order, except for a group that fills
+    /// another.
     pub fn work_map(&self, group: u16) -> Option<&WorkMap> {
         self.groups.get(usize::from(group)).map(|g| &g.map)
     }
@@ -480,8 +491,8 @@ impl<S: CheckedSymbol> Site<S> {
         source.consumers.iter().flatten().all(|c| self.buffer(*c).has_room(generation))
     }
 
-    /// The routed stream, of those that `may`, with most free slots on its worst branch; among equals the one that has
-    /// carried least.
+    /// Among the streams for which `may` is true, the routed stream with the most free slots on its
+    /// worst branch; among equals, the one that has carried the least.
     fn roomiest_stream(&self, source: &Source, may: impl Fn(usize) -> bool) -> Option<usize> {
         (0..source.consumers.len())
             .filter(|s| {
@@ -502,10 +513,12 @@ impl<S: CheckedSymbol> Site<S> {
             })
     }
 
-    /// Hands in what [`Site::wanted`] asked for: the piece cut into its symbols (one for a routed group), each of the
-    /// same length, the last padded with zeros; and the hash of its plain bytes.
+    /// Supplies the piece that [`Site::wanted`] asked for, divided into its symbols (one for a
+    /// routed group), each of the same length, the last padded with zeros; and the hash of its
+    /// plain bytes.
     ///
-    /// Panics: if nothing is wanted, or the number or lengths of the symbols are wrong. Both are the driver's own doing.
+    /// Panics: if nothing is wanted, or the number or lengths of the symbols are wrong. Both are
+    /// mistakes of the driver.
     pub fn supply(&mut self, group: u16, symbols: Vec<S>, hash: GenerationHash) {
         let (generation, stream) = self.choice(group).expect("the driver supplies only what is wanted");
         let source = &self.sources[&group];
@@ -539,9 +552,9 @@ impl<S: CheckedSymbol> Site<S> {
         self.sources.get_mut(&group).expect("callers looked it up").consumers = consumers;
     }
 
-    /// Appends the zeros that flush a code and tells the links where their flows end.
+    /// Appends the zeros that flush a code and tells the links the ends of their flows.
     fn advance_sources(&mut self) {
-        // Filled groups before those that fill them, which end with them.
+        // Filled groups come before the groups that fill them, which end with them.
         let fills = |n: &u16| self.sources[n].group.filling.is_some();
         let (fill, bulk): (Vec<u16>, Vec<u16>) = self.sources.keys().copied().partition(fills);
         for number in bulk.into_iter().chain(fill) {
@@ -580,7 +593,7 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// The next piece of work, until `None`.
+    /// The next piece of work, or `None`.
     pub fn poll_work(&mut self) -> Option<Work<S>> {
         if !self.stirred {
             return None;
@@ -602,7 +615,7 @@ impl<S: CheckedSymbol> Site<S> {
         self.stirred.then(|| self.poll_work()).flatten()
     }
 
-    /// Takes the result of a piece of work.
+    /// Accepts the result of a piece of work.
     pub fn complete(&mut self, done: Done<S>) {
         self.stirred = true;
         match done {
@@ -618,50 +631,50 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// The next bytes to be written, until `None`.
+    /// The next bytes to be written, or `None`.
     pub fn poll_write(&mut self) -> Option<Write<S>> {
         self.sinks.iter_mut().find_map(Sink::poll_write)
     }
 
-    /// Tells the machine that a [`Write`] is in the file.
+    /// Reports that a [`Write`] is in the file.
     pub fn handle_written(&mut self, sink: usize, range: ByteRange) {
         self.stirred = true;
         self.sinks[sink].settle(range);
         self.verified_bytes += match &mut self.have {
             None => range.len(),
             Some(have) if have.ranges().len() < HAVE_RANGES_MAX || have.touches(range) => have.insert(range),
-            // Then the ends of the flows say when all is there.
+            // In that case the ends of the flows show when all data has arrived.
             Some(_) => 0,
         };
         self.check_sinks();
     }
 
-    /// The next packet to be put by until its flow has ended, until `None`. Where it stays is the driver's choice, but not in
-    /// memory: it may be all of the file.
+    /// The next packet to be stored until its flow has ended, or `None`. The driver chooses the
+    /// place, but not in memory: it may be the whole file.
     pub fn poll_store(&mut self) -> Option<Store<S>> {
         self.spools.values_mut().find_map(Spool::poll_store)
     }
 
-    /// Tells the machine that a [`Store`] of `flow` is done.
+    /// Reports that a [`Store`] of `flow` is done.
     pub fn handle_stored(&mut self, flow: FlowId) {
         self.stirred = true;
         self.spools.get_mut(&flow).expect("the driver stores what it was given").handle_stored();
     }
 
-    /// The next packet to be taken back out, until `None`.
+    /// The next packet to be fetched from the store, or `None`.
     pub fn poll_fetch(&mut self) -> Option<Fetch> {
         let links = &self.links;
         let has_room = |link: usize, term: usize, index| links[link].receive(term).has_room(index);
         self.spools.values_mut().find_map(|s| s.poll_fetch(has_room))
     }
 
-    /// Hands in a packet that [`Site::poll_fetch`] asked for.
+    /// Supplies a packet that [`Site::poll_fetch`] asked for.
     pub fn fetched(&mut self, fetch: Fetch, packet: Packet<S>) {
         self.stirred = true;
         self.links[fetch.link].receive_mut(fetch.term).insert(fetch.index, packet);
     }
 
-    /// True if [`Site::produce`] would give a frame of `flow`.
+    /// Whether [`Site::produce`] would return a frame of `flow`.
     pub fn can_produce(&self, flow: FlowId) -> bool {
         self.link_of.get(&flow).is_some_and(|l| self.links[*l].can_produce())
     }
@@ -673,7 +686,7 @@ impl<S: CheckedSymbol> Site<S> {
         frame
     }
 
-    /// The next event, until `None`.
+    /// The next event, or `None`.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -682,26 +695,26 @@ impl<S: CheckedSymbol> Site<S> {
     pub fn verified_bytes(&self) -> u64 {
         self.verified_bytes
     }
-    /// True while some sink waits for the file.
+    /// Whether some sink waits for the file.
     pub fn is_sink_stalled(&self) -> bool {
         self.sinks.iter().any(Sink::is_stalled)
     }
-    /// True once every sink has reported that it is done.
+    /// Whether every sink has reported that it is done.
     pub fn are_sinks_done(&self) -> bool {
         self.sinks.iter().all(Sink::is_done)
     }
-    /// True once every outgoing flow has handed out its end.
+    /// Whether the end of every outgoing flow was taken.
     pub fn is_sent(&self) -> bool {
         self.links.iter().all(VirtualLink::is_done)
     }
-    /// Bytes of symbols in all virtual buffers now; shared ones count once for each buffer.
+    /// Bytes of symbols in all virtual buffers now; shared symbols count once for each buffer.
     pub fn live_bytes(&self) -> u64 {
         let links = self.links.iter().map(VirtualLink::live_bytes).sum::<usize>();
         let sinks = self.sinks.iter().map(Sink::live_bytes).sum::<usize>();
         let spools = self.spools.values().map(Spool::live_bytes).sum::<usize>();
         (links + sinks + spools) as u64
     }
-    /// Flows that leave, in the order of the program.
+    /// Outgoing flows, in the order of the program.
     pub fn outgoing(&self) -> impl Iterator<Item = FlowId> + '_ {
         self.links.iter().map(|l| l.flow)
     }

@@ -1,49 +1,51 @@
-//! Store and forward: packets of an arriving flow, which a site puts by until the flow has arrived whole, and then passes on.
+//! Store and forward: a site stores the packets of an incoming flow until the flow has arrived
+//! completely, and then passes them on.
 //!
-//! Only plans of [`crate::plan::Scheme::SteinerStoreAndForward`] do so (CodedBulk section 4.1, the baseline's model); all
-//! others pass data on as it comes. Packets lie where the driver puts them ([`crate::site::Site::poll_store`]) and come back
-//! one by one, as the virtual link that waits for them has room ([`crate::site::Site::poll_fetch`]).
+//! Only plans of [`crate::plan::Scheme::SteinerStoreAndForward`] do so (CodedBulk section 4.1, the
+//! model of the baseline); all others pass data on as it arrives. The driver chooses the place of
+//! the packets ([`crate::site::Site::poll_store`]). They come back one by one, when the virtual
+//! link that waits for them has room ([`crate::site::Site::poll_fetch`]).
 //!
-//! Leaves out: the disk (the driver's), and how packets are combined (`relay`).
+//! Leaves out: the disk (the driver's), and the combination of packets (`relay`).
 
 use crate::plan::FlowId;
 use crate::relay::Packet;
 use crate::symbol::Symbol;
 use std::collections::VecDeque;
 
-/// A packet to be put by.
+/// A packet to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store<S> {
-    /// The flow that brought it.
+    /// The flow of the packet.
     pub flow: FlowId,
-    /// Its place among the flow's packets, from 0 in the order of their arrival.
+    /// Its index among the flow's packets, from 0 in the order of their arrival.
     pub index: u64,
     /// The packet.
     pub packet: Packet<S>,
 }
 
-/// A packet to be taken back out.
+/// A packet to be fetched from the store.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// The flow that brought it.
+    /// The flow of the packet.
     pub flow: FlowId,
-    /// Its place, as it was stored.
+    /// Its index when it was stored.
     pub index: u64,
-    /// Who takes it in.
+    /// The virtual link and term that need it.
     pub(crate) link: usize,
     pub(crate) term: usize,
 }
 
-/// What is put by of one arriving flow.
+/// The stored packets of one incoming flow.
 #[derive(Debug)]
 pub(crate) struct Spool<S> {
     flow: FlowId,
     capacity: usize,
-    /// Not handed to the driver yet.
+    /// Packets that the driver has not received yet.
     pending: VecDeque<Store<S>>,
     taken_in: u64,
     stored: u64,
-    /// Packets in all, once the flow has ended.
+    /// Total number of packets, once the flow has ended.
     total: Option<u64>,
     readers: Vec<Reader>,
 }
@@ -53,12 +55,12 @@ pub(crate) struct Spool<S> {
 struct Reader {
     link: usize,
     term: usize,
-    /// The packet to ask for next.
+    /// Index of the next packet to fetch.
     next: u64,
 }
 
 impl<S> Spool<S> {
-    /// With room for `capacity` packets that the driver has not stored yet.
+    /// A spool with room for `capacity` packets that the driver has not stored yet.
     pub(crate) fn new(flow: FlowId, capacity: usize) -> Self {
         let (pending, readers) = (VecDeque::new(), Vec::new());
         Self { flow, capacity, pending, taken_in: 0, stored: 0, total: None, readers }
@@ -73,7 +75,7 @@ impl<S> Spool<S> {
         self.pending.push_back(Store { flow: self.flow, index: self.taken_in, packet });
         self.taken_in += 1;
     }
-    /// The flow has `packets` packets. Names the links that pass them on.
+    /// The flow has `packets` packets. Returns the links that pass them on.
     pub(crate) fn set_total(&mut self, packets: u64) -> impl Iterator<Item = usize> + '_ {
         self.total = Some(packets);
         self.readers.iter().map(|r| r.link)
@@ -85,7 +87,7 @@ impl<S> Spool<S> {
         debug_assert!(self.stored < self.taken_in, "a packet is stored once");
         self.stored += 1;
     }
-    /// The next packet that a link `has_room` for, once all are here.
+    /// The next packet for which a link `has_room`, once all have arrived.
     pub(crate) fn poll_fetch(&mut self, has_room: impl Fn(usize, usize, u64) -> bool) -> Option<Fetch> {
         if self.total != Some(self.stored) {
             return None;

@@ -1,6 +1,7 @@
 //! Symbols, one in each packet.
 //!
-//! A symbol is real bytes on a network and a bare length in the simulator; the machines are the same over both.
+//! A symbol is real bytes on a network and only a length in the simulator; the machines are the
+//! same for both.
 
 pub use anabranch_codes::Symbol;
 use anabranch_endpoint::{Bytes, Len};
@@ -8,8 +9,8 @@ use anabranch_pieces::{ByteRange, Piece, PieceHasher};
 
 /// A symbol whose generations can be checked.
 pub trait CheckedSymbol: Symbol {
-    /// The piece that `parts` are, put end to end and cut to the length of `range`, which they are of the file; the default
-    /// where they are fewer bytes.
+    /// The piece that consists of `parts`, concatenated and truncated to the length of `range`,
+    /// which is its place in the file; the default if there are too few bytes.
     fn hash_piece(parts: &[Self], range: ByteRange) -> Piece;
 }
 

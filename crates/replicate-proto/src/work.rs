@@ -1,8 +1,9 @@
-//! Which bytes of the file a generation stands for.
+//! Map from generations to bytes of the file.
 //!
-//! An attempt carries some ranges of the file, the *work*. Each range is cut into pieces of equal size from its start,
-//! its last piece may be shorter, and the pieces are numbered through: a piece never spans two ranges. Source and sinks
-//! compute the same map from the same program, so offsets never travel.
+//! An attempt carries some ranges of the file, the *work*. Each range is divided into pieces of
+//! equal size from its start; its last piece may be shorter. The pieces are numbered consecutively,
+//! and a piece never spans two ranges. Source and sinks compute the same map from the same program,
+//! so offsets are never transferred.
 
 use anabranch_pieces::ByteRange;
 
@@ -18,7 +19,8 @@ pub struct WorkMap {
 impl WorkMap {
     /// The map of `work` in pieces of `piece_bytes`.
     ///
-    /// Errors: `None` if `piece_bytes` is 0, or ranges are not ascending, disjoint and each of at least one byte.
+    /// Errors: `None` if `piece_bytes` is 0, or if ranges are not ascending, disjoint and of at
+    /// least one byte each.
     pub fn new(work: &[ByteRange], piece_bytes: u64) -> Option<Self> {
         let ordered = work.windows(2).all(|w| w[0].end <= w[1].start);
         if piece_bytes == 0 || !ordered || work.iter().any(|r| r.start >= r.end) {
@@ -36,19 +38,19 @@ impl WorkMap {
         Some(Self { piece_bytes, ranges, pieces })
     }
 
-    /// How many pieces there are.
+    /// Number of pieces.
     pub fn pieces(&self) -> u64 {
         self.pieces
     }
 
-    /// How many pieces begin before `byte`.
+    /// Number of pieces that begin before `byte`.
     pub fn begun_before(&self, byte: u64) -> u64 {
         let at = self.ranges.partition_point(|(_, r)| r.start < byte);
         let Some((first, range)) = at.checked_sub(1).map(|at| self.ranges[at]) else { return 0 };
         first + (range.end.min(byte) - range.start).div_ceil(self.piece_bytes)
     }
 
-    /// The bytes of piece `number`; `None` past the last.
+    /// The bytes of piece `number`; `None` after the last.
     pub fn piece(&self, number: u64) -> Option<ByteRange> {
         if number >= self.pieces {
             return None;

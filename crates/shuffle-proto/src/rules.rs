@@ -27,8 +27,8 @@ pub struct Rules(Vec<Rule>);
 #[serde(deny_unknown_fields)]
 struct Rule {
     remote: Option<toml::Spanned<Net>>,
-    remote_port: Option<u16>,
-    local_port: Option<u16>,
+    remote_port: Option<Ports>,
+    local_port: Option<Ports>,
     coflow: toml::Spanned<String>,
 }
 
@@ -37,6 +37,48 @@ struct Rule {
 struct File {
     #[serde(default)]
     rule: Vec<Rule>,
+}
+
+/// A port, or a range of ports with both ends: `7400`, `"7400-7415"`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "PortsText")]
+struct Ports {
+    first: u16,
+    last: u16,
+}
+
+/// Ports as a file has them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PortsText {
+    One(i64),
+    Range(String),
+}
+
+impl TryFrom<PortsText> for Ports {
+    type Error = String;
+    fn try_from(text: PortsText) -> Result<Self, String> {
+        let (first, last) = match &text {
+            PortsText::One(port) => (port.to_string(), port.to_string()),
+            PortsText::Range(text) => {
+                let (first, last) = text.split_once('-').unwrap_or((text, text));
+                (first.trim().to_owned(), last.trim().to_owned())
+            }
+        };
+        let bad = || {
+            let text = if first == last { first.clone() } else { format!("{first}-{last}") };
+            format!("`{text}`: write a port from 1 to 65535, or a range as in \"7400-7415\"")
+        };
+        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(bad);
+        let ports = Self { first: port(&first)?, last: port(&last)? };
+        if ports.first <= ports.last { Ok(ports) } else { Err(bad()) }
+    }
+}
+
+impl Ports {
+    const fn has(self, port: u16) -> bool {
+        self.first <= port && port <= self.last
+    }
 }
 
 /// A range of addresses with a common prefix.
@@ -174,8 +216,8 @@ impl Rules {
         let FlowKey { local, remote } = flow;
         let fits = |rule: &&Rule| {
             rule.remote.as_ref().is_none_or(|net| net.get_ref().has(remote.ip()))
-                && rule.remote_port.is_none_or(|port| port == remote.port())
-                && rule.local_port.is_none_or(|port| port == local.port())
+                && rule.remote_port.is_none_or(|ports| ports.has(remote.port()))
+                && rule.local_port.is_none_or(|ports| ports.has(local.port()))
         };
         let rule = self.0.iter().find(fits)?;
         let values = [remote.ip().to_string(), remote.port().to_string(), local.ip().to_string()];
@@ -214,6 +256,20 @@ mod tests {
         assert_eq!(all.coflow(flow("[::2]:1", "[::3]:1")), None);
     }
 
+    /// #52: the documents' rules for Spark named two ports, and the driver took the first.
+    #[test]
+    fn a_range_of_ports_has_both_ends() {
+        let text = "[[rule]]\nlocal_port = '7400-7415'\ncoflow = 'etl'\n\
+            [[rule]]\nremote_port = ' 80 - 80 '\nlocal_port = \"90\"\ncoflow = 'one'";
+        let rules: Rules = text.parse().expect("good rules");
+        let name = |local: &str, remote| rules.coflow(flow(local, remote));
+        for (port, is_in) in [(7399, false), (7400, true), (7407, true), (7415, true), (7416, false)] {
+            assert_eq!(name(&format!("10.0.0.1:{port}"), "10.0.0.2:9").is_some(), is_in, "{port}");
+        }
+        assert_eq!(name("10.0.0.1:90", "10.0.0.2:80").as_deref(), Some("one"));
+        assert_eq!(name("10.0.0.1:90", "10.0.0.2:81"), None);
+    }
+
     #[test]
     fn what_is_wrong_is_said_in_one_line_with_its_place() {
         for (text, line, says) in [
@@ -223,7 +279,10 @@ mod tests {
             ("[[rule]]\nremote = '1.2.3.4/0'\ncoflow = 'a'", 2, "write 0.0.0.0/0"),
             ("[[rule]]\nremote = 'fd00::1/8'\ncoflow = 'a'", 2, "write fd00::/8"),
             ("[[rule]]\nremote = 'localhost'\ncoflow = 'a'", 2, "write an address"),
-            ("[[rule]]\nremote_port = 70000\ncoflow = 'a'", 2, "70000"),
+            ("[[rule]]\nremote_port = 70000\ncoflow = 'a'", 2, "`70000`: write a port"),
+            ("[[rule]]\nremote_port = 0\ncoflow = 'a'", 2, "`0`: write a port"),
+            ("[[rule]]\nlocal_port = '7415-7400'\ncoflow = 'a'", 2, "`7415-7400`: write a port"),
+            ("[[rule]]\nlocal_port = '7400-'\ncoflow = 'a'", 2, "as in \"7400-7415\""),
             ("[[rule]]\n\ncoflow = 'a b'", 3, "printable"),
             ("[[rule]]\ncoflow = '{host}'", 2, "only {remote_host}"),
             ("[[rule]]\nremote_port = 1", 1, "missing field `coflow`"),

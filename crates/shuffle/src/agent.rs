@@ -334,7 +334,8 @@ impl Agent {
                         shared.changed.notify_one();
                         taken
                     };
-                    announce::answer(listener, reader, take, announce::IDLE_MAX).await;
+                    let take = announce::of_own_flows(reader, take);
+                    announce::answer(listener, take, announce::IDLE_MAX).await;
                 }
                 None => pending().await,
             }

@@ -7,13 +7,13 @@
 
 use crate::end::Msg;
 use crate::rows::WeekRow;
-use crate::scenario::CircuitSpec;
 use crate::traffic::{ENDLESS_BYTES, Job, Traffic};
 use anabranch_fabric::{
     CircuitCounters, CircuitSwitch, Envelope, EventQueue, Fabric, Hosts, Matching, Tapped, Target, Timetable,
 };
-use anabranch_units::{ByteCount, Duration, Instant};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// The control of a hybrid switch, validated: runs start from it.
 pub trait CircuitPlan: Debug + Send + Sync {
@@ -31,7 +31,8 @@ pub trait CircuitPlan: Debug + Send + Sync {
 pub trait CircuitControl: Debug {
     /// Handles the start of flow `flow` between two racks, with `bytes` to send.
     fn handle_announced(&mut self, flow: u32, racks: [u16; 2], bytes: ByteCount);
-    /// Handles the forwarding of `bytes` of `flow`, from `position` in its stream on.
+    /// Handles the forwarding of `bytes` of `flow`, from `position` in its stream on. The flow may be
+    /// over, or may have announced nothing.
     fn handle_forwarded(&mut self, flow: u32, position: u64, bytes: u32);
     /// Handles the end of flow `flow`.
     fn handle_closed(&mut self, flow: u32);
@@ -60,6 +61,37 @@ pub struct CircuitWeek {
     pub days: Vec<(Duration, Matching)>,
 }
 
+/// A control with the times of its weeks, for runs under either clock.
+#[derive(Clone, Debug)]
+pub struct CircuitSchedule {
+    /// The control.
+    pub plan: Arc<dyn CircuitPlan>,
+    /// Time before each day in which all circuits are dark.
+    pub night: Duration,
+    /// Time of all days and nights.
+    pub week: Duration,
+    /// Shortest day.
+    pub day_min: Duration,
+}
+
+impl CircuitSchedule {
+    /// The timetable of a week: each day after its night, then the dark rest.
+    ///
+    /// Panics: if days and nights last longer than the week.
+    pub fn timetable(&self, week: &CircuitWeek) -> Timetable<Matching> {
+        let mut slots = Vec::new();
+        let mut left = self.week;
+        for (length, matching) in &week.days {
+            slots.extend([(self.night, Matching::new()), (*length, matching.clone())]);
+            left = left - self.night - *length;
+        }
+        if left > Duration::ZERO {
+            slots.push((left, Matching::new()));
+        }
+        Timetable::new(slots).expect("nights and days have a length")
+    }
+}
+
 /// Maximum rows of weeks that a run keeps. Later weeks count in totals only.
 const ROWS_MAX: usize = 1_000_000;
 
@@ -71,10 +103,12 @@ pub(crate) struct Weeks {
     switch: Target,
     /// Rack of each host, by host number.
     racks: Vec<Option<u16>>,
-    spec: CircuitSpec,
-    week: Duration,
+    schedule: CircuitSchedule,
+    /// Rate of each circuit.
+    rate: BitRate,
     /// Number of flows reported to the control, ended ones included.
     flows: usize,
+    /// Announced flows that are not over.
     open: Vec<u32>,
     /// Week in force, and the one that follows it.
     current: CircuitWeek,
@@ -88,20 +122,17 @@ pub(crate) struct Weeks {
 }
 
 impl Weeks {
-    /// The weeks of a run whose switch, at `switch`, has `racks` by host.
-    ///
-    /// Panics: if `spec` has no schedule.
+    /// The weeks of a run whose switch, at `switch`, has circuits of `rate` and `racks` by host.
     pub(crate) fn new<Q: EventQueue>(
-        plan: &dyn CircuitPlan,
-        spec: &CircuitSpec,
+        schedule: CircuitSchedule,
+        rate: BitRate,
         switch: Target,
         racks: Vec<Option<u16>>,
         fabric: &mut Fabric<Hosts<Traffic>, Q>,
     ) -> Self {
-        let mut control = plan.control();
+        let mut control = schedule.plan.control();
         let first = control.poll_week().expect("the first week is there from the beginning");
-        let week = spec.schedule.as_ref().expect("circuits follow a schedule").window;
-        let follows_flows = plan.follows_flows();
+        let (week, follows_flows) = (schedule.week, schedule.plan.follows_flows());
         if follows_flows {
             fabric.tap(switch);
         }
@@ -110,8 +141,8 @@ impl Weeks {
             follows_flows,
             switch,
             racks,
-            spec: spec.clone(),
-            week,
+            schedule,
+            rate,
             flows: 0,
             open: Vec::new(),
             current: first.clone(),
@@ -144,7 +175,7 @@ impl Weeks {
             if self.next.as_ref().is_some_and(|next| next.begins_at <= self.ends_at) {
                 self.current = self.next.take().expect("it was looked at");
             }
-            self.ends_at += self.week;
+            self.ends_at += self.schedule.week;
         }
         if self.control.poll_timeout() > now {
             return;
@@ -165,7 +196,7 @@ impl Weeks {
 
     /// Rows of the weeks, the last one up to `now`, and the sums of weeks and days.
     pub(crate) fn finish(mut self, switch: &CircuitSwitch, now: Instant) -> (Vec<WeekRow>, u64, u64) {
-        if now.saturating_since(self.ends_at - self.week) > Duration::ZERO {
+        if now.saturating_since(self.ends_at - self.schedule.week) > Duration::ZERO {
             self.count(switch, now);
         }
         (self.rows, self.weeks, self.days)
@@ -177,29 +208,20 @@ impl Weeks {
         week: &CircuitWeek,
         fabric: &mut Fabric<Hosts<Traffic>, Q>,
     ) {
-        let mut slots = Vec::new();
-        let mut left = self.week;
-        for (length, matching) in &week.days {
-            slots.extend([(self.spec.night, Matching::new()), (*length, matching.clone())]);
-            left = left - self.spec.night - *length;
-        }
-        if left > Duration::ZERO {
-            slots.push((left, Matching::new()));
-        }
-        let timetable = Timetable::new(slots).expect("nights and days have a length");
+        let timetable = self.schedule.timetable(week);
         let installed = fabric.handle_timetable(now, self.switch, timetable, week.begins_at);
         installed.expect("a control's days are matchings of the switch's racks");
     }
 
     /// Adds the row of the week that ends at `until`.
     fn count(&mut self, switch: &CircuitSwitch, until: Instant) {
-        let begins_at = self.ends_at - self.week;
+        let begins_at = self.ends_at - self.schedule.week;
         let before = std::mem::replace(&mut self.counted, switch.counters());
         let up_ps = |(length, matching): &(Duration, Matching)| {
             u128::from(length.as_ps()) * matching.iter().flatten().count() as u128
         };
         let up_ps: u128 = self.current.days.iter().map(up_ps).sum();
-        let could_bytes = up_ps as f64 * self.spec.rate.as_bps() as f64 / 8e12;
+        let could_bytes = up_ps as f64 * self.rate.as_bps() as f64 / 8e12;
         let circuit_bytes = self.counted.circuit_bytes - before.circuit_bytes;
         self.weeks += 1;
         self.days += self.current.days.len() as u64;
@@ -232,10 +254,9 @@ impl Weeks {
             let size = flow.size.or(is_endless.then_some(ByteCount::new(ENDLESS_BYTES)));
             let racks =
                 rack(flow.src).zip(rack(flow.dst)).filter(|(source, destination)| source != destination);
-            // The switch forwards packets of the others, too, so each flow is closed.
-            self.open.push(number);
             if let (Some((source, destination)), Some(size)) = (racks, size) {
                 self.control.handle_announced(number, [source, destination], size);
+                self.open.push(number);
             }
         }
         self.flows = flows.len();
@@ -244,7 +265,6 @@ impl Weeks {
             if let (true, Msg::Segment(segment)) = (is_of_switch, &packet.body.msg)
                 && let Some(flow) = flows.get(packet.meta.flow as usize)
                 && flow.src == packet.meta.src
-                && !flow.is_over()
             {
                 self.control.handle_forwarded(packet.meta.flow, segment.seq, segment.len);
             }

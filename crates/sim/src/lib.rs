@@ -34,7 +34,8 @@ pub use error::PlanError;
 pub use network::{Network, NetworkError};
 pub use plan::Plan;
 pub use rows::{
-    CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Sample, Times, WeekRow, WorkloadRow,
+    CoflowRow, FlowEnd, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Sample, Times, WeekRow,
+    WorkloadRow,
 };
 pub use run::Simulation;
 pub use sizes::{Sizes, SizesError};

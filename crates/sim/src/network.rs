@@ -11,7 +11,7 @@ use anabranch_fabric::{
     AnyElement, BufferId, CircuitError, CircuitSettings, CircuitSwitch, FifoPort, Policy, Port, PortError,
     PortSettings, SharedBuffer, Switch, Target,
 };
-use anabranch_graph::file::{Defaults, load};
+use anabranch_graph::file::{Defaults, Loaded, load_with_warnings};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
 use anabranch_units::text::known;
 use anabranch_units::{ByteCount, LinkId, Seed, SiteId};
@@ -26,6 +26,8 @@ pub struct Network {
     topology: Topology,
     /// The topology without added reverse links, if that differs.
     named: Option<Topology>,
+    /// Warnings about the topology's file.
+    warnings: Vec<String>,
     /// Sites of the hosts, by number.
     hosts: Vec<SiteId>,
     routes: Routes,
@@ -54,7 +56,8 @@ impl Network {
         read: &dyn Fn(&str) -> std::io::Result<String>,
     ) -> Result<Self, NetworkError> {
         let wrong = |field, message: String| NetworkError { field, message };
-        let topology = topology(spec, read).map_err(|message| wrong("network.topology", message))?;
+        let loaded = topology(spec, read).map_err(|message| wrong("network.topology", message))?;
+        let Loaded { topology, warnings } = loaded;
         let wrong_links = |error: TopologyError| wrong("network.ways_back", error.to_string());
         let wired = spec.ways_back.then(|| topology.with_ways_back()).transpose().map_err(wrong_links)?;
         let (topology, named) = match wired {
@@ -86,7 +89,17 @@ impl Network {
         let routes = Routes::shortest(&topology, &lengths, &hosts);
         let alpha_milli = spec.shared_factor.map(|alpha| (alpha * 1_000.0).round() as u32);
         let shared = spec.shared_buffer.map(|bytes| SharedBuffer::new(bytes, alpha_milli));
-        Ok(Self { topology, named, hosts, routes, ports, spread: spec.spread, shared, circuit: None })
+        Ok(Self {
+            topology,
+            named,
+            warnings,
+            hosts,
+            routes,
+            ports,
+            spread: spec.spread,
+            shared,
+            circuit: None,
+        })
     }
 
     /// The same network with the hybrid switch that `spec` describes, for packets of at most
@@ -216,6 +229,14 @@ impl Network {
         }
         hops
     }
+    /// Warnings about the topology's file.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+    /// Whether there is a route between any two hosts.
+    pub(crate) fn is_connected(&self) -> bool {
+        (0..self.hosts.len() as u16).all(|host| self.is_reachable(0, host) && self.is_reachable(host, 0))
+    }
     /// Whether there is a route from one host to another.
     pub fn is_reachable(&self, src: u16, dst: u16) -> bool {
         src == dst || self.hops(src, dst) > 0
@@ -238,7 +259,7 @@ impl Network {
 
     /// The link named `FROM-TO`.
     ///
-    /// Errors: one line: no such site or link, and a list of those that exist.
+    /// Errors: one line: no such site or link, and a list of the existing ones.
     pub fn find_link(&self, name: &str) -> Result<LinkId, String> {
         self.topology.find_link(name).map_err(|error| error.to_string())
     }
@@ -362,7 +383,7 @@ impl Network {
     }
 }
 
-fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) -> Result<Topology, String> {
+fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) -> Result<Loaded, String> {
     let edge = LinkProperties::new(spec.rate, spec.delay);
     let uplink =
         LinkProperties::new(spec.uplink_rate.unwrap_or(spec.rate), spec.uplink_delay.unwrap_or(spec.delay));
@@ -374,9 +395,13 @@ fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) 
             datacentre::leaf_spine(number(spec.tors), number(spec.spines), number(spec.hosts), &edge, &uplink)
         }
         "fat-tree" => datacentre::fat_tree(number(spec.k), &edge),
-        other => return load(other, &Defaults::new(spec.rate), read).map_err(|error| error.to_string()),
+        other => {
+            let loaded = load_with_warnings(other, &Defaults::new(spec.rate), read);
+            return loaded.map_err(|error| error.to_string());
+        }
     };
-    generated.map_err(|error| error.to_string())
+    let topology = generated.map_err(|error| error.to_string())?;
+    Ok(Loaded { topology, warnings: Vec::new() })
 }
 
 /// Kind of a link's port.

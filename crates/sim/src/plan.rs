@@ -1,7 +1,7 @@
 //! A scenario with everything resolved: names as numbers, files read, routes computed. Runs start
 //! from it.
 
-use crate::circuits::CircuitPlan;
+use crate::circuits::{CircuitPlan, CircuitSchedule};
 use crate::end::Msg;
 use crate::error::PlanError;
 use crate::network::{Network, host_rate_bps};
@@ -12,8 +12,10 @@ use crate::traffic::{
     Arrivals, Incast, IncastSettings, Job, RackLoad, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
 };
 use anabranch_fabric::{CircuitSettings, Layer, PortSettings};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
 use std::io;
+use std::sync::Arc;
 
 /// A scenario, ready to run any number of times.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ pub struct Plan {
     pub(crate) changes: Vec<(Instant, LinkId, PortSettings)>,
     pub(crate) probed_links: Vec<LinkId>,
     /// The control of a hybrid switch whose circuits follow demand.
-    pub(crate) circuits: Option<Box<dyn CircuitPlan>>,
+    circuits: Option<Arc<dyn CircuitPlan>>,
 }
 
 /// Maximum flows that a workload opens at once. Each takes some 2 kB.
@@ -139,6 +141,13 @@ impl Plan {
         Ok(Self { scenario, network, work, changes, probed_links, circuits })
     }
 
+    /// The schedule of a hybrid switch whose circuits follow demand. `None` for other networks.
+    pub fn circuit_schedule(&self) -> Option<CircuitSchedule> {
+        let spec = self.scenario.circuit.as_ref()?;
+        let (plan, week) = (self.circuits.clone()?, spec.schedule.as_ref()?.window);
+        Some(CircuitSchedule { plan, night: spec.night, week, day_min: spec.day })
+    }
+
     /// The same plan with a hybrid switch in place of the named switch.
     ///
     /// Errors: no such switch, or settings that do not fit its ports.
@@ -156,6 +165,42 @@ impl Plan {
     /// The network.
     pub const fn network(&self) -> &Network {
         &self.network
+    }
+    /// Warnings for the scenario's user: parts of the topology's file that are not read, and flows
+    /// between hosts without a path.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.network.warnings().to_vec();
+        if self.network.is_connected() {
+            return warnings;
+        }
+        let hosts = self.network.hosts().len() as u16;
+        let is_cut = |(src, dst): &(u16, u16)| !self.network.is_reachable(*src, *dst);
+        for (index, work) in self.work.iter().enumerate() {
+            let mut some = None;
+            let pairs: Box<dyn Iterator<Item = (u16, u16)> + '_> = match work {
+                Work::Long { pairs: Who::Listed(pairs), .. }
+                | Work::Udp { pairs: Who::Listed(pairs), .. } => Box::new(pairs.iter().copied()),
+                Work::Trace { starts } => Box::new(starts.iter().map(|start| (start.src, start.dst))),
+                Work::Incast { client, servers, is_random: false, .. } => {
+                    let servers = self.network.servers(*client, *servers, None);
+                    Box::new(servers.into_iter().map(|server| (server, *client)))
+                }
+                // Their ends are drawn among all hosts.
+                _ => Box::new((0..hosts).flat_map(|host| [(0, host), (host, 0)])),
+            };
+            let count = pairs.filter(is_cut).inspect(|pair| _ = some.get_or_insert(*pair)).count();
+            if let Some((src, dst)) = some {
+                let name = |host: u16| {
+                    let site = self.network.hosts()[usize::from(host)];
+                    printable(&self.network.topology().site(site).name).into_owned()
+                };
+                let (from, to) = (name(src), name(dst));
+                warnings.push(format!(
+                    "workload[{index}]: {count} pairs of hosts have no path, as `{from}` to `{to}`: flows between them deliver nothing"
+                ));
+            }
+        }
+        warnings
     }
     /// The seed of trial `trial`.
     pub const fn seed(&self, trial: u64) -> u64 {
@@ -384,12 +429,12 @@ fn circuits(
     scenario: &Scenario,
     network: &Network,
     systems: &[&dyn System],
-) -> Result<Option<Box<dyn CircuitPlan>>, PlanError> {
+) -> Result<Option<Arc<dyn CircuitPlan>>, PlanError> {
     let spec = scenario.circuit.as_ref().filter(|spec| spec.schedule.is_some());
     let Some((spec, (_, racks))) = spec.zip(network.racks()) else { return Ok(None) };
     let found = systems.iter().find_map(|system| system.circuits(spec, racks));
     let missing = || Err(wrong("circuit.schedule", "no system here decides circuits: leave it out"));
-    found.unwrap_or_else(missing).map(Some)
+    found.unwrap_or_else(missing).map(|plan| Some(Arc::from(plan)))
 }
 
 /// Resolved flows between racks.

@@ -5,13 +5,14 @@
 
 use crate::end::End;
 use crate::network::Network;
-use crate::rows::{CoflowRow, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow};
+use crate::rows::{
+    CoflowRow, FlowEnd, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow,
+};
 use crate::run::Simulation;
 use crate::scenario::Workload;
 use crate::traffic::{Flow, Job};
 use anabranch_fabric::{Drop, EventQueue};
 use anabranch_transport::Counters;
-use anabranch_units::stats::percentile;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
 fn us(duration: Duration) -> f64 {
@@ -48,8 +49,15 @@ impl Outcome {
             let mut row = row(s, job, &of_job.collect::<Vec<_>>());
             seen(s, number as u16, &mut row);
             if let Workload::Racks(_) = s.plan().scenario.workload[number] {
-                row.more
-                    .extend(quantiles(s.now(), all.iter().filter(|flow| usize::from(flow.job) == number)));
+                let of_job = all.iter().filter(|flow| usize::from(flow.job) == number);
+                row.all_flows(of_job.map(|flow| {
+                    let lasted = flow.finished_at.unwrap_or(s.now()).saturating_since(flow.started_at);
+                    FlowEnd {
+                        lasted,
+                        is_whole: flow.finished_at.is_some(),
+                        delivered_bytes: flow.delivered_bytes,
+                    }
+                }));
             }
             row.workload = s.plan().scenario.workload[number].kind().to_owned();
             if s.plan().layer_workload() == Some(number) {
@@ -92,37 +100,6 @@ impl Outcome {
         (network.weeks, network.days) = counts.unzip();
         Self { workloads, network, links: links(s), flows, coflows, series, weeks: weeks.unwrap_or_default() }
     }
-}
-
-/// Shares of flows for which [`quantiles`] has completion times, and rates.
-const QUANTILES: [(f64, &str, &str); 7] = [
-    (0.05, "all_fct_us_p5", "all_flow_mbps_p5"),
-    (0.1, "all_fct_us_p10", "all_flow_mbps_p10"),
-    (0.25, "all_fct_us_p25", "all_flow_mbps_p25"),
-    (0.5, "all_fct_us_p50", "all_flow_mbps_p50"),
-    (0.75, "all_fct_us_p75", "all_flow_mbps_p75"),
-    (0.9, "all_fct_us_p90", "all_flow_mbps_p90"),
-    (0.99, "all_fct_us_p99", "all_flow_mbps_p99"),
-];
-
-/// Quantiles of completion times and rates over all flows, incomplete ones included.
-///
-/// An incomplete flow counts as longer than every complete one, and a quantile that falls on one is
-/// left out. Its rate counts the received bytes, over its time until the end.
-fn quantiles<'a>(end: Instant, flows: impl Iterator<Item = &'a Flow>) -> Vec<(&'static str, f64)> {
-    let (mut times, mut rates) = (Vec::new(), Vec::new());
-    for flow in flows {
-        times.push(flow.finished_at.map_or(f64::INFINITY, |at| us(at - flow.started_at)));
-        let lasted = flow.finished_at.unwrap_or(end).saturating_since(flow.started_at);
-        rates.extend(mbps(flow.delivered_bytes, lasted));
-    }
-    times.sort_by(f64::total_cmp);
-    rates.sort_by(f64::total_cmp);
-    let of = |(share, time, rate): &(f64, &'static str, &'static str)| {
-        let value = |name: &'static str, sorted: &[f64]| Some((name, percentile(sorted, *share)?));
-        [value(time, &times), value(rate, &rates)]
-    };
-    QUANTILES.iter().flat_map(of).flatten().filter(|(_, value)| value.is_finite()).collect()
 }
 
 /// Counters of a flow's sender, and the number of segments received out of order.

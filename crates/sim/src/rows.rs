@@ -4,8 +4,8 @@
 
 use crate::end::UdpSink;
 use anabranch_fabric::CircuitLatency;
-use anabranch_units::Histogram;
 use anabranch_units::stats::{fairness, percentile};
+use anabranch_units::{BitRate, ByteCount, Duration, Histogram};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -145,7 +145,49 @@ pub struct WorkloadRow {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Times(pub Vec<(u64, f64)>);
 
+/// One flow at the end of a run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct FlowEnd {
+    /// Time from its beginning until it was whole, or until the end.
+    pub lasted: Duration,
+    /// Whether all of it arrived.
+    pub is_whole: bool,
+    /// Bytes that arrived.
+    pub delivered_bytes: u64,
+}
+
+/// Shares of flows for which [`WorkloadRow::all_flows`] fills in completion times, and rates.
+const QUANTILES: [(f64, &str, &str); 7] = [
+    (0.05, "all_fct_us_p5", "all_flow_mbps_p5"),
+    (0.1, "all_fct_us_p10", "all_flow_mbps_p10"),
+    (0.25, "all_fct_us_p25", "all_flow_mbps_p25"),
+    (0.5, "all_fct_us_p50", "all_flow_mbps_p50"),
+    (0.75, "all_fct_us_p75", "all_flow_mbps_p75"),
+    (0.9, "all_fct_us_p90", "all_flow_mbps_p90"),
+    (0.99, "all_fct_us_p99", "all_flow_mbps_p99"),
+];
+
 impl WorkloadRow {
+    /// Fills in quantiles of completion times and rates over all flows, incomplete ones included.
+    ///
+    /// An incomplete flow counts as longer than every complete one, and a quantile that falls on one
+    /// is left out. Its rate counts the received bytes, over its time until the end.
+    pub fn all_flows(&mut self, flows: impl Iterator<Item = FlowEnd>) {
+        let (mut times, mut rates) = (Vec::new(), Vec::new());
+        for flow in flows {
+            times.push(if flow.is_whole { flow.lasted.as_secs_f64() * 1e6 } else { f64::INFINITY });
+            let rate = BitRate::average(ByteCount::new(flow.delivered_bytes), flow.lasted);
+            rates.extend(rate.map(BitRate::as_mbps_f64));
+        }
+        times.sort_by(f64::total_cmp);
+        rates.sort_by(f64::total_cmp);
+        let of = |(share, time, rate): &(f64, &'static str, &'static str)| {
+            let value = |name: &'static str, sorted: &[f64]| Some((name, percentile(sorted, *share)?));
+            [value(time, &times), value(rate, &rates)]
+        };
+        self.more.extend(QUANTILES.iter().flat_map(of).flatten().filter(|(_, value)| value.is_finite()));
+    }
+
     /// Fills in the goodput of endless flows, in Mbit/s.
     pub fn share(&mut self, mut rates_mbps: Vec<f64>) {
         self.fairness_share = fairness(&rates_mbps);

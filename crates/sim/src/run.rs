@@ -59,11 +59,11 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             let token = Hosts::<Traffic>::user_token(Traffic::warmup_token());
             fabric.arm(HOSTS, Instant::ZERO + plan.scenario.warmup, token);
         }
-        let weeks = plan.circuits.as_deref().zip(plan.scenario.circuit.as_ref());
-        let weeks = weeks.map(|(circuits, spec)| {
+        let weeks = plan.circuit_schedule().zip(plan.scenario.circuit.as_ref());
+        let weeks = weeks.map(|(schedule, spec)| {
             let (racks, _) = plan.network.racks().expect("a plan with weeks has a hybrid switch");
             let switch = plan.network.circuit_switch().expect("a plan with weeks has a hybrid switch");
-            Weeks::new(circuits, spec, switch, racks, &mut fabric)
+            Weeks::new(schedule, spec.rate, switch, racks, &mut fabric)
         });
         let probe = plan.scenario.probe.as_ref();
         Self {

@@ -71,14 +71,12 @@ pub struct Scenario {
     /// `ipv4/tcp_early_retrans`, and its value. The simulator has no kernel.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernel: BTreeMap<String, String>,
-    /// Real time for each second of an emulated run, 1 to [`DILATION_MAX`]. `None` leaves it to the
-    /// emulator. The simulator has no clock to stretch.
+    /// Real time for each second of an emulated run, 1 to
+    /// [`Dilation::MAX`](anabranch_units::Dilation::MAX). `None` leaves it to the emulator. The
+    /// simulator has no clock to stretch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dilation: Option<u32>,
 }
-
-/// Maximum time dilation: a millisecond of the network takes a second.
-pub const DILATION_MAX: u32 = 1_024;
 
 const fn one() -> u64 {
     1

@@ -16,5 +16,9 @@ pub(crate) fn unknown_topology(name: &str) -> Option<String> {
         return None;
     }
     let all = GENERATED.into_iter().chain(BUILTINS.iter().map(|builtin| builtin.name));
-    Some(format!("no topology `{}`: {}; or name a .toml or .graphml file", printable(name), known(name, all)))
+    Some(format!(
+        "no topology `{}`: {}; or name a .toml, .graphml, .gml or .xml file",
+        printable(name),
+        known(name, all)
+    ))
 }

@@ -282,6 +282,22 @@ impl Reconciler {
         delete.chain(self.rules.iter().copied().map(Repair::AddRule)).collect()
     }
 
+    /// Replaces the peers, and returns the repairs of rules that follow: new rules first. Routes of
+    /// peers that are gone are no longer needed.
+    pub fn handle_peers(&mut self, peers: Vec<PeerPlace>) -> Vec<Repair> {
+        let wanted = rules(self.table, self.port, &peers, self.host_filters);
+        let before = std::mem::replace(&mut self.rules, wanted);
+        self.routes.retain(|to, _| peers.iter().any(|peer| peer.address == *to));
+        self.peers = peers;
+        let add = self.rules.difference(&before).copied().map(Repair::AddRule);
+        add.chain(before.difference(&self.rules).copied().map(Repair::DeleteRule)).collect()
+    }
+
+    /// Whether the peers' addresses are IPv6, each kind once.
+    pub fn families(&self) -> BTreeSet<bool> {
+        self.peers.iter().map(|peer| peer.address.is_ipv6()).collect()
+    }
+
     /// Sets or removes the route that a peer needs.
     pub fn handle_route(&mut self, to: IpAddr, route: Option<Route>) {
         match route {

@@ -4,12 +4,13 @@
 //! `forward` carries packets on a separate thread, a `session` speaks to each peer, and `routing`
 //! makes the kernel route TCP into the device. Read [`Agent`] first.
 
-use crate::config::{AgentConfig, Peer};
-use crate::forward::{Came, Command, Forwarder, Setup};
+use crate::config::{AgentConfig, Peer, check_peers};
+use crate::directory::Directory;
+use crate::forward::{Command, Forwarder, Setup};
 use crate::guard::Guard;
+use crate::members::{Member, Members, Shared};
 use crate::pulse::Pulse;
 use crate::routing::{Routing, RoutingError};
-use crate::session::{Session, Shown};
 use crate::status::{self, PeerStatus, Status};
 use anabranch_net::admission::{Admission, AdmissionLimits};
 use anabranch_net::identity::Identity;
@@ -17,20 +18,18 @@ use anabranch_net::keys::Role;
 use anabranch_net::local::{self, ListenError};
 use anabranch_net::refusals::Refusals;
 use anabranch_net::{socket, tls};
-use anabranch_spray_proto::kernel::{Fault, PeerPlace};
+use anabranch_spray_proto::kernel::Fault;
 use anabranch_spray_proto::{Config, ConfigError, PEER_MEMORY_MAX};
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream, UnixListener, lookup_host};
+use tokio::net::{TcpListener, UnixListener, lookup_host};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsStream;
 
 /// Variation of round trips that programs cause by themselves, without a change in the network.
 const JITTER: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
@@ -41,6 +40,8 @@ const SAY_WITHIN: anabranch_units::Duration = anabranch_units::Duration::from_us
 const COMMANDS_MAX: usize = 64;
 /// Time for sessions to announce their end, and for packets in flight to arrive.
 const END_TIME: Duration = Duration::from_secs(2);
+/// Time for the look-up of peers' names before the agent begins; sessions look them up again.
+const RESOLVE_TIME: Duration = Duration::from_secs(3);
 /// Time limit of the forwarding thread's answer to `spray status`.
 const FIGURES_TIME: Duration = Duration::from_secs(1);
 const LAST_PACKETS: Duration = Duration::from_millis(100);
@@ -55,27 +56,6 @@ pub enum AgentError {
     /// Settings that the state machines refuse.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A peer has no address.
-    #[error("peer `{peer}`: {host}: {error}: check the name, or give NAME=ADDRESS")]
-    Unknown {
-        /// Name of the peer.
-        peer: String,
-        /// Host name without an address.
-        host: String,
-        /// Error of the system's resolver.
-        error: io::Error,
-    },
-    /// Two peers have the same address.
-    #[error("peers `{0}` and `{1}`: both are {2}: name each once")]
-    Twice(String, String, IpAddr),
-    /// There is no route to a peer.
-    #[error("peer `{peer}`: no way there: {error}")]
-    NoWay {
-        /// Name of the peer.
-        peer: String,
-        /// Error of the system.
-        error: io::Error,
-    },
     /// Another agent owns the device.
     #[error("{error}: another agent of this host runs: end it, or choose another --device and --table")]
     Busy {
@@ -83,12 +63,22 @@ pub enum AgentError {
         error: io::Error,
     },
     /// The device cannot be made.
-    #[error(
-        "{error}: run the agent as root, or with CAP_NET_ADMIN; /dev/net/tun has to be there (modprobe tun)"
-    )]
+    #[error("{error}: {remedy}")]
     Forbidden {
         /// Error of the system.
         error: io::Error,
+        /// The right or file that the agent lacks.
+        remedy: &'static str,
+    },
+    /// Rules are left behind.
+    #[error(
+        "{count} rules of table {table} are left: delete them (`ip rule`, `ip -6 rule`), or start an agent with this --table"
+    )]
+    Left {
+        /// Number of these rules.
+        count: usize,
+        /// The agent's table.
+        table: u32,
     },
     /// The kernel's rules cannot be set.
     #[error(transparent)]
@@ -106,9 +96,7 @@ pub struct Agent {
     config: AgentConfig,
     at: SocketAddr,
     identity: Identity,
-    places: Vec<PeerPlace>,
-    came: Vec<Arc<Came>>,
-    shown: Vec<Arc<Mutex<Shown>>>,
+    peers: watch::Sender<Vec<Peer>>,
     listener: TcpListener,
     told: Option<UnixListener>,
     commands: mpsc::Sender<Command>,
@@ -136,25 +124,13 @@ impl Agent {
             ..Config::of_agent()
         };
         machine.check()?;
-        let mut places = Vec::new();
-        for peer in &config.peers {
-            places.push(place(peer, config.listen).await?);
-        }
-        let mut known: BTreeMap<IpAddr, &Peer> = BTreeMap::new();
-        for (place, peer) in places.iter().zip(&config.peers) {
-            if let Some(other) = known.insert(place.address, peer) {
-                return Err(AgentError::Twice(other.name.clone(), peer.name.clone(), place.address));
-            }
-        }
-        let any: IpAddr = if places.iter().any(|place| place.address.is_ipv6()) {
-            Ipv6Addr::UNSPECIFIED.into()
-        } else {
-            Ipv4Addr::UNSPECIFIED.into()
+        let any = match config.listen {
+            Some(at) => at.ip(),
+            None => wildcard(&config.peers).await,
         };
         let listener = socket::listen(config.listen.unwrap_or((any, crate::config::PORT).into()))?;
         let at = listener.local_addr()?;
         let told = config.socket.as_deref().map(|path| local::listen(path, None)).transpose()?;
-        let came: Vec<Arc<Came>> = places.iter().map(|_| Arc::default()).collect();
         let (commands, taken) = mpsc::channel(COMMANDS_MAX);
         let guard = config.guard.take().and_then(|command| {
             let warn = |error: &io::Error| {
@@ -170,38 +146,20 @@ impl Agent {
             listen: at,
             ways: config.ways,
             config: machine,
-            places: places.clone(),
-            came: came.clone(),
             key_packets: config.key_packets,
             commands: taken,
         };
         let (thread, index) = forward(setup).await.map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => AgentError::Busy { error },
-            io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => AgentError::Forbidden { error },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
+                AgentError::Forbidden { error, remedy: remedy() }
+            }
             _ => AgentError::System(error),
         })?;
-        let routing = Arc::new(Routing::set_up((&config.device, index), config.table, at.port(), &places)?);
-        let shown = || {
-            let since = std::time::Instant::now();
-            Arc::new(Mutex::new(Shown { up: None, since, why: Some("its agent was not reached yet".into()) }))
-        };
-        let shown = places.iter().map(|_| shown()).collect();
+        let routing = Arc::new(Routing::set_up((&config.device, index), config.table, at.port())?);
+        let peers = watch::Sender::new(config.peers.clone());
         let identity = identity.clone();
-        Ok(Self {
-            config,
-            at,
-            identity,
-            places,
-            came,
-            shown,
-            listener,
-            told,
-            commands,
-            thread,
-            pulse,
-            guard,
-            routing,
-        })
+        Ok(Self { config, at, identity, peers, listener, told, commands, thread, pulse, guard, routing })
     }
 
     /// Address on which the agent listens.
@@ -209,38 +167,31 @@ impl Agent {
         self.at
     }
 
+    /// The way to change the peers of an agent that runs.
+    pub fn peer_changes(&self) -> PeerChanges {
+        PeerChanges { own: self.config.name.clone(), peers: self.peers.clone() }
+    }
+
     /// Runs until `end` completes, then tells its peers and removes its device and its rules.
     ///
     /// Errors: a failure that prevents further work, see [`AgentError`]. No peer can cause one.
     pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
-        let Self { config, at, identity, places, came, shown, listener, told, commands, thread, .. } = self;
+        let Self { config, at, identity, peers, listener, told, commands, thread, .. } = self;
         let Self { pulse, mut guard, routing, .. } = self;
         let (tell_fault, faults) = watch::channel(None);
-        let (ending, is_end) = watch::channel(false);
+        let directory = Arc::new(Directory::new(Arc::clone(&routing)));
+        let members = Members::new(Shared {
+            identity: identity.clone(),
+            listen: config.listen,
+            routing: Arc::clone(&routing),
+            directory: Arc::clone(&directory),
+            commands: commands.clone(),
+            faults: faults.clone(),
+        });
         let mut sessions = JoinSet::new();
-        let mut callers = BTreeMap::new();
-        for (number, peer) in config.peers.iter().enumerate() {
-            let (call, calls) = mpsc::channel(1);
-            callers.insert((peer.name.clone(), places[number].address), call);
-            let session = Session {
-                number,
-                name: peer.name.clone(),
-                place: places[number],
-                identity: identity.clone(),
-                routing: Arc::clone(&routing),
-                commands: commands.clone(),
-                came: Arc::clone(&came[number]),
-                shown: Arc::clone(&shown[number]),
-                is_routed: Arc::default(),
-                faults: faults.clone(),
-                end: is_end.clone(),
-                calls,
-            };
-            sessions.spawn(session.run());
-        }
         let status = async || {
             let fault = *faults.borrow();
-            tell(&config, at, &places, (&shown, fault), &commands).await
+            tell(&config, at, (&members, &directory), fault, &commands).await
         };
         let telling = async {
             match told {
@@ -256,21 +207,23 @@ impl Agent {
         };
         tokio::select! {
             () = end => {}
-            never = accept(&listener, &identity, &callers) => match never {},
+            never = accept(&listener, &identity, &directory) => match never {},
+            never = follow(&members, peers.subscribe(), &mut sessions) => match never {},
             () = telling => {}
             () = ended => {}
             never = Arc::clone(&routing).keep(pulse, commands.clone(), tell_fault) => match never {},
         }
-        let _ = ending.send(true);
+        members.end();
         let all = async { while sessions.join_next().await.is_some() {} };
         if tokio::time::timeout(END_TIME, all).await.is_err() {
             tracing::warn!("a peer was not told that this agent ends");
         }
         sessions.shutdown().await;
-        drop(routing);
+        let left = routing.clear();
+        drop((members, directory, routing));
         // Packets that peers sent before they learnt of the end.
         tokio::time::sleep(LAST_PACKETS).await;
-        drop((commands, callers));
+        drop(commands);
         if let Some(path) = &config.socket {
             let _ = std::fs::remove_file(path);
         }
@@ -283,36 +236,80 @@ impl Agent {
             done
         });
         match done.await {
-            Ok(Ok(done)) => Ok(done?),
-            _ => Err(io::Error::other("the thread that carries packets has failed").into()),
+            Ok(Ok(done)) => done?,
+            _ => return Err(io::Error::other("the thread that carries packets has failed").into()),
+        }
+        match left? {
+            0 => Ok(()),
+            count => Err(AgentError::Left { count, table: config.table }),
         }
     }
 }
 
-/// Resolves a peer's address, and the local address from which its packets leave.
-async fn place(peer: &Peer, listen: Option<SocketAddr>) -> Result<PeerPlace, AgentError> {
-    let unknown = |error| AgentError::Unknown { peer: peer.name.clone(), host: peer.host.clone(), error };
-    let found = lookup_host((peer.host.as_str(), peer.port)).await.map_err(unknown)?;
-    // An agent on an IPv4 address cannot be reached over IPv6.
-    let fits = |to: &SocketAddr| listen.is_none_or(|listen| listen.is_ipv6() || to.is_ipv4());
-    let to = found.into_iter().find(fits);
-    let to = to.ok_or_else(|| unknown(io::Error::other("it has no address that --listen goes with")))?;
-    let local = || {
-        let any: IpAddr =
-            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let socket = std::net::UdpSocket::bind((any, 0))?;
-        socket.connect(to)?;
-        Ok(socket.local_addr()?.ip())
-    };
-    let local = local().map_err(|error| AgentError::NoWay { peer: peer.name.clone(), error })?;
-    if local == to.ip() || to.ip().is_loopback() || to.ip().is_unspecified() || to.ip().is_multicast() {
-        return Err(AgentError::Setting(format!(
-            "peer `{}`: {} is no other host's address",
-            peer.name,
-            to.ip()
-        )));
+/// Has the sessions follow the peers.
+async fn follow(
+    members: &Members,
+    mut peers: watch::Receiver<Vec<Peer>>,
+    sessions: &mut JoinSet<usize>,
+) -> Infallible {
+    loop {
+        members.set(&peers.borrow_and_update().clone(), sessions);
+        tokio::select! {
+            changed = peers.changed() => changed.expect("the agent that runs keeps the sender"),
+            Some(Ok(link)) = sessions.join_next() => members.free(link),
+        }
     }
-    Ok(PeerPlace { address: to.ip(), local, port: peer.port })
+}
+
+/// Changes the peers of an agent that runs.
+#[derive(Clone, Debug)]
+pub struct PeerChanges {
+    own: String,
+    peers: watch::Sender<Vec<Peer>>,
+}
+
+impl PeerChanges {
+    /// Replaces the peers. Sessions of peers that stay are not touched; returns how many peers came
+    /// and how many went.
+    ///
+    /// Errors: peers that no agent can have, in a line; the peers stay as they were.
+    pub fn set(&self, peers: Vec<Peer>) -> Result<(usize, usize), String> {
+        check_peers(&self.own, &peers)?;
+        let before = self.peers.send_replace(peers.clone());
+        let count = |of: &[Peer], others: &[Peer]| of.iter().filter(|peer| !others.contains(peer)).count();
+        Ok((count(&peers, &before), count(&before, &peers)))
+    }
+}
+
+/// The wildcard address to listen at: IPv6's if a peer has an IPv6 address, as it takes IPv4, too.
+async fn wildcard(peers: &[Peer]) -> IpAddr {
+    let mut found = JoinSet::new();
+    for peer in peers {
+        let (host, port) = (peer.host.clone(), peer.port);
+        found.spawn(async move {
+            let found = tokio::time::timeout(RESOLVE_TIME, lookup_host((host, port))).await;
+            found.is_ok_and(|found| found.is_ok_and(|mut found| found.next().is_some_and(|at| at.is_ipv6())))
+        });
+    }
+    while let Some(is_ipv6) = found.join_next().await {
+        if is_ipv6.unwrap_or(false) {
+            return Ipv6Addr::UNSPECIFIED.into();
+        }
+    }
+    Ipv4Addr::UNSPECIFIED.into()
+}
+
+/// The right or file without which no device can be made.
+fn remedy() -> &'static str {
+    match anabranch_linux::tun::check() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            "/dev/net/tun has to be there (modprobe tun)"
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            "let this user read and write /dev/net/tun (chmod 0666, as udev sets it), or run the agent as root"
+        }
+        _ => "run the agent as root, or with CAP_NET_ADMIN",
+    }
 }
 
 /// Starts the forwarding thread. Returns the thread and the index of its device.
@@ -344,11 +341,7 @@ async fn forward(setup: Setup) -> io::Result<(JoinHandle<io::Result<()>>, u32)> 
 }
 
 /// Accepts peers, and hands their connections to their sessions.
-async fn accept(
-    listener: &TcpListener,
-    identity: &Identity,
-    callers: &BTreeMap<(String, IpAddr), mpsc::Sender<TlsStream<TcpStream>>>,
-) -> Infallible {
+async fn accept(listener: &TcpListener, identity: &Identity, directory: &Arc<Directory>) -> Infallible {
     let descriptors =
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let admission = Admission::new(AdmissionLimits::for_descriptors(descriptors));
@@ -358,7 +351,7 @@ async fn accept(
         let arrival = admission.accept(listener).await;
         while greeting.try_join_next().is_some() {}
         let (tls, from, refusals) = (identity.server_config(), arrival.from().ip(), Arc::clone(&refusals));
-        let callers = callers.clone();
+        let directory = Arc::clone(directory);
         greeting.spawn(async move {
             let (stream, peer, half_open) = match arrival.identify(tls).await {
                 Ok(identified) => identified,
@@ -370,9 +363,9 @@ async fn accept(
                 }
             };
             let from = from.to_canonical();
-            let call = callers.get(&(peer.name.clone(), from)).filter(|_| peer.role == Role::Site);
+            let call = directory.calls_of(&peer.name, from).filter(|_| peer.role == Role::Site);
             let Some(call) = call else {
-                let line = format!("{peer} calls from {from}: no --peer says so");
+                let line = format!("{peer} calls from {from}: no --peer and no line of --peers says so");
                 return refusals.note(Some(&peer), &line);
             };
             // The session closes a connection that a newer one replaces once it falls silent.
@@ -385,8 +378,8 @@ async fn accept(
 async fn tell(
     config: &AgentConfig,
     at: SocketAddr,
-    places: &[PeerPlace],
-    (shown, fault): (&[Arc<Mutex<Shown>>], Option<Fault>),
+    (members, directory): (&Members, &Directory),
+    fault: Option<Fault>,
     commands: &mpsc::Sender<Command>,
 ) -> Status {
     let (reply, figures) = oneshot::channel();
@@ -396,23 +389,27 @@ async fn tell(
     };
     // A stalled thread gives no answer.
     let figures = tokio::time::timeout(FIGURES_TIME, ask).await.ok().flatten().unwrap_or_default();
-    let peer = |(number, peer): (usize, &Peer)| {
-        let shown = shown[number].lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let addresses = directory.addresses();
+    let peer = |(link, member): (usize, Member)| {
+        let shown = member.shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let address = addresses.get(&link);
         PeerStatus {
-            name: peer.name.clone(),
-            address: places[number].address.to_string(),
+            name: member.peer.name,
+            address: address.map(ToString::to_string),
             is_up: shown.up.is_some() && fault.is_none(),
             since_s: shown.since.elapsed().as_secs_f64(),
             why: fault.map(|fault| fault.to_string()).or(shown.why),
             mtu_bytes: shown.up.map(|bytes| bytes as u64),
-            figures: figures.get(number).cloned().unwrap_or_default(),
+            figures: address.and_then(|_| figures.get(link).cloned()).unwrap_or_default(),
         }
     };
+    let peers: Vec<PeerStatus> = members.list().into_iter().map(peer).collect();
     Status {
         name: config.name.clone(),
         device: config.device.clone(),
         listen: at.to_string(),
         ways: config.ways,
-        peers: config.peers.iter().enumerate().map(peer).collect(),
+        up: peers.iter().filter(|peer| peer.is_up).count(),
+        peers,
     }
 }

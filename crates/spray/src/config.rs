@@ -5,6 +5,7 @@ use anabranch_spray_proto::Config;
 use anabranch_spray_proto::PEER_MEMORY_MAX;
 use anabranch_spray_proto::ways::WAYS_MAX;
 use anabranch_units::{BitRate, ByteCount, Duration};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -142,15 +143,7 @@ impl AgentConfig {
     ///
     /// Errors: the first invalid setting, in one line.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.peers.is_empty() {
-            return Err("no peers: name at least one other host".into());
-        }
-        if self.peers.len() > PEERS_MAX {
-            return Err(format!("{} peers: an agent has at most {PEERS_MAX}", self.peers.len()));
-        }
-        if let Some(own) = self.peers.iter().find(|peer| peer.name == self.name) {
-            return Err(format!("peer `{}`: is this host itself: name others", own.name));
-        }
+        check_peers(&self.name, &self.peers)?;
         if let Some(listen) = self.listen.filter(|listen| listen.ip().is_loopback()) {
             return Err(format!(
                 "listen {listen}: no other host reaches it: choose an address that peers reach"
@@ -173,6 +166,73 @@ impl AgentConfig {
         }
         Ok(())
     }
+}
+
+/// Whether an agent of this name can have these peers.
+///
+/// Errors: the first mistake, in a line.
+pub(crate) fn check_peers(own: &str, peers: &[Peer]) -> Result<(), String> {
+    if peers.is_empty() {
+        return Err("no peers: name at least one other host".into());
+    }
+    if peers.len() > PEERS_MAX {
+        return Err(format!("{} peers: an agent has at most {PEERS_MAX}", peers.len()));
+    }
+    let mut known: BTreeMap<IpAddr, &Peer> = BTreeMap::new();
+    for peer in peers {
+        if peer.name == own {
+            return Err(format!("peer `{own}`: is this host itself: name others"));
+        }
+        let Ok(address) = peer.host.parse::<IpAddr>() else { continue };
+        if address.is_loopback() || address.is_unspecified() || address.is_multicast() {
+            return Err(format!("peer `{}`: {address} is no other host's address", peer.name));
+        }
+        if let Some(other) = known.insert(address, peer) {
+            return Err(format!(
+                "peers `{}` and `{}`: both are {address}: name each once",
+                other.name, peer.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The longest file of peers that is read.
+pub const PEERS_BYTES_MAX: usize = 1 << 20;
+
+/// The peers in a file with one a line, in the form of [`Peer`]. Blank lines, text from `#` on, and
+/// lines of the host `own` count for nothing, so that all hosts may have the same file; a peer that
+/// the file has twice counts once.
+///
+/// Errors: the first line that is no peer, with its number; a text that is too long.
+///
+/// ```
+/// use anabranch_spray::read_peers;
+/// let text = "# rack 7\na=10.0.0.1\nb=10.0.0.2:7300  # new\n";
+/// let peers = read_peers("peers", text, "a").expect("good lines");
+/// assert_eq!((peers.len(), &*peers[0].name, peers[0].port), (1, "b", 7300));
+/// let said = read_peers("peers", "a\nb=\n", "a").expect_err("no host");
+/// assert!(said.starts_with("peers:2: `b=`: a name is missing"), "{said}");
+/// ```
+pub fn read_peers(origin: &str, text: &str, own: &str) -> Result<Vec<Peer>, String> {
+    if text.len() > PEERS_BYTES_MAX {
+        return Err(format!("{origin}: {} bytes: a file of peers has at most {PEERS_BYTES_MAX}", text.len()));
+    }
+    let mut peers: Vec<Peer> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let peer: Peer = line.parse().map_err(|error| format!("{origin}:{}: {error}", number + 1))?;
+        if peer.name != own && !peers.contains(&peer) {
+            peers.push(peer);
+        }
+        if peers.len() > PEERS_MAX {
+            return Err(format!("{origin}: more than {PEERS_MAX} peers: an agent has at most as many"));
+        }
+    }
+    Ok(peers)
 }
 
 #[cfg(test)]
@@ -206,6 +266,11 @@ mod tests {
         };
         assert!(bad(|config| config.peers.clear()).contains("no peers"));
         assert!(bad(|config| config.name = "b".into()).contains("this host itself"));
+        let twice = |config: &mut AgentConfig| {
+            config.peers = ["c=10.0.0.2", "d=10.0.0.2"].map(|text| text.parse().expect("good")).into();
+        };
+        assert!(bad(twice).contains("both are 10.0.0.2"));
+        assert!(bad(|config| config.peers[0].host = "::1".into()).contains("no other host's address"));
         assert!(bad(|config| config.listen = Some(([127, 0, 0, 1], 7_200).into())).contains("no other host"));
         assert!(bad(|config| config.ways = 0).contains("1 to 128"));
         assert!(bad(|config| config.ways = 129).contains("1 to 128"));

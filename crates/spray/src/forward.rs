@@ -40,6 +40,8 @@ const PEER: u32 = 0;
 
 /// Commands of sessions to this thread.
 pub(crate) enum Command {
+    /// Give the link a peer, which reports to `came`, or take its peer away.
+    Place { link: usize, place: Option<PeerPlace>, came: Arc<Came> },
     /// Install keys of this peer. The reply is true if the channel number is free.
     Open { link: usize, channel: Box<Channel>, reply: oneshot::Sender<bool> },
     /// Limit the peer's sealed datagrams to `bytes`. `None` stops taking its packets.
@@ -73,8 +75,6 @@ pub(crate) struct Setup {
     pub(crate) listen: SocketAddr,
     pub(crate) ways: u16,
     pub(crate) config: Config,
-    pub(crate) places: Vec<PeerPlace>,
-    pub(crate) came: Vec<Arc<Came>>,
     pub(crate) key_packets: Option<u64>,
     pub(crate) pulse: Arc<Pulse>,
     pub(crate) commands: mpsc::Receiver<Command>,
@@ -126,6 +126,8 @@ pub(crate) struct Forwarder {
     socket: DatagramSocket,
     ways: Vec<SendSocket>,
     outboxes: Vec<Outbox>,
+    config: Config,
+    seed: Seed,
     links: Vec<Link>,
     by_address: BTreeMap<IpAddr, usize>,
     by_channel: BTreeMap<u64, usize>,
@@ -160,7 +162,7 @@ impl Forwarder {
     /// Errors: the system's error, with the name of the failed object.
     /// Panics: outside of a tokio runtime.
     pub(crate) fn new(setup: Setup) -> io::Result<(Self, mpsc::Receiver<Command>)> {
-        let Setup { device, listen, ways, config, places, came, key_packets, pulse, commands } = setup;
+        let Setup { device, listen, ways, config, key_packets, pulse, commands } = setup;
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("TUN device `{device}`: {error}"));
         let made = Device::make(&device, MTU_BYTES).map_err(named)?;
@@ -175,32 +177,16 @@ impl Forwarder {
         let sockets = (0..ways).map(|_| SendSocket::bind(at, &options)).collect::<io::Result<Vec<_>>>()?;
         // The choice of paths may differ between two runs.
         let seed = Seed::new(anabranch_net::random()?);
-        let link = |(number, (place, came)): (usize, (PeerPlace, Arc<Came>))| {
-            let (host, chooser) = machines(&config, ways, seed, number);
-            Link {
-                place,
-                to: (place.address, place.port).into(),
-                host,
-                chooser,
-                keys: None,
-                seals_left: 0,
-                bytes_max: None,
-                came,
-                figures: LinkFigures::default(),
-                is_touched: false,
-                held_bytes: 0,
-            }
-        };
-        let by_address = places.iter().enumerate().map(|(number, place)| (place.address, number)).collect();
-        let links = places.into_iter().zip(came).enumerate().map(link).collect();
         let forwarder = Self {
             epoch: std::time::Instant::now(),
             device: made,
             socket,
             outboxes: (0..ways).map(|_| Outbox::default()).collect(),
             ways: sockets,
-            links,
-            by_address,
+            config,
+            seed,
+            links: Vec::new(),
+            by_address: BTreeMap::new(),
             by_channel: BTreeMap::new(),
             key_packets,
             held_bytes: 0,
@@ -220,6 +206,43 @@ impl Forwarder {
 
     fn now(&self) -> Instant {
         Instant::from_std(self.epoch.elapsed())
+    }
+
+    /// Gives a link a peer, with new machines, or takes its peer away.
+    fn place(&mut self, number: usize, place: Option<PeerPlace>, came: Arc<Came>) {
+        self.by_address.retain(|_, link| *link != number);
+        self.by_channel.retain(|_, link| *link != number);
+        if let Some(link) = self.links.get_mut(number) {
+            self.held_bytes -= std::mem::take(&mut link.held_bytes);
+            let now = Instant::from_std(self.epoch.elapsed());
+            (link.keys, link.bytes_max) = (None, None);
+            link.forget(now);
+        }
+        let Some(place) = place else { return };
+        while self.links.len() <= number {
+            let nowhere = PeerPlace { address: IpAddr::from([0; 4]), local: IpAddr::from([0; 4]), port: 0 };
+            let link = self.link(self.links.len(), nowhere, Arc::default());
+            self.links.push(link);
+        }
+        self.links[number] = self.link(number, place, came);
+        self.by_address.insert(place.address, number);
+    }
+
+    fn link(&self, number: usize, place: PeerPlace, came: Arc<Came>) -> Link {
+        let (host, chooser) = machines(&self.config, self.ways.len() as u16, self.seed, number);
+        Link {
+            place,
+            to: (place.address, place.port).into(),
+            host,
+            chooser,
+            keys: None,
+            seals_left: 0,
+            bytes_max: None,
+            came,
+            figures: LinkFigures::default(),
+            is_touched: false,
+            held_bytes: 0,
+        }
     }
 
     /// Carries packets until all command senders are dropped.
@@ -273,6 +296,7 @@ impl Forwarder {
 
     fn obey(&mut self, command: Command) {
         match command {
+            Command::Place { link, place, came } => self.place(link, place, came),
             Command::Open { link, channel, reply } => {
                 let id = channel.sealer.channel();
                 let is_free = self.by_channel.get(&id.0).is_none_or(|other| *other == link);

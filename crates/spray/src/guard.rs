@@ -90,7 +90,7 @@ pub fn watch(table: u32) -> io::Result<()> {
     }
     for _ in 0..LOOKS {
         if !kernel.live_tables()?.contains(&table) {
-            kernel.delete_rules(table);
+            kernel.delete_rules(table)?;
             return Ok(());
         }
         std::thread::sleep(LOOK_AGAIN);

@@ -114,15 +114,23 @@ impl Kernel {
         self.rtnetlink.delete_route(&route_to(table, device, to))
     }
 
-    /// Deletes the rules of the agent with this table.
-    pub(crate) fn delete_rules(&mut self, table: u32) {
-        for is_ipv6 in [false, true] {
-            for rule in self.rules(is_ipv6).unwrap_or_default() {
-                if rule.table() == Some(table) {
-                    let _ = self.delete_rule(&rule);
-                }
-            }
+    /// Deletes the rules of the agent with this table; returns how many the kernel has still.
+    ///
+    /// Errors: the kernel does not list its rules.
+    pub(crate) fn delete_rules(&mut self, table: u32) -> Result<usize> {
+        for rule in self.rules_of(table)? {
+            // A rule that stays is counted below.
+            let _ = self.delete_rule(&rule);
         }
+        Ok(self.rules_of(table)?.len())
+    }
+
+    fn rules_of(&mut self, table: u32) -> Result<Vec<Rule>> {
+        let mut rules = self.rules(false)?;
+        // A kernel without IPv6 has no rules for it.
+        rules.extend(self.rules(true).unwrap_or_default());
+        rules.retain(|rule| rule.table() == Some(table));
+        Ok(rules)
     }
 
     /// Deletes all routes of a table; returns their count.

@@ -32,18 +32,20 @@
 
 mod agent;
 mod config;
+mod directory;
 mod forward;
 pub mod guard;
 mod kernel;
+mod members;
 mod outbox;
 mod pulse;
 mod routing;
 mod session;
 pub mod status;
 
-pub use agent::{Agent, AgentError};
+pub use agent::{Agent, AgentError, PeerChanges};
 pub use anabranch_spray_proto::ConfigError;
-pub use config::{AgentConfig, MEMORY_MAX, PEERS_MAX, PORT, Peer, PeerError};
+pub use config::{AgentConfig, MEMORY_MAX, PEERS_BYTES_MAX, PEERS_MAX, PORT, Peer, PeerError, read_peers};
 pub use routing::RoutingError;
 
 anabranch_net::system! {

@@ -14,7 +14,6 @@ use crate::pulse::Pulse;
 use anabranch_linux::netlink::NetlinkError;
 use anabranch_spray_proto::kernel::{Event, Fault, Observed, PeerPlace, Reconciler, Repair, Route};
 use anabranch_units::{Duration, Instant};
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -52,7 +51,6 @@ pub(crate) struct Routing {
     state: Mutex<State>,
     device: String,
     table: u32,
-    families: Vec<bool>,
     epoch: std::time::Instant,
 }
 
@@ -65,16 +63,11 @@ struct State {
 }
 
 impl Routing {
-    /// Deletes what earlier agents have left, and sets the rules of this agent, which listens on
-    /// `port` and owns the device with this index.
+    /// Deletes stale rules of agents. This agent listens on `port`, has the device of this index,
+    /// and no peer yet.
     ///
     /// Errors: see [`RoutingError`]; an error leaves nothing behind.
-    pub(crate) fn set_up(
-        (device, index): (&str, u32),
-        table: u32,
-        port: u16,
-        places: &[PeerPlace],
-    ) -> Result<Self, RoutingError> {
+    pub(crate) fn set_up((device, index): (&str, u32), table: u32, port: u16) -> Result<Self, RoutingError> {
         let netlink = |error: NetlinkError| RoutingError::Netlink(error.into());
         let mut kernel = Kernel::open().map_err(netlink)?;
         let live = kernel.live_tables().map_err(netlink)?;
@@ -84,22 +77,15 @@ impl Routing {
         kernel
             .mark_device(index, table)
             .map_err(|error| refused(format!("alias of device `{device}`"), error))?;
-        let families: BTreeSet<bool> = places.iter().map(|place| place.address.is_ipv6()).collect();
-        let reconciler = Reconciler::new(table, port, places.to_vec(), filters("all"));
-        let mut left = Vec::new();
-        for is_ipv6 in [false, true] {
-            // A kernel without IPv6 has no rules for it.
-            match kernel.rules(is_ipv6) {
-                Err(error) if families.contains(&is_ipv6) => return Err(netlink(error)),
-                listed => left.extend(listed.unwrap_or_default()),
-            }
-        }
+        let reconciler = Reconciler::new(table, port, Vec::new(), filters("all"));
+        let mut left = kernel.rules(false).map_err(netlink)?;
+        // A kernel without IPv6 has no rules for it.
+        left.extend(kernel.rules(true).unwrap_or_default());
         let repairs = reconciler.begin(&left, &live);
         let routing = Self {
             state: Mutex::new(State { kernel, reconciler, index }),
             device: device.to_owned(),
             table,
-            families: families.into_iter().collect(),
             epoch: std::time::Instant::now(),
         };
         for repair in repairs {
@@ -115,6 +101,26 @@ impl Routing {
 
     fn now(&self) -> Instant {
         Instant::from_std(self.epoch.elapsed())
+    }
+
+    /// Has the rules follow the peers that have an address.
+    ///
+    /// Errors: the first rule that the kernel refuses; all further rules are set.
+    pub(crate) fn set_peers(&self, places: Vec<PeerPlace>) -> Result<(), RoutingError> {
+        let mut state = self.lock();
+        let mut done = Ok(());
+        for repair in state.reconciler.handle_peers(places) {
+            let applied = self.apply(&mut state, &repair);
+            done = done.and(applied);
+        }
+        done
+    }
+
+    /// Deletes the rules, and returns how many of them the kernel has still.
+    ///
+    /// Errors: the kernel does not list them.
+    pub(crate) fn clear(&self) -> io::Result<usize> {
+        Ok(self.lock().kernel.delete_rules(self.table)?)
     }
 
     /// Routes a peer's packets of up to `mtu` bytes to the agent.
@@ -228,9 +234,9 @@ impl Routing {
             device_filters: filters(&self.device),
             ..Observed::default()
         };
-        for is_ipv6 in &self.families {
-            observed.rules.extend(kernel.rules(*is_ipv6)?);
-            let routes = kernel.routes(*is_ipv6, self.table)?;
+        for is_ipv6 in reconciler.families() {
+            observed.rules.extend(kernel.rules(is_ipv6)?);
+            let routes = kernel.routes(is_ipv6, self.table)?;
             observed.routes.extend(routes.iter().filter(|(at, _)| at == index).map(|(_, route)| *route));
         }
         for to in reconciler.routed() {
@@ -279,7 +285,7 @@ impl Routing {
 impl Drop for Routing {
     fn drop(&mut self) {
         let State { kernel, .. } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        kernel.delete_rules(self.table);
+        let _ = kernel.delete_rules(self.table);
     }
 }
 

@@ -6,27 +6,28 @@
 //! by a new connection. Between connections packets take the ordinary route. Leaves out: the
 //! control protocol's decisions (`spray_proto::link`). Read [`Session::keep`] first.
 
+use crate::config::Peer;
+use crate::directory::Calls;
 use crate::forward::{Came, Command, packet_max};
-use crate::routing::Routing;
+use crate::members::Shared;
 use anabranch_net::cause::{cause, explain};
 use anabranch_net::datagram::{payload_max, route_mtu};
-use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::socket::{TcpOptions, connect};
 use anabranch_net::tls;
 use anabranch_sessions::Backoff;
 use anabranch_spray_proto::control::Control;
-use anabranch_spray_proto::kernel::{Fault, PeerPlace};
+use anabranch_spray_proto::kernel::PeerPlace;
 use anabranch_spray_proto::link::{Action, Link};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsStream;
@@ -40,6 +41,8 @@ const STOOD_MIN: std::time::Duration = std::time::Duration::from_secs(5);
 const TRY_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 /// Time limit of a connection with all attempts, and of a greeting.
 const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+/// Time after which a peer's name is looked up again, while there is no connection.
+const RESOLVE_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
 /// Period over which the longest received datagram is reported.
 const LATELY: Duration = Duration::from_secs(4);
 /// Minimum length of a packet of TCP. A path with a smaller MTU is not used.
@@ -59,21 +62,22 @@ pub(crate) struct Shown {
 
 /// State of a session with one peer.
 pub(crate) struct Session {
+    /// The number of its link.
     pub(crate) number: usize,
-    pub(crate) name: String,
-    pub(crate) place: PeerPlace,
-    pub(crate) identity: Identity,
-    pub(crate) routing: Arc<Routing>,
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) peer: Peer,
+    /// The address that its name had last; `None` without one.
+    pub(crate) place: Option<PeerPlace>,
+    /// Time of the last look-up of its name that gave an address.
+    pub(crate) resolved_at: Option<std::time::Instant>,
+    pub(crate) shared: Shared,
     pub(crate) came: Arc<Came>,
     pub(crate) shown: Arc<Mutex<Shown>>,
     /// True while the peer's route exists, or may exist.
     pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
-    /// Fault that keeps all peers' packets on the ordinary route, if any.
-    pub(crate) faults: watch::Receiver<Option<Fault>>,
-    /// True once the agent ends.
+    /// True once the agent ends, or the peer is no peer of it any more.
     pub(crate) end: watch::Receiver<bool>,
-    /// Connections from a peer that calls.
+    /// Sender and receiver of the peer's connections.
+    pub(crate) call: Calls,
     pub(crate) calls: mpsc::Receiver<TlsStream<TcpStream>>,
 }
 
@@ -98,18 +102,21 @@ fn gone() -> io::Error {
 }
 
 impl Session {
-    /// Runs the session until the agent ends.
-    pub(crate) async fn run(mut self) {
-        let is_caller = self.identity.own().name < self.name;
+    /// Runs the session until the agent ends or the peer is removed. Returns the number of its
+    /// link.
+    pub(crate) async fn run(mut self) -> usize {
+        let is_caller = self.shared.identity.own().name < self.peer.name;
         let mut backoff = BACKOFF;
         while !*self.end.borrow() {
-            let stream = if is_caller {
-                self.call().await
-            } else {
-                tokio::select! {
+            let stream = match self.settle().await {
+                Ok(place) if is_caller => self.call(place).await,
+                Ok(_) => tokio::select! {
                     call = self.calls.recv() => call.ok_or_else(gone),
+                    // The name may have another address by now.
+                    () = sleep(RESOLVE_EVERY) => continue,
                     _ = self.end.changed() => continue,
-                }
+                },
+                Err(error) => Err(error),
             };
             let stood = match stream {
                 Ok(stream) => {
@@ -132,24 +139,74 @@ impl Session {
             if stood {
                 backoff.reset();
             }
-            if is_caller {
+            if is_caller || self.place.is_none() {
                 tokio::select! {
                     () = sleep(backoff.next_pause().to_std()) => {}
                     _ = self.end.changed() => {}
                 }
             }
         }
+        self.leave().await;
+        self.number
     }
 
-    async fn call(&self) -> io::Result<TlsStream<TcpStream>> {
-        let to = SocketAddr::from((self.place.address, self.place.port));
+    /// The peer's address, looked up again if the last look-up is old.
+    ///
+    /// Errors: why it has none, or why this agent cannot use it.
+    async fn settle(&mut self) -> io::Result<PeerPlace> {
+        let is_recent = self.resolved_at.is_some_and(|at| at.elapsed() < RESOLVE_EVERY);
+        if let Some(place) = self.place.filter(|_| is_recent) {
+            return Ok(place);
+        }
+        let found = timeout(CONNECT_TIME, find(&self.peer, self.shared.listen, self.place)).await;
+        let found = found.unwrap_or_else(|_| Err(io::Error::other("its name is not resolved in time")));
+        let found = match found {
+            Ok(found) => found,
+            // A name server that is away takes no address away.
+            Err(error) => return self.place.ok_or(error),
+        };
+        self.resolved_at = Some(std::time::Instant::now());
+        if self.place == Some(found) {
+            return Ok(found);
+        }
+        self.leave().await;
+        let (directory, call) = (Arc::clone(&self.shared.directory), self.call.clone());
+        let (number, name) = (self.number, self.peer.name.clone());
+        let claim = move || directory.claim(number, &name, found, call);
+        let claimed = tokio::task::spawn_blocking(claim).await.map_err(io::Error::other)?;
+        claimed.inspect_err(|_| self.resolved_at = None)?;
+        let place = Command::Place { link: number, place: Some(found), came: Arc::clone(&self.came) };
+        self.shared.commands.send(place).await.map_err(|_| gone())?;
+        self.place = Some(found);
+        Ok(found)
+    }
+
+    /// Gives the peer's address back.
+    async fn leave(&mut self) {
+        if self.place.take().is_none() {
+            return;
+        }
+        let (directory, number) = (Arc::clone(&self.shared.directory), self.number);
+        let _ = tokio::task::spawn_blocking(move || directory.release(number)).await;
+        let place = Command::Place { link: number, place: None, came: Arc::default() };
+        let _ = self.shared.commands.send(place).await;
+    }
+
+    /// The address that packets go to now.
+    fn place(&self) -> io::Result<PeerPlace> {
+        self.place.ok_or_else(|| io::Error::other("it has no address"))
+    }
+
+    async fn call(&self, place: PeerPlace) -> io::Result<TlsStream<TcpStream>> {
+        let to = SocketAddr::from((place.address, place.port));
+        let options = TcpOptions { from: Some(place.local), ..TcpOptions::default() };
         let call = async {
             let tcp = loop {
-                if let Ok(tried) = timeout(TRY_TIME, connect(to, &TcpOptions::default())).await {
+                if let Ok(tried) = timeout(TRY_TIME, connect(to, &options)).await {
                     break tried?;
                 }
             };
-            self.identity.connect(tcp, Role::Site, &self.name).await
+            self.shared.identity.connect(tcp, Role::Site, &self.peer.name).await
         };
         let mut end = self.end.clone();
         let connected = tokio::select! {
@@ -172,7 +229,7 @@ impl Session {
         if shown.up.is_some() != up.is_some() {
             shown.since = std::time::Instant::now();
         }
-        let name = &self.name;
+        let name = &self.peer.name;
         match up {
             Some(mtu) if is_new => {
                 tracing::info!("{name}: TCP goes over every path, in packets of up to {mtu} bytes")
@@ -194,22 +251,22 @@ impl Session {
         let keys = seal::channel(&stream, channel).map_err(io::Error::other)?;
         let (reply, is_free) = oneshot::channel();
         let open = Command::Open { link: self.number, channel: Box::new(keys), reply };
-        self.commands.send(open).await.map_err(|_| gone())?;
+        self.shared.commands.send(open).await.map_err(|_| gone())?;
         if !is_free.await.map_err(|_| gone())? {
             return Err(io::Error::other("its agent chose a channel that another one has"));
         }
-        let guard = self.identity.guard(stream.get_ref().1);
+        let guard = self.shared.identity.guard(stream.get_ref().1);
         let talked = guard.during(self.talk(&mut stream)).await;
         let talked = talked.unwrap_or_else(|reason| Err(io::Error::other(reason)));
         let _ = self.limit(None).await;
-        let _ = self.commands.send(Command::Close { link: self.number, channel }).await;
+        let _ = self.shared.commands.send(Command::Close { link: self.number, channel }).await;
         talked
     }
 
     /// Moves the peer's packets into datagrams of up to `bytes`, or back to the ordinary route.
     async fn limit(&self, bytes: Option<usize>) -> io::Result<()> {
         let set = Command::Limit { link: self.number, bytes };
-        let (routing, place) = (Arc::clone(&self.routing), self.place);
+        let (routing, place) = (Arc::clone(&self.shared.routing), self.place()?);
         let route = async {
             // A route change runs to its end even if this future is dropped. The lock orders the
             // next change after it.
@@ -227,11 +284,11 @@ impl Session {
         // The order of both steps keeps the kernel from handing over packets that the thread would
         // refuse.
         if bytes.is_some() {
-            self.commands.send(set).await.map_err(|_| gone())?;
+            self.shared.commands.send(set).await.map_err(|_| gone())?;
             route.await
         } else {
             let done = route.await;
-            self.commands.send(set).await.map_err(|_| gone())?;
+            self.shared.commands.send(set).await.map_err(|_| gone())?;
             done
         }
     }
@@ -239,13 +296,14 @@ impl Session {
     /// Sends a control message in a datagram.
     async fn probe(&self, bytes: usize, says: Control) -> io::Result<()> {
         let probe = Command::Probe { link: self.number, bytes, says };
-        self.commands.send(probe).await.map_err(|_| gone())
+        self.shared.commands.send(probe).await.map_err(|_| gone())
     }
 
     async fn talk(&self, stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
         let epoch = std::time::Instant::now();
         let now = || Instant::from_std(epoch.elapsed());
-        let to = SocketAddr::from((self.place.address, self.place.port));
+        let place = self.place()?;
+        let to = SocketAddr::from((place.address, place.port));
         let longest = || {
             let mtu = route_mtu(to)?;
             let bytes = payload_max(mtu, to.ip()).filter(|bytes| packet_max(*bytes) >= PACKET_MIN);
@@ -256,7 +314,7 @@ impl Session {
         let mut unread: Vec<u8> = Vec::new();
         let mut end = self.end.clone();
         let mut said = self.came.said.subscribe();
-        let mut faults = self.faults.clone();
+        let mut faults = self.shared.faults.clone();
         link.handle_fault(now(), *faults.borrow_and_update());
         loop {
             while let Some(action) = link.poll_action() {
@@ -326,6 +384,41 @@ async fn say(stream: &mut TlsStream<TcpStream>, message: Control) -> io::Result<
     message.encode(&mut bytes);
     stream.write_all(&bytes).await?;
     stream.flush().await
+}
+
+/// The peer's address, and the address of this host that packets leave from; `last` is kept if the
+/// name still has it.
+///
+/// Errors: no address, no way there, or an address of no other host.
+async fn find(peer: &Peer, listen: Option<SocketAddr>, last: Option<PeerPlace>) -> io::Result<PeerPlace> {
+    let found = lookup_host((peer.host.as_str(), peer.port)).await;
+    let found: Vec<SocketAddr> = found
+        .map_err(|_| io::Error::other(format!("no address of `{}`: check the name", peer.host)))?
+        // An agent that listens at one address, or at all IPv4 addresses, is reached by that family
+        // alone.
+        .filter(|to| {
+            listen.is_none_or(|at| at.is_ipv4() == to.is_ipv4() || at.is_ipv6() && at.ip().is_unspecified())
+        })
+        .collect();
+    let kept = found.iter().find(|to| last.is_some_and(|last| last.address == to.ip()));
+    let no_address = || io::Error::other(format!("`{}` has no address that --listen goes with", peer.host));
+    let to = *kept.or(found.first()).ok_or_else(no_address)?;
+    let local = || {
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        // Peers admit calls from the address that they name, which is the one that this agent
+        // listens at.
+        let from = listen.map(|at| at.ip()).filter(|from| !from.is_unspecified()).unwrap_or(any);
+        let socket = std::net::UdpSocket::bind((from, 0))?;
+        socket.connect(to)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let no_way = |error| io::Error::other(format!("no way to {}: {}", to.ip(), cause(&error)));
+    let local = local().map_err(no_way)?;
+    if local == to.ip() || to.ip().is_loopback() || to.ip().is_unspecified() || to.ip().is_multicast() {
+        return Err(io::Error::other(format!("{} is no other host's address", to.ip())));
+    }
+    Ok(PeerPlace { address: to.ip(), local, port: peer.port })
 }
 
 /// Agrees on a channel number, which the caller draws.

@@ -28,6 +28,9 @@ pub struct Status {
     pub listen: String,
     /// Number of UDP source ports, each a possible path.
     pub ways: u16,
+    /// Number of peers to which TCP goes over every path now.
+    #[serde(default)]
+    pub up: usize,
     /// Status of each peer.
     pub peers: Vec<PeerStatus>,
 }
@@ -37,8 +40,8 @@ pub struct Status {
 pub struct PeerStatus {
     /// Name of the peer.
     pub name: String,
-    /// Address of the peer.
-    pub address: String,
+    /// Address of the peer; `None` while its name has none.
+    pub address: Option<String>,
     /// True while TCP to the peer is spread over every path.
     pub is_up: bool,
     /// Seconds since `is_up` last changed.

@@ -3,8 +3,8 @@
 //!
 //! The sender measures both from acknowledgements and sends at the delivery rate. Every few seconds
 //! it sends faster for some round trips to see whether more would arrive, and more slowly to
-//! measure a round trip without a queue. A loss by itself is no sign of congestion; a high loss
-//! rate is. This is the control only, driven beside the user's data channel. It serves simulated
+//! measure a round trip without a queue. A loss by itself is not a sign of congestion; a high loss
+//! rate is. This is the control only, driven alongside the user's data channel. It serves simulated
 //! TCP and `gather`.
 //!
 //! [`Bbr::handle_sent`] returns a [`Sent`] for each packet, to be kept until the packet is
@@ -59,9 +59,9 @@ pub const HEADROOM: f64 = 0.15;
 /// Share of the path's capacity without a queue that is left to competing flows which keep a queue.
 ///
 /// Differs: the draft leaves [`HEADROOM`] only, and of an amount that includes the queue. With that
-/// share of the path alone, one server of `gather` had up to 2.2 times its share beside four flows
-/// of Cubic, and a pull from three servers 3.2 times its share (`experiments/gather-fairness`).
-/// pull's (`experiments/gather-fairness`).
+/// share of the path alone, one server of `gather` had up to 2.2 times its share alongside four
+/// flows of Cubic, and a pull from three servers 3.2 times its share
+/// (`experiments/gather-fairness`).
 const COMPANY_HEADROOM: f64 = 0.45;
 
 /// Settings of a [`Bbr`].
@@ -84,7 +84,7 @@ pub struct Config {
     /// draft's share always applies.
     pub headroom: f64,
     /// Number of senders to one receiver, this one included, that count as one party. Each uses its
-    /// part of the rate that a train shows, and tolerates its part of the losses beside
+    /// part of the rate that a train shows, and tolerates its part of the losses alongside
     /// loss-insensitive flows. `None` counts as one.
     pub senders: u16,
     /// Whether quanta and aggregated acknowledgements are limited to half a round trip. The draft
@@ -211,7 +211,7 @@ impl Bbr {
     pub const fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.least()
     }
-    /// Loss rate of the path that is independent of this sender: without a queue, or beside
+    /// Loss rate of the path that is independent of this sender: without a queue, or alongside
     /// loss-insensitive flows. 0 unless it is learned.
     pub fn path_loss(&self) -> f64 {
         self.congestion.path_loss()
@@ -248,7 +248,7 @@ impl Bbr {
         self.delivery.sent(now, bytes, inflight, self.congestion.lost(), self.cycle.pressure())
     }
 
-    /// Marks the sender as application-limited: arrivals are no evidence of the path's rate.
+    /// Marks the sender as application-limited: arrivals are not evidence of the path's rate.
     ///
     /// Source: section 4.1.2.4, MarkConnectionAppLimited.
     pub fn note_app_limited(&mut self) {
@@ -256,12 +256,12 @@ impl Bbr {
         self.delivery.mark_app_limited(self.inflight, false);
     }
 
-    /// Marks the sender as limited by an external rate: arrivals are no evidence of the path's
+    /// Marks the sender as limited by an external rate: arrivals are not evidence of the path's
     /// rate, but losses are. If the window limits the sender more than that rate, arrivals count
     /// nevertheless.
     ///
     /// Differs: the draft has no such rate. Treated as application-limited, the start would last
-    /// for ever, without response to losses, and a rate found before competing flows began would
+    /// forever, without response to losses, and a rate found before competing flows began would
     /// stay.
     pub fn note_held(&mut self) {
         if !self.rounds.has_filled_window() {
@@ -282,7 +282,7 @@ impl Bbr {
         self.delivery.handle_delivered(now, bytes, sent);
     }
 
-    /// The same for packets whose records were dropped: they are no evidence of the rate.
+    /// The same for packets whose records were dropped: they are not evidence of the rate.
     pub const fn handle_late(&mut self, now: Instant, bytes: u64) {
         self.delivery.handle_late(now, bytes);
     }

@@ -73,6 +73,20 @@ pub struct Ack {
     pub limited: bool,
 }
 
+/// The mark of an acknowledgement, and the sender's state before it takes the acknowledgement in.
+#[derive(Copy, Clone, Debug)]
+pub struct CircuitMark {
+    /// Whether a circuit is up or near, as the network told the acknowledgement on its way.
+    pub is_up: bool,
+    /// The position behind the last byte sent.
+    pub sent: u64,
+    /// Whether the window limits the sender, as [`Ack::limited`] has it.
+    pub limited: bool,
+    /// Whether a fast recovery is under way, whose duplicate acknowledgements may have inflated the
+    /// window (RFC 5681 section 3.2).
+    pub is_recovering: bool,
+}
+
 /// One congestion control. The defaults suit a control whose window grows with acknowledgements.
 trait Algorithm {
     /// Properties that other parts of a connection depend on.
@@ -109,9 +123,8 @@ trait Algorithm {
     /// Observes the marks that an acknowledgement echoes.
     fn observe_marks(&mut self, _ack: &Ack) {}
 
-    /// An acknowledgement has arrived. `is_marked` says whether a circuit is up or near, as the
-    /// network told the acknowledgement on its way.
-    fn handle_circuit_mark(&mut self, _w: &mut Window, _is_marked: bool) {}
+    /// An acknowledgement has arrived, with its mark.
+    fn handle_circuit_mark(&mut self, _w: &mut Window, _mark: &CircuitMark) {}
 
     /// Grows the window in congestion avoidance.
     fn avoid(&mut self, now: Instant, w: &mut Window, ack: &Ack);
@@ -222,11 +235,10 @@ impl Congestion {
         with!(&self.state, it => it.paced_until())
     }
 
-    /// An acknowledgement has arrived, of new data or not. `is_marked` is [`Segment::circuit`].
-    ///
-    /// [`Segment::circuit`]: crate::Segment::circuit
-    pub fn handle_circuit_mark(&mut self, w: &mut Window, is_marked: bool) {
-        with!(&mut self.state, it => it.handle_circuit_mark(w, is_marked));
+    /// An acknowledgement has arrived, of new data or not. To be called before all else that it
+    /// causes.
+    pub fn handle_circuit_mark(&mut self, w: &mut Window, mark: &CircuitMark) {
+        with!(&mut self.state, it => it.handle_circuit_mark(w, mark));
     }
 
     /// New data was acknowledged outside of a recovery.

@@ -39,7 +39,7 @@ pub mod tfrc;
 mod udp;
 
 pub use config::{Config, ConfigError};
-pub use congestion::{Ack, Congestion, Window};
+pub use congestion::{Ack, CircuitMark, Congestion, Window};
 pub use connection::{Connection, Counters, Event, State};
 pub use controls::Control;
 pub use rtt::RttEstimator;

@@ -196,7 +196,7 @@ impl Rack {
     pub(crate) fn first_lost(&self) -> Option<(u64, u64)> {
         self.lost.ranges.first()
     }
-    /// Round trip of the last sent segment among those that the last acknowledgement newly
+    /// Round trip of the last sent segment among the segments that the last acknowledgement newly
     /// acknowledged.
     pub(crate) const fn sample(&self) -> Option<Duration> {
         self.sample
@@ -326,8 +326,8 @@ impl Rack {
     /// Width of the reordering window.
     ///
     /// Source: section 6.2 step 4. Differs with more than one quarter, as for a flow over many
-    /// paths: reordering is expected before it was seen, and a smoothed round trip is no limit, as
-    /// the slowest path takes longer. Once everything is sent the window is half as wide: then
+    /// paths: reordering is expected before it was seen, and a smoothed round trip is not a limit,
+    /// as the slowest path takes longer. Once everything is sent the window is half as wide: then
     /// nothing else waits, and a spurious retransmission takes no capacity from new data.
     fn reorder_window(&self, view: &View<'_>) -> Duration {
         let quarter = self.rtt_min.unwrap_or(Duration::ZERO).as_ps() / 4;

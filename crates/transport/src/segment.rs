@@ -7,7 +7,7 @@
 use anabranch_endpoint::Message;
 use anabranch_units::RunInstant;
 
-/// Maximum blocks in a segment: three fit beside timestamps (RFC 2018 section 3).
+/// Maximum blocks in a segment: three fit together with timestamps (RFC 2018 section 3).
 pub const SACK_BLOCKS_MAX: usize = 3;
 
 /// Blocks that arrived beyond a gap, the last changed one first (RFC 2018 section 4).

@@ -7,7 +7,7 @@
 //! Leaves out: segments (`connection` makes them), changes of the window (`congestion`).
 
 use crate::config::{Config, WINDOW_BYTES_MAX};
-use crate::congestion::{Ack, Arrival, ByModel, Congestion, Window};
+use crate::congestion::{Ack, Arrival, ByModel, CircuitMark, Congestion, Window};
 use crate::pacing::Pacing;
 use crate::rack::{Rack, View};
 use crate::ranges::Ranges;
@@ -195,12 +195,7 @@ impl SendHalf {
     pub(crate) fn timer(&self) -> Option<Instant> {
         let rack = self.rack.as_ref().and_then(|rack| rack.timer());
         let pacing = self.pacing.as_ref().and_then(|pacing| pacing.timer());
-        let first = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, None) => a,
-            (None, b) => b,
-        };
-        first(first(first(self.timer, rack), pacing), self.control.paced_until())
+        [self.timer, rack, pacing, self.control.paced_until()].into_iter().flatten().min()
     }
     /// Limits the rate of data from now on; `None` removes the limit.
     ///
@@ -238,6 +233,11 @@ impl SendHalf {
     fn flight(&self) -> u64 {
         self.next - self.una
     }
+    /// Whether `flight` bytes use the window: half of it in slow start, as it is about to double.
+    fn is_limited(&self, flight: u64) -> bool {
+        let w = &self.window;
+        (if w.is_slow_start() { 2 * flight } else { flight + w.mss }) >= w.cwnd
+    }
     /// Position behind the stream written so far, its end included.
     fn end(&self) -> u64 {
         self.written + u64::from(self.closed)
@@ -249,7 +249,10 @@ impl SendHalf {
         if ack < self.una {
             return Acked::default();
         }
-        self.control.handle_circuit_mark(&mut self.window, segment.circuit);
+        let (sent, limited) = (self.sent, self.is_limited(self.flight()));
+        let is_recovering = matches!(self.repair, Repair::Fast { .. });
+        let mark = CircuitMark { is_up: segment.circuit, sent, limited, is_recovering };
+        self.control.handle_circuit_mark(&mut self.window, &mark);
         let edge = ack + segment.window;
         let moved = edge > self.edge;
         self.edge = self.edge.max(edge);
@@ -414,10 +417,6 @@ impl SendHalf {
                     self.control.handle_recovered();
                 }
                 self.dup_acks = 0;
-                let w = &self.window;
-                // In slow start a window counts as used from half of it on, as it is about to
-                // double.
-                let used = if w.is_slow_start() { 2 * flight } else { flight + mss };
                 let ack = Ack {
                     bytes,
                     marked: segment.ece,
@@ -425,7 +424,7 @@ impl SendHalf {
                     sent: self.sent,
                     srtt: self.rtt.srtt(),
                     rtt: segment.echo.map(|sent_at| now.saturating_since(sent_at.into())),
-                    limited: used >= w.cwnd,
+                    limited: self.is_limited(flight),
                 };
                 self.control.handle_ack(now, &mut self.window, &ack);
             }
@@ -780,10 +779,7 @@ impl SendHalf {
         if self.rack.as_mut().is_some_and(|rack| rack.is_probe_due(now)) {
             self.timer = Some(now + self.rtt.rto());
         }
-        match self.timer {
-            Some(at) if at <= now => self.handle_rto(now),
-            _ => true,
-        }
+        self.timer.is_none_or(|at| at > now) || self.handle_rto(now)
     }
 
     /// Handles the retransmission timer. Returns false if the connection must be given up.
@@ -830,3 +826,6 @@ impl SendHalf {
 fn news_of(segment: &Segment, una: u64, sent: u64) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
     segment.sack.iter().filter(move |(start, end)| *start > una && *end <= sent)
 }
+
+#[cfg(test)]
+mod tests;

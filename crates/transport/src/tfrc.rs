@@ -1,9 +1,9 @@
-//! TFRC (RFC 5348): a rate for a stream of datagrams that is fair beside TCP, and smoother than
+//! TFRC (RFC 5348): a rate for a stream of datagrams that is fair alongside TCP, and smoother than
 //! TCP's.
 //!
 //! The receiver counts *loss events* (all losses within a round trip are one) and reports their
 //! rate and the receive rate; the sender puts the loss event rate into TCP's throughput equation.
-//! These are the two halves of the control only, [`Sender`] and [`Receiver`], driven beside the
+//! These are the two halves of the control only, [`Sender`] and [`Receiver`], driven alongside the
 //! user's data channel.
 //!
 //! Rates are in bytes per second, as in the RFC, in `f64`: only sums, products, quotients and
@@ -44,7 +44,7 @@ pub enum SlowStart {
     /// once a round trip, which doubles the rate in some two round trips.
     #[default]
     Rfc,
-    /// As fast as TCP: four reports per round trip, each of which may double its rate, in some 1.25
+    /// As fast as TCP: four reports per round trip, and each may double its rate, in some 1.25
     /// round trips. If round trips have grown by as much as in HyStart++ (RFC 9406 section 4.2: an
     /// eighth, 4 to 16 ms), a queue is building up, and the rate is limited to a sixteenth above
     /// the receive rate, so that the first losses are few.

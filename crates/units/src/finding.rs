@@ -1,13 +1,13 @@
-//! A finding of a room's `doctor` about the machine.
+//! A finding of a crate's `doctor` about the machine.
 //!
-//! Leaves out: how a `doctor` comes to it. Read [`Finding`].
+//! Leaves out: the checks of a `doctor`. Read [`Finding`].
 
 /// One fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
     /// The thing that was looked at.
     pub name: &'static str,
-    /// Whether the thing is as it should be.
+    /// True if the machine passes.
     pub ok: bool,
     /// The finding in words.
     pub detail: String,
@@ -16,7 +16,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding. `fix` counts only where the thing is not as it should be.
+    /// Creates a finding. `fix` is used only if `ok` is false.
     pub fn new(name: &'static str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
         Self { name, ok, detail: detail.into(), fix: (!ok).then(|| fix.to_owned()) }
     }

@@ -5,14 +5,15 @@
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// A TCP connection by its 5-tuple (the protocol is always TCP), as the host at its local end sees it.
+/// A TCP connection by its 5-tuple (the protocol is always TCP), from the view of the host at its
+/// local end.
 ///
-/// One connection has several names: an IPv4 address may be mapped into IPv6, and an IPv6 address may have a scope that says nothing.
-/// [`FlowKey::canonical`] is the same for all of them.
+/// One connection has several spellings: an IPv4 address may be mapped into IPv6, and an IPv6
+/// address may have a meaningless scope. [`FlowKey::canonical`] is equal for all of them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowKey {
-    /// The end at this host: of a flow that is told of, the sender's.
+    /// Address and port at this host; in an announced flow, the sender's.
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
@@ -24,8 +25,8 @@ impl FlowKey {
         Self { local: canonical(local), remote: canonical(remote) }
     }
 
-    /// The same connection by the name that is the same for all its names: an IPv4 address mapped into IPv6 is the IPv4 address, and
-    /// an IPv6 address has a scope only if it is link-local.
+    /// Returns the canonical spelling: an IPv4 address mapped into IPv6 becomes the IPv4 address,
+    /// and an IPv6 address keeps a scope only if it is link-local.
     ///
     /// Source: RFC 4291, section 2.5.5.2 (mapped addresses); RFC 4007, section 6 (scopes).
     #[must_use]

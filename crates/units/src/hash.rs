@@ -1,4 +1,4 @@
-//! FNV-1a: tells texts apart, and is no protection against a forger.
+//! FNV-1a: distinguishes texts, but is no protection against a forger.
 
 /// FNV-1a of 64 bits (Fowler, Noll, Vo).
 ///

@@ -1,6 +1,7 @@
-//! Lengths of time, counted in buckets that grow with them: quantiles of any number of them in a little room.
+//! Durations counted in buckets that grow with them: quantiles of any number of durations in little
+//! memory.
 //!
-//! Leaves out: what is counted, which its owner knows. Read [`Histogram`] first.
+//! Leaves out: the meaning of the durations, which the owner knows. Read [`Histogram`] first.
 
 /// Sub-buckets of a power of two: values are kept to within 1/32, 3.1 %.
 const SUB_BITS: u32 = 5;
@@ -8,7 +9,8 @@ const BUCKETS: usize = (40 - SUB_BITS as usize + 1) << SUB_BITS;
 
 /// Counts of lengths of time in buckets that grow with the value.
 ///
-/// Units: nanoseconds; above 2^40 ns (18 minutes) all count as that. Cost: room for the buckets up to the longest, 9 KiB at most.
+/// Units: nanoseconds; above 2^40 ns (18 minutes) all count as that. Cost: room for the buckets up
+/// to the longest, 9 KiB at most.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -17,7 +19,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// One that has counted nothing.
+    /// Creates an empty histogram.
     pub const fn new() -> Self {
         Self { counts: Vec::new(), total: 0, max_ns: 0 }
     }
@@ -50,9 +52,9 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Counts what `other` has counted as well.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
-        // Counts that came from elsewhere are no more than there are buckets.
+        // Counts from other sources are no more than there are buckets.
         let buckets = self.counts.len().max(other.counts.len()).min(BUCKETS);
         self.counts.resize(buckets, 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
@@ -60,13 +62,13 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// How many it has counted.
+    /// Number of values counted.
     pub const fn total(&self) -> u64 {
         self.total
     }
 
-    /// The value that `share` of all are at or below, in microseconds, rounded up to the end of its bucket; zero if
-    /// there are none.
+    /// The value that `share` of all are at or below, in microseconds, rounded up to the end of its
+    /// bucket; zero if there are none.
     pub fn quantile_us(&self, share: f64) -> f64 {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,14 +1,15 @@
-//! Quantities and names that every room shares.
+//! Quantities and names common to all crates.
 //!
-//! Holds points and lengths of time in integer picoseconds ([`Instant`], [`Duration`]), sizes in bytes
-//! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`], [`PeerId`]) and random
-//! streams that are named after what they drive ([`Seed`]). Prefixes are decimal; powers of two say `Ki`, `Mi`, `Gi`.
-//! Text from outside is shown by [`text::printable`] alone. A [`Finding`] is a fact that a room finds out about the machine, a
-//! [`Histogram`] counts lengths of time, [`stats`] sums up small samples, and [`loss_ppm_max`] says
-//! which losses come in which bursts.
+//! Points in time and durations in integer picoseconds ([`Instant`], [`Duration`]), sizes in bytes
+//! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`],
+//! [`PeerId`]) and random streams named after their use ([`Seed`]). Prefixes are decimal; powers of
+//! two are `Ki`, `Mi`, `Gi`. Only [`text::printable`] shows text from outside. A [`Finding`] is a
+//! fact about the machine, a [`Histogram`] counts durations, [`stats`] summarises small samples,
+//! and [`loss_ppm_max`] bounds losses in bursts.
 //!
 //! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
 
+mod dilation;
 mod finding;
 mod flow;
 mod hash;
@@ -23,6 +24,7 @@ pub mod text;
 mod text_form;
 mod time;
 
+pub use dilation::{Dilation, DilationError};
 pub use finding::Finding;
 pub use flow::FlowKey;
 pub use hash::fnv1a;
@@ -47,12 +49,12 @@ pub enum ParseQuantityError {
     NoUnit {
         /// The whole text.
         text: String,
-        /// The same with the unit that a bare number would mean elsewhere.
+        /// The same value with the usual unit.
         example: String,
         /// The units that would have been understood.
         known: &'static str,
     },
-    /// The unit is not one of those known.
+    /// The unit is unknown.
     UnknownUnit {
         /// The whole text.
         text: String,
@@ -84,8 +86,8 @@ impl std::fmt::Display for ParseQuantityError {
 }
 impl std::error::Error for ParseQuantityError {}
 
-/// Splits `12.5 ms` into its number and its unit, and scales the number by the unit's factor. `usual` is the unit that a
-/// number without one is told of.
+/// Splits `12.5 ms` into its number and its unit, and scales the number by the unit's factor.
+/// `usual` is the unit that the error for a number without unit suggests.
 fn parse_scaled(
     text: &str,
     units: &[(&str, f64)],
@@ -93,7 +95,7 @@ fn parse_scaled(
     known: &'static str,
 ) -> Result<u64, ParseQuantityError> {
     const SHOWN_CHARS_MAX: usize = 60;
-    // What a message repeats of it.
+    // Excerpt of the text for a message.
     let shown = || match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -113,7 +115,7 @@ fn parse_scaled(
         .iter()
         .find(|(name, _)| *name == unit)
         .ok_or_else(|| ParseQuantityError::UnknownUnit { text: shown(), known })?;
-    // Whole numbers stay exact; only a decimal point goes through floating point.
+    // Whole numbers stay exact; only a decimal point uses floating point.
     let exact = number.parse::<u64>().ok().and_then(|n| {
         (factor >= 1.0 && factor.fract() == 0.0).then(|| n.checked_mul(factor as u64)).flatten()
     });
@@ -135,15 +137,16 @@ fn write_trimmed(f: &mut std::fmt::Formatter<'_>, value: f64, unit: &str) -> std
     write!(f, "{text} {unit}")
 }
 
-/// The exercise of a quantity in text and of an unknown name, for the fuzz target and its corpus's test. True if
-/// the text is a size, a rate or a time.
+/// The exercise of a quantity in text and of an unknown name, for the fuzz target and its corpus's
+/// test. True if the text is a size, a rate or a time.
 ///
-/// Panics: where a reader does, where a quantity is shown so that it does not read back, or where a message has several lines.
+/// Panics: where a reader does, where a quantity is shown so that it does not read back, or where a
+/// message has several lines.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     fn reads<Q: std::str::FromStr<Err = ParseQuantityError> + std::fmt::Display>(text: &str) -> bool {
         text.parse::<Q>().is_ok_and(|quantity| {
-            // Near the end of what fits, rounding for people goes beyond it.
+            // Near the maximum, rounding for display exceeds it.
             let shown = quantity.to_string();
             let again = shown.parse::<Q>().map(drop);
             assert!(matches!(again, Ok(()) | Err(ParseQuantityError::OutOfRange { .. })), "{text}: {shown}");

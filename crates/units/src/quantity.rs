@@ -5,13 +5,15 @@ use crate::text_form::serde_as_text;
 
 /// A size.
 ///
-/// Units: bytes. In text: `32 MiB`, `1.5 GB`, `64 B`; serialised as such text. A number without unit is refused.
+/// Units: bytes. In text: `32 MiB`, `1.5 GB`, `64 B`; serialised as such text. A number without
+/// unit is refused.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteCount(u64);
 
 /// A rate.
 ///
-/// Units: bits per second, prefixes decimal (1 Gbit/s = 10^9 bit/s). In text: `20 Mbit/s`; serialised as such text.
+/// Units: bits per second, prefixes decimal (1 Gbit/s = 10^9 bit/s). In text: `20 Mbit/s`;
+/// serialised as such text.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BitRate(u64);
 
@@ -83,7 +85,8 @@ impl BitRate {
     }
     /// Time to serialise `size` at this rate, rounded down to a picosecond.
     ///
-    /// Panics: never for a rate of at least 1 bit/s; a zero rate has no answer and gives the longest duration.
+    /// Panics: never for a rate of at least 1 bit/s; a zero rate has no answer and gives the
+    /// longest duration.
     pub fn transmit_time(self, size: ByteCount) -> Duration {
         if self.0 == 0 {
             return Duration::from_ps(u64::MAX);

@@ -3,7 +3,7 @@
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// The seed of a run, from which every component takes a stream of its own by name.
+/// Seed of a run, from which every component draws a named random stream.
 ///
 /// ```
 /// use anabranch_units::Seed;

@@ -49,7 +49,7 @@ impl From<RunInstant> for Instant {
     }
 }
 
-/// At most [`RunInstant::MAX`].
+/// The sum is at most [`RunInstant::MAX`].
 impl Add<Duration> for RunInstant {
     type Output = Self;
     #[inline]

@@ -1,7 +1,7 @@
 //! Means, percentiles and confidence intervals of small samples.
 //!
-//! Source: Student's t for the interval of a mean, as in Law, *Simulation Modeling and Analysis*, section 4.5. `f64`, as
-//! results go into reports only.
+//! Source: Student's t for the interval of a mean, as in Law, *Simulation Modeling and Analysis*,
+//! section 4.5. `f64`, as results go into reports only.
 
 /// Two-sided 95 % quantiles of Student's t by degrees of freedom, 1 to 30; beyond, the normal's.
 const T_95: [f64; 30] = [
@@ -33,13 +33,15 @@ pub fn mean(values: &[f64]) -> Option<Mean> {
     Some(Mean { mean, half_width })
 }
 
-/// The value below which the share `q` (0 to 1) of the sorted `values` lies, by the nearest rank; none for none.
+/// The value below which the share `q` (0 to 1) of the sorted `values` lies, by the nearest rank;
+/// none for none.
 pub fn percentile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (q * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Jain's fairness index: 1 where all are equal, 1/n where one has all; none for none or only zeros.
+/// Jain's fairness index: 1 where all are equal, 1/n where one has all; none for none or only
+/// zeros.
 ///
 /// Source: Jain, Chiu and Hawe, DEC-TR-301 (1984).
 pub fn fairness(values: &[f64]) -> Option<f64> {

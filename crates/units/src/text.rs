@@ -4,7 +4,7 @@
 //! Source: Unicode Standard, section 23.1 (control codes), Annex 9, section 2 (directional
 //! formatting characters), and the general category Cf (format). Differs: two joiners (U+200C,
 //! U+200D) stay, without which some scripts cannot be written, and format characters that are
-//! shown.
+//! shown. [`decode`] reads files of text as editors on any system save them.
 //! Leaves out: markup (the writers of XML and HTML escape theirs), and width. Read [`printable`],
 //! [`brief`] and, for messages about an unknown name, [`known`].
 
@@ -27,7 +27,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     if text.contains(misleads) { Cow::Owned(text.replace(misleads, "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
 
-/// Whether [`printable`] leaves the text as it is.
+/// Returns true if [`printable`] leaves the text unchanged.
 ///
 /// ```
 /// use anabranch_units::text::is_printable;
@@ -37,7 +37,8 @@ pub fn is_printable(text: &str) -> bool {
     !text.contains(misleads)
 }
 
-/// The beginning of a text as [`printable`] has it: at most `chars_max` characters, with `...` after them where there are more.
+/// The beginning of a text as [`printable`] has it: at most `chars_max` characters, with `...`
+/// after them where there are more.
 ///
 /// Cost: no more than that beginning is read.
 ///
@@ -53,14 +54,106 @@ pub fn brief(text: &str, chars_max: usize) -> String {
     }
 }
 
+/// Why the bytes of a file are not read as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The file names its encoding, which is not read.
+    Encoding(String),
+    /// Bytes that are not UTF-8, from this line on, counted from 1.
+    NotUtf8 {
+        /// The line.
+        line: usize,
+    },
+    /// A byte order mark of UTF-16 before bytes that are not UTF-16.
+    NotUtf16,
+}
+
+impl std::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Encoding(name) => {
+                let name = brief(name, 40);
+                write!(f, "encoding `{name}` is not read: save the file as UTF-8 (iconv -f {name} -t UTF-8)")
+            }
+            Self::NotUtf8 { line } => write!(f, "line {line} is not UTF-8: save the file as UTF-8"),
+            Self::NotUtf16 => write!(f, "a byte order mark of UTF-16, but no UTF-16: save the file as UTF-8"),
+        }
+    }
+}
+impl std::error::Error for DecodeError {}
+
+/// The text of a file: UTF-8, UTF-16 with a byte order mark, or XML that says it is ISO 8859-1. The
+/// byte order mark is left out, and every line ends with `\n`.
+///
+/// Errors: see [`DecodeError`].
+///
+/// ```
+/// use anabranch_units::text::decode;
+/// assert_eq!(decode(b"\xef\xbb\xbfa\r\nb\rc".to_vec()), Ok("a\nb\nc".to_owned()));
+/// let said = decode(b"a\n\xe4".to_vec()).expect_err("no UTF-8").to_string();
+/// assert_eq!(said, "line 2 is not UTF-8: save the file as UTF-8");
+/// ```
+pub fn decode(bytes: Vec<u8>) -> Result<String, DecodeError> {
+    let text = match bytes.as_slice() {
+        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes)?,
+        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes)?,
+        _ => match String::from_utf8(bytes) {
+            Ok(mut text) => {
+                if text.starts_with('\u{feff}') {
+                    text.drain(..'\u{feff}'.len_utf8());
+                }
+                text
+            }
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let bytes = error.into_bytes();
+                match declared_encoding(&bytes) {
+                    Some(name) if is_latin1(&name) => bytes.into_iter().map(char::from).collect(),
+                    Some(name) => return Err(DecodeError::Encoding(name)),
+                    None => {
+                        let line = 1 + bytes[..valid].iter().filter(|byte| **byte == b'\n').count();
+                        return Err(DecodeError::NotUtf8 { line });
+                    }
+                }
+            }
+        },
+    };
+    Ok(if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text })
+}
+
+fn utf16(bytes: &[u8], unit: impl Fn([u8; 2]) -> u16) -> Result<String, DecodeError> {
+    let pairs = bytes.chunks_exact(2);
+    if !pairs.remainder().is_empty() {
+        return Err(DecodeError::NotUtf16);
+    }
+    let units: Vec<u16> = pairs.map(|pair| unit([pair[0], pair[1]])).collect();
+    String::from_utf16(&units).map_err(|_| DecodeError::NotUtf16)
+}
+
+fn is_latin1(name: &str) -> bool {
+    ["iso-8859-1", "iso8859-1", "latin1", "latin-1"].iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// The encoding that an XML declaration names, other than UTF-8.
+fn declared_encoding(bytes: &[u8]) -> Option<String> {
+    const DECLARATION_BYTES_MAX: usize = 256;
+    let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(DECLARATION_BYTES_MAX)]);
+    let declaration = begin.strip_prefix("<?xml")?.split("?>").next()?;
+    let value = declaration.split("encoding").nth(1)?.trim_start().strip_prefix('=')?.trim_start();
+    let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let name = value[1..].split(quote).next()?;
+    (!name.eq_ignore_ascii_case("utf-8")).then(|| name.to_owned())
+}
+
 /// The most names that [`known`] lists.
 const LISTED_MAX: usize = 16;
-/// The most names that are compared with one, and the most characters of such a name.
+/// Maximum number of names compared with one, and maximum number of characters in a name.
 const COMPARED_MAX: usize = 4_096;
 const COMPARED_CHARS_MAX: usize = 64;
 
-/// The known names, for a message about an unknown `name`: first the most similar one, then all names, or the first 16 and how many
-/// more.
+/// The known names, for a message about an unknown `name`: first the most similar one, then all
+/// names, or the first 16 and how many more.
 ///
 /// Cost: at most 4,096 names are compared.
 ///
@@ -95,8 +188,9 @@ pub fn known<N: AsRef<str>>(name: &str, names: impl IntoIterator<Item = N>) -> S
     }
 }
 
-/// How many letters would have to be changed, put in or left out (Levenshtein 1966) to make one of the other, capitals and
-/// the kind of hyphen aside; `None` where that is more than a third of them, so that nobody would mistake one for the other.
+/// Number of letters to change, insert or delete (Levenshtein 1966) to turn one name into the
+/// other, ignoring case and the kind of hyphen; `None` above a third of the letters, where a
+/// confusion is implausible.
 fn distance(one: &str, other: &str) -> Option<usize> {
     let plain = |text: &str| -> Vec<char> {
         let letters = text.chars().take(COMPARED_CHARS_MAX + 1).flat_map(char::to_lowercase);
@@ -119,7 +213,7 @@ fn distance(one: &str, other: &str) -> Option<usize> {
     Some(row[other.len()]).filter(|far| *far <= longest / 3)
 }
 
-/// Whether a terminal would do something else than show the character.
+/// Returns true if a terminal would not simply show the character.
 fn misleads(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -150,6 +244,30 @@ fn misleads(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// #52: files from other systems were refused as having no valid UTF-8.
+    #[test]
+    fn files_of_other_systems_decode() {
+        let utf16 = |unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            "\u{feff}Zürich\r\n".encode_utf16().flat_map(unit).collect()
+        };
+        for bytes in [
+            "Zürich\n".as_bytes().to_vec(),
+            "\u{feff}Zürich\r\n".as_bytes().to_vec(),
+            utf16(u16::to_le_bytes),
+            utf16(u16::to_be_bytes),
+        ] {
+            assert_eq!(decode(bytes), Ok("Zürich\n".to_owned()));
+        }
+        let xml = |encoding: &str| {
+            [format!("<?xml version='1.0' encoding='{encoding}'?>").as_bytes(), b"\xfc"].concat()
+        };
+        assert!(decode(xml("ISO-8859-1")).is_ok_and(|text| text.ends_with("?>ü")));
+        assert_eq!(decode(xml("windows-1252")), Err(DecodeError::Encoding("windows-1252".into())));
+        assert_eq!(decode(xml("UTF-8")), Err(DecodeError::NotUtf8 { line: 1 }));
+        assert_eq!(decode(vec![0xff, 0xfe, 0]), Err(DecodeError::NotUtf16));
+        assert_eq!(decode(vec![0xff, 0xfe, 0, 0xd8]), Err(DecodeError::NotUtf16));
+    }
     use proptest::prelude::*;
 
     /// #17: a peer's words reached operators' terminals with their escape sequences.

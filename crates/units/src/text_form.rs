@@ -2,7 +2,8 @@
 //!
 //! Leaves out: the text itself, which `Display` and `FromStr` of a quantity have.
 
-/// Serialises a quantity exactly: as text with its base unit, and reads any text that `FromStr` takes.
+/// Serialises a quantity exactly: as text with its base unit, and reads any text that `FromStr`
+/// takes.
 macro_rules! serde_as_text {
     ($type:ty) => {
         impl serde::Serialize for $type {
@@ -37,7 +38,7 @@ macro_rules! serde_as_text {
                         text.parse().map_err(E::custom)
                     }
                 }
-                // Any: a bare number is told which unit it lacks.
+                // Accepts any type, so that a bare number is refused with a hint about its unit.
                 d.deserialize_any(Text)
             }
         }

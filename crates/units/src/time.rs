@@ -1,7 +1,8 @@
 //! Points and lengths of time in integer picoseconds.
 //!
-//! A run's clock starts at [`Instant::ZERO`] and counts 2^128 ps, which no daemon outlives. A [`Duration`] counts 2^64 ps,
-//! 213 days: no timeout is longer. Wall-clock dates are not represented: they belong to drivers.
+//! A run's clock starts at [`Instant::ZERO`] and counts 2^128 ps, which no daemon outlives. A
+//! [`Duration`] counts 2^64 ps, 213 days: no timeout is longer. Wall-clock dates are not
+//! represented: they belong to drivers.
 
 use std::ops::{Add, AddAssign, Sub};
 
@@ -13,9 +14,10 @@ use std::ops::{Add, AddAssign, Sub};
 #[repr(Rust, packed(8))]
 pub struct Instant(u128);
 
-/// A length of time.
+/// A duration.
 ///
-/// Units: picoseconds, at most 2^64 - 1 (213 days). In text: `5ms`, `1.5 s`; serialised as such text.
+/// Units: picoseconds, at most 2^64 - 1 (213 days). In text: `5ms`, `1.5 s`; serialised as such
+/// text.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(u64);
 
@@ -50,8 +52,8 @@ impl Instant {
     pub const fn from_std(since_start: std::time::Duration) -> Self {
         Self(since_start.as_nanos() * 1_000)
     }
-    /// The reading of the operating system's clock at this instant of a run that began at `epoch`, rounded down
-    /// to a nanosecond. At most 584 years after `epoch`.
+    /// The reading of the operating system's clock at this instant of a run that began at `epoch`,
+    /// rounded down to a nanosecond. At most 584 years after `epoch`.
     pub fn to_std(self, epoch: std::time::Instant) -> std::time::Instant {
         epoch + std::time::Duration::from_nanos(self.as_ns())
     }
@@ -59,7 +61,8 @@ impl Instant {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e12
     }
-    /// The time from `earlier` to `self`: zero if `earlier` is later, [`Duration::MAX`] beyond 213 days.
+    /// The time from `earlier` to `self`: zero if `earlier` is later, [`Duration::MAX`] beyond 213
+    /// days.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::saturating_from_ps(self.0.saturating_sub(earlier.0))
     }
@@ -122,7 +125,8 @@ impl Duration {
     }
 }
 
-/// At most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and not in the past.
+/// The sum is at most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and
+/// not in the past.
 impl Add<Duration> for Instant {
     type Output = Self;
     #[inline]
@@ -197,7 +201,8 @@ impl std::str::FromStr for Duration {
 }
 
 impl Duration {
-    /// The length as people say it: whole seconds, minutes, hours or days; below a second as [`std::fmt::Display`] has it.
+    /// The duration in words: whole seconds, minutes, hours or days; below a second as in
+    /// [`std::fmt::Display`].
     ///
     /// ```
     /// use anabranch_units::Duration;

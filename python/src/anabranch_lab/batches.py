@@ -1,7 +1,7 @@
 """Batches: the pieces in which a sweep runs, each one call of the binary.
 
-A batch is plain data, so that it can travel to another machine, and names all that its outcome depends on, so that its
-key can name that outcome in a cache. Read `Batch` and `execute` first.
+A batch is plain data, so that it can travel to another machine, and names all that its outcome
+depends on, so that its key can name that outcome in a cache. Read `Batch` and `execute` first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from anabranch_lab import binary as binaries
 
-#: The version of what a key covers; another one forgets all caches.
+#: Version of the cache key's format; a new version invalidates all caches.
 KEY_FORMAT = 1
 #: Files of a run directory that every outcome has.
 RUN, ROWS = "run.json", "rows.jsonl"
@@ -43,24 +43,24 @@ class Stopped(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Some trials of one scenario, all its settings given.
+    """Some trials of one scenario with all settings given.
 
     Attributes
     ----------
     name
-        The scenario's file name, for messages.
+        File name of the scenario, for messages.
     text, sets, files
-        The scenario, as `Scenario` holds it.
+        The scenario, in the form that `Scenario` holds.
     seed
-        Of the first trial here; the others count up from it.
+        Seed of the first trial in the batch; the seeds of the next trials count up from it.
     trials
-        How many.
+        Number of trials.
     first
-        The number of the first trial here in the whole sweep.
+        Number of the batch's first trial in the whole sweep.
     tables
         Whether flows, links and series are kept.
     digest
-        Hash of the binary that must run it.
+        Hash of the binary that must run the batch.
     """
 
     name: str
@@ -148,13 +148,13 @@ def execute(
     Parameters
     ----------
     batch
-        What to run.
+        Batch to run.
     binary
-        Where the binary lies if it lies here; else, as on another machine, it is looked for.
+        Path of the binary; if it is not here, as on another machine, a binary is searched for.
     jobs
-        Threads of the binary; as many as processors if ``None``.
+        Threads of the binary; the number of processors if ``None``.
     children
-        Who may stop it.
+        Registry of child processes, through which the run can be stopped.
 
     Returns
     -------
@@ -166,9 +166,9 @@ def execute(
     ScenarioError
         The binary refused the scenario.
     RunError
-        It failed, or this machine has another binary.
+        The run failed, or this machine has another binary.
     Stopped
-        It was stopped.
+        The run was stopped.
     """
     path = _binary(batch, binary)
     with tempfile.TemporaryDirectory(prefix="anabranch-lab-") as scratch:
@@ -196,7 +196,7 @@ def execute(
 
 
 def _binary(batch: Batch, binary: str | None) -> Path:
-    """A binary of the batch's digest: the one named if it is here, else the one that is found here."""
+    """Return a binary with the batch's digest: the named one, or else one found here."""
     for named in (binary, None):
         try:
             found = binaries.find(named)

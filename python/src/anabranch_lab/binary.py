@@ -15,28 +15,28 @@ from pathlib import Path
 
 #: The environment variable that names the binary.
 VARIABLE = "ANABRANCH_BIN"
-#: How to get a binary where there is none.
+#: Advice for getting a missing binary.
 BUILD = "build it with `cargo build --release -p anabranch-cli`, or name it in ANABRANCH_BIN"
 
 _PACKAGE = Path(__file__).resolve().parent
 
 
 class BinaryNotFoundError(FileNotFoundError):
-    """There is no binary, or what was named is none; the message says what to do."""
+    """No binary was found, or the named file is no binary; the message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Binary:
-    """A binary that can be called.
+    """A binary that can be run.
 
     Attributes
     ----------
     path
-        Where it is.
+        Path of the file.
     version
-        What it says of itself, as ``0.1.0``.
+        Version that the binary reports, such as ``0.1.0``.
     digest
-        Hash of its contents: another build has another.
+        Hash of the file's contents: another build has another hash.
     """
 
     path: Path
@@ -47,23 +47,25 @@ class Binary:
 def find(binary: str | Path | None = None) -> Binary:
     """Find the binary.
 
-    In this order: the argument; ``ANABRANCH_BIN``; the one that the wheel carries; ``target/release/anabranch`` of a
-    repository above the working directory or above this package; ``PATH``.
+    In this order: the argument; ``ANABRANCH_BIN``; the one that the wheel carries;
+    ``target/release/anabranch`` of a repository above the working directory or above this package;
+    ``PATH``.
 
     Parameters
     ----------
     binary
-        Its path. What is named, here or in ``ANABRANCH_BIN``, is used or refused; nothing else is tried then.
+        Path of the binary. If it is given, here or in ``ANABRANCH_BIN``, no other place is
+        searched.
 
     Returns
     -------
     Binary
-        The first there is.
+        The first binary found.
 
     Raises
     ------
     BinaryNotFoundError
-        There is none.
+        No binary was found.
     """
     if binary is not None:
         return _named(Path(binary), "the argument")

@@ -23,7 +23,8 @@ class Cache:
     Parameters
     ----------
     folder
-        Where; ``ANABRANCH_LAB_CACHE``, else ``anabranch-lab`` in the user's cache folder, if left out.
+        Where; ``ANABRANCH_LAB_CACHE``, else ``anabranch-lab`` in the user's cache folder, if left
+        out.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -33,7 +34,7 @@ class Cache:
         self._folder = Path(folder)
 
     def path(self, key: str) -> Path:
-        """Where the outcome of this key lies, or would lie."""
+        """Return the path of this key's outcome, whether it exists or not."""
         return self._folder / key[:2] / key[2:]
 
     def load(self, key: str) -> dict[str, bytes] | None:

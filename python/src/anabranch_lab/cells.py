@@ -1,12 +1,13 @@
 """Harness of ``experiments/*/run.py``: the command line, cells and their rows, trials inside emulations, tables.
 
-A ``run.py`` declares an `Experiment`, its verbs with their options, its cells, and a function that measures one cell. Rows
-are appended to a CSV as soon as they are there, and cells that have rows are not measured again. Trials that the emulator
-does not trust are repeated.
+A ``run.py`` declares an `Experiment`, its verbs with their options, its cells, and a function that
+measures one cell. Rows are appended to a CSV as soon as they are there, and cells that have rows
+are not measured again. Trials that the emulator does not trust are repeated.
 
-Standard library only: ``make test`` runs the experiments without the lab's environment, and each emulated trial starts
-this module in several sites. Verbs that draw or state intervals import the rest of the package themselves. Read
-`Experiment`, `Rows` and `product` first; `anabranch_lab.programs` has what trials start.
+Standard library only: ``make test`` runs the experiments without the lab's environment, and each
+emulated trial starts this module in several sites. Verbs that draw or state intervals import the
+rest of the package themselves. Read `Experiment`, `Rows` and `product` first;
+`anabranch_lab.programs` has what trials start.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, TypeVar
 
 from anabranch_lab.binary import BinaryNotFoundError, find
 from anabranch_lab.programs import Failed, Skipped
+from anabranch_lab.tree import ChangedTreeError, refuse_changes
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Emulations of one trial, until the emulator trusts one.
@@ -47,7 +49,7 @@ class Untrusted(Failed):
     Attributes
     ----------
     rows
-        What the trial said all the same.
+        Rows that the trial wrote nevertheless.
     """
 
     def __init__(self, why: str, rows: Sequence[Row] = ()) -> None:
@@ -96,27 +98,27 @@ def until_trusted(trial: Callable[[], Measured], tries: int = TRIES, retried: ty
     raise ValueError(f"{tries} tries: there must be one at least")
 
 
-# ---------------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option of a verb, where its default does not say enough.
+    """An option of a verb whose default does not describe it well enough.
 
     Attributes
     ----------
     default
-        Its value if it is not given. A list takes several values, ``False`` makes a flag.
+        Value if the option is not given. A list takes several values, ``False`` makes a flag.
     help
-        For ``--help``.
+        Text for ``--help``.
     kind
-        Type of a value; that of the default without.
+        Type of a value; the type of the default if left out.
     choices
         Allowed values.
     repeats
         Whether the option may be given several times; its value is a list then.
     positional
-        Whether it is given by place; optional if it has a default.
+        Whether the argument is positional; optional if it has a default.
     """
 
     default: Any = None
@@ -178,9 +180,9 @@ class SiteTask:
     Attributes
     ----------
     command
-        The command that runs it.
+        Command that runs it.
     result
-        Where its result is written.
+        Path of its result.
     """
 
     command: list[str]
@@ -204,7 +206,7 @@ class Emulation:
     network
         The whole report: ``report``, ``links``.
     result
-        What the function in the site returned.
+        Value that the function in the site returned.
     untrusted_before
         Number of emulations before it that were not trusted.
     """
@@ -225,9 +227,9 @@ class Emulation:
         Parameters
         ----------
         size_bytes
-            What was transferred.
+            Number of bytes transferred.
         link_mbps
-            The rate of its narrowest link.
+            Rate of its narrowest link.
         """
         goodput_mbps = 8.0 * size_bytes / self.result["took_s"] / 1e6
         return {
@@ -253,7 +255,7 @@ class Experiment:
         self.script = Path(file).resolve()
         self.folder = self.script.parent
         self.name = self.folder.name
-        #: Where rows go that are not committed.
+        #: Folder of rows that are not committed.
         self.runs = ROOT / "runs" / self.name
         self._functions: dict[str, Callable[[Row], Any]] = {}
         self._verbs: dict[str, Callable[[argparse.Namespace], int | None]] = {}
@@ -266,9 +268,9 @@ class Experiment:
         Parameters
         ----------
         names
-            Of the verb; the function's without.
+            Names of the verb; the function's name if left out.
         options
-            Defaults, or an `Option` each.
+            Defaults of the options, or `Option` values.
         """
 
         def add(function: Verb) -> Verb:
@@ -324,7 +326,8 @@ class Experiment:
         label
             Name of both files; default: the function's name.
         task
-            Arguments of the function. ``folder`` and ``words``, the words behind its command, come with them.
+            Arguments of the function. ``folder`` and ``words``, the words behind its command, come
+            with them.
         """
         path = folder / f"{label or function.__name__}.task"
         path.write_text(json.dumps({"folder": folder} | task, default=str))
@@ -350,26 +353,26 @@ class Experiment:
         binary
             The ``anabranch`` command.
         folder
-            Scratch.
+            Scratch folder.
         network
-            As TOML, or the name of a network that the binary knows.
+            Network as TOML, or the name of a network that the binary knows.
         inside, site
-            What runs, and where.
+            Function that runs, and its site.
         options
             Further words for ``anabranch emulate``.
         programs
-            Lines of other sites.
+            Sites and command lines of programs that run in them.
         tries
-            Emulations until one is trusted; with 0 any counts.
+            Maximum number of emulations until one is trusted; with 0 untrusted ones count.
         prepare
-            Called before each emulation.
+            Function called before each emulation.
 
         Raises
         ------
         Untrusted
             No emulation was trusted.
         Failed
-            The emulation ended with another exit code than 0.
+            The emulation ended with an exit code other than 0.
         """
         report = folder / "report.json"
         if "\n" in network:
@@ -409,7 +412,7 @@ class Experiment:
                 print(f"{self.name}: skipped: 1 ({why})")
                 return 0
             print(f"run.py: {why}", file=sys.stderr)
-        except Failed as error:
+        except (Failed, ChangedTreeError) as error:
             print(f"run.py: {error}", file=sys.stderr)
         except subprocess.CalledProcessError as error:
             print(f"run.py: {error.cmd[0]} ended with {error.returncode}: see above", file=sys.stderr)
@@ -431,7 +434,7 @@ class Experiment:
         return 0
 
 
-# ------------------------------------------------------------------------------------------------------------------ cells
+# -------------------------------------------------------------------------------------------- cells
 
 
 def product(**axes: Iterable[Any]) -> Iterator[Row]:
@@ -456,9 +459,9 @@ class Rows:
     key
         Columns of a cell. Numbers are equal in any notation.
     columns
-        All columns; those of the file, or of the first row, without.
+        All columns; if left out, the columns of the file, or of the first row.
     line_end
-        How a line ends.
+        Line ending.
     defaults
         Values of columns that older files lack.
     """
@@ -520,7 +523,14 @@ def read_csv(path: Path, defaults: Mapping[str, str] | None = None) -> list[dict
 
 
 def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = None, line_end: str = "\n") -> None:
-    """Write a CSV whole; its columns are the first row's if none are given."""
+    """Write a CSV whole; its columns are the first row's if none are given.
+
+    Raises
+    ------
+    ChangedTreeError
+        The rows are to be published, and the working tree has changes.
+    """
+    refuse_changes(path)
     rows = list(rows)
     partial = path.with_suffix(".partial")
     with partial.open("w", newline="") as file:
@@ -528,6 +538,17 @@ def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = N
         writer.writeheader()
         writer.writerows(rows)
     partial.rename(path)
+
+
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Return a float as text with significant digits, and any other value as it is.
+
+    Examples
+    --------
+    >>> rounded(1234567.89), rounded(0.5), rounded(7), rounded("refit")
+    ('1.23457e+06', '0.5', 7, 'refit')
+    """
+    return f"{value:.{digits}g}" if isinstance(value, float) else value
 
 
 def _canonical(value: object) -> object:
@@ -554,25 +575,29 @@ def measure(
     Parameters
     ----------
     rows
-        Where rows go.
+        File of the rows.
     cells
-        What is asked for.
+        Cells to measure.
     function
-        Measures a cell: the figures of its row or rows, which follow the cell's own columns; none for no row.
+        Measures a cell: the figures of its row or rows, which follow the cell's own columns; none
+        for no row.
     jobs
-        Cells at a time.
+        Number of cells measured at a time.
     show
-        What is printed of each cell's rows.
+        Function that formats each cell's rows for printing.
 
     Returns
     -------
     int
-        The exit code: 1 if a cell raised `Failed`. It has no row then, and the others go on.
+        The exit code: 1 if a cell raised `Failed`. Such a cell gets no row; the remaining cells are
+        measured.
     """
+    refuse_changes(rows.path)
     adding = threading.Lock()
 
     def measure_cell(cell: Row) -> None:
-        # A worker adds its rows itself: after Ctrl-C, cells under way still end and keep their rows.
+        # A worker adds its rows itself: after Ctrl-C, running cells still end and keep their
+        # rows.
         figures = function(cell) or []
         complete = [cell | one for one in (figures if isinstance(figures, list) else [figures])]
         if complete:
@@ -596,7 +621,7 @@ def measure(
     return 1 if failed else 0
 
 
-# ----------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -622,7 +647,7 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]], align: str = "
     lines
         A cell for each column.
     align
-        ``l`` or ``r`` for each column; the last letter counts for those that follow.
+        ``l`` or ``r`` for each column; the last letter applies to all further columns.
 
     Examples
     --------

@@ -1,15 +1,18 @@
-"""Claims: values that an experiment should give, with their source and tolerance, and whether ours do.
+"""Claims: values that an experiment should give, with source and tolerance, and their check.
 
-A claim is a folder with ``plan.toml`` (the runs, how each value is computed, how figures are drawn) and ``expected.csv``
-(published values, ours as last recorded, tolerances, sources). Both are read strictly: a key or column that is not known
-is refused with its place. A folder with a ``run.py`` measures by itself; it is listed, not run. Read `Claim` and `check`
-first; ``docs/lab.md`` has the format.
+A claim is a folder with ``plan.toml`` (the runs, how each value is computed, how figures are drawn)
+and ``expected.csv`` (published values, our last recorded values, tolerances, sources). Both are
+read strictly: an unknown key or column is refused with its place. ``sample.csv`` has our values of
+the sample, and ``recorded.sha256`` the hashes of both records, by which an edit is found. A folder
+with a ``run.py`` measures with its own program; it is listed, not run. Read `Claim` and `check`
+first; ``docs/lab.md`` describes the format.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import itertools
 import math
 import re
@@ -25,11 +28,14 @@ from anabranch_lab.runs import sweep
 from anabranch_lab.scenario import Scenario
 from anabranch_lab.stats import means
 
-PLAN, EXPECTED = "plan.toml", "expected.csv"
-#: How the source of a goal or bound of our own begins.
+PLAN, EXPECTED, SAMPLE, HASHES = "plan.toml", "expected.csv", "sample.csv", "recorded.sha256"
+#: Prefix of the source of a goal or bound of our own.
 OWN = "ours"
 #: The columns of ``expected.csv``.
 COLUMNS = ("metric", "published", "ours", "tolerance", "source", "note")
+
+#: The columns of ``sample.csv``.
+SAMPLE_COLUMNS = ("metric", "ours")
 
 #: One number out of the means of a column along a swept setting; ``None`` where there is none such.
 ALONG = ("first_below", "stays_below", "min_of_means", "max_of_means", "largest_fall")
@@ -43,14 +49,14 @@ class ClaimError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What runs.
+    """Runs of one scenario over some settings.
 
     Attributes
     ----------
     name
-        What metrics and figures call it.
+        Name by which metrics and figures refer to the sweep.
     scenario
-        The scenario's file, beside the plan.
+        File name of the scenario, in the plan's folder.
     trials
         Runs of each point, in full.
     over
@@ -58,7 +64,8 @@ class Sweep:
     settings
         Settings in place of the scenario's.
     sample_trials, sample_over
-        The same for the sample; settings that are not in ``sample_over`` are as in full.
+        Trials and values of the sample run; settings that are not in ``sample_over`` are as in the
+        full run.
     """
 
     name: str
@@ -72,29 +79,31 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """How a value is computed from a sweep's rows.
+    """Rule by which a value is computed from a sweep's rows.
 
     Attributes
     ----------
     name
-        As in ``expected.csv``; its unit is part of it.
+        Name of the value in ``expected.csv``, including its unit.
     sweep
-        Whose rows.
+        Sweep that gives the rows.
     column
-        Of what.
+        Column that is reduced.
     reduce
-        ``mean``, ``median``, ``min``, ``max`` of all values; or, with ``along``, of the means of each point:
-        ``min_of_means``, ``max_of_means``, ``largest_fall`` (how far a mean lies below one before it at most, as a share of
-        that), ``first_below`` (the first value of ``along`` at which the mean is below
-        ``below``), ``stays_below`` (the first from which on all means are).
+        ``mean``, ``median``, ``min``, ``max`` of all values; or, with ``along``, of the means of
+        the points: ``min_of_means``, ``max_of_means``, ``largest_fall`` (the largest drop of a mean
+        below an earlier one, as a share of the earlier one), ``first_below`` (the first value of
+        ``along`` at which the mean is below ``below``), ``stays_below`` (the first value from which
+        on all means are below it).
     where
-        Only rows with these values.
+        Values by column; only rows with these values count.
     along, below
         See ``reduce``.
     least, most
-        With ``along``: only its values from ``least`` to ``most``.
+        With ``along``: only its values from ``least`` to ``most`` count.
     against
-        With ``along``: each mean is divided by that of the rows that have these values in place of ``where``'s.
+        With ``along``: each mean is divided by the mean of the rows that have these values instead
+        of the values of ``where``.
     """
 
     name: str
@@ -135,11 +144,11 @@ class Curve:
     Attributes
     ----------
     label
-        For the legend.
+        Text in the legend.
     sweep
-        Whose rows.
+        Sweep that gives the rows.
     where
-        Only rows with these values.
+        Values by column; only rows with these values count.
     """
 
     label: str
@@ -153,24 +162,25 @@ CURVE = "curve"
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """How a picture is drawn: the means of ``y`` along ``x``, a line for each value of ``line``, or for each curve.
+    """A picture: the means of ``y`` along ``x``, one line for each value of ``line`` or curve.
 
     Attributes
     ----------
     name
-        Of its files.
+        Stem of its file names.
     table
-        ``rows``, or ``series`` for what a probe sampled.
+        ``rows``, or ``series`` for the samples of a probe.
     curves
-        Where its lines come from: one for all values of ``line``, or one for each line, which then is `CURVE`.
+        Sources of its lines: one for all values of ``line``, or one for each line, where ``line``
+        is `CURVE`.
     x, y, line
-        Columns.
+        Names of columns.
     title, x_label, y_label, line_label
-        For people; ``{}`` in ``line_label`` is the line's value.
+        Texts for readers; ``{}`` in ``line_label`` is the line's value.
     published
-        Points beside ours.
+        Published points that are drawn, too.
     least, most
-        Only values of ``x`` from ``least`` to ``most``.
+        Only values of ``x`` from ``least`` to ``most`` are drawn.
     """
 
     name: str
@@ -189,11 +199,11 @@ class Figure:
 
     @property
     def sweeps(self) -> set[str]:
-        """Whose rows it shows."""
+        """Names of the sweeps whose rows the figure shows."""
         return {curve.sweep for curve in self.curves}
 
     def rows(self, results: Mapping[str, Result]) -> pd.DataFrame:
-        """What it shows, of what `Claim.run` gave: curves that a sample leaves out are left out."""
+        """Rows of the figure from the results of `Claim.run`, less the curves that a sample omits."""
         parts = []
         for curve in self.curves:
             result = results[curve.sweep]
@@ -220,26 +230,29 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A value that was checked, as ``anabranch-lab check`` prints it.
+    """A checked value, as ``anabranch-lab check`` prints it.
 
     Attributes
     ----------
     claim, metric
-        Which.
+        Names of the claim and of the metric.
     published
         A number, a range ``5-10``, or a bound ``<300`` or ``>900``.
     ours
-        What was measured now; ``None`` where there is no such value.
+        Our value of this run; ``None`` if there is none.
     tolerance
-        How far ours may lie outside: a number of the same unit, or a share of the published as ``10%``.
+        Distance that our value may have from the published: a number of the same unit, or a share
+        such as ``10%``.
     ok
-        Whether it does not.
+        Whether our value is within the tolerance.
     note
-        Source, remarks, and where this differs from what was recorded.
+        Source, remarks, and the difference from the last recorded value.
     own
-        Whether nobody published it: a goal or a bound of our own.
+        Whether it is a goal or a bound of our own that nobody published.
     was_ok
-        Whether what was last recorded does not lie outside.
+        Whether the last recorded value is within the tolerance.
+    recorded
+        Last recorded value of the same runs; empty before the first record.
     """
 
     claim: str
@@ -251,22 +264,31 @@ class Row:
     note: str
     own: bool
     was_ok: bool
+    recorded: str
+
+    @property
+    def is_as_recorded(self) -> bool:
+        """Whether ours is what was recorded: runs are deterministic, so that any difference is a change."""
+        return self.recorded in ("", shown(self.ours))
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim, as its folder has it.
+    """A claim, read from its folder.
 
     Attributes
     ----------
     name, title
-        What it is called, and what it says.
+        The folder's name, and the statement that is claimed.
     folder
-        Where it lies.
+        Path of the folder.
     sweeps, metrics, figures, expected
-        Empty where it measures by itself.
+        Contents of the plan and of ``expected.csv``; empty if the claim measures with its own
+        program.
+    sample
+        Recorded values of the sample by metric; empty before the first record.
     command
-        How it measures by itself; ``None`` where this package does it.
+        Command of the claim's own program; ``None`` if this package measures.
     """
 
     name: str
@@ -277,6 +299,7 @@ class Claim:
     figures: list[Figure]
     expected: dict[str, Expected]
     command: str | None = None
+    sample: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: str | Path) -> Claim:
@@ -285,17 +308,17 @@ class Claim:
         Parameters
         ----------
         folder
-            The one with its ``plan.toml``.
+            Folder with its ``plan.toml``.
 
         Returns
         -------
         Claim
-            What it says.
+            The claim of the plan.
 
         Raises
         ------
         ClaimError
-            Something in it is not as it must be.
+            A file in the folder is invalid.
         """
         folder = Path(folder)
         place = f"{folder.name}/{PLAN}"
@@ -321,7 +344,19 @@ class Claim:
                 f"{folder.name}/{EXPECTED}: metrics {', '.join(expected)}: must be the plan's, in its order: "
                 f"{', '.join(metric.name for metric in metrics)}"
             )
-        return cls(name, title, folder, sweeps, metrics, figures, expected)
+        sample = _read_sample(folder, list(expected))
+        return cls(name, title, folder, sweeps, metrics, figures, expected, sample=sample)
+
+    def edited(self) -> list[str]:
+        """The records that are not as they were recorded, a line each; none where nothing was recorded yet."""
+        path = self.folder / HASHES
+        if not path.is_file():
+            is_recorded = self.sample or any(one.ours for one in self.expected.values())
+            return [f"{self.name}/{HASHES}: is missing"] if is_recorded else []
+        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+        if [line[1:] for line in lines] != [[name] for name in (EXPECTED, SAMPLE)]:
+            return [f"{self.name}/{HASHES}: must be a hash and a name for {EXPECTED} and {SAMPLE}"]
+        return [f"{self.name}/{name}: was edited" for found, name in lines if found != _hash(self.folder / name)]
 
     def run(self, *, full: bool, **options: Any) -> dict[str, Result]:  # noqa: ANN401
         """Run its sweeps.
@@ -372,16 +407,16 @@ def read_all(folder: str | Path | None = None) -> dict[str, Claim]:
 
 
 def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Row]:
-    """Compare what ran with what was published.
+    """Compare the results with the published values.
 
     Parameters
     ----------
     claim
         The claim.
     results
-        What `Claim.run` gave.
+        Results of `Claim.run`.
     full
-        Whether that was everything.
+        Whether all runs of the claim were made.
 
     Returns
     -------
@@ -402,20 +437,41 @@ def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Ro
         ok = is_within(ours, expected.published, expected.tolerance)
         note = "; ".join(note for note in notes if note)
         own = expected.source.startswith(OWN)
-        was = None if expected.ours in ("", shown(None)) else float(expected.ours)
+        recorded = expected.ours if full else claim.sample.get(metric.name, "")
+        was = None if recorded in ("", shown(None)) else float(recorded)
         was_ok = is_within(was, expected.published, expected.tolerance)
-        rows.append(Row(claim.name, metric.name, expected.published, ours, expected.tolerance, ok, note, own, was_ok))
+        rows.append(
+            Row(claim.name, metric.name, expected.published, ours, expected.tolerance, ok, note, own, was_ok, recorded)
+        )
     return rows
 
 
-def record(claim: Claim, rows: Sequence[Row]) -> None:
-    """Write what was measured into the column ``ours`` of ``expected.csv``."""
+def record(claim: Claim, rows: Sequence[Row], *, full: bool) -> None:
+    """Write what was measured into ``expected.csv`` (column ``ours``) or ``sample.csv``, and the hashes of both.
+
+    Parameters
+    ----------
+    claim
+        The claim.
+    rows
+        What `check` gave.
+    full
+        Whether that was everything, rather than the sample.
+    """
     measured = {row.metric: shown(row.ours) for row in rows}
-    with (claim.folder / EXPECTED).open("w", encoding="utf-8", newline="") as file:
+    with (claim.folder / (EXPECTED if full else SAMPLE)).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(COLUMNS if full else SAMPLE_COLUMNS)
         for one in claim.expected.values():
-            writer.writerow(dataclasses.astuple(dataclasses.replace(one, ours=measured[one.metric])))
+            ours = measured[one.metric]
+            writer.writerow(dataclasses.astuple(dataclasses.replace(one, ours=ours)) if full else (one.metric, ours))
+    lines = [f"{_hash(claim.folder / name)}  {name}\n" for name in (EXPECTED, SAMPLE)]
+    (claim.folder / HASHES).write_text("".join(lines), encoding="utf-8")
+
+
+def _hash(path: Path) -> str:
+    """The hash of a file, as ``sha256sum`` writes it; that of nothing where there is no file."""
+    return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
 
 
 def shown(number: float | None) -> str:
@@ -502,7 +558,7 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 
 
 def bounds(published: str) -> tuple[float, float]:
-    """Least and most of what was published.
+    """Lower and upper bound of a published value.
 
     Examples
     --------
@@ -517,7 +573,7 @@ def bounds(published: str) -> tuple[float, float]:
 
 
 def is_within(ours: float | None, published: str, tolerance: str) -> bool:
-    """Whether a value lies where it was published, or as near as the tolerance says.
+    """Whether a value is within the published bounds, widened by the tolerance.
 
     Examples
     --------
@@ -536,7 +592,7 @@ def is_within(ours: float | None, published: str, tolerance: str) -> bool:
 
 
 class _Table:
-    """A table of a plan whose keys are taken one by one; what is left over is refused."""
+    """A table of a plan whose keys are taken one by one; keys that remain are refused."""
 
     def __init__(self, table: dict[str, Any], place: str) -> None:
         self._left = dict(table)
@@ -684,10 +740,23 @@ def _read_expected(folder: Path) -> dict[str, Expected]:
 
 
 def _title(folder: Path) -> str:
-    """How a README's claim begins, up to where it goes into detail."""
+    """Return the first sentence of a README's claim, without its details."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8")
     except OSError:
         return ""
     match = re.search(r"\*\*Claim\.\*\*\s+(.*?)(?:[.:]\s| \()", text, re.DOTALL)
     return " ".join(match[1].split()) if match else ""
+
+
+def _read_sample(folder: Path, metrics: Sequence[str]) -> dict[str, str]:
+    place = f"{folder.name}/{SAMPLE}"
+    if not (folder / SAMPLE).is_file():
+        return {}
+    with (folder / SAMPLE).open(encoding="utf-8", newline="") as file:
+        lines = [tuple(line) for line in csv.reader(file)]
+    if not lines or lines[0] != SAMPLE_COLUMNS:
+        raise ClaimError(f"{place}:1: must be {','.join(SAMPLE_COLUMNS)}")
+    if [line[0] for line in lines[1:]] != list(metrics) or any(len(line) != len(SAMPLE_COLUMNS) for line in lines):
+        raise ClaimError(f"{place}: must have a value for each metric of {EXPECTED}, in its order")
+    return {line[0]: line[1] for line in lines[1:]}

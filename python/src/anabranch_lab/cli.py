@@ -1,7 +1,7 @@
-"""The command ``anabranch-lab``: list claims, run them, check them, draw them.
+"""The command ``anabranch-lab``: list claims, run them, check them, draw them; write the numbers of documents.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done and all values as published, 1 a value is not or
-something failed, 2 wrong usage, 130 interrupted. Read `main` first.
+Results go to stdout, everything else to stderr. Exit codes: 0 done and all values as published, 1 a
+value is not or something failed, 2 wrong usage, 130 interrupted. Read `main` first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch_lab import claims as claims_
+from anabranch_lab import documents
 from anabranch_lab.batches import RunError
 from anabranch_lab.claims import Claim, ClaimError, Row
 from anabranch_lab.results import SWEEP, Result
+from anabranch_lab.tree import VARIABLE, ChangedTreeError, refuse_changes
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
@@ -42,15 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
+    except (RunError, ChangedTreeError) as error:
+        print(f"anabranch-lab: {error}", file=sys.stderr)
+        return FAILED
     except (ValueError, FileNotFoundError, FileExistsError) as error:
         # Claims, scenarios and the binary raise these, each with its one line.
         print(f"anabranch-lab: {error}", file=sys.stderr)
         return WRONG
-    except RunError as error:
-        print(f"anabranch-lab: {error}", file=sys.stderr)
-        return FAILED
     except BrokenPipeError:
-        # Who read our lines has had enough, as `head` does. Python flushes once more at the end, to nowhere then.
+        # The reader of our lines closed the pipe, as `head` does. Python flushes once more at its
+        # end; that goes to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
@@ -87,15 +90,38 @@ def _parser() -> argparse.ArgumentParser:
         )
         verb.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
         if name == "check":
-            known = "exit with 0 although values are not as published, if they were not when they were last recorded"
+            known = "exit with 0 although values are not as published, if they are as they were last recorded"
             verb.add_argument("--known", action="store_true", help=known)
-            verb.add_argument("--record", action="store_true", help="write ours into expected.csv; needs --full")
+            record = "write ours into expected.csv (with --full) or sample.csv, and their hashes"
+            verb.add_argument("--record", action="store_true", help=record)
+            verb.add_argument("--accept", action="store_true", help="with --record: keep edits of the records")
         else:
             verb.add_argument("--out", metavar="DIR", help="where files go")
         if name == "figures":
             redraw = "run nothing: draw the claim's own pictures again, from the points that lie beside them"
             verb.add_argument("--redraw", action="store_true", help=redraw)
+    text = "Write the marked numbers of the README, docs and experiments' READMEs anew from committed rows"
+    verb = verbs.add_parser("numbers", help=text, description=text)
+    verb.set_defaults(command=_numbers)
+    verb.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if a document is not as its rows"
+    )
+    accept = f"let {documents.UNMARKED} follow documents that have fewer numbers without a marker"
+    verb.add_argument("--accept", action="store_true", help=accept)
     return parser
+
+
+def _numbers(options: argparse.Namespace) -> int:
+    root = claims_.find().parent
+    if not options.check:
+        for path in documents.all_documents(root):
+            path.write_text(documents.filled(root, path), encoding="utf-8")
+    generated = documents.printed_tables(root)
+    if options.accept:
+        documents.accept(root, generated)
+    found = documents.faults(root, generated)
+    print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)
+    return FAILED if found else DONE
 
 
 def _chosen(options: argparse.Namespace) -> list[Claim]:
@@ -172,9 +198,14 @@ def _figures(options: argparse.Namespace) -> int:
         # The claim's own pictures are of everything.
         folder = claim.folder
         if not options.redraw:
+            is_published = options.full and not options.out
+            if is_published:
+                refuse_changes(claim.folder)
             results = _results(claim, options)
+            if is_published:
+                _refuse_changed_binary(results)
             kept = _keep(claim, results, options)
-            folder = claim.folder if options.full and not options.out else kept
+            folder = claim.folder if is_published else kept
             for path in write_points(claim, results, folder):
                 print(path)
         for path in draw_claim(claim, folder):
@@ -182,18 +213,38 @@ def _figures(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _refuse_changed_binary(results: dict[str, Result]) -> None:
+    """Refuse to publish rows of a binary that was built from a changed tree."""
+    commits = {str(result.about.get("commit")) for result in results.values()}
+    changed = sorted(commit for commit in commits if commit.endswith("+"))
+    if changed and not os.environ.get(VARIABLE):
+        raise ChangedTreeError(
+            f"the binary is of commit {changed[0]}, a changed tree: build it from a commit, or set {VARIABLE}=1"
+        )
+
+
 def _check(options: argparse.Namespace) -> int:
-    if options.record and not options.full:
-        raise ClaimError("--record: needs --full: a sample is not what is recorded")
+    if options.accept and not options.record:
+        raise ClaimError("--accept: needs --record: it keeps edits of the records that are written")
+    runnable = _runnable(options)
+    edited = [line for claim in runnable for line in claim.edited()]
+    if edited and not options.accept:
+        for line in edited:
+            print(f"{line} since it was recorded: undo that, or record it with --record --accept", file=sys.stderr)
+        return FAILED
     rows: list[Row] = []
-    for claim in _runnable(options):
-        checked = claims_.check(claim, _results(claim, options), full=options.full)
+    for claim in runnable:
+        if options.record:
+            refuse_changes(claim.folder)
+        results = _results(claim, options)
+        checked = claims_.check(claim, results, full=options.full)
         rows += checked
         if options.json:
             for row in checked:
                 print(json.dumps(dataclasses.asdict(row)), flush=True)
         if options.record:
-            claims_.record(claim, checked)
+            _refuse_changed_binary(results)
+            claims_.record(claim, checked, full=options.full)
     if not options.json and rows:
         table = Table(box=None, pad_edge=False)
         table.add_column("metric", overflow="fold")
@@ -204,16 +255,17 @@ def _check(options: argparse.Namespace) -> int:
             table.add_row(f"{row.claim} {row.metric}", row.published, claims_.shown(row.ours), row.tolerance, ok)
         _console().print(table)
         print(f"{_count(rows)}; notes: --json; reasons: each claim's README.md", file=sys.stderr)
-        for row in rows:
-            if row.was_ok and not row.ok:
-                now = claims_.shown(row.ours)
-                print(f"{row.claim} {row.metric}: was as published, now {now}", file=sys.stderr)
-    wrong = (row for row in rows if not row.ok and (row.was_ok or not options.known))
-    return FAILED if any(wrong) else DONE
+    drifted = [] if options.record else [row for row in rows if not row.is_as_recorded]
+    for row in drifted:
+        was = ", which was as published" if row.was_ok and not row.ok else ""
+        now = claims_.shown(row.ours)
+        print(f"{row.claim} {row.metric}: recorded {row.recorded}{was}, now {now}", file=sys.stderr)
+    unknown = (row for row in rows if not row.ok and not (options.known and row.recorded))
+    return FAILED if drifted or any(unknown) else DONE
 
 
 def _count(rows: Sequence[Row]) -> str:
-    """How many are as published, and of our own goals and bounds apart."""
+    """Say how many values are as published, and how many of our own goals and bounds held."""
     theirs = [row.ok for row in rows if not row.own]
     own = [row.ok for row in rows if row.own]
     said = f"{sum(theirs)} of {len(theirs)} as published"

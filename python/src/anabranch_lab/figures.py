@@ -1,9 +1,11 @@
-"""Figures: means as lines, nine of ten trials as bands, published values as marked points with their source.
+"""Figures: means as lines, nine of ten trials as bands, published values as marked points.
 
-Each is drawn on a light and on a dark background, as SVG and as PNG, in the colours of the binary's own pictures. A band
-goes from the 5 % to the 95 % quantile of the trials, so that it never shows what no trial was: an interval of Student's t
-does where values are bounded or have two peaks. Read `draw` first; `draw_claim` draws what a claim's plan says, from the
-points that `write_points` left beside the pictures; `panels` and `save_themed` are for pictures of another shape.
+Each figure is drawn on a light and on a dark background, as SVG and as PNG, in the colours of the
+binary's own pictures. A band reaches from the 5 % to the 95 % quantile of the trials, so that it
+never shows values that no trial had; an interval of Student's t would, where values are bounded or
+have two peaks. Read `draw` first; `draw_claim` draws the figures of a claim's plan from the points
+that `write_points` left beside the pictures; `panels` and `save_themed` are for other kinds of
+pictures.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Theme:
-    """Colours of a background and of what stands on it."""
+    """Colours of a background and of the things drawn on it."""
 
     paper: str
     ink: str
@@ -45,9 +47,9 @@ THEMES = {
         "#12161c", "#e8ecf1", "#9aa5b1", "#262d36", ("#5db4ff", "#ff8a5c", "#3ddba4", "#e78be2", "#f0c04a", "#a89dff")
     ),
 }
-#: What of a run's manifest goes into pictures and beside points.
+#: Fields of a run's manifest that go into pictures and beside points.
 ABOUT = ("seed", "version", "commit")
-#: How a file of points begins.
+#: Prefix of a file of points.
 POINTS = "# points:"
 #: Shapes of published points, one for each source.
 MARKERS = "oDs^vP*X"
@@ -55,7 +57,7 @@ MARKERS = "oDs^vP*X"
 
 @dataclasses.dataclass(frozen=True)
 class _Labels:
-    """What a figure says, as `draw` takes it."""
+    """Texts and published points of a figure, as `draw` takes them."""
 
     title: str
     x_label: str
@@ -77,47 +79,47 @@ def draw(
     line_label: str = "{}",
     published: Sequence[Published] = (),
 ) -> Canvas:
-    """Draw the means of a column over the trials, with a band that nine of ten of them are in.
+    """Draw the means of a column over the trials, with a band that holds nine of ten of them.
 
     Parameters
     ----------
     rows
-        A result's rows.
+        Rows of a result.
     x, y
-        Columns: along which, and of what.
+        Columns of the two axes.
     line
-        The column whose values get a line each; a single line without.
+        Column whose values get a line each; a single line if left out.
     theme
         ``light`` or ``dark``.
     title, x_label, y_label
-        For people; the columns' names without.
+        Texts for readers; the columns' names if left out.
     line_label
-        What the legend says of a line; ``{}`` is its value.
+        Text of a line in the legend; ``{}`` is its value.
     published
-        Points beside ours, in the colour of their line.
+        Published points, drawn in the colour of their line.
 
     Returns
     -------
     matplotlib.figure.Figure
-        It can be shown, changed and saved.
+        The figure, which can be shown, changed and saved.
     """
     labels = _Labels(title, x_label, y_label, line_label, published)
     return _draw_points(points(rows, x, y, line), x, y, line, theme, labels)
 
 
 def points(rows: pd.DataFrame, x: str, y: str, line: str | None = None) -> pd.DataFrame:
-    """Work out what a figure shows.
+    """Compute the points of a figure.
 
     Parameters
     ----------
     rows, x, y, line
-        As `draw` takes them.
+        Rows and columns, as for `draw`.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each point, line by line: ``line`` where there is one, ``x``, and ``mean``, ``low``, ``high`` and
-        ``trials`` as `spread` has them.
+        A row for each point, line by line: ``line`` where there is one, ``x``, and ``mean``,
+        ``low``, ``high`` and ``trials`` as `spread` has them.
     """
     if line is None:
         return spread(rows, y, x)
@@ -191,11 +193,11 @@ def panels(
     theme
         ``light`` or ``dark``.
     rows, columns
-        How many plots it has.
+        Number of plots in each direction.
     size
-        Its width and height in inches.
+        Width and height in inches.
     font_size
-        Of its text, in points.
+        Size of its text in points.
     sharey
         Whether all plots have the same y axis.
 
@@ -271,13 +273,14 @@ def save_themed(
     Parameters
     ----------
     make
-        Draws it in a theme.
+        Function that draws the figure in a theme.
     folder, name
-        Where: ``NAME.svg``, ``NAME.png``, ``NAME-dark.svg`` and ``NAME-dark.png``.
+        Folder and stem of the files: ``NAME.svg``, ``NAME.png``, ``NAME-dark.svg`` and
+        ``NAME-dark.png``.
     ends
-        Which of the two kinds of files.
+        Kinds of files to write.
     about
-        What it is of, as `save` takes it.
+        Manifest of the run, as for `save`.
 
     Returns
     -------
@@ -302,9 +305,9 @@ def save(canvas: Canvas, path: Path, about: Mapping[str, Any]) -> None:
     canvas
         The figure.
     path
-        Where.
+        Path of the file.
     about
-        What the figure is of; seed, version and commit go into the file.
+        Manifest of the run; its seed, version and commit go into the file.
     """
     said = ", ".join(f"{'anabranch' if name == 'version' else name} {about.get(name)}" for name in ABOUT)
     with mpl.rc_context({"svg.hashsalt": "anabranch", "svg.fonttype": "path"}):
@@ -313,16 +316,17 @@ def save(canvas: Canvas, path: Path, about: Mapping[str, Any]) -> None:
 
 
 def write_points(claim: Claim, results: Mapping[str, Result], folder: Path) -> list[Path]:
-    """Write what a claim's figures show, seven digits of it, for `draw_claim`.
+    """Write the points of a claim's figures with seven digits, for `draw_claim`.
 
     Parameters
     ----------
     claim
         The claim.
     results
-        What `Claim.run` gave.
+        Results of `Claim.run`.
     folder
-        Where the files go, as ``NAME.csv``: a line with seed, version and commit, then the columns of `points`.
+        Folder of the files ``NAME.csv``: a line with seed, version and commit, then the columns
+        of `points`.
 
     Returns
     -------
@@ -352,17 +356,18 @@ def draw_claim(claim: Claim, folder: Path) -> list[Path]:
     claim
         The claim.
     folder
-        Where `write_points` left the points, and the pictures go, as ``NAME.svg`` and ``NAME-dark.svg``.
+        Folder with the points that `write_points` left; pictures are written there as ``NAME.svg``
+        and ``NAME-dark.svg``.
 
     Returns
     -------
     list[Path]
-        The pictures.
+        Paths of the pictures.
 
     Raises
     ------
     ClaimError
-        There are no points, or they are not those of the plan's figure.
+        There are no points, or they belong to another version of the plan's figure.
     """
     paths = []
     for figure in claim.figures:

@@ -1,6 +1,7 @@
 """Programs that experiments start: JSON lines, networks and scenarios as TOML, servers, processor time.
 
-Standard library only, for the reason that `anabranch_lab.cells` states. Read `json_lines` and `topology` first.
+Standard library only, for the reason that `anabranch_lab.cells` states. Read `json_lines` and
+`topology` first.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def json_lines(
     Parameters
     ----------
     command
-        The words.
+        Words of the command.
     timeout_s
         Seconds until the command is killed.
     folder
-        Where it runs; here without.
+        Its working directory; the current one if left out.
 
     Returns
     -------
@@ -59,7 +60,7 @@ def json_lines(
     Raises
     ------
     Failed
-        It ended with another code than 0, or not in time.
+        The command ended with another code than 0, or not in time.
     """
     words = [str(word) for word in command]
     try:
@@ -89,11 +90,11 @@ def topology(
     Parameters
     ----------
     name
-        Of the network.
+        Name of the network.
     switches, hosts
         Names of sites.
     cables
-        Both ends of each, and its keys with their units.
+        Both ends of each cable, and its keys with their units.
 
     Examples
     --------
@@ -149,12 +150,12 @@ def timed(command: Sequence[object], seconds_max: float) -> dict[str, float]:
     Returns
     -------
     dict[str, float]
-        ``took_s``, and ``cpu_s`` of the command and of what it started.
+        ``took_s``, and ``cpu_s`` of the command and its children.
 
     Raises
     ------
     subprocess.CalledProcessError
-        It failed, or took longer than `seconds_max`.
+        The command failed, or took longer than `seconds_max`.
     """
     before, began = children_cpu_s(), time.monotonic()
     # Bounded by `timeout`, as Python's own wait with a bound looks only twenty times a second.

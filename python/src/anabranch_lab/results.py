@@ -1,7 +1,8 @@
 """Results: data frames of runs, and the run directories that they come from.
 
-Columns are the binary's, with their units in their names: first the swept settings, then ``trial`` and ``seed``. A column
-of whole numbers stays one where values are missing (``Int64``). Read `Result` first.
+Columns are the binary's, with their units in their names: first the swept settings, then ``trial``
+and ``seed``. A column of whole numbers stays one where values are missing (``Int64``). Read
+`Result` first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from anabranch_lab.batches import ROWS, RUN
 
-#: What a directory that `Result.save` wrote says of itself, beside its tables.
+#: File in a directory written by `Result.save` that describes the sweep, beside its tables.
 SWEEP = "sweep.json"
 #: Tables beside the rows, in files that end in ``.parquet``.
 TABLES = ("flows", "coflows", "links", "series", "weeks")
@@ -31,17 +32,17 @@ class NoTableError(LookupError):
 
 
 class Result:
-    """What a run or a sweep gave.
+    """Rows and tables of a run or a sweep.
 
     Attributes
     ----------
     rows
-        A row for each point, trial and workload.
+        Rows, one for each point, trial and workload.
     about
-        What the rows depend on: ``scenario`` (TOML), ``over``, ``trials``, ``seed``, ``version``, ``commit``,
-        ``binary`` (its hash), and ``command``.
+        Everything that the rows depend on: ``scenario`` (TOML), ``over``, ``trials``, ``seed``,
+        ``version``, ``commit``, ``binary`` (its hash), and ``command``.
     path
-        The run directory, if one was asked for.
+        Path of the run directory, if one was asked for.
     """
 
     def __init__(
@@ -159,12 +160,12 @@ class Result:
         Returns
         -------
         Result
-            What it holds.
+            Rows and tables of the directory.
 
         Raises
         ------
         FileNotFoundError
-            It holds no run that ended.
+            The directory holds no finished run.
         """
         folder = Path(folder)
         tables = {name: tidy(pq.read_table(path)) for name in TABLES if (path := folder / f"{name}.parquet").is_file()}
@@ -182,7 +183,7 @@ class Result:
 
 
 def facts(run: dict[str, Any]) -> dict[str, Any]:
-    """What a run directory's description says that a sweep repeats."""
+    """Return the fields of a run directory's description that a sweep repeats."""
     return {"command": run["command"], "config": run["config"]} | {
         name: run.get(name) for name in ("seed", "version", "commit", "machine")
     }

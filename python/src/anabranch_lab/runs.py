@@ -1,7 +1,8 @@
 """Runs and sweeps: scenarios in, results out, here or on a Dask cluster.
 
-A sweep is cut into batches of some trials of one point. Each is a call of the binary, kept by content as soon as it is
-whole, so that a sweep that was stopped goes on where it was. Read `run` and `sweep` first.
+A sweep is cut into batches of some trials of one point. Each is a call of the binary, kept by
+content as soon as it is whole, so that a sweep that was stopped goes on where it was. Read `run`
+and `sweep` first.
 """
 
 from __future__ import annotations
@@ -46,29 +47,29 @@ def run(
     jobs: int | None = None,
     cache: bool = True,
 ) -> Result:
-    """Run a scenario once for each trial and each combination of what it sweeps: one call of the binary.
+    """Run a scenario once for each trial and each combination of its swept values, in one call.
 
     Parameters
     ----------
     scenario
-        What to run.
+        Scenario to run.
     trials
-        How often, with seeds that count up from the scenario's.
+        Number of runs of each combination, with seeds that count up from the scenario's.
     out
-        The run directory, one that is not there; none is kept if left out.
+        Path of the run directory, which must not exist; no directory is kept if left out.
     tables
         Whether flows, links and series are kept beside the rows.
     binary
-        The binary; found as `anabranch_lab.binary.find` says if left out.
+        Path of the binary; if left out, `anabranch_lab.binary.find` finds it.
     jobs
-        Threads; as many as processors if left out.
+        Number of threads; the number of processors if left out.
     cache
-        Whether an earlier equal run may answer, and this one is kept.
+        Whether the result of an equal earlier run may be returned, and this one is kept.
 
     Returns
     -------
     Result
-        Its rows and tables.
+        Rows and tables of the run.
 
     Raises
     ------
@@ -125,37 +126,38 @@ def sweep(
 ) -> Result:
     """Run a scenario over all combinations of some settings, many times each, on this machine or on a cluster.
 
-    The rows are the same, in the same order, wherever they come from: the point counts slowest, then the trial. Ctrl-C
-    ends what runs; the same call later goes on from there.
+    The rows and their order do not depend on the machines used: the point counts slowest, then the
+    trial. Ctrl-C ends the running trials; the same call later continues from there.
 
     Parameters
     ----------
     scenario
-        What to run. What it sweeps itself is swept too.
+        Scenario to run. Values that it sweeps itself are swept, too.
     over
         Values by setting, as `Scenario.set` names it; the first counts slowest.
     trials
-        Runs of each combination; trial ``t`` has the scenario's seed plus ``t``.
+        Number of runs of each combination; trial ``t`` has the scenario's seed plus ``t``.
     cluster
-        ``None``: processes on this machine. The address of a Dask scheduler, as ``tcp://host:8786``: its workers, which
-        need this package with the same binary. ``"local"``: a Dask cluster on this machine, for the time of the call.
+        ``None``: processes on this machine. The address of a Dask scheduler, such as
+        ``tcp://host:8786``: its workers, which need this package with the same binary. ``"local"``:
+        a Dask cluster on this machine, for the duration of the call.
     out
-        A folder for the result, one that is not there; none is kept if left out.
+        Folder for the result, which must not exist; no folder is kept if left out.
     tables
         Whether flows, links and series are kept beside the rows.
     binary
-        The binary; found as `anabranch_lab.binary.find` says if left out.
+        Path of the binary; if left out, `anabranch_lab.binary.find` finds it.
     jobs
-        Processes at a time on this machine; as many as processors if left out.
+        Number of processes at a time on this machine; the number of processors if left out.
     cache
-        Whether batches that ran before may answer, and these are kept.
+        Whether results of earlier batches may be used, and new results are kept.
     progress
-        Whether a bar is shown on stderr; if that is a terminal, if left out.
+        Whether a bar is shown on stderr; if left out, it is shown on a terminal.
 
     Returns
     -------
     Result
-        Its rows and, if asked for, tables.
+        Rows of the sweep and, if asked for, tables.
 
     Raises
     ------
@@ -227,7 +229,8 @@ def _batches(
     tables: bool,
     digest: str,
 ) -> Iterator[Batch]:
-    # As a sweep of one value each, so that the binary checks it as one and leads its rows with it.
+    # A sweep of one value for each setting: the binary then checks it as a sweep, and its rows
+    # begin with the setting.
     one = {key: [value] for key, value in point.items()}
     sets = (*scenario.sets, f"sweep={inline(one)}") if one else scenario.sets
     for first in range(0, trials, BATCH_TRIALS):
@@ -320,7 +323,8 @@ def _dask(
         raise RunError("a cluster needs Dask: pip install 'anabranch-lab[dask]'") from None
     with contextlib.ExitStack() as stack:
         if cluster == "local":
-            # One process will do: its threads only wait for the binary's, and a script needs no `__main__` guard.
+            # One process is enough: its threads only wait for the binary's processes, and a
+            # script needs no `__main__` guard.
             local = distributed.LocalCluster(  # type: ignore[no-untyped-call]
                 n_workers=1, threads_per_worker=_processors(), processes=False, dashboard_address=None
             )

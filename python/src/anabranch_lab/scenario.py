@@ -1,7 +1,7 @@
 """Scenarios for the simulator, written as TOML or in Python.
 
-A scenario is checked by the binary, not here: this module only carries it, changes settings and hashes it. The settings
-are those of ``anabranch simulate``. Read `Scenario` first.
+The binary checks a scenario, not this module, which only carries it, changes settings and hashes
+it. The settings are the same as for ``anabranch simulate``. Read `Scenario` first.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 
 import tomli_w
 
-#: What a scenario that is in no file is called in messages.
+#: Name in messages of a scenario that does not come from a file.
 UNNAMED = "scenario.toml"
 
 
 class Scenario:
-    """A scenario for the packet simulator. It does not change; `set` gives another.
+    """A scenario for the packet simulator. It is immutable; `set` returns a changed copy.
 
     Parameters
     ----------
     source
         TOML text, or the same as a dictionary.
     name
-        What messages of the binary call it.
+        Name in the binary's messages.
     folder
-        Where the files lie that it names (a topology, a trace, a distribution of sizes). The working directory if left
-        out.
+        Folder of the files that it names (a topology, a trace, a distribution of sizes). The
+        working directory if left out.
 
     Raises
     ------
@@ -77,12 +77,12 @@ class Scenario:
         Parameters
         ----------
         path
-            The file. Other files that it names lie beside it.
+            Path of the file. Other files that it names lie in the same folder.
 
         Returns
         -------
         Scenario
-            What it holds.
+            The scenario in the file.
         """
         path = Path(path)
         return cls(path.read_text(encoding="utf-8"), name=path.name, folder=path.parent)
@@ -93,8 +93,8 @@ class Scenario:
         Parameters
         ----------
         settings
-            Values by the path of their setting, as ``network.rate`` or ``workload[1].servers``. A list of one table may
-            go without its index.
+            Values by the path of their setting, as ``network.rate`` or ``workload[1].servers``. A
+            list of one table may go without its index.
 
         Returns
         -------
@@ -126,17 +126,17 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the scenario in messages."""
         return self._name
 
     @property
     def folder(self) -> Path:
-        """Where the files lie that it names."""
+        """Folder of the files that the scenario names."""
         return self._folder
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """What `set` changed, as the binary's ``--set`` takes it."""
+        """Settings changed by `set`, in the form that the binary's ``--set`` takes."""
         return tuple(f"{key}={inline(value)}" for key, value in self._sets)
 
     @property
@@ -181,7 +181,7 @@ class Scenario:
         return hashlib.blake2b("\0\0".join(parts).encode(), digest_size=16).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        """Whether both say the same."""
+        """Whether both scenarios have the same settings and the same folder."""
         return isinstance(other, Scenario) and (self._table, self._folder) == (other._table, other._folder)
 
     __hash__ = None  # type: ignore[assignment]
@@ -210,7 +210,7 @@ def inline(value: Any) -> str:  # noqa: ANN401
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """The same in Python's own types: numpy's numbers, ranges and paths are welcome."""
+    """Convert a value to Python's own types: numpy's numbers, ranges and paths are accepted."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     match value:

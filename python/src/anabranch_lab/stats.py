@@ -1,8 +1,8 @@
 """Means with confidence intervals, by the swept settings.
 
-Source: Student's t for the interval of a mean, by `scipy.stats.t`. The binary's own tables have three decimals of it, and
-the normal's quantile beyond 30 degrees of freedom. Read `means` first; `interval` is `means` for a list, `spread` is for
-figures.
+Source: Student's t for the interval of a mean, by `scipy.stats.t`. The binary's own tables have
+three decimals of it, and the normal's quantile beyond 30 degrees of freedom. Read `means` first;
+`interval` is `means` for a list, `spread` is for figures.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def means(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFr
     Parameters
     ----------
     rows
-        A result's rows; those without a value in ``column`` are left out.
+        Rows of a result; rows without a value in ``column`` are left out.
     column
-        What is averaged, in the unit that its name says.
+        Column that is averaged, in the unit that its name says.
     by
-        The columns that tell points apart, mostly what was swept.
+        Columns that distinguish points, usually the swept values.
 
     Returns
     -------
@@ -90,12 +90,12 @@ def _half(trials: Numbers, deviation: Numbers) -> Numbers:
 
 
 def spread(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFrame:
-    """Mean of a column over the trials of each point, and what nine of ten of them are between.
+    """Mean of a column over the trials of each point, and the range of nine of ten of them.
 
     Parameters
     ----------
     rows, column, by
-        As `means` takes them.
+        As for `means`.
 
     Returns
     -------

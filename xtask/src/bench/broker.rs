@@ -1,8 +1,11 @@
-//! `bench broker`: how fast a broker finds where its viewers go, how near to the best that is, and in how much memory; beside HiGHS.
+//! `bench broker`: time and memory that a broker needs to assign its viewers, and the distance of
+//! its answer to the best one; compared with HiGHS.
 //!
-//! Markets are of `broker-proto`'s generator. Each is searched in a process of its own, which reads it from its standard input and does nothing
-//! else, so that neither the drawn world nor the round that led to the market is in what is measured. With `--peer` HiGHS solves the very same
-//! program in another process (`python/tests/oracle_highs.py`), by one thread. Read [`Row`] first.
+//! The markets come from `broker-proto`'s generator. Every market is searched in a process of its
+//! own, which reads it from its standard input and does nothing else, so that neither the generated
+//! world nor the round that led to the market is measured. With `--peer`, HiGHS solves exactly the
+//! same program in another process (`python/tests/oracle_highs.py`), in one thread. Read [`Row`]
+//! first.
 
 use super::{output_of, peak_bytes, thread_cpu_s};
 use anabranch_broker_proto::designs::{Design, Marketplace};
@@ -21,10 +24,10 @@ pub struct Args {
     /// Viewers of each market.
     #[arg(long, num_args = 1.., default_values_t = [1_000, 33_400, 500_000])]
     sessions: Vec<usize>,
-    /// What capacities are multiplied by.
+    /// Factors by which the capacities are multiplied.
     #[arg(long, num_args = 1.., default_values_t = [1.0, 0.05])]
     capacity: Vec<f64>,
-    /// How often prices are found over all groups.
+    /// Number of times that prices are computed over all groups.
     #[arg(long, default_value_t = Optimiser::default().passes)]
     passes: u32,
     /// Turns of each; the best counts.
@@ -33,66 +36,67 @@ pub struct Args {
     /// A Python that has `highspy`: HiGHS solves each program, too.
     #[arg(long, value_name = "PYTHON")]
     peer: Option<PathBuf>,
-    /// After how long HiGHS stops, with what it has by then.
+    /// Seconds after which HiGHS stops, with its best answer so far.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
     peer_seconds: f64,
     /// Fail if a market that has a bound misses it.
     #[arg(long)]
     check: bool,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
-    /// Search the market on standard input here, and print what comes of it.
+    /// Search the market on standard input, and print the result.
     #[arg(long, hide = true)]
     search: bool,
 }
 
 #[derive(Serialize)]
 struct Row {
-    /// What it is called: its sessions and what capacities are multiplied by.
+    /// Name of the instance: the sessions, and the factor of the capacities.
     instance: String,
     sessions: usize,
     capacity: f64,
     clusters: usize,
-    /// How many candidates all groups have together.
+    /// Number of candidates of all groups together.
     variables: usize,
     #[serde(flatten)]
     found: Found,
-    /// None without `--peer`.
+    /// Result of the peer; `None` without `--peer`.
     peer: Option<Peer>,
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Found {
     cost: f64,
-    /// By how much of its cost the best may be cheaper, at the most.
+    /// Largest possible saving of a better answer, as a share of this answer's cost.
     gap: f64,
     unserved: u64,
-    /// Of the search alone, the best of turns.
+    /// CPU time of the search alone, of the best turn.
     cpu_s: f64,
-    /// The most memory that the process ever held (`VmHWM`): the program's code, the market as it was read and as it is kept, and all turns.
+    /// The most memory that the process ever held (`VmHWM`): the program's code, the market as it
+    /// was read and as it is kept, and all turns.
     rss_bytes: u64,
 }
 
-/// What another solver came to.
+/// Result of another solver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Peer {
     name: String,
     version: String,
-    /// Of its best answer; none if it has found none.
+    /// Cost of its best answer; `None` if it found no answer.
     cost: Option<f64>,
-    /// By its own bound; none if it has no answer or no bound.
+    /// Gap by the peer's own bound; `None` if it has no answer or no bound.
     gap: Option<f64>,
-    /// Of building its model and solving it.
+    /// CPU time to build its model and to solve it.
     cpu_s: f64,
     /// The most memory that its process ever held, Python and the program as it was read among it.
     rss_bytes: u64,
-    /// Why it stopped, in its own words.
+    /// Reason why it stopped, in its own words.
     ended: String,
 }
 
-/// What has to hold of a market.
+/// Limits that the result of a market must keep.
 struct Bound {
     sessions: usize,
     capacity: f64,
@@ -111,7 +115,8 @@ const fn bound(
     Bound { sessions, capacity, gap_max, cpu_s_max, rss_bytes_max }
 }
 
-/// The thesis's viewers, with its capacities and with a twentieth of them; and fifteen times as many.
+/// The thesis's viewers, with its capacities and with a twentieth of them; and fifteen times as
+/// many.
 const BOUNDS: [Bound; 4] = [
     bound(33_400, 1.0, 1e-4, 0.2, Some(30_000_000)),
     bound(33_400, 0.05, 3e-3, 0.3, Some(30_000_000)),
@@ -119,7 +124,7 @@ const BOUNDS: [Bound; 4] = [
     bound(500_000, 0.05, 3e-3, 2.5, None),
 ];
 
-/// In what a row misses its bound, a line each.
+/// Missed bounds of a row, a line each.
 fn missed(row: &Row) -> Vec<String> {
     let is_its =
         |bound: &&Bound| bound.sessions == row.sessions && (bound.capacity - row.capacity).abs() < 1e-9;
@@ -217,7 +222,7 @@ fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
         peer.arg(root.join("python/tests/oracle_highs.py"));
         peer.args(["--seconds", &args.peer_seconds.to_string()]);
         let said = String::from_utf8(output_of(&mut peer, &program)?)?;
-        // HiGHS says its name first.
+        // HiGHS prints its name first.
         Ok(serde_json::from_str(said.lines().last().context("the peer says nothing")?)?)
     };
     Ok(Row {

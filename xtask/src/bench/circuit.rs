@@ -1,9 +1,13 @@
-//! `bench circuit`: schedulers of circuits on drawn demand: time of a decision, demand served, and its bound.
+//! `bench circuit`: schedulers of circuits on drawn demand: time of a decision, demand served, and
+//! its bound.
 //!
-//! CPU time of this thread. All schedulers of one demand take turns. Read [`Row`] first.
+//! CPU time of this thread. All schedulers of one demand take turns. `parallel` plans all demand
+//! over several switches; the bytes that its circuits carry within the week count. Read [`Row`]
+//! first.
 
+use anabranch_circuit_proto::parallel::{Switches, plan};
 use anabranch_circuit_proto::{Demand, Kind, Timing, bound, generate};
-use anabranch_units::{ByteCount, Seed};
+use anabranch_units::{BitRate, ByteCount, Seed};
 use anyhow::ensure;
 
 /// Arguments of `bench circuit`.
@@ -15,10 +19,11 @@ pub struct Args {
     /// Draws of demand on which `refit` is compared with Eclipse.
     #[arg(long, default_value_t = 400)]
     draws: u64,
-    /// Fail if Solstice is slower than its authors' C on skewed demand, or `refit` serves less than Eclipse in the mean.
+    /// Fail if Solstice is slower than its authors' C on skewed demand, or `refit` serves less than
+    /// Eclipse in the mean.
     #[arg(long)]
     check: bool,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
 }
@@ -26,21 +31,31 @@ pub struct Args {
 /// Bytes that each rack has to send.
 const RACK_BYTES: ByteCount = ByteCount::new(16_000_000);
 
-/// Best times of the reference implementation in C on skewed demand, with a week of 2 ms (2.96 GHz), in microseconds.
+/// Best times of the reference implementation in C on skewed demand, with a week of 2 ms (2.96
+/// GHz), in microseconds.
 const SOLSTICE_C_US: [(usize, f64); 2] = [(64, 180.0), (128, 458.0)];
+
+/// Numbers of switches for `parallel`.
+const SWITCHES: [usize; 2] = [2, 4];
+/// Rotors of `opera`.
+const ROTORS: usize = 4;
 
 /// CPU seconds that each scheduler gets on one demand.
 const SECONDS: f64 = 0.02;
 
-/// One scheduler on one demand.
+/// Result of one scheduler on one demand.
 #[derive(serde::Serialize)]
 struct Row {
     scheduler: &'static str,
     demand: &'static str,
     racks: usize,
-    switches: u32,
-    days: usize,
+    /// Circuit switches with a port of each rack. `opera`'s rotors share the rate of one.
+    switches: usize,
+    /// Days of the week. `None` for `parallel`, whose ports turn alone.
+    days: Option<usize>,
     decision_us: f64,
+    /// Best time of the reference implementation, on another machine. `None` without one.
+    peer_us: Option<f64>,
     demand_bytes: u64,
     served_bytes: u64,
     bound_bytes: u64,
@@ -67,6 +82,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     while racks <= args.racks as usize {
         for (name, demand) in demands(racks)? {
             rows.extend(measure(name, &demand));
+            for count in SWITCHES {
+                rows.push(measure_parallel(name, &demand, count)?);
+            }
         }
         racks *= 2;
     }
@@ -101,7 +119,7 @@ fn measure(name: &'static str, demand: &Demand) -> Vec<Row> {
     let (week, ports) = (bound::served_max(demand, &timing), bound::ports_max(demand, &timing));
     let call = |kind: &Kind| -> Box<dyn FnMut() + '_> {
         let kind = *kind;
-        // A new scheduler each time: some keep what they know of the last demand.
+        // A new scheduler each time, because some keep knowledge of the last demand.
         Box::new(move || {
             std::hint::black_box(kind.scheduler().schedule(demand, &timing));
         })
@@ -114,9 +132,10 @@ fn measure(name: &'static str, demand: &Demand) -> Vec<Row> {
             scheduler: kind.name(),
             demand: name,
             racks: demand.racks(),
-            switches: 1,
-            days: plan.schedule.days.len(),
+            switches: if *kind == Kind::Opera { ROTORS } else { 1 },
+            days: Some(plan.schedule.days.len()),
             decision_us: seconds * 1e6,
+            peer_us: peer_us(kind.name(), name, demand.racks()),
             demand_bytes: demand.total().as_u64(),
             served_bytes: plan.served.as_u64(),
             bound_bytes: if kind.is_one_week() { week } else { ports }.as_u64(),
@@ -124,6 +143,37 @@ fn measure(name: &'static str, demand: &Demand) -> Vec<Row> {
         }
     };
     Kind::ALL.iter().zip(seconds).map(row).collect()
+}
+
+/// Best time of the reference implementation on a demand. `None` without one.
+fn peer_us(scheduler: &str, demand: &str, racks: usize) -> Option<f64> {
+    let found = SOLSTICE_C_US.iter().find(|(of, _)| *of == racks);
+    found.filter(|_| scheduler == "solstice" && demand == "skewed").map(|(_, us)| *us)
+}
+
+/// All demand over `count` switches of a circuit's rate each.
+fn measure_parallel(name: &'static str, demand: &Demand, count: usize) -> anyhow::Result<Row> {
+    let timing = Timing::ETALON;
+    let switches = Switches { count, rate: timing.circuit_rate, night: timing.night };
+    let planned = plan(demand, &switches)?;
+    let call = || {
+        std::hint::black_box(plan(demand, &switches).is_ok());
+    };
+    let seconds = super::best_seconds(&mut [Box::new(call)], SECONDS);
+    let all = Timing { circuit_rate: BitRate::bps(timing.circuit_rate.as_bps() * count as u64), ..timing };
+    Ok(Row {
+        scheduler: "parallel",
+        demand: name,
+        racks: demand.racks(),
+        switches: count,
+        days: None,
+        decision_us: seconds[0] * 1e6,
+        peer_us: None,
+        demand_bytes: demand.total().as_u64(),
+        served_bytes: planned.served(demand, timing.circuit_rate, timing.week).as_u64(),
+        bound_bytes: bound::ports_max(demand, &all).as_u64(),
+        is_one_week: false,
+    })
 }
 
 /// Half of the draws are random, half skewed, with 2 to 60 MB for each of 8 to 32 racks.
@@ -155,14 +205,17 @@ fn compare(draws: u64) -> anyhow::Result<Comparison> {
 fn print(rows: &[Row], comparison: &Comparison) {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["racks", "demand", "scheduler", "days", "decision us", "of demand", "of the bound"]);
+    let heads =
+        ["racks", "demand", "scheduler", "switches", "days", "decision us", "of demand", "of the bound"];
+    table.set_header(heads);
     for row in rows {
         let share = |of: u64| format!("{:.1} %", row.served_bytes as f64 / of as f64 * 100.0);
         table.add_row([
             row.racks.to_string(),
             row.demand.to_owned(),
             row.scheduler.to_owned(),
-            row.days.to_string(),
+            row.switches.to_string(),
+            row.days.map_or_else(String::new, |days| days.to_string()),
             format!("{:.1}", row.decision_us),
             share(row.demand_bytes),
             share(row.bound_bytes),
@@ -176,14 +229,13 @@ fn print(rows: &[Row], comparison: &Comparison) {
 }
 
 fn check(rows: &[Row], comparison: &Comparison) -> anyhow::Result<()> {
-    for row in rows.iter().filter(|row| row.scheduler == "solstice" && row.demand == "skewed") {
-        for (_, limit_us) in SOLSTICE_C_US.iter().filter(|(racks, _)| *racks == row.racks) {
-            let (racks, us) = (row.racks, row.decision_us);
-            ensure!(
-                us <= *limit_us,
-                "solstice takes {us:.0} us at {racks} racks: must be at most {limit_us} us"
-            );
-        }
+    for row in rows {
+        let (scheduler, racks, us) = (row.scheduler, row.racks, row.decision_us);
+        let limit_us = row.peer_us.unwrap_or(f64::INFINITY);
+        ensure!(
+            us <= limit_us,
+            "{scheduler} takes {us:.0} us at {racks} racks: must be at most {limit_us} us"
+        );
     }
     let mean = comparison.ratio_mean;
     ensure!(mean >= 1.0, "refit serves {mean:.4} of Eclipse in the mean: must be at least 1");

@@ -1,11 +1,11 @@
-//! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s; fixed-rate codes of packets (`fec`); then LT codes
-//! and `raptorq`'s.
+//! `cargo xtask bench codes`: the GF(2^8) kernels, ISA-L's and `reed-solomon-simd`'s; fixed-rate
+//! codes of packets (`fec`); then LT codes and `raptorq`'s.
 //!
-//! A cell is a job (`gf_dot`: k inputs to m outputs, no coefficient 0 or 1; `xor`: k inputs to one), a size, and a
-//! library. Ours and ISA-L's use the same field, so their outputs are compared byte by byte before the clock starts.
-//! `reed-solomon-simd` works in GF(2^16), so only its throughput compares: encoding k shards into m.
-//! ISA-L's tables are made before the clock starts, as its users do; ours are part of each call.
-//! Read [`Cell`] first.
+//! A cell is a job (`gf_dot`: k inputs to m outputs, no coefficient 0 or 1; `xor`: k inputs to
+//! one), a size, and a library. Ours and ISA-L's use the same field, so their outputs are compared
+//! byte by byte before the clock starts. `reed-solomon-simd` works in GF(2^16), so only its
+//! throughput compares: encoding k shards into m. ISA-L's tables are made before the clock starts,
+//! as its users do; ours are part of each call. Read [`Cell`] first.
 
 mod fec;
 mod lt;
@@ -29,15 +29,17 @@ const ISA_L_OUTPUTS: usize = 10;
 /// Arguments of `bench codes`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Measure ISA-L (if libisal.so.2 is installed), reed-solomon-simd (GF(2^16): only throughput compares) and raptorq too.
+    /// Measure ISA-L (if libisal.so.2 is installed), reed-solomon-simd (GF(2^16): only throughput
+    /// compares) and raptorq too.
     #[arg(long)]
     peers: bool,
-    /// One JSON object a cell instead of a table.
+    /// Print one JSON object for each cell instead of a table.
     #[arg(long)]
     json: bool,
-    /// Fail if a cell is slower than ISA-L's, or, with GFNI, two inputs to one at 9,000 bytes not faster by what we mean
-    /// to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one before 2.31. Fail too if a fixed-rate code's parities are
-    /// not made 1.2 times as fast as ISA-L's, or losses not made up half as fast as that; and if LT codes miss their targets
+    /// Fail if a cell is slower than ISA-L's, or, with GFNI, two inputs to one at 9,000 bytes not
+    /// faster by what we mean to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one
+    /// before 2.31. Fail too if a fixed-rate code's parities are not made 1.2 times as fast as
+    /// ISA-L's, or losses not made up half as fast as that; and if LT codes miss their targets
     /// beside raptorq. Needs --peers.
     #[arg(long, requires = "peers")]
     check: bool,
@@ -52,7 +54,7 @@ pub struct Args {
     kernel: Option<Kernel>,
 }
 
-/// What is measured.
+/// Part of the codes that is measured.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// Sums of products.
@@ -80,7 +82,7 @@ fn parse_kernel(text: &str) -> Result<Kernel, String> {
     })
 }
 
-/// One measurement.
+/// Result of one measurement.
 #[derive(Serialize)]
 struct Cell {
     job: &'static str,
@@ -91,11 +93,12 @@ struct Cell {
     gbytes_per_s: f64,
     /// Our kernel; null for a peer.
     kernel: Option<&'static str>,
-    /// Whose; null for ours.
+    /// Name of the peer; null for our code.
     peer: Option<&'static str>,
 }
 
-/// Inputs and outputs in one pool, each at a multiple of 64 bytes, none at another's distance of whole pages.
+/// Inputs and outputs in one pool, each at a multiple of 64 bytes, none at another's distance of
+/// whole pages.
 struct Buffers {
     pool: Vec<u8>,
     origin: usize,
@@ -149,7 +152,7 @@ impl IsaL {
         // SAFETY: loading runs the library's initialisers, which in ISA-L's case do nothing.
         unsafe { Library::new(ISA_L) }.ok().map(Self)
     }
-    /// Its function for sums of products with these coefficients.
+    /// Returns ISA-L's function for sums of products with these coefficients.
     fn encoder(&self, rows: &[Vec<u8>], size: usize) -> anyhow::Result<Encoder<'_>> {
         type Init = unsafe extern "C" fn(c_int, c_int, *const c_uchar, *mut c_uchar);
         type Encode = unsafe extern "C" fn(
@@ -163,7 +166,8 @@ impl IsaL {
         let (k, m) = (rows[0].len(), rows.len());
         let flat = rows.concat();
         let mut tables = vec![0u8; 32 * k * m];
-        // SAFETY: the types are those of isa-l/erasure_code.h; the tables take 32 bytes a coefficient.
+        // SAFETY: the types match isa-l/erasure_code.h; the tables take 32 bytes for each
+        // coefficient.
         let encode: Symbol<'_, Encode> = unsafe {
             let init: Symbol<'_, Init> = self.0.get(b"ec_init_tables")?;
             init(c_int::try_from(k)?, c_int::try_from(m)?, flat.as_ptr(), tables.as_mut_ptr());
@@ -178,14 +182,16 @@ impl IsaL {
             let mut to = [std::ptr::null_mut(); ISA_L_OUTPUTS];
             from.iter_mut().zip(inputs).for_each(|(pointer, input)| *pointer = input.as_ptr());
             to.iter_mut().zip(outputs).for_each(|(pointer, output)| *pointer = output.as_mut_ptr());
-            // SAFETY: k inputs and m outputs of `size` bytes, as asserted; the tables were made for k and m.
+            // SAFETY: k inputs and m outputs of `size` bytes, as asserted; the tables were made for
+            // k and m.
             unsafe { encode(size_c, k_c, m_c, tables.as_ptr(), from.as_ptr(), to.as_mut_ptr()) };
         }))
     }
-    /// Its way to the first `m` of `k` lost blocks, from the coefficients of what is there: k rows of k.
+    /// Returns a function that recovers the first `m` of `k` lost blocks with ISA-L, from the
+    /// coefficients of the packets that are present: k rows of k.
     fn decoder(&self, k: usize, m: usize) -> anyhow::Result<Decoder<'_>> {
         type Invert = unsafe extern "C" fn(*mut c_uchar, *mut c_uchar, c_int) -> c_int;
-        // SAFETY: the type is that of isa-l/erasure_code.h.
+        // SAFETY: the type matches isa-l/erasure_code.h.
         let invert: Symbol<'_, Invert> = unsafe { self.0.get(b"gf_invert_matrix")? };
         let size = c_int::try_from(k)?;
         Ok(Box::new(move |there: &[u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]| {
@@ -199,10 +205,11 @@ impl IsaL {
             Ok(())
         }))
     }
-    /// Its xor of several inputs. Inputs and output must be aligned to 32 bytes, as our [`Buffers`] are.
+    /// Returns ISA-L's xor of several inputs. The inputs and the output must be aligned to 32
+    /// bytes, as our [`Buffers`] are.
     fn xor(&self) -> anyhow::Result<impl Fn(&[&[u8]], &mut [u8])> {
         type XorGen = unsafe extern "C" fn(c_int, c_int, *mut *mut c_void) -> c_int;
-        // SAFETY: the type is that of isa-l/raid.h.
+        // SAFETY: the type matches isa-l/raid.h.
         let xor_gen: Symbol<'_, XorGen> = unsafe { self.0.get(b"xor_gen")? };
         Ok(move |inputs: &[&[u8]], output: &mut [u8]| {
             assert!(inputs.len() <= 8 && inputs.iter().all(|input| input.len() == output.len()));
@@ -211,7 +218,8 @@ impl IsaL {
                 *pointer = input.as_ptr().cast_mut().cast();
             }
             vectors[inputs.len()] = output.as_mut_ptr().cast();
-            // SAFETY: the inputs, which it only reads, then the output, all of one length and aligned.
+            // SAFETY: the inputs, which it only reads, then the output, all of one length and
+            // aligned.
             let status =
                 unsafe { xor_gen(inputs.len() as c_int + 1, output.len() as c_int, vectors.as_mut_ptr()) };
             assert!(status == 0, "xor_gen refused its arguments");
@@ -219,7 +227,8 @@ impl IsaL {
     }
 }
 
-/// How far below ISA-L a cell may be measured: two equal contenders differ by as much from turn to turn.
+/// Share of ISA-L's speed that a cell must reach at least: two equal contenders differ by this much
+/// from turn to turn.
 const GRAIN: f64 = 0.95;
 
 /// The least ratio to ISA-L that `cell` must reach.
@@ -267,10 +276,10 @@ fn check(rows: &[Vec<Cell>], kernel: Kernel) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs all cells and prints them, then the LT codes.
+/// Runs all cells and prints them, then does the same with the LT codes.
 ///
-/// Errors: ISA-L's outputs differ from ours; with `--check`, a cell is too slow or there is no ISA-L to compare with; with
-/// LT codes, other bytes come out than went in.
+/// Errors: ISA-L's outputs differ from ours; with `--check`, a cell is too slow or ISA-L is
+/// missing; with LT codes, the decoded bytes differ from the encoded ones.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let wants = |part: Part| args.only.is_none_or(|only| only == part);
     let isa_l = load_isa_l(args)?;
@@ -316,7 +325,7 @@ fn load_isa_l(args: &Args) -> anyhow::Result<Option<IsaL>> {
     Ok(isa_l)
 }
 
-/// Runs the kernels' cells and prints them. What comes back inside is the outcome of their check.
+/// Runs the cells of the kernels and prints them. The inner result is the outcome of their check.
 fn run_kernels(args: &Args, isa_l: Option<&IsaL>) -> anyhow::Result<anyhow::Result<()>> {
     let kernel = args.kernel.unwrap_or_else(kernel_in_use);
     let mut rows: Vec<Vec<Cell>> = Vec::new();

@@ -1,8 +1,9 @@
-//! `bench coordinator`: the cost of `shuffle coordinator` while many flows are under way.
+//! `bench coordinator`: the cost of `shuffle coordinator` while many flows run.
 //!
-//! A coordinator of an existing binary, over loopback, and agents that are only their part of the conversation: each says
-//! every 100 ms how far all its flows are, as real ones do, and takes the limits that come. All the while some flows end and
-//! others begin, each of which is a decision. CPU time and memory are the coordinator's. Read [`measure`] first.
+//! Runs the coordinator of an existing binary over loopback, with agents that only do their side of
+//! the protocol: every agent reports the progress of all its flows every 100 ms, as real ones do,
+//! and receives the limits. Meanwhile some flows end and others start, and the coordinator decides
+//! at every change. CPU time and memory are the coordinator's. Read [`measure`] first.
 
 use super::relay::usage;
 use anabranch_net::identity::Identity;
@@ -39,15 +40,16 @@ pub struct Args {
     /// Flows that end each second, and as many begin.
     #[arg(long, default_value_t = 20)]
     churn: u32,
-    /// For how long.
+    /// Duration of the measurement.
     #[arg(long, value_name = "S", default_value_t = 20)]
     seconds: u64,
-    /// Who decides, by the coordinator's names.
+    /// Allocator, by the coordinator's name for it.
     #[arg(long, default_value = "chase+")]
     allocator: String,
 }
 
-/// How often agents speak, and how many flows one request is of: as real ones have it.
+/// Interval between reports of an agent, and number of flows in one request; both as in real
+/// agents.
 const EVERY: Duration = Duration::from_millis(100);
 const FLOWS_TOGETHER: usize = 100;
 /// The longest that a request may take.

@@ -1,12 +1,13 @@
-//! `bench datagrams`: the cost of UDP over loopback on each side, and of sealing.
+//! `bench datagrams`: the cost of UDP over loopback on both sides, and of sealing.
 //!
-//! One thread sends and another receives, each with a runtime of its own; CPU time is each thread's own, user and kernel.
-//! On loopback the sender's thread also does the kernel's part of receiving, up to the socket's buffer, which on a network
-//! falls to an interrupt. The sender never has more under way than the buffer holds, so nothing is dropped; a turn in which
-//! something was fails. The machine's cores are shared: the best of several turns counts.
+//! One thread sends and another receives, with separate runtimes; CPU time is measured for both
+//! threads, user and kernel together. On loopback the sender's thread also does the kernel's part
+//! of receiving, up to the socket's buffer; on a network an interrupt does that work. The sender
+//! never has more in flight than the buffer holds, so nothing is dropped; a turn with a drop fails.
+//! The machine's cores are shared, so the best of several turns counts.
 //!
-//! The AEADs alone are measured after that, all in turns; opening's time is that of sealing and opening less that of sealing,
-//! as a datagram opens only once. Read [`transfer`] first.
+//! Afterwards the AEADs are measured alone, all in turns. The time to open is the time to seal and
+//! open minus the time to seal, because a datagram opens only once. Read [`transfer`] first.
 
 use super::{best_seconds, thread_cpu_s};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Segments};
@@ -30,21 +31,22 @@ pub struct Args {
     /// CPU seconds for each AEAD alone.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
 }
 
-/// UDP payloads: what every path takes, a full Ethernet frame's over IPv6, and a jumbo frame's.
+/// UDP payloads: one that every path carries, a full Ethernet frame's over IPv6, and a jumbo
+/// frame's.
 const SIZES: [usize; 3] = [1_200, 1_452, 8_952];
-/// Sent before the receiver must have taken some of it. Well below the buffer's size, as the kernel charges a datagram
-/// for more than its bytes.
+/// Bytes sent before the receiver must have read some of them. Well below the buffer's size,
+/// because the kernel charges a datagram for more than its bytes.
 const UNDER_WAY_BYTES: u64 = 2_000_000;
 const BUFFER: ByteCount = ByteCount::mib(8);
 const PATIENCE: Duration = Duration::from_secs(20);
 const AEADS: [Aead; 3] = [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305];
 
-/// How one kind of turn is made.
+/// Parameters of one kind of turn.
 #[derive(Copy, Clone)]
 struct Kind {
     size: usize,
@@ -211,7 +213,8 @@ async fn send(
         let began = Instant::now();
         while sent - received_bytes.load(Ordering::Acquire) > UNDER_WAY_BYTES {
             ensure!(began.elapsed() < PATIENCE, "datagrams were dropped on loopback");
-            // The runtime's own timers have a grain of a millisecond; nothing else runs on this thread.
+            // The runtime's own timers have a grain of a millisecond; nothing else runs on this
+            // thread.
             std::thread::sleep(Duration::from_micros(50));
         }
         let now = (together as u64).min(left) as usize * kind.size;
@@ -266,7 +269,7 @@ fn receive(
     })
 }
 
-/// How many datagrams are sealed, or sealed and opened, in one call that is timed.
+/// Number of datagrams that are sealed, or sealed and opened, in one timed call.
 const ALONE_TOGETHER: usize = 32;
 
 /// The AEADs without sockets.
@@ -275,7 +278,7 @@ fn alone(seconds: f64) -> Vec<Alone> {
         AEADS.into_iter().flat_map(|aead| SIZES.map(|size| (aead, size))).collect();
     let mut contenders: Vec<Box<dyn FnMut()>> = Vec::new();
     for &(aead, size) in &cells {
-        // A key seals half a terabyte, and a turn is milliseconds.
+        // A key seals half a terabyte, and a turn lasts milliseconds, so one key is enough.
         let mut buffer = vec![0x5a; size * ALONE_TOGETHER];
         let (mut sealer, _) = pair_for_measurement(aead, ChannelId(1));
         contenders.push(Box::new(move || {

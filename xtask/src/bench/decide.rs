@@ -1,7 +1,8 @@
-//! `bench decide`: the time of a decision of Flow Chasing, as flows grow in number.
+//! `bench decide`: the time of one decision of Flow Chasing, for growing numbers of flows.
 //!
-//! CPU time of this thread. Coflows of a hundred flows each between random ports of one switch; then one more flow comes, and
-//! all rates are set anew; then one completes. Read [`Row`] first.
+//! Measures CPU time of this thread. There are coflows of a hundred flows between random ports of
+//! one switch; then one more flow arrives and all rates are computed again; then one flow
+//! completes. Read [`Row`] first.
 
 use anabranch_fluid::{Active, Allocator, CoflowId, FlowId, Network};
 use anabranch_shuffle_proto::{Chase, ChasePlus};
@@ -11,7 +12,7 @@ use anyhow::ensure;
 /// Arguments of `bench decide`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Coflows, up to which it goes in powers of ten.
+    /// Largest number of coflows; the numbers are powers of ten.
     #[arg(long, default_value_t = 1_000)]
     coflows: u32,
     /// Decisions of each kind; the median counts.
@@ -20,12 +21,12 @@ pub struct Args {
     /// Fail where a decision for the most coflows takes longer, in milliseconds.
     #[arg(long)]
     assert_ms: Option<f64>,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
 }
 
-/// How many flows a coflow has, and ports there are.
+/// Number of flows of a coflow, and number of ports.
 const FLOWS: u32 = 100;
 const PORTS: u32 = 150;
 

@@ -1,6 +1,8 @@
-//! `bench faults`: how many schedules of faults a second, and how much simulated time in CPU time, each system's fault tests run.
+//! `bench faults`: how many schedules of faults a second, and how much simulated time in CPU time,
+//! each system's fault tests run.
 //!
-//! A violation ends it, with the seed. Leaves out: the schedules (`tests/faults` of each `-proto` room). Read [`run`] first.
+//! A violation ends it, with the seed. Leaves out: the schedules (`tests/faults` of each `-proto`
+//! room). Read [`run`] first.
 
 use anyhow::{Context as _, bail};
 use std::process::{Command, Stdio};
@@ -50,7 +52,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// CPU time of the programs that this one has started and that have ended: `cutime` and `cstime` of proc_pid_stat(5).
+/// CPU time of the programs that this one has started and that have ended: `cutime` and `cstime` of
+/// proc_pid_stat(5).
 fn children_cpu_s() -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Fields after the name, which ends with the last parenthesis: these are 16 and 17.
@@ -60,7 +63,7 @@ fn children_cpu_s() -> anyhow::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Builds a system's fault tests, and says where they are.
+/// Builds a system's fault tests, and returns the path of the program.
 fn program(system: &str) -> anyhow::Result<String> {
     let package = format!("anabranch-{system}-proto");
     let words =
@@ -76,7 +79,8 @@ fn program(system: &str) -> anyhow::Result<String> {
     })
 }
 
-/// What the tests' last line says, as `faults: 200 schedules, 31415 simulated seconds`.
+/// Extracts the simulated seconds from the tests' last line, `faults: 200 schedules, 31415
+/// simulated seconds`.
 fn simulated_s(said: &str) -> Option<f64> {
     let line = said.lines().find_map(|line| line.split_once("faults: ").map(|(_, rest)| rest))?;
     line.split_once("schedules, ")?.1.split_once(' ')?.0.parse().ok()

@@ -1,4 +1,5 @@
-//! `bench jobs`: all demand over parallel circuit switches, training jobs with wrong bytes, and single and double failures.
+//! `bench jobs`: all demand over parallel circuit switches, training jobs with wrong bytes, and
+//! single and double failures.
 //!
 //! CPU time of this thread. Read [`ParallelRow`], [`JobRow`] and [`FailureRow`] first.
 
@@ -21,9 +22,21 @@ pub struct Args {
     /// Pairs of failures that are drawn for each job.
     #[arg(long, default_value_t = 1_000)]
     pairs: u64,
-    /// Fail if an answer to one failure takes 100 ms of CPU time or more, or a plan is worse than staying.
+    /// Rows to make; all without it.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// Fail if an answer to one failure takes 100 ms of CPU time or more, or a plan is worse than
+    /// staying.
     #[arg(long)]
     check: bool,
+}
+
+/// A kind of rows.
+#[derive(Copy, Clone, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Parallel,
+    Jobs,
+    Failures,
 }
 
 /// Nights, in microseconds.
@@ -38,7 +51,7 @@ const ANSWER_MS_MAX: f64 = 100.0;
 /// Hosts of the jobs.
 const JOB_HOSTS: usize = 64;
 
-/// One demand on one set of switches.
+/// Result of one demand on one set of switches.
 #[derive(serde::Serialize)]
 struct ParallelRow {
     demand: &'static str,
@@ -47,12 +60,12 @@ struct ParallelRow {
     night_us: u64,
     bound_s: f64,
     ours_s: f64,
-    /// Makespan in the way of Spectra.
+    /// Makespan of a plan as Spectra makes it.
     peer_s: f64,
     plan_ms: f64,
 }
 
-/// One job, planned with the true bytes and with wrong ones.
+/// Result of one job, planned with the true bytes and with wrong ones.
 #[derive(serde::Serialize)]
 struct JobRow {
     job: &'static str,
@@ -64,12 +77,13 @@ struct JobRow {
     staying_s: f64,
     packet_s: f64,
     draws: u64,
-    /// Makespan of the plan for bytes that are 20 % wrong, over the makespan of the plan for the true ones.
+    /// Makespan of the plan for bytes that are 20 % wrong, over the makespan of the plan for the
+    /// true ones.
     wrong_mean: f64,
     wrong_max: f64,
 }
 
-/// All single failures of one job, and drawn pairs of them.
+/// Result of all single failures of one job, and of random pairs of failures.
 #[derive(serde::Serialize)]
 struct FailureRow {
     job: &'static str,
@@ -92,12 +106,13 @@ struct FailureRow {
 ///
 /// Errors: with `--check`, a law that does not hold.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let is_wanted = |part: Part| args.only.is_none_or(|only| only == part);
     let mut hosts = 32;
-    while hosts <= args.hosts as usize {
+    while is_wanted(Part::Parallel) && hosts <= args.hosts as usize {
         parallel(hosts)?;
         hosts *= 2;
     }
-    for count in [2, 4] {
+    for count in [2, 4].into_iter().filter(|_| is_wanted(Part::Jobs)) {
         for night in NIGHTS_US {
             for (name, job) in jobs(count, night, 1)? {
                 let row = job_row(name, &job, args.draws)?;
@@ -106,7 +121,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     }
-    for (count, spares) in [(2, 0), (2, 2), (4, 2)] {
+    let settings = [(2, 0), (2, 2), (4, 2)];
+    for (count, spares) in settings.into_iter().filter(|_| is_wanted(Part::Failures)) {
         for (name, job) in jobs(count, 10_000, spares)? {
             let row = failure_row(name, &job, args.pairs)?;
             println!("{}", serde_json::to_string(&row)?);
@@ -150,7 +166,8 @@ fn parallel(hosts: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Data-parallel training by rings; a mixture of experts with two all-to-alls and a ring; a pipeline with a ring.
+/// Data-parallel training by rings; a mixture of experts with two all-to-alls and a ring; a
+/// pipeline with a ring.
 fn jobs(count: usize, night_us: u64, spares: usize) -> anyhow::Result<Vec<(&'static str, Job)>> {
     let switches = Switches { count, rate: RATE, night: Duration::from_us(night_us) };
     let ring = generate::ring(JOB_HOSTS, ByteCount::new(2 * HOST_BYTES.as_u64()))?;

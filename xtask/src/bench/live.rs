@@ -1,7 +1,9 @@
-//! `bench live`: the optimiser of `live` on drawn windows, beside HiGHS, and the costs of local control.
+//! `bench live`: the optimiser of `live` on drawn windows, beside HiGHS, and the costs of local
+//! control.
 //!
-//! One process draws and solves one instance, so its peak memory is the instance's. With `--peer` HiGHS solves the same program in path
-//! form, in one thread. Rows of plans are [`plans::Row`]; [`control`] has further ones. Read [`Args`] first.
+//! One process draws and solves one instance, so its peak memory is the instance's. With `--peer`
+//! HiGHS solves the same program in path form, in one thread. Rows of plans are [`plans::Row`];
+//! [`control`] has further ones. Read [`Args`] first.
 
 mod control;
 mod peer;

@@ -1,7 +1,8 @@
-//! `bench pace`: how long a change of a flow's rate takes by each mechanism, beside forking `tc`.
+//! `bench pace`: time to change a flow's rate by each mechanism, compared with forking `tc`.
 //!
-//! Wall time, the best of several turns, since cores are shared. Flows run over the loopback device of a network namespace of their
-//! own, idle, as a change costs the same for busy flows. Needs root. Read [`Row`] first.
+//! Measures wall time, the best of several turns, because cores are shared. The flows are idle and
+//! use the loopback device of a separate network namespace; a change costs the same for busy flows.
+//! Needs root. Read [`Row`] first.
 
 use anabranch_linux::namespace::{Kind, Namespace};
 use anabranch_linux::rtnetlink::{LOOPBACK, LinkChange, Rtnetlink};
@@ -21,7 +22,7 @@ pub struct Args {
     /// Turns of each kind; the shortest counts.
     #[arg(long, default_value_t = 20)]
     turns: u32,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
 }
@@ -128,7 +129,8 @@ fn first(
     Ok(1e6 * start.elapsed().as_secs_f64() / flows.len() as f64)
 }
 
-/// Microseconds for each of `count` flows in the best of the turns, each with a rate of its own.
+/// Microseconds for each of `count` flows in the best of the turns; every flow has a different
+/// rate.
 fn best<E: Into<anyhow::Error>>(
     args: &Args,
     count: usize,

@@ -1,6 +1,5 @@
-//! How fast this machine does the parts of `replicate`'s work, each alone: [`super::relay`] explains its CPU seconds by them.
-//!
-//! Read [`Parts`].
+//! Speed of this machine at the single parts of `replicate`'s work; [`super::relay`] explains its
+//! CPU seconds with them. Read [`Parts`].
 
 use super::best_seconds;
 use anabranch_codes::kernel_in_use;

@@ -1,7 +1,8 @@
-//! `bench plans`: how near to the min-cut plans come on random networks of unlike capacities, and what planning costs.
+//! `bench plans`: how near to the min-cut plans come on random networks of unlike capacities, and
+//! what planning costs.
 //!
-//! Instances are of `replicate-proto`'s generator ([`unlike_network`]). Every plan is checked: no link above its capacity,
-//! every destination decodes. CPU time of this thread. Read [`Row`] first.
+//! Instances are of `replicate-proto`'s generator ([`unlike_network`]). Every plan is checked: no
+//! link above its capacity, every destination decodes. CPU time of this thread. Read [`Row`] first.
 
 use super::thread_cpu_s;
 use anabranch_replicate_proto::plan::survey::unlike_network;
@@ -22,10 +23,11 @@ pub struct Args {
     /// The seed of all draws.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Fail where `auto` is more than 1 % below the min-cut and no cause is known, or a plan takes longer than `CPU_S_MAX`.
+    /// Fail where `auto` is more than 1 % below the min-cut and no cause is known, or a plan takes
+    /// longer than `CPU_S_MAX`.
     #[arg(long)]
     check: bool,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
 }
@@ -35,7 +37,7 @@ const SHARE_MIN: f64 = 0.99;
 /// The longest time of one choice by `auto`: people wait for it.
 const CPU_S_MAX: f64 = 1.0;
 
-/// One scheme's plan of one network.
+/// Plan of one scheme for one network.
 #[derive(Serialize)]
 struct Row {
     instance: u64,
@@ -53,14 +55,16 @@ struct Row {
     /// The most streams of a group, and all flows of the plan.
     streams: u16,
     flows: usize,
-    /// Why `auto` is below [`SHARE_MIN`]; none where it is not, or no cause is known.
+    /// Cause of a share of `auto` below [`SHARE_MIN`]; `None` if the share is large enough or no
+    /// cause is known.
     cause: Option<&'static str>,
     cpu_s: f64,
 }
 
 /// Runs it.
 ///
-/// Errors: a plan that breaks an invariant; with `--check` a rate without a cause, or a plan that took too long.
+/// Errors: a plan that breaks an invariant; with `--check` a rate without a cause, or a plan that
+/// took too long.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for instance in args.first..args.first + args.instances {

@@ -1,15 +1,18 @@
-//! `bench relay`: the cost of each role of `replicate`, over loopback sockets.
+//! `bench relay`: the cost of every role of `replicate`, over loopback sockets.
 //!
-//! A controller and seven daemons of the release binary run the butterfly's code on loopback: 0 sends A and B, 1 and 2
-//! mirror them, 3 adds them, 4 mirrors the sum, 5 and 6 decode. Each process's CPU time, from `/proc`, is set against
-//! the payload that passed it. All daemons share the machine's cores, so the wall time says little and is not reported as
-//! a rate; bytes per CPU second of one role are the rate of a core of its own.
+//! A controller and seven daemons of the release binary run the butterfly's code on loopback: 0
+//! sends A and B, 1 and 2 mirror them, 3 adds them, 4 mirrors the sum, 5 and 6 decode. The CPU time
+//! of every process, from `/proc`, is divided by the payload that passed it. All daemons share the
+//! machine's cores, so the wall time means little and is not reported as a rate; bytes per CPU
+//! second of one role are the rate that it reaches with a core to itself.
 //!
-//! The parts of the time: the kernel's share is measured. The time of TLS, coding and hashing follows from the bytes that each
-//! role puts through them ([`ROLES`]) and from how fast this machine does each alone, measured in the same run
-//! ([`Parts`]); the rest is the remainder: copies, locks, allocation, the runtime. (A few hundredths below 0 are the
-//! clock's grain, and parts that run faster among each other than alone.) A sampling profiler was not taken: on a
-//! virtual machine whose timer ticks come late and in bursts, two runs of one gave 4 % and 50 % to the same function.
+//! How the time divides into parts: the kernel's share is measured. The time of TLS, coding and
+//! hashing is computed from the bytes that the role handles in them ([`ROLES`]) and from this
+//! machine's speed at each of them alone, measured in the same run ([`Parts`]). The remainder is
+//! copies, locks, allocation and the runtime. (A remainder of a few hundredths below 0 comes from
+//! the clock's resolution, and from parts that run faster together than alone.) A sampling profiler
+//! is not used: on a virtual machine whose timer ticks come late and in bursts, two runs of one
+//! profiler gave 4 % and 50 % to the same function.
 
 use super::parts::Parts;
 use anyhow::{Context as _, bail, ensure};
@@ -29,15 +32,15 @@ pub struct Args {
     /// Measure these binaries in turns, instead of building one: before and after a change.
     #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
     binaries: Vec<PathBuf>,
-    /// How often; each role's run with the least CPU time counts.
+    /// Number of runs; for every role the run with the least CPU time counts.
     #[arg(long, default_value_t = 1)]
     runs: u32,
-    /// One JSON object for each role.
+    /// Print one JSON object for each role.
     #[arg(long)]
     json: bool,
 }
 
-/// What one role did.
+/// Measured values of one role.
 #[derive(serde::Serialize)]
 struct Row {
     job: &'static str,
@@ -46,22 +49,22 @@ struct Row {
     bytes_in: u64,
     bytes_out: u64,
     cpu_s: f64,
-    /// Of `cpu_s`, in the kernel: sockets, files, pages.
+    /// Part of `cpu_s` spent in the kernel: sockets, files, pages.
     kernel_s: f64,
-    /// Of `cpu_s`, by this machine's speeds: TLS records sealed and opened.
+    /// Part of `cpu_s` for TLS records sealed and opened, computed from this machine's speed.
     tls_s: f64,
     coding_s: f64,
     blake3_s: f64,
     /// Digests for audits.
     xxh3_s: f64,
-    /// What is left.
+    /// Remainder of `cpu_s` after the parts above.
     rest_s: f64,
     /// Bytes in and out together.
     gbytes_per_cpu_s: f64,
     rss_max_bytes: u64,
 }
 
-/// What a role puts through each part, in halves of the file.
+/// Input of each part of a role's work, in halves of the file.
 struct Role {
     site: &'static str,
     role: &'static str,
@@ -69,8 +72,8 @@ struct Role {
     out: u64,
     /// Input of sums.
     coded: u64,
-    /// Through BLAKE3. A source hashes each piece, and the file's hash follows; a destination hashes pieces as they come and
-    /// at the end the file, as it stands there.
+    /// Input of BLAKE3. A source hashes every piece, and derives the file's hash from these; a
+    /// destination hashes pieces as they arrive and, at the end, the file as it lies on the disk.
     blake3: u64,
 }
 
@@ -181,7 +184,7 @@ fn table(rows: &[Row]) -> comfy_table::Table {
     table
 }
 
-/// A folder in memory where there is one, so that the disk is not what is measured.
+/// A folder in memory if the machine has one, so that the disk is not measured.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -282,10 +285,12 @@ fn write_file(path: &Path, size: u64) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-/// CPU seconds, the program's own and the kernel's, and the largest resident memory of a process so far.
+/// CPU seconds, the program's own and the kernel's, and the largest resident memory of a process so
+/// far.
 pub(super) fn usage(pid: u32) -> anyhow::Result<(f64, f64, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Fields after the name, which may contain anything but ends with the last parenthesis: utime and stime are 14 and 15.
+    // Fields after the name, which may contain anything but ends with the last parenthesis: utime
+    // and stime are 14 and 15.
     let fields: Vec<&str> =
         stat.rsplit_once(')').context("a name in parentheses")?.1.split_whitespace().collect();
     let seconds = |ticks: &str| {

@@ -1,10 +1,11 @@
-//! `bench shuffle`: how long it takes from a flow's announcement on one host until another host's flow has its new limit.
+//! `bench shuffle`: time from a flow's announcement on one host until a flow of another host has
+//! its new limit.
 //!
-//! A coordinator and agents of an existing binary, over the loopback device of a network namespace of their own; flows
-//! are idle. Two hosts send to the third, so that each flow's announcement halves the other's limit; other hosts' agents
-//! say only that they live. Wall time
-//! from the line that announces until the other flow's socket has another limit, looked at again and again. Needs root.
-//! Read [`measure`] first.
+//! Runs a coordinator and agents of an existing binary over the loopback device of a separate
+//! network namespace; the flows are idle. Two hosts send to the third, so that the announcement of
+//! one's flow halves the limit of the other's; the agents of the remaining hosts only report that
+//! they live. Measures wall time from the announcing line until the socket of the other flow has
+//! another limit, which is polled continuously. Needs root. Read [`measure`] first.
 
 use anabranch_linux::namespace::{Kind, Namespace};
 use anabranch_linux::rtnetlink::{Address, LOOPBACK, LinkChange, Prefix, Rtnetlink};
@@ -37,7 +38,7 @@ pub struct Args {
 /// The longest that a limit is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Runs the benchmark, in a network namespace of its own.
+/// Runs the benchmark in a new network namespace.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let folder = std::env::temp_dir().join(format!("anabranch-bench-shuffle-{}", std::process::id()));
     std::fs::create_dir(&folder)?;
@@ -66,7 +67,8 @@ impl Drop for Running {
     }
 }
 
-/// Moves the calling thread to a new network namespace, and returns the milliseconds of each turn there.
+/// Moves the calling thread to a new network namespace, and returns the milliseconds of each turn
+/// there.
 fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
     Namespace::unshare(Kind::Network).context("no network namespace: run as root")?;
     let mut rtnetlink = Rtnetlink::open()?;
@@ -143,7 +145,7 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
             ensure!(begun.elapsed() < WAIT_MAX, "{limit:?} where {mbps} Mbit/s are to be");
         }
     };
-    // All agents are to be there, and at rest.
+    // Waits until all agents are connected and idle.
     std::thread::sleep(Duration::from_secs(2));
     say(1, announce(1)?)?;
     wait_for(100)?;

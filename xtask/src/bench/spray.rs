@@ -1,8 +1,10 @@
-//! `bench spray`: what an agent's coding costs, by the packets of a unit: the machine of `spray up` with real packets, without its sockets.
+//! `bench spray`: the cost of an agent's coding, by the packets of a unit: the state machine of
+//! `spray up` with real packets, without its sockets.
 //!
-//! CPU time of this thread, the median of turns. A flow sends a unit of full packets; the other end gets it whole, or without its first packet,
-//! which the parity brings back. What coding costs is the difference to the same without parities (the paper's Figures 15 and 16). Read [`Row`]
-//! first.
+//! Measures CPU time of this thread, the median of turns. A flow sends a unit of full packets; the
+//! other end receives it whole, or without its first packet, which the parity restores. The cost of
+//! coding is the difference to the same unit without parities (the paper's Figures 15 and 16). Read
+//! [`Row`] first.
 
 use super::thread_cpu_s;
 use anabranch_endpoint::Bytes;
@@ -19,7 +21,7 @@ pub struct Args {
     /// Turns of each kind; the median counts.
     #[arg(long, default_value_t = 15)]
     turns: usize,
-    /// One JSON object for each row.
+    /// Print one JSON object for each row.
     #[arg(long)]
     json: bool,
 }
@@ -33,14 +35,14 @@ const RTT_US: f64 = 4_000.0;
 #[derive(serde::Serialize)]
 struct Row {
     unit_packets: u8,
-    /// At the sender, and at the receiver, without parities.
+    /// Time at the sender and at the receiver, without parities.
     send_us: f64,
     receive_us: f64,
-    /// What a parity adds where it is made.
+    /// Additional time for one parity at the sender.
     encode_us: f64,
-    /// And where it brings back a packet.
+    /// Additional time where a parity restores a packet.
     decode_us: f64,
-    /// Both, of a round trip of 4 ms.
+    /// Sum of both, as a share of a round trip of 4 ms.
     rtt_share: f64,
 }
 
@@ -124,7 +126,7 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
         let come = std::iter::from_fn(|| hosts[1].poll_arrived()).count();
         hosts[1].handle_timeout(now);
         received_s += thread_cpu_s() - start;
-        // What the other end says of them goes back, so that nothing waits for it.
+        // Returns the other end's feedback to the sender, so that nothing waits for it.
         while let Some(said) = hosts[1].poll_leaving() {
             hosts[0].handle_datagram(now, 1, said.datagram, (0, false));
         }

@@ -1,7 +1,9 @@
-//! `bench steering`: how long a broker's answers to players take at a rate, from when each question was due.
+//! `bench steering`: response time of a broker that answers players at a given rate, measured from
+//! the time when each question was due.
 //!
-//! Questions are due at even times, whether answers come or not, so that a broker that stands still is seen for as long as it does. The broker runs elsewhere
-//! (`experiments/broker-service`). Read [`Row`] first.
+//! Questions are due at even intervals, whether answers arrive or not, so that a broker that stalls
+//! is charged for the whole stall. The broker runs elsewhere (`experiments/broker-service`). Read
+//! [`Row`] first.
 
 use anyhow::{Context as _, ensure};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Arguments of `bench steering`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the broker answers players, as HOST:PORT.
+    /// Address on which the broker answers players, as HOST:PORT.
     #[arg(long)]
     address: String,
     /// Path and query; `{}` stands for the viewer's number.
@@ -20,31 +22,31 @@ pub struct Args {
     /// Questions a second.
     #[arg(long, default_value_t = 10_000)]
     questions_per_s: u64,
-    /// Connections, each of which asks one question at a time.
+    /// Number of connections; each connection asks one question at a time.
     #[arg(long, default_value_t = 32)]
     connections: u64,
-    /// For how long.
+    /// Duration of the measurement.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(serde::Serialize)]
 struct Row {
-    /// Questions that were to be asked, and answers that came.
+    /// Questions that were due per second, and the number of answers that arrived.
     questions_per_s: u64,
     answered: usize,
     answers_per_s: f64,
-    /// From when the question was due to the end of its answer.
+    /// Time from the due time of a question to the end of its answer.
     us_p50: f64,
     us_p99: f64,
     us_p999: f64,
     us_max: f64,
 }
 
-/// How long the answers of a connection took, in seconds.
+/// Asks over one connection, and returns how long the answers took, in seconds.
 fn ask(args: &Args, number: u64, began: Instant) -> anyhow::Result<Vec<f64>> {
     let stream = TcpStream::connect(&args.address).with_context(|| args.address.clone())?;
     stream.set_nodelay(true)?;

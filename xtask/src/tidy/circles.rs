@@ -1,14 +1,18 @@
-//! Files of one room that use each other in a ring.
+//! Files of one room that use one another in a ring.
 //!
-//! A file uses another where its code names an item that the other defines: by `crate::…`, `super::…`, `self::…`, or through a module of
-//! its own (`child::…`), or where it calls a macro that the other defines. Re-exports are followed to the file that defines the item. Two things do not count:
+//! A file uses another if its code names an item that the other defines: by `crate::…`, `super::…`,
+//! `self::…`, or through one of its child modules (`child::…`); or if it calls a macro that the
+//! other defines. Re-exports are followed to the file that defines the item. Two things do not
+//! count:
 //!
-//! - a file that uses items of its own parents, as `coordinator/progress.rs` does of `coordinator.rs`: they are one piece of code,
-//!   cut where a reader would; the parent's use of its parts does count;
+//! - a file that uses items of its parents, as `coordinator/progress.rs` uses `coordinator.rs`:
+//!   they are one piece of code that is split for the reader; the parent's use of its parts does
+//!   count;
 //! - code under `#[cfg(test)]`.
 //!
-//! A line that says `tidy-allow: circle` and why is left out: a trait and its argument are a reason. Leaves out: modules within a file,
-//! items that macros make, and calls of methods (a method is called without its file being named). Read [`check`] first.
+//! A line that says `tidy-allow: circle` and why is left out: a trait and its argument are a valid
+//! reason. Leaves out: modules within a file, items that macros generate, and method calls (a
+//! method is called without naming its file). Read [`check`] first.
 
 use super::code::{code_only, without_tests};
 use super::{Finding, Rule};
@@ -20,8 +24,9 @@ const FOLLOWED_MAX: usize = 8;
 /// A module's name from the room's root, part by part; the root is empty.
 type Name = Vec<String>;
 
-/// Where a file of a room stands: `crates/graph/src/file/toml.rs` is `file::toml` of `crates/graph`. `None` for other files, and for
-/// a program beside a library, which uses the library as any other room does.
+/// Place of a file in its room: `crates/graph/src/file/toml.rs` is `file::toml` of `crates/graph`.
+/// `None` for other files, and for a program next to a library, which uses the library as any other
+/// room does.
 fn place(path: &str, paths: &BTreeMap<String, String>) -> Option<(String, Name)> {
     let (room, inside) = path.split_once("/src/")?;
     let inside = inside.strip_suffix(".rs")?;
@@ -50,15 +55,15 @@ pub(super) fn check(texts: &BTreeMap<String, String>) -> Vec<Finding> {
     rooms.values().flat_map(check_room).collect()
 }
 
-/// One file, read.
+/// One parsed file.
 #[derive(Debug, Default)]
 struct Module {
     path: String,
     /// Paths that its code names, and their lines, as they are written.
     named: Vec<(Vec<String>, usize)>,
-    /// What a name stands for here that another file may define.
+    /// Paths of the items that names stand for in this file, if another file may define them.
     imports: BTreeMap<String, Vec<String>>,
-    /// Modules of which all names are taken.
+    /// Modules that are imported with `*`.
     globs: Vec<Vec<String>>,
     defines: BTreeSet<String>,
     /// Macros that its code calls by their bare names, and the first lines.
@@ -103,7 +108,8 @@ fn tokens(code: &str) -> Vec<(Token, usize)> {
 /// A path of a use tree, and the name that it gets (`*` for all).
 type Leaf = (Vec<String>, String, usize);
 
-/// Reads the use tree that begins at `at`, after the path `before`; says where it ends.
+/// Reads the use tree that begins at `at`, after the path `before`; returns the position of its
+/// end.
 fn tree(tokens: &[(Token, usize)], mut at: usize, before: &[String], leaves: &mut Vec<Leaf>) -> usize {
     let mut path = before.to_vec();
     while let Some((token, line)) = tokens.get(at) {
@@ -217,7 +223,8 @@ impl Module {
     }
 }
 
-/// The file that defines what `path` names in the module `from`; `None` for what is not this room's.
+/// The file that defines the item that `path` names in the module `from`; `None` for items of other
+/// rooms.
 fn defined_in(room: &BTreeMap<Name, Module>, from: &Name, path: &[String], followed: usize) -> Option<Name> {
     let mut at = from.clone();
     for (i, part) in path.iter().enumerate() {
@@ -260,7 +267,7 @@ fn defined_in(room: &BTreeMap<Name, Module>, from: &Name, path: &[String], follo
     Some(at)
 }
 
-/// Which file uses which, and on which line it says so first.
+/// Uses between files, with the first line that names the used file.
 fn uses(room: &BTreeMap<Name, Module>) -> BTreeMap<&Name, BTreeMap<Name, usize>> {
     let mut uses: BTreeMap<&Name, BTreeMap<Name, usize>> = BTreeMap::new();
     for (name, module) in room {
@@ -272,7 +279,8 @@ fn uses(room: &BTreeMap<Name, Module>) -> BTreeMap<&Name, BTreeMap<Name, usize>>
         }
         for (call, line) in &module.calls {
             let call = format!("{call}!");
-            // The scope of a macro's bare name is the text behind it, so that other files of the room see it, too.
+            // The scope of a macro's bare name is the text behind it, so that other files of the
+            // room see it, too.
             if module.defines.contains(&call) || module.imports.contains_key(call.trim_end_matches('!')) {
                 continue;
             }
@@ -288,7 +296,8 @@ fn uses(room: &BTreeMap<Name, Module>) -> BTreeMap<&Name, BTreeMap<Name, usize>>
 fn check_room(room: &BTreeMap<Name, Module>) -> Vec<Finding> {
     let mut uses = uses(room);
     let mut findings = Vec::new();
-    // The shortest ring through each file in turn; what it consists of is then taken apart, so that each is told once.
+    // Reports the shortest ring through every file in turn; a reported ring is then broken up, so
+    // that it is reported once.
     for name in room.keys() {
         while let Some(ring) = ring(&uses, name) {
             let line = uses[ring[0]][ring[1 % ring.len()]];

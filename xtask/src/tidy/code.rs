@@ -33,7 +33,8 @@ pub(super) fn code_only(text: &str) -> String {
     out
 }
 
-/// Whether the character at `i` is inside or at the end of a longer word; `b` and `c` before a raw string are not.
+/// Returns whether the character at `i` is inside or at the end of a longer word; the `b` or `c`
+/// before a raw string is no word.
 fn continues_a_word(chars: &[char], i: usize) -> bool {
     let word = |c: &char| c.is_alphanumeric() || *c == '_';
     match i.checked_sub(1).map(|before| chars[before]) {
@@ -58,7 +59,7 @@ fn block_comment_end(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// One past the closing quote of a string whose inside begins at `i`.
+/// Returns the index after the closing quote of a string whose inside begins at `i`.
 fn string_end(chars: &[char], mut i: usize) -> usize {
     while i < chars.len() {
         match chars[i] {
@@ -70,7 +71,8 @@ fn string_end(chars: &[char], mut i: usize) -> usize {
     chars.len()
 }
 
-/// One past the end of a raw string whose `#`s or quote begin at `i`; `None` if none begins there.
+/// Returns the index after the end of a raw string whose `#`s or quote begin at `i`; `None` if no
+/// raw string begins there.
 fn raw_string_end(chars: &[char], i: usize) -> Option<usize> {
     let hashes = chars[i..].iter().take_while(|c| **c == '#').count();
     if chars.get(i + hashes) != Some(&'"') {
@@ -89,7 +91,7 @@ fn raw_string_end(chars: &[char], i: usize) -> Option<usize> {
     Some(chars.len())
 }
 
-/// One past a character literal at `i`; `None` for a lifetime.
+/// Returns the index after a character literal at `i`; `None` for a lifetime.
 fn char_end(chars: &[char], i: usize) -> Option<usize> {
     match (chars.get(i + 1)?, chars.get(i + 2)) {
         ('\\', Some(_)) => {
@@ -101,7 +103,7 @@ fn char_end(chars: &[char], i: usize) -> Option<usize> {
     }
 }
 
-/// Code (see [`code_only`]) with what stands under `#[cfg(test)]` turned into spaces.
+/// Returns code (see [`code_only`]) with the items under `#[cfg(test)]` turned into spaces.
 pub(super) fn without_tests(code: &str) -> String {
     const MARK: &str = "#[cfg(test)]";
     let mut out = code.to_owned();
@@ -115,7 +117,8 @@ pub(super) fn without_tests(code: &str) -> String {
     out
 }
 
-/// One past the end of the item at `start`: a `;`, a `,`, or the brace that closes its first one.
+/// Returns the index after the end of the item at `start`: after a `;`, a `,`, or the brace that
+/// closes its first one.
 fn item_end(code: &str, start: usize) -> usize {
     let mut depth = 0usize;
     for (i, c) in code[start..].char_indices() {

@@ -1,14 +1,14 @@
 //! Crates from outside: allowed licences, sources and names, by `deny.toml` at the root.
 //!
-//! cargo-deny reads the same file. It is checked here because building cargo-deny takes a fresh machine 141 crates (95 s of CPU
-//! time without optimisation), which licences, sources and names do not need. Leaves out: advisories, and crates in two versions. Read
-//! [`check`] first.
+//! cargo-deny reads the same file. It is checked here because building cargo-deny takes a fresh
+//! machine 141 crates (95 s of CPU time without optimisation), which licences, sources and names do
+//! not need. Leaves out: advisories, and crates in two versions. Read [`check`] first.
 
 use super::{Finding, Rule};
 use cargo_metadata::Metadata;
 use serde::Deserialize;
 
-/// Where it stands.
+/// Path of the file in the repository.
 pub(super) const DENY: &str = "deny.toml";
 
 /// The file, as far as it may say anything: another key is an error, as nothing would check it.
@@ -59,7 +59,7 @@ struct Ban {
 struct Crate<'a> {
     name: &'a str,
     license: Option<&'a str>,
-    /// Where it comes from; `None` for the workspace's own.
+    /// Registry or repository that it comes from; `None` for the workspace's own crates.
     source: Option<&'a str>,
 }
 
@@ -105,7 +105,8 @@ fn check_crates<'a>(text: &str, crates: impl Iterator<Item = Crate<'a>>) -> Vec<
     findings
 }
 
-/// Whether a licence expression (SPDX 2.3, annex D; `/` is an old `OR`) leaves a choice that is allowed.
+/// Returns whether a licence expression (SPDX 2.3, annex D; `/` is an old `OR`) offers an allowed
+/// choice.
 fn satisfied(expression: &str, allowed: &impl Fn(&str) -> bool) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -1,19 +1,20 @@
-//! Manifests against code: no dependency that no line names, and no third-party crate in a room that computes unless
-//! ARCHITECTURE.md lists it.
+//! Manifests against code: no dependency that no line names, and no third-party crate in a room
+//! that computes unless ARCHITECTURE.md lists it.
 //!
-//! The list is a table of ARCHITECTURE.md, as the walls are: both kinds of dependency of a room are found in one place, with a
-//! reason for each crate. Leaves out: dev-dependencies, which are free, and dependencies of dependencies. Read [`check_named`]
-//! and [`Crates`] first.
+//! The list is a table of ARCHITECTURE.md, as the walls are: both kinds of dependency of a room are
+//! found in one place, with a reason for each crate. Leaves out: dev-dependencies, which are free,
+//! and dependencies of dependencies. Read [`check_named`] and [`Crates`] first.
 
 use super::code::{code_only, without_tests};
 use super::walls::{ARCHITECTURE, Room, Table, backticked, table_rows};
 use super::{Finding, Rule};
 use std::collections::BTreeMap;
 
-/// Dependencies that no line has to name: room, package, and what it is there for.
+/// Dependencies that no line has to name: room, package, and reason.
 const UNNAMED: [(&str, &str, &str); 0] = [];
 
-/// Crates that meet the machine by themselves, and runtimes: no reason lets a room below the drivers have one.
+/// Crates that meet the machine by themselves, and runtimes: no reason lets a room below the
+/// drivers have one.
 const MACHINES: [&str; 9] =
     ["libc", "rustix", "nix", "mio", "socket2", "tokio", "async-std", "smol", "signal-hook"];
 
@@ -22,7 +23,7 @@ pub(super) fn check_named(rooms: &[Room], sources: &BTreeMap<String, String>) ->
     let mut findings = Vec::new();
     for room in rooms {
         let Some(folder) = room.manifest.strip_suffix("Cargo.toml") else { continue };
-        // What only tests name is a dev-dependency.
+        // A dependency that only tests name must be a dev-dependency, so tests do not count here.
         let of_room = sources.iter().filter(|(path, _)| {
             let inside = path.strip_prefix(folder).filter(|inside| !inside.starts_with("tests/"));
             inside.is_some_and(|inside| !inside.split('/').any(|part| part == "tests" || part == "tests.rs"))
@@ -42,7 +43,8 @@ pub(super) fn check_named(rooms: &[Room], sources: &BTreeMap<String, String>) ->
     findings
 }
 
-/// Whether code names a crate: as the first part of a path, or in a `use` or `extern crate`.
+/// Returns whether code names a crate: as the first part of a path, or in a `use` or `extern
+/// crate`.
 fn names(code: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(at, _)| {
@@ -55,14 +57,15 @@ fn names(code: &str, word: &str) -> bool {
     })
 }
 
-/// One row of the table of third-party crates.
+/// A row of the table of third-party crates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     line: usize,
     used_by: Vec<String>,
 }
 
-/// The table of third-party crates in ARCHITECTURE.md: the one whose header has the columns `crate` and `used by`.
+/// Table of third-party crates in ARCHITECTURE.md: the table whose header has the columns `crate`
+/// and `used by`.
 #[derive(Debug, Default)]
 pub(super) struct Crates {
     rows: BTreeMap<String, Row>,
@@ -81,7 +84,8 @@ impl Crates {
         Self { rows }
     }
 
-    /// Finds crates of pure, network and proto rooms that are not in the table, and rows that no manifest bears out.
+    /// Finds crates of pure, network and proto rooms that are not in the table, and rows that no
+    /// manifest bears out.
     pub(super) fn check(&self, table: &Table, rooms: &[Room]) -> Vec<Finding> {
         let mut findings = Vec::new();
         for room in rooms {

@@ -1,7 +1,8 @@
-//! Documents: the README is one page, and a document's links lead somewhere.
+//! Documents: the README is one page, and the links of documents lead somewhere.
 //!
-//! Links are those of Markdown, `[text](target)`, and `src` and `srcset` of pictures, outside of code. A target within the repository has
-//! to exist; so has the heading that it names. Leaves out: other sites' pages. Read [`check`] first.
+//! Links are Markdown's `[text](target)`, and `src` and `srcset` of pictures, outside of code. A
+//! target within the repository has to exist, and so has the heading that it names. Leaves out:
+//! pages of other sites. Read [`check`] first.
 
 use super::{Finding, Rule};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ pub(super) fn check(texts: &BTreeMap<String, String>, paths: &BTreeSet<String>) 
     findings
 }
 
-/// Why a link leads nowhere, if it does.
+/// Reason why a link leads nowhere, if it does.
 fn broken(
     from: &str,
     target: &str,

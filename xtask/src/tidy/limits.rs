@@ -1,9 +1,11 @@
-//! Limits of size, and the list of exceptions to them. `--accept` only shrinks the list; a reviewer refuses added lines.
+//! Limits of size, and the list of exceptions to them. `--accept` only shrinks the list; a reviewer
+//! refuses added lines.
 //!
-//! The list ([`EXCEPTIONS`]) has one line for each exception: kind, size, path, and the item's name if it is no file.
-//! An item above its limit needs a line with its size or more. A line that is larger than its item, or that no item
-//! needs, is a finding, too. `cargo xtask tidy --accept` rewrites the list: lines shrink, go, or follow an item that
-//! moved, and no line is added where there is a list already.
+//! The list ([`EXCEPTIONS`]) has one line for each exception: kind, size, path, and the item's name
+//! if it is no file. An item above its limit needs a line with its size or more. A line that is
+//! larger than its item, or that no item needs, is a finding, too. `cargo xtask tidy --accept`
+//! rewrites the list: lines shrink, go, or follow an item that moved, and no line is added where
+//! there is a list already.
 //!
 //! Leaves out: what macros make. Read [`Kind`] and [`check`] first.
 
@@ -24,7 +26,8 @@ enum Kind {
     Function,
     /// Named fields of a struct.
     Struct,
-    /// Constants of a file outside tests that are tuned: numbers, rates, sizes and times written in decimal digits.
+    /// Constants of a file outside tests that are tuned: numbers, rates, sizes and times written in
+    /// decimal digits.
     Constants,
 }
 
@@ -67,7 +70,7 @@ impl Kind {
 /// An item: kind, path, and name within the file, empty for the file itself.
 type Item = (Kind, String, String);
 
-/// An item's size, and the line where it stands.
+/// Size of an item, and the line where it starts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Size {
     size: usize,
@@ -88,7 +91,7 @@ impl Reader<'_> {
     fn enter(&mut self, kind: Kind, name: &str, size: usize, line: usize) {
         let name = self.around.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("::");
         let entry = self.found.entry((kind, self.path.to_owned(), name)).or_insert(Size { size, line });
-        // Of several items of one name the largest counts.
+        // If several items have one name, the largest counts.
         if entry.size < size {
             *entry = Size { size, line };
         }
@@ -125,7 +128,8 @@ fn is_for_tests(attribute: &syn::Attribute) -> bool {
     is_cfg && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
 }
 
-/// Whether a constant's value is a number in decimal digits, alone or in tuples, sums, products and calls.
+/// Returns whether a constant's value is a number in decimal digits, alone or in tuples, sums,
+/// products and calls.
 fn is_tuned(expression: &syn::Expr) -> bool {
     use syn::Expr;
     match expression {
@@ -283,7 +287,8 @@ pub(super) fn check(texts: &BTreeMap<String, String>, list: &str) -> Vec<Finding
     findings
 }
 
-/// The list with lines that shrank, went or followed their item. With no list (`None`), the first one: all that is above a limit.
+/// The list with lines that shrank, went or followed their item. With no list (`None`), the first
+/// one: all that is above a limit.
 pub(super) fn accept(texts: &BTreeMap<String, String>, list: Option<&str>) -> String {
     let above = above(texts);
     let mut kept = BTreeMap::new();

@@ -1,12 +1,15 @@
-//! Names of quantities in JSON and in rows: the unit is the name's last word but for a qualifier, and it is the same for all.
+//! Names of quantities in JSON and in rows: the last word of a name, apart from a qualifier, is its
+//! unit, and a quantity has the same unit everywhere.
 //!
-//! Looks at the fields of types that are serialised, at names written into JSON by hand, and at the columns of tables. Leaves out:
-//! types that are only read, as what users write has names of its own; tests; names made at run time, which `anabranch_record`
-//! looks at when a row is written. Read [`fault`] first.
+//! Looks at the fields of serialised types, at names written into JSON by hand, and at the columns
+//! of tables. Leaves out: types that are only read, because users choose the names in their input;
+//! tests; and names made at run time, which `anabranch_record` checks when a row is written. Read
+//! [`fault`] first.
 
 use super::{Finding, Rule};
 
-/// Where rows for figures are made: there the unit may be another than the SI's, as the name says it.
+/// Paths of code that makes rows for figures: a unit other than the SI's is allowed there, because
+/// the name says it.
 const ROWS: [&str; 7] = [
     "crates/sim/",
     "crates/emu/",
@@ -21,7 +24,8 @@ fn has_rows(path: &str) -> bool {
     ROWS.iter().any(|begin| path.starts_with(begin)) || path.contains("/simulated") || path.ends_with(".csv")
 }
 
-/// What is wrong with the name of a quantity, if something is; `is_number` where its value is not a text with a unit.
+/// Returns what is wrong with the name of a quantity, if anything is. `is_number` is false if the
+/// value is a text with a unit.
 fn fault(name: &str, is_number: bool, is_row: bool) -> Option<&'static str> {
     let words: Vec<&str> = name.split('_').collect();
     let has = |units: &[&str]| {
@@ -115,7 +119,7 @@ fn fields(path: &str, lines: &[(&str, &str)]) -> Vec<Finding> {
     findings
 }
 
-/// The fields of a line, `name: Type` each, with what comes behind.
+/// Fields of a line, `name: Type` each, with the rest of the text after each name.
 fn named(line: &str) -> impl Iterator<Item = (&str, &str)> {
     line.match_indices(": ").filter_map(|(at, colon)| {
         let begin = line[..at].rfind(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '_');

@@ -1,14 +1,15 @@
-//! `cargo xtask rooms`: which room uses which, as a picture.
+//! `cargo xtask rooms`: a picture of the dependencies between rooms.
 //!
-//! A row is a room, a column a room that it may use. Rooms stand in the order of their kinds and, within a kind, after those they use: a
-//! square right of the diagonal would be an arrow that goes up. The picture is drawn from the manifests, and `cargo xtask tidy` says when
-//! it is stale. Read [`draw`] first.
+//! A row is a room, a column a room that it may use. Rooms are ordered by kind and, within a kind,
+//! after the rooms that they use: a square to the right of the diagonal would be a forbidden upward
+//! dependency. The picture is drawn from the manifests, and `cargo xtask tidy` reports if it is out
+//! of date. Read [`draw`] first.
 
 use super::walls::{Kind, Room, Table};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Where the picture is.
+/// Path of the picture in the repository.
 pub(super) const PICTURE: &str = "docs/img/rooms.svg";
 
 /// Side of a square, in units of the picture.
@@ -74,7 +75,8 @@ pub(super) fn draw(table: &Table, rooms: &[Room]) -> String {
         line(format_args!(r#"<text transform="translate({x} {}) rotate(-90)">{name}</text>"#, NAMES - 6));
         for (j, (used, layer)) in rooms.iter().enumerate() {
             let uses = room.uses.iter().any(|(name, _)| *name == used.name);
-            // What is above the diagonal stays empty, so that an arrow that goes up would be seen at once.
+            // The half above the diagonal stays empty, so that an upward dependency would be seen
+            // at once.
             let fill = match (uses, i == j) {
                 (true, _) => format!(r#"fill="{}""#, LAYERS[*layer].2),
                 (false, true) => r#"class="self""#.to_owned(),
@@ -128,7 +130,7 @@ mod tests {
         for (user, used) in uses {
             assert!(picture.contains(&format!("<title>{user} uses {used}</title>")), "{user} {used}");
         }
-        // Its own title says the word, too.
+        // The picture's own title contains the word, too.
         assert_eq!(picture.matches(" uses ").count(), uses.len() + 1);
         assert_eq!(draw(&table, &rooms), picture);
     }

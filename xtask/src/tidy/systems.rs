@@ -1,7 +1,8 @@
-//! Systems: the count of files that a further system touches, and rooms below the services that name none.
+//! Systems: the count of files that a further system touches, and rooms below the services that
+//! name none.
 //!
-//! CONTRIBUTING.md lists the files. Each of them names every system. Leaves out: uses of a system (benches,
-//! experiments, documents). Read [`check`] first.
+//! CONTRIBUTING.md lists the files. Each of them names every system. Leaves out: uses of a system
+//! (benches, experiments, documents). Read [`check`] first.
 
 use super::code::{code_only, without_tests};
 use super::walls::{Kind, Table};
@@ -25,17 +26,18 @@ fn files(contributing: &str) -> Vec<(&str, usize)> {
     list.collect()
 }
 
-/// Whether rooms of this kind stand below the systems.
+/// Returns whether rooms of this kind are below the systems.
 const fn is_below_services(kind: Kind) -> bool {
     matches!(kind, Kind::Pure | Kind::Network | Kind::Driver)
 }
 
-/// Whether `text` has `word` as a word, in any case.
+/// Returns whether `text` contains `word` as a word, in any case.
 fn has_word(text: &str, word: &str) -> bool {
     text.to_lowercase().split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == word)
 }
 
-/// Checks the list of files, and the names in rooms below the services. `read` reads a file by its path.
+/// Checks the list of files, and the names in rooms below the services. `read` reads a file by its
+/// path.
 pub(super) fn check(
     table: &Table,
     contributing: &str,
@@ -84,7 +86,8 @@ pub(super) fn check(
     findings
 }
 
-/// Whether a line has the system's word as a literal, or as the name of a type or variant. `code` is `text` without comments and literals.
+/// Returns whether a line has the system's word as a literal, or as the name of a type or variant.
+/// `code` is `text` without comments and literals.
 fn names(code: &str, text: &str, system: &str) -> bool {
     let name = system[..1].to_uppercase() + &system[1..];
     let is_name = |part: &str| part == name;

@@ -1,8 +1,8 @@
-//! The table of rooms in ARCHITECTURE.md, and the walls that it stands for.
+//! The table of rooms in ARCHITECTURE.md, and the allowed dependencies that it defines.
 //!
-//! The table says for each room its kind and the rooms that it may use; the manifests name the rooms that it does use. Read
-//! [`Table`] first, then [`check_walls`] (the table against the rules of kinds) and [`check_rooms`] (the manifests against the
-//! table).
+//! The table lists for every room its kind and the rooms that it may use; the manifests name the
+//! rooms that it does use. Read [`Table`] first, then [`check_walls`] (the table against the rules
+//! of kinds) and [`check_rooms`] (the manifests against the table).
 
 use super::{Finding, Rule};
 use anyhow::Context;
@@ -10,9 +10,9 @@ use cargo_metadata::{DependencyKind, Metadata, Package};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where the table is.
+/// Path of the document with the table.
 pub(super) const ARCHITECTURE: &str = "ARCHITECTURE.md";
-/// What packages of rooms begin with.
+/// Prefix of the package names of rooms.
 pub(super) const PREFIX: &str = "anabranch-";
 
 /// The kinds of room that the table knows.
@@ -40,13 +40,13 @@ impl Kind {
             _ => return None,
         })
     }
-    /// Whether rooms of this kind may read clocks, files and sockets.
+    /// Returns whether rooms of this kind may read clocks, files and sockets.
     pub(super) fn meets_the_machine(self) -> bool {
         matches!(self, Self::Driver | Self::Service | Self::Top | Self::Tool)
     }
 }
 
-/// One row of the table.
+/// A row of the table of rooms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) line: usize,
@@ -54,7 +54,8 @@ pub(super) struct Row {
     pub(super) may_use: Vec<String>,
 }
 
-/// The table of rooms in ARCHITECTURE.md: the one whose header has the columns `room`, `kind` and `may use`.
+/// Table of rooms in ARCHITECTURE.md: the table whose header has the columns `room`, `kind` and
+/// `may use`.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<String, Row>,
@@ -94,7 +95,8 @@ impl Table {
     }
 }
 
-/// The cells of these columns, of all rows of the tables of Markdown that have them all, with their lines.
+/// The cells of these columns, of all rows of the tables of Markdown that have them all, with their
+/// lines.
 pub(super) fn table_rows<'a, const N: usize>(text: &'a str, names: [&str; N]) -> Vec<(usize, [&'a str; N])> {
     let mut columns: Option<[usize; N]> = None;
     let mut rows = Vec::new();
@@ -125,7 +127,7 @@ pub(super) fn backticked(cell: &str) -> Vec<String> {
 #[derive(Clone, Debug)]
 pub(super) struct Room {
     pub(super) name: String,
-    /// Its manifest, relative to the root.
+    /// Path of its manifest, relative to the repository's root.
     pub(super) manifest: String,
     /// The rooms it uses, and the line of the manifest that says so; dev-dependencies are left out.
     pub(super) uses: Vec<(String, usize)>,
@@ -133,11 +135,11 @@ pub(super) struct Room {
     pub(super) dependencies: Vec<Dependency>,
 }
 
-/// What a room depends on.
+/// Dependency of a room.
 #[derive(Clone, Debug)]
 pub(super) struct Dependency {
     pub(super) package: String,
-    /// What code calls it.
+    /// Name of the crate in code.
     pub(super) word: String,
     /// The line of the manifest.
     pub(super) line: usize,
@@ -148,7 +150,7 @@ pub(super) fn rooms(metadata: &Metadata, root: &Path) -> anyhow::Result<Vec<Room
     let room = |package: &str| package.strip_prefix(PREFIX).unwrap_or(package).to_owned();
     let members = metadata.workspace_packages();
     let names: Vec<&str> = members.iter().map(|p| p.name.as_str()).collect();
-    // A library may be called otherwise than its package, as that of `rustls-webpki` is.
+    // A library may have another name than its package; `rustls-webpki` is an example.
     let word = |package: &str| {
         let of = metadata.packages.iter().find(|p| p.name.as_str() == package);
         let library = of.and_then(|p| p.targets.iter().find(|t| t.is_lib() || t.is_proc_macro()));
@@ -174,7 +176,8 @@ pub(super) fn rooms(metadata: &Metadata, root: &Path) -> anyhow::Result<Vec<Room
     members.iter().map(of).collect()
 }
 
-/// The line of a manifest that names a dependency, outside its dev-dependencies; 1 if there is none.
+/// The line of a manifest that names a dependency, outside its dev-dependencies; 1 if there is
+/// none.
 pub(super) fn line_of(manifest: &str, package: &str) -> usize {
     let mut in_dev = false;
     for (i, line) in manifest.lines().enumerate() {
@@ -189,7 +192,8 @@ pub(super) fn line_of(manifest: &str, package: &str) -> usize {
     1
 }
 
-/// The table's own walls: a proto beside protos and below drivers, a service with the proto of its name only.
+/// The table's own walls: a proto beside protos and below drivers, a service with the proto of its
+/// name only.
 pub(super) fn check_walls(table: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, row) in &table.rows {

@@ -39,6 +39,16 @@ pub enum StoreConfig {
     },
 }
 
+impl std::fmt::Display for StoreConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Memory => write!(f, "memory"),
+            Self::Etcd { etcd, .. } => write!(f, "etcd {}", etcd.members.join(",")),
+        }
+    }
+}
+
 impl BrokerServiceConfig {
     /// Creates a configuration with a decision file and defaults for all other settings.
     pub fn new(settings: Settings, contracts: Contracts, file: impl Into<PathBuf>) -> Self {

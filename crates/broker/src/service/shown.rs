@@ -3,7 +3,7 @@
 //! Leaves out: the record of recent rounds (`history`), HTTP (`http`).
 
 use super::{BrokerService, lock};
-use crate::wire::{DecisionView, NetworkView, RoundView};
+use crate::wire::{DecisionView, LeadView, NetworkView, RoundView};
 use anabranch_broker_proto::replica::standing;
 use anabranch_http::metrics::Metrics;
 use anabranch_units::PeerId;
@@ -26,6 +26,16 @@ impl BrokerService {
     /// Returns the most recent rounds, oldest first.
     pub(crate) fn rounds(&self) -> Vec<RoundView> {
         lock(&self.shared.state).history.rounds()
+    }
+
+    /// The lead, as this broker knows it.
+    pub(crate) fn lead(&self) -> LeadView {
+        let state = lock(&self.shared.state);
+        let replica = state.networks.replica();
+        let leads = replica.leads_at(state.now());
+        let leader = replica.leader().map(str::to_owned);
+        drop(state);
+        LeadView { leads, leader, store: self.shared.store.clone(), trouble: self.trouble() }
     }
 
     pub(crate) fn networks(&self) -> Vec<NetworkView> {

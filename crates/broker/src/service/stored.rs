@@ -63,15 +63,15 @@ impl BrokerService {
     /// Stored form of a decision, stamped with the time of its first writing. The decision in force
     /// keeps the form that was read.
     pub(super) fn written(&self, decision: &Arc<Decision>) -> Arc<DecisionView> {
-        let known = {
+        let (known, before) = {
             let state = lock(&self.shared.state);
             let keeping = state.keeping.as_ref().filter(|(of, _)| Arc::ptr_eq(of, decision));
             let in_force = (state.decision.round == decision.round).then(|| Arc::clone(&state.decision));
-            keeping.map(|(_, view)| Arc::clone(view)).or(in_force)
+            (keeping.map(|(_, view)| Arc::clone(view)).or(in_force), state.decision.number)
         };
         let view = match known {
             Some(view) => view,
-            None => Arc::new(write_decision(decision, &self.shared.contracts)),
+            None => Arc::new(write_decision(decision, before, &self.shared.contracts)),
         };
         let mut state = lock(&self.shared.state);
         state.keeping = Some((Arc::clone(decision), Arc::clone(&view)));

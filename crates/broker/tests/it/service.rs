@@ -10,6 +10,7 @@ use anabranch_broker::{
 };
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
+use anabranch_media::prefixes::PrefixTable;
 use anabranch_media::steering::SteeringManifest;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
@@ -255,10 +256,14 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
     // The reload address repeats the answer without state in the broker.
     let (_, _, again) = ask(house.players, &format!("/steering/hls{}", steering.reload_uri));
     assert_eq!(serde_json::from_str::<SteeringManifest>(&again).expect("JSON"), steering);
-    // Players without steering are redirected to that cluster.
-    let (status, head, _) = ask(house.players, "/redirect/show/1%20a.m3u8?location=berlin&isp=x");
+    // A player without content steering is redirected, with the parameters for the cluster (#52).
+    let signed = "token=a%2fb&location=berlin&_hls_msn=7&isp=x&flag";
+    let (status, head, _) = ask(house.players, &format!("/redirect/show/1%20a.m3u8?{signed}"));
     assert_eq!(status, 302);
-    assert!(head.contains("location: https://cheap-1.example/show/1%20a.m3u8"), "{head}");
+    let to = "location: https://cheap-1.example/show/1%20a.m3u8?token=a%2fb&_hls_msn=7&flag\r\n";
+    assert!(head.contains(to), "{head}");
+    let (_, head, _) = ask(house.players, "/redirect/show/1.m3u8?location=berlin&isp=x");
+    assert!(head.contains("location: https://cheap-1.example/show/1.m3u8\r\n"), "{head}");
 
     let status = house.operator().networks().await.expect("it is there");
     assert_eq!(
@@ -340,6 +345,52 @@ async fn players_are_told_to_come_later_or_no_more() {
     while TcpStream::connect(address).is_ok() {
         assert!(began.elapsed() < WITHIN, "it still listens");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// #52: browsers ask for permission before a question with headers of the player's own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn browsers_may_ask_all_that_players_ask() {
+    let house = House::new("marketplace", None).await;
+    let asks = "Origin: https://page.example\r\nAccess-Control-Request-Method: GET\r\n\
+                Access-Control-Request-Headers: cmcd-session,authorization\r\nConnection: close\r\n";
+    for path in ["/steering/hls", "/steering/dash", "/redirect/a", "/cmcd"] {
+        let (status, head, _) =
+            send(house.players, &format!("OPTIONS {path} HTTP/1.1\r\nHost: x\r\n{asks}\r\n"));
+        assert_eq!(status, 204, "{path}");
+        assert!(head.contains("access-control-allow-headers: cmcd-session,authorization"), "{path}: {head}");
+    }
+    for (path, status) in [("/steering/hls?bitrate=fast", 400), ("/steering/smooth", 404), ("/", 404)] {
+        let (found, head, _) = ask(house.players, path);
+        assert_eq!(found, status, "{path}");
+        assert!(head.contains("access-control-allow-origin: *"), "{path}: {head}");
+        assert!(head.contains("retry-after") && head.contains("cache-control: no-store"), "{path}: {head}");
+    }
+}
+
+/// #52: a proxy in front, as the documents have it, hid where viewers are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn places_see_viewers_behind_the_proxy() {
+    let house = House::new("marketplace", None).await;
+    let settings = Settings::new(designs::by_name("marketplace").expect("there is one"));
+    let contracts = CONTRACTS.parse().expect("they are right");
+    let config = BrokerServiceConfig::new(settings, contracts, house.path("other"));
+    let service = BrokerService::open(config).expect("the file is free");
+    let table = "prefix,location,isp\n203.0.113.0/24,berlin,x\n127.0.0.0/8,proxytown,x\n";
+    let places = PrefixTable::read(table.as_bytes()).expect("a table");
+    let public = PublicConfig { address: ([127, 0, 0, 1], 0).into(), places, ..PublicConfig::default() };
+    let public = PublicServer::bind(service, public).expect("a free port");
+    let address = public.local_addr().expect("it is bound");
+    tokio::spawn(public.run());
+    for (header, location) in [
+        ("X-Forwarded-For: 198.51.100.1, 203.0.113.9", "berlin"),
+        ("Forwarded: for=\"203.0.113.9:4711\"", "berlin"),
+        ("X-Forwarded-For: unknown", "proxytown"),
+        ("Accept: */*", "proxytown"),
+    ] {
+        let asks = "GET /steering/hls HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+        let (_, _, body) = send(address, &format!("{asks}{header}\r\n\r\n"));
+        assert!(body.contains(&format!("?location={location}&")), "{header}: {body}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! Dead hosts, ports and switches, and what a job has left after them.
 //!
-//! A spare host takes the place of a dead one on all switches: a circuit switch joins any ports. Circuits of a dead port
-//! move to other switches, and bytes whose standing circuit is dead take a detour over other hosts.
+//! A spare host takes the place of a dead one on all switches: a circuit switch joins any ports.
+//! Spares that are left take the places of the hosts with most dead ports. Circuits of a dead port
+//! without a spare move to other switches, and bytes whose standing circuit is dead take a detour
+//! over other hosts.
 
 use super::Job;
 use crate::parallel::{Orders, Piece, level::level, timed};
@@ -143,7 +145,8 @@ impl Failures {
         Ok(())
     }
 
-    /// Ports that stay dead once spare hosts have taken the places of hosts without any.
+    /// Ports that stay dead once spare hosts have taken the places of dead hosts and of hosts
+    /// without ports, then of those with most dead ports.
     ///
     /// Errors: more such hosts than spares, or no switch left.
     pub(super) fn dead_ports(&self, job: &Job) -> Result<DeadPorts, Lost> {
@@ -158,16 +161,22 @@ impl Failures {
                     self.switches.contains(&switch) || self.ports.contains(&(switch, host));
             }
         }
-        let is_lost = |host: &usize| {
-            self.hosts.contains(host) || (0..switches).all(|switch| dead[switch * hosts + host])
+        // All ports of a dead host are dead. A spare host mends none of a dead switch.
+        let left = || (0..switches).filter(|switch| !self.switches.contains(switch));
+        let dead_of = |host: usize| match self.hosts.contains(&host) {
+            true => left().count(),
+            false => left().filter(|switch| dead[switch * hosts + host]).count(),
         };
-        let lost: Vec<usize> = (0..hosts).filter(is_lost).collect();
-        if lost.len() > job.spares {
-            return Err(Lost::Hosts { dead: lost.len(), spares: job.spares });
+        let mut damaged: Vec<(usize, usize)> =
+            (0..hosts).map(|host| (dead_of(host), host)).filter(|(ports, _)| *ports > 0).collect();
+        damaged.sort_by_key(|(ports, host)| (std::cmp::Reverse(*ports), *host));
+        let lost = damaged.iter().filter(|(ports, _)| *ports == left().count()).count();
+        if lost > job.spares {
+            return Err(Lost::Hosts { dead: lost, spares: job.spares });
         }
-        for host in lost {
-            for switch in 0..switches {
-                dead[switch * hosts + host] = self.switches.contains(&switch);
+        for (_, host) in damaged.into_iter().take(job.spares) {
+            for switch in left() {
+                dead[switch * hosts + host] = false;
             }
         }
         Ok(dead)

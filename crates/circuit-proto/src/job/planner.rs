@@ -12,6 +12,7 @@ use crate::Matching;
 use crate::parallel::decompose::decompose;
 use crate::parallel::{Orders, orders, timed};
 use crate::standing::{DeadPorts, rings, standing_layers, time_over};
+use crate::sums::Sums;
 use anabranch_units::Duration;
 
 /// Demands of a job whose own matchings are tried as standing circuits.
@@ -67,11 +68,11 @@ pub struct JobPlan {
     pub steps: Vec<Step>,
     /// End of the last step.
     pub makespan: Duration,
-    /// Time that no choice of circuits and relays undercuts.
+    /// Time that no choice of circuits and relays undercuts, with the ports that work.
     pub bound: Duration,
     /// Makespan of the best circuits that stand for the whole job. `None` if none reach all pairs.
     pub staying: Option<Duration>,
-    /// Makespan of a packet switch without nights, with the same ports.
+    /// Makespan of a packet switch without nights, with the ports that work.
     pub packet: Duration,
 }
 
@@ -138,8 +139,8 @@ impl<'a> Planner<'a> {
             orders,
             days: Some(days),
             standing: self.standing.iter().map(over).collect(),
-            bound: bound_with_relays(racks, times, switches.count as u64, switches.night.as_ps()),
-            packet: busiest(racks, times).div_ceil(switches.count as u64),
+            bound: bound_with_relays(times, &alive(racks, &self.ports), switches.night.as_ps()),
+            packet: busiest(times, &alive(racks, &self.ports)),
         }
     }
 
@@ -147,7 +148,7 @@ impl<'a> Planner<'a> {
     ///
     /// Panics: never; a ring reaches all hosts.
     pub fn plan(&self) -> JobPlan {
-        self.planned(&self.costs).expect("a ring reaches all hosts")
+        self.planned(&self.costs, &self.ports).expect("a ring reaches all hosts")
     }
 
     /// The plan of the job after `failures`, which are checked: circuits of dead ports move, and bytes take detours.
@@ -159,8 +160,9 @@ impl<'a> Planner<'a> {
         let night = self.job.switches.night.as_ps();
         let ports = failures.dead_ports(self.job)?;
         if ports == self.ports {
-            return self.planned(&self.costs);
+            return self.planned(&self.costs, &ports);
         }
+        let alive = alive(racks, &ports);
         let after = |(costs, times): (&Costs, &Vec<u64>)| {
             let orders = moved(racks, night, &costs.orders, &ports);
             let over = |matchings: &Vec<Matching>| time_over(racks, times, matchings, &ports);
@@ -168,16 +170,17 @@ impl<'a> Planner<'a> {
                 days: orders.as_ref().map(|orders| timed(racks, night, orders).makespan().as_ps()),
                 orders: orders.unwrap_or_default(),
                 standing: self.standing.iter().map(over).collect(),
-                bound: costs.bound,
-                packet: costs.packet,
+                bound: bound_with_relays(times, &alive, night),
+                packet: busiest(times, &alive),
             }
         };
-        self.planned(&self.costs.iter().zip(&self.times).map(after).collect::<Vec<_>>())
+        self.planned(&self.costs.iter().zip(&self.times).map(after).collect::<Vec<_>>(), &ports)
     }
 
     /// Makespan of `plan` if the phases send the bytes of `truth`: circuits last until their pair has sent its bytes.
     ///
-    /// Errors: a job that [`Job::check`] refuses. Panics: if `truth` has other phases, hosts or switches.
+    /// Errors: a job that [`Job::check`] refuses, or bytes of a pair that the plan does not reach.
+    /// Panics: if `truth` has other phases, hosts or switches.
     pub fn executed(&self, plan: &JobPlan, truth: &Job) -> Result<Duration, JobError> {
         truth.check()?;
         let racks = self.job.hosts;
@@ -193,30 +196,48 @@ impl<'a> Planner<'a> {
             });
             sent.push((times, days));
         }
-        let mut run = Run::new(self.job.phases.len());
+        let mut run = Run::default();
         for step in &plan.steps {
             let (times, days) = &sent[step.phase];
             let how = match step.held {
-                Some(held) => {
-                    let time = time_over(racks, times, &self.standing[held], &self.ports);
-                    How::Standing(held, time.expect("pairs that were planned have a path"))
-                }
-                None => days.filter(|_| step.choice == Choice::Days).map_or(How::Idle, How::Days),
+                Some(held) => match time_over(racks, times, &self.standing[held], &self.ports) {
+                    Some(time) => How::Standing(held, time),
+                    None => {
+                        return Err(self.unplanned(step.phase, times).expect("planned pairs have a path"));
+                    }
+                },
+                None => match self.unplanned(step.phase, times) {
+                    Some(error) => return Err(error),
+                    None => days.filter(|_| step.choice == Choice::Days).map_or(How::Idle, How::Days),
+                },
             };
             run.advance(self.job, step.phase, how);
         }
         Ok(Duration::from_ps(run.end()))
     }
 
-    fn planned(&self, costs: &[Costs]) -> Result<JobPlan, Lost> {
-        let staying = (0..self.standing.len()).filter_map(|held| self.held(costs, held)).min_by_key(Run::end);
-        let best = self.best(costs)?;
+    /// The first pair with bytes in `times` that `phase` has none for.
+    fn unplanned(&self, phase: usize, times: &[u64]) -> Option<JobError> {
+        let planned = self.demand_of[phase].map(|demand| &self.times[demand]);
+        let is_planned = |pair: usize| planned.is_some_and(|planned| planned[pair] > 0);
+        let pair = (0..times.len()).find(|pair| times[*pair] > 0 && !is_planned(*pair))?;
+        let (source, destination) = (pair / self.job.hosts, pair % self.job.hosts);
+        Some(JobError::Unplanned { phase: self.job.phases[phase].name.clone(), source, destination })
+    }
+
+    /// The plan over `ports` that are not dead, with the times of each demand over them.
+    fn planned(&self, costs: &[Costs], ports: &DeadPorts) -> Result<JobPlan, Lost> {
+        let mut steps = Steps::default();
+        let held = (0..self.standing.len()).filter_map(|held| self.held(costs, held, &mut steps));
+        let staying = held.min_by_key(Run::end);
+        let best = self.best(costs, &mut steps)?;
         let stays = staying.as_ref().is_some_and(|staying| staying.end() < best.end());
         let run = if stays { staying.as_ref().expect("there is one") } else { &best };
-        let bound = self.least(costs, |costs| costs.bound);
-        let packet = self.least(costs, |costs| costs.packet);
+        let alive = alive(self.job.hosts, ports);
+        let bound = self.least(&alive, costs, |costs| costs.bound);
+        let packet = self.least(&alive, costs, |costs| costs.packet);
         Ok(JobPlan {
-            steps: run.steps.clone(),
+            steps: steps.until(run),
             makespan: Duration::from_ps(run.end()),
             bound: Duration::from_ps(bound),
             staying: staying.as_ref().map(|run| Duration::from_ps(run.end())),
@@ -225,30 +246,30 @@ impl<'a> Planner<'a> {
     }
 
     /// The whole job over standing circuits that never turn.
-    fn held(&self, costs: &[Costs], held: usize) -> Option<Run> {
-        let mut run = Run::new(self.job.phases.len());
+    fn held(&self, costs: &[Costs], held: usize, steps: &mut Steps) -> Option<Run> {
+        let mut run = Run::default();
         for _ in 0..self.job.iterations {
             for phase in 0..self.job.phases.len() {
                 let how = match self.demand_of[phase] {
                     None => How::Idle,
                     Some(demand) => How::Standing(held, costs[demand].standing[held]?),
                 };
-                run.advance(self.job, phase, how);
+                steps.advance(&mut run, self.job, phase, how);
             }
         }
         Some(run)
     }
 
-    fn best(&self, costs: &[Costs]) -> Result<Run, Lost> {
-        let mut runs = vec![Run::new(self.job.phases.len())];
+    fn best(&self, costs: &[Costs], steps: &mut Steps) -> Result<Run, Lost> {
+        let mut runs = vec![Run::default()];
         for _ in 0..self.job.iterations {
             for (phase, demand) in self.demand_of.iter().enumerate() {
                 runs = match demand {
                     None => {
-                        runs.iter_mut().for_each(|run| run.advance(self.job, phase, How::Idle));
+                        runs.iter_mut().for_each(|run| steps.advance(run, self.job, phase, How::Idle));
                         runs
                     }
-                    Some(demand) => self.next(&runs, phase, &costs[*demand]),
+                    Some(demand) => self.next(&runs, phase, &costs[*demand], steps),
                 };
                 if runs.is_empty() {
                     return Err(Lost::Unreachable { phase: self.job.phases[phase].name.clone() });
@@ -258,22 +279,23 @@ impl<'a> Planner<'a> {
         Ok(runs.into_iter().min_by_key(Run::end).expect("a run for one state at least"))
     }
 
-    /// Of each state after `phase` the run that ends first.
-    fn next(&self, runs: &[Run], phase: usize, costs: &Costs) -> Vec<Run> {
+    /// Of each state after `phase` the run that ends first. Cost: O(states^2 + states * phases).
+    fn next(&self, runs: &[Run], phase: usize, costs: &Costs, steps: &mut Steps) -> Vec<Run> {
         let standing = costs.standing.iter().enumerate();
         let all = standing.filter_map(|(held, time)| time.map(|time| How::Standing(held, time)));
         all.chain(costs.days.map(How::Days))
             .filter_map(|how| {
                 let ends = |run: &&Run| run.times(self.job, phase, how).1;
                 let mut run = runs.iter().min_by_key(ends)?.clone();
-                run.advance(self.job, phase, how);
+                steps.advance(&mut run, self.job, phase, how);
                 Some(run)
             })
             .collect()
     }
 
-    /// Time of the job if each phase sends for `time`: the longest path of an iteration, or what the busiest port needs.
-    fn least(&self, costs: &[Costs], time: impl Fn(&Costs) -> u64) -> u64 {
+    /// Time of the job if each phase sends for `time`: the longest path of an iteration, or the
+    /// time of the busiest port of hosts with `alive` ports.
+    fn least(&self, alive: &[u64], costs: &[Costs], time: impl Fn(&Costs) -> u64) -> u64 {
         let sends = |phase: usize| self.demand_of[phase].map_or(0, |demand| time(&costs[demand]));
         let mut ends: Vec<u64> = Vec::new();
         for (number, phase) in self.job.phases.iter().enumerate() {
@@ -285,8 +307,7 @@ impl<'a> Planner<'a> {
         for demand in self.demand_of.iter().flatten() {
             sum.iter_mut().zip(&self.times[*demand]).for_each(|(sum, time)| *sum += time);
         }
-        let ports = busiest(racks, &sum).div_ceil(self.job.switches.count as u64);
-        ends.into_iter().max().unwrap_or(0).max(ports) * self.job.iterations as u64
+        ends.into_iter().max().unwrap_or(0).max(busiest(&sum, alive)) * self.job.iterations as u64
     }
 }
 
@@ -298,10 +319,35 @@ enum How {
     Days(u64),
 }
 
-/// Steps so far, and what the next one builds on.
-#[derive(Clone)]
+/// Steps of all runs, each with the index of the one before it.
+#[derive(Default)]
+struct Steps(Vec<(Step, Option<usize>)>);
+
+impl Steps {
+    /// Advances a run, and keeps its step.
+    fn advance(&mut self, run: &mut Run, job: &Job, phase: usize, how: How) {
+        let step = run.advance(job, phase, how);
+        self.0.push((step, run.last));
+        run.last = Some(self.0.len() - 1);
+    }
+
+    /// The steps of a run in their order.
+    fn until(&self, run: &Run) -> Vec<Step> {
+        let before = |at: &usize| self.0[*at].1;
+        let mut steps: Vec<Step> = std::iter::successors(run.last, before).map(|at| self.0[at].0).collect();
+        steps.reverse();
+        steps
+    }
+}
+
+/// The state of the network after some steps.
+#[derive(Clone, Default)]
 struct Run {
-    steps: Vec<Step>,
+    /// Number of steps.
+    count: usize,
+    /// Index of the last step among [`Steps`]. `None` before the first, and for a run whose steps
+    /// are not kept.
+    last: Option<usize>,
     /// Ends of the phases of this iteration.
     ends: Vec<u64>,
     /// End of the iteration before.
@@ -312,10 +358,6 @@ struct Run {
 }
 
 impl Run {
-    fn new(phases: usize) -> Self {
-        Self { steps: Vec::new(), ends: Vec::with_capacity(phases), begun: 0, free: None, held: None }
-    }
-
     fn end(&self) -> u64 {
         self.ends.iter().copied().max().unwrap_or(0).max(self.begun)
     }
@@ -339,7 +381,8 @@ impl Run {
         (ready, end)
     }
 
-    fn advance(&mut self, job: &Job, phase: usize, how: How) {
+    /// Adds a step, and returns it.
+    fn advance(&mut self, job: &Job, phase: usize, how: How) -> Step {
         let (ready, end) = self.times(job, phase, how);
         if phase == 0 {
             self.begun = self.end();
@@ -357,22 +400,25 @@ impl Run {
             (self.free, self.held) = (Some(end), held);
         }
         self.ends.push(end);
-        self.steps.push(Step {
-            iteration: self.steps.len() / job.phases.len(),
-            phase,
-            choice,
-            ready: Duration::from_ps(ready),
-            end: Duration::from_ps(end),
-            held,
-        });
+        self.count += 1;
+        let iteration = (self.count - 1) / job.phases.len();
+        let (ready, end) = (Duration::from_ps(ready), Duration::from_ps(end));
+        Step { iteration, phase, choice, ready, end, held }
     }
 }
 
-/// Time of the busiest host, sending or receiving, on one port.
-fn busiest(racks: usize, times: &[u64]) -> u64 {
-    let row = |at: usize| times[at * racks..][..racks].iter().sum::<u64>();
-    let column = |at: usize| (0..racks).map(|other| times[other * racks + at]).sum::<u64>();
-    (0..racks).map(|at| row(at).max(column(at))).max().unwrap_or(0)
+/// Number of ports of each host that are not dead: at least one, as a host without ports needs a
+/// spare.
+fn alive(racks: usize, dead: &DeadPorts) -> Vec<u64> {
+    (0..racks).map(|host| dead.chunks(racks).filter(|ports| !ports[host]).count() as u64).collect()
+}
+
+/// Time of the busiest port, sending or receiving, if the hosts with `alive` ports share their
+/// bytes equally among these.
+fn busiest(times: &[u64], alive: &[u64]) -> u64 {
+    let sums = Sums::of(alive.len(), times.iter().copied());
+    let needs = sums.rows.iter().zip(&sums.columns).map(|(row, column)| row.max(column));
+    needs.zip(alive).map(|(need, ports)| need.div_ceil(*ports)).max().unwrap_or(0)
 }
 
 /// A time that no circuits undercut, even if hosts relay and each port finds a circuit standing.
@@ -380,20 +426,22 @@ fn busiest(racks: usize, times: &[u64]) -> u64 {
 /// The busiest host needs its bytes' time on its ports. And of each host's partners at most as many as it has ports stand at
 /// first: each further one costs a night of a port, or its bytes pass a second sending port. The sum over all hosts
 /// is at most what all ports have; the same holds of receiving.
-fn bound_with_relays(racks: usize, times: &[u64], count: u64, night: u64) -> u64 {
-    let need = |mut line: Vec<u64>| {
+fn bound_with_relays(times: &[u64], alive: &[u64], night: u64) -> u64 {
+    let racks = alive.len();
+    let need = |host: usize, mut line: Vec<u64>| {
         line.sort_unstable_by_key(|time| std::cmp::Reverse(*time));
         let sum: u128 = line.iter().map(|time| u128::from(*time)).sum();
-        let further = line.iter().skip(usize::try_from(count).unwrap_or(usize::MAX));
+        let further = line.iter().skip(usize::try_from(alive[host]).unwrap_or(usize::MAX));
         sum + further.map(|time| u128::from((*time).min(night))).sum::<u128>()
     };
-    let rows: u128 = (0..racks).map(|at| need(times[at * racks..][..racks].to_vec())).sum();
-    let columns: u128 =
-        (0..racks).map(|at| need((0..racks).map(|other| times[other * racks + at]).collect())).sum();
-    let all = rows.max(columns).div_ceil(racks as u128 * u128::from(count));
-    busiest(racks, times)
-        .div_ceil(count)
-        .max(u64::try_from(all).expect("at most the sum of all times and nights"))
+    let row = |at: usize| times[at * racks..][..racks].to_vec();
+    let column = |at: usize| (0..racks).map(|other| times[other * racks + at]).collect();
+    let rows: u128 = (0..racks).map(|at| need(at, row(at))).sum();
+    let columns: u128 = (0..racks).map(|at| need(at, column(at))).sum();
+    let ports: u128 = alive.iter().map(|ports| u128::from(*ports)).sum();
+    let all =
+        u64::try_from(rows.max(columns).div_ceil(ports)).expect("at most the sum of all times and nights");
+    busiest(times, alive).max(all)
 }
 
 /// The pieces of `orders` with lengths that add up to `times`, in the proportions that they have.

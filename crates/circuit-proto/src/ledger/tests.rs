@@ -26,8 +26,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![announced, forwarded], 0..120)
 }
 
+/// The ledger after these steps of six flows that have announced no byte before.
 fn ledger(steps: &[Step]) -> Ledger<u8> {
     let mut ledger = Ledger::new(RACKS).unwrap();
+    for flow in 0..6 {
+        let (source, destination) = racks(flow);
+        ledger.handle_announced(flow, source, destination, ByteCount::ZERO).unwrap();
+    }
     for step in steps {
         match *step {
             Step::Announced(flow, bytes) => {
@@ -88,6 +93,17 @@ proptest! {
 }
 
 #[test]
+fn packets_of_flows_that_are_not_open_leave_nothing() {
+    let mut ledger = Ledger::new(2).unwrap();
+    assert!(!ledger.handle_forwarded("unannounced", 0, 1_000));
+    assert_eq!(ledger.flows(), 0);
+    ledger.handle_announced("a", 0, 1, ByteCount::new(5_000)).unwrap();
+    ledger.handle_closed("a");
+    assert!(!ledger.handle_forwarded("a", 4_000, 1_000), "a late retransmission");
+    assert_eq!((ledger.flows(), ledger.demand().total(), ledger.refused()), (0, ByteCount::ZERO, 0));
+}
+
+#[test]
 fn retransmissions_count_once() {
     let mut ledger = Ledger::new(2).unwrap();
     ledger.handle_announced("a", 0, 1, ByteCount::new(10_000)).unwrap();
@@ -122,7 +138,6 @@ fn flows_beyond_the_limit_are_refused() {
         ledger.handle_announced(flow, 0, 1, one).unwrap();
     }
     assert_eq!(ledger.handle_announced(FLOWS_MAX, 0, 1, one), Err(LedgerError::Full));
-    assert!(!ledger.handle_forwarded(FLOWS_MAX, 0, 1));
     assert_eq!(ledger.handle_announced(3, 0, 1, one), Ok(()));
     ledger.handle_closed(7);
     assert_eq!(ledger.handle_announced(FLOWS_MAX, 0, 1, one), Ok(()));

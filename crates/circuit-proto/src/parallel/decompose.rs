@@ -2,6 +2,7 @@
 
 use super::{Orders, Piece, Switches};
 use crate::matching::Bipartite;
+use crate::sums::Sums;
 
 /// Shares of the longest part, in parts per million: a matching takes first the parts above the first share, and so on.
 const LIKE_PPM: [u128; 5] = [875_000, 500_000, 250_000, 60_000, 0];
@@ -39,22 +40,13 @@ impl Layer {
 /// perfect matchings, one for each part of a port (König, 1916). Parts of like size go together, the longest first.
 pub(crate) fn decompose(racks: usize, times: &[u64], cut: u64) -> Vec<Layer> {
     let mut left = times.to_vec();
-    let mut rows = vec![0u64; racks];
-    let mut columns = vec![0u64; racks];
-    for (pair, time) in times.iter().enumerate() {
-        let parts = time.div_ceil(cut);
-        rows[pair / racks] += parts;
-        columns[pair % racks] += parts;
-    }
-    let degree = rows.iter().chain(&columns).copied().max().unwrap_or(0);
+    let mut sums = Sums::of(racks, times.iter().map(|time| time.div_ceil(cut)));
+    let degree = sums.largest();
     let mut stuffed = vec![0u64; racks * racks];
-    for (source, row) in rows.iter_mut().enumerate() {
+    for source in 0..racks {
         // Beginning behind the diagonal spreads the stuffed edges.
         for destination in (source..racks).chain(0..source) {
-            let parts = (degree - *row).min(degree - columns[destination]);
-            stuffed[source * racks + destination] = parts;
-            *row += parts;
-            columns[destination] += parts;
+            stuffed[source * racks + destination] = sums.stuff(source, destination, degree);
         }
     }
     let mut graph = Bipartite::new(racks);

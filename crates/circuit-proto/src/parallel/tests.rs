@@ -55,6 +55,10 @@ proptest! {
         for plan in [&ours, &peer] {
             prop_assert_eq!(plan.check(&demand, &switches), Ok(()));
             prop_assert!(plan.makespan() >= bound);
+            let served = |until: Duration| plan.served(&demand, switches.rate, until);
+            prop_assert_eq!(served(plan.makespan()), demand.total());
+            prop_assert!(served(Duration::from_ps(plan.makespan().as_ps() / 2)) <= demand.total());
+            prop_assert_eq!(served(Duration::ZERO), ByteCount::ZERO);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Scheduler;
 use crate::matching::Bipartite;
+use crate::sums::Sums;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::Duration;
 
@@ -19,46 +20,18 @@ impl Scheduler for Solstice {
     fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
         let racks = demand.racks();
         let mut open = demand.circuit_ps(timing);
-        let target = Sums::of(racks, &open).largest();
+        let target = Sums::of(racks, open.iter().copied()).largest();
         stuff(racks, &mut open, target);
         let slices = slices(racks, open, timing);
         fit(slices, racks, timing)
     }
 }
 
-struct Sums {
-    rows: Vec<u64>,
-    columns: Vec<u64>,
-}
-
-impl Sums {
-    fn of(racks: usize, open: &[u64]) -> Self {
-        let mut sums = Self { rows: vec![0; racks], columns: vec![0; racks] };
-        for (pair, time) in open.iter().enumerate() {
-            sums.rows[pair / racks] += time;
-            sums.columns[pair % racks] += time;
-        }
-        sums
-    }
-
-    fn largest(&self) -> u64 {
-        self.rows.iter().chain(&self.columns).copied().max().unwrap_or(0)
-    }
-}
-
 /// QuickStuff: adds to entries until every row and every column has the sum `target`, which none exceeds.
 pub(super) fn stuff(racks: usize, open: &mut [u64], target: u64) {
-    let mut sums = Sums::of(racks, open);
-    let add = |sums: &mut Sums, open: &mut [u64], row: usize, column: usize| {
-        let more = (target - sums.rows[row]).min(target - sums.columns[column]);
-        open[row * racks + column] += more;
-        sums.rows[row] += more;
-        sums.columns[column] += more;
-    };
-    for pair in 0..open.len() {
-        if open[pair] > 0 {
-            add(&mut sums, open, pair / racks, pair % racks);
-        }
+    let mut sums = Sums::of(racks, open.iter().copied());
+    for (pair, time) in open.iter_mut().enumerate().filter(|(_, time)| **time > 0) {
+        *time += sums.stuff(pair / racks, pair % racks, target);
     }
     let emptiest = |sums: &[u64]| (0..racks).min_by_key(|port| sums[*port]).expect("a network has racks");
     loop {
@@ -66,7 +39,7 @@ pub(super) fn stuff(racks: usize, open: &mut [u64], target: u64) {
         if sums.rows[row] == target {
             return;
         }
-        add(&mut sums, open, row, column);
+        open[row * racks + column] += sums.stuff(row, column, target);
     }
 }
 
@@ -114,18 +87,17 @@ fn slices(racks: usize, mut open: Vec<u64>, timing: &Timing) -> Vec<Slice> {
     }
 }
 
-/// Stretches the days by equal times to fill the week. Without days, one matching stands all week.
+/// The slices as days that fill the week. Without slices, one matching stands all week.
 fn fit(slices: Vec<Slice>, racks: usize, timing: &Timing) -> Schedule {
     if slices.is_empty() {
         let length = timing.week - timing.night;
         return Schedule { days: vec![Day { matching: Matching::shift(racks, 1), length }] };
     }
-    let night = timing.night.as_ps();
-    let used: u64 = slices.iter().map(|slice| slice.length + night).sum();
-    let more = (timing.week.as_ps() - used) / slices.len() as u64;
     let day = |slice: Slice| Day {
         matching: Matching::without_loops(slice.destinations.into_iter()),
-        length: Duration::from_ps(slice.length + more),
+        length: Duration::from_ps(slice.length),
     };
-    Schedule { days: slices.into_iter().map(day).collect() }
+    let mut schedule = Schedule { days: slices.into_iter().map(day).collect() };
+    schedule.stretch(timing);
+    schedule
 }

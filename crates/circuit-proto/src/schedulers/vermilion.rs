@@ -3,6 +3,7 @@
 use super::solstice::stuff;
 use super::{Plan, Scheduler};
 use crate::matching::Bipartite;
+use crate::sums::Sums;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::Duration;
 
@@ -77,8 +78,7 @@ impl Scheduler for Vermilion {
 /// Matching of each slot of a period.
 fn period(demand: &Demand) -> Vec<Matching> {
     let racks = demand.racks();
-    let bytes: Vec<u64> =
-        (0..racks * racks).map(|pair| demand.between(pair / racks, pair % racks).as_u64()).collect();
+    let bytes = demand.entries();
     let fullest = fullest_port(demand);
     let degree = (SLOTS - 1) * racks as u64;
     let scaled = |bytes: &u64| {
@@ -86,7 +86,7 @@ fn period(demand: &Demand) -> Vec<Matching> {
         u64::try_from(slots).expect("a pair has no more bytes than its ports")
     };
     let mut slots: Vec<u64> = bytes.iter().map(scaled).collect();
-    round_up(racks, &bytes, fullest, degree, &mut slots);
+    round_up(racks, bytes, fullest, degree, &mut slots);
     stuff(racks, &mut slots, degree);
     let mut period = Vec::new();
     let mut graph = Bipartite::new(racks);
@@ -115,13 +115,9 @@ fn round_up(racks: usize, bytes: &[u64], fullest: u64, degree: u64, slots: &mut 
     let remainder = |pair: &usize| u128::from(degree) * u128::from(bytes[*pair]) % u128::from(fullest.max(1));
     let mut pairs: Vec<usize> = (0..bytes.len()).filter(|pair| remainder(pair) > 0).collect();
     pairs.sort_by_key(|pair| std::cmp::Reverse(remainder(pair)));
-    let (mut rows, mut columns) = (vec![0; racks], vec![0; racks]);
-    for (pair, slots) in slots.iter().enumerate() {
-        rows[pair / racks] += slots;
-        columns[pair % racks] += slots;
-    }
+    let mut sums = Sums::of(racks, slots.iter().copied());
     for pair in pairs {
-        let (row, column) = (&mut rows[pair / racks], &mut columns[pair % racks]);
+        let (row, column) = (&mut sums.rows[pair / racks], &mut sums.columns[pair % racks]);
         if *row < degree && *column < degree {
             slots[pair] += 1;
             *row += 1;
@@ -132,11 +128,7 @@ fn round_up(racks: usize, bytes: &[u64], fullest: u64, degree: u64, slots: &mut 
 
 /// Most bytes that a port sends or receives.
 fn fullest_port(demand: &Demand) -> u64 {
-    let racks = demand.racks();
-    let sent = |port: usize| -> u64 { (0..racks).map(|other| demand.between(port, other).as_u64()).sum() };
-    let received =
-        |port: usize| -> u64 { (0..racks).map(|other| demand.between(other, port).as_u64()).sum() };
-    (0..racks).map(|port| sent(port).max(received(port))).max().unwrap_or(0)
+    Sums::of(demand.racks(), demand.entries().iter().copied()).largest()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Kind, generate};
+use anabranch_units::Duration;
 use proptest::prelude::*;
 
 const SHAPING: Shaping = Shaping { threshold: Shaping::THRESHOLD, always_drops_small: false };
@@ -28,10 +29,8 @@ fn shapings() -> impl Strategy<Value = Shaping> {
 
 /// Sums of rows, then of columns.
 fn sums(demand: &Demand) -> Vec<u64> {
-    let (racks, entries) = (demand.racks(), demand.entries());
-    let rows = (0..racks).map(|rack| entries[rack * racks..][..racks].iter().sum());
-    let columns = (0..racks).map(|rack| entries.iter().skip(rack).step_by(racks).sum());
-    rows.chain(columns).collect()
+    let Sums { rows, columns } = Sums::of(demand.racks(), demand.entries().iter().copied());
+    rows.into_iter().chain(columns).collect()
 }
 
 /// Demand after the first two steps, in floating point: the plain twin.

@@ -8,30 +8,37 @@ use anabranch_net::tls::CredentialFiles;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the broker listens, as HOST:PORT or https://HOST:PORT. Of brokers that share a store all, between commas: the agent
-    /// finds the one that leads.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = "127.0.0.1:7195")]
+    /// Address of the broker, as HOST:PORT or https://HOST:PORT. For brokers that share a store,
+    /// give all addresses, separated by commas: the agent finds the leader.
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        value_delimiter = ',',
+        env = "ANABRANCH_BROKER",
+        default_value = "127.0.0.1:7195"
+    )]
     broker: Vec<String>,
-    /// The folder that `broker keys` made, or a copy with ca.pem, sites/NETWORK.pem and sites/NETWORK.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    /// The folder that `broker keys` made, or a copy with ca.pem, sites/NETWORK.pem and
+    /// sites/NETWORK.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
-    /// The network's name, as `broker keys --networks` was given it.
+    /// Name of the network, as given to `broker keys --networks`.
     #[arg(long, value_name = "NETWORK")]
     name: String,
-    /// The network's clusters: a TOML file with [[cluster]] tables (`number`; `cost` for each Mbit/s; `capacity`; `background`, what it
-    /// sends to others). Read again for each round.
+    /// The network's clusters: a TOML file with [[cluster]] tables (`number`; `cost` per Mbit/s;
+    /// `capacity`; `background`, the traffic to other clients). Read again for each round.
     #[arg(long, value_name = "FILE", default_value = "clusters.toml")]
     clusters: PathBuf,
-    /// How well clusters serve places: a CSV table with the columns location, isp (`*` for any), cluster and score; less is better.
-    /// Read again for each round.
+    /// Scores of clusters for places: a CSV table with the columns location, isp (`*` for any),
+    /// cluster and score; lower is better. Read again for each round.
     #[arg(long, value_name = "FILE", default_value = "scores.csv")]
     scores: PathBuf,
 }
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -45,14 +52,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let agent = NetworkAgent::new(config, &identity)?;
         if !quiet {
-            eprintln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
+            errln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
         }
         tokio::select! {
             ended = agent.run(crate::process::asked_to_end()) => ended?,
             never = crate::keys::follow(&identity) => match never {},
         }
         if !quiet {
-            eprintln!("agent of network {} ends", args.name);
+            errln!("agent of network {} ends", args.name);
         }
         Ok(ExitCode::SUCCESS)
     })

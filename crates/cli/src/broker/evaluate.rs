@@ -1,4 +1,5 @@
-//! `anabranch broker evaluate`: one round of the decision protocol for each seed, design and weight, and a row for what came of it.
+//! `anabranch broker evaluate`: one round of the decision protocol for each seed, design and
+//! weight, and a row for its outcome.
 
 use super::rows::{Row, Shown};
 use anabranch_broker::world_files;
@@ -14,47 +15,51 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What rows are about.
+/// Subject of the rows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Rows {
     /// A round: medians over its clients and clusters.
     Outcomes,
-    /// A network in a round: its traffic, what it is paid, what that costs it.
+    /// A network in a round: its traffic, its revenue, its cost.
     Networks,
-    /// The same of all clusters in a country.
+    /// A country in a round: its clusters' traffic, revenue and cost.
     Countries,
-    /// A world: how often its largest network has clusters that are nearly as good as its best. Designs make no difference.
+    /// A world: how often its largest network has clusters nearly as good as its best. Designs make
+    /// no difference.
     Alternatives,
 }
 
 /// The worlds, the designs, and what is shown.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Designs, all if none is given: brokered, multicluster-N, dynamic-pricing, dynamic-multicluster, best-lookup, marketplace,
-    /// marketplace-N, omniscient, transactions; N is the most clusters that a network matches for a place.
+    /// Designs, all if none is given: brokered, multicluster-N, dynamic-pricing,
+    /// dynamic-multicluster, best-lookup, marketplace, marketplace-N, omniscient, transactions; N
+    /// is the most clusters that a network matches for a place.
     #[arg(long, value_name = "NAME", num_args = 1.., value_parser = known)]
     design: Vec<String>,
-    /// What worlds are drawn from, one from each.
+    /// Seeds; one world is drawn from each.
     #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
     seed: Vec<u64>,
-    /// How much cost weighs beside score, where 1 is as much in the mean.
+    /// Weight of cost relative to score; 1 weighs both equally in the mean.
     #[arg(long, value_name = "WEIGHT", num_args = 1.., default_values_t = [1.0], value_parser = weight)]
     cost_weight: Vec<f64>,
-    /// A world of one's own in place of drawn ones: a folder with cities.csv (city, country, x_km, y_km), networks.csv (network, price),
-    /// clusters.csv (cluster, network, city, cost, capacity, background), clients.csv (city, isp, bitrate, sessions), and scores.csv
-    /// (city, isp, cluster, score), without which scores are drawn by distance, from each seed.
+    /// A world of your own instead of generated ones: a folder with cities.csv (city, country,
+    /// x_km, y_km), networks.csv (network, price), clusters.csv (cluster, network, city, cost,
+    /// capacity, background), clients.csv (city, isp, bitrate, sessions), and optionally scores.csv
+    /// (city, isp, cluster, score). Without scores.csv, scores are drawn by distance, from each
+    /// seed.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["sessions", "city_networks", "capacity"])]
     world: Option<PathBuf>,
-    /// Clients whom the broker places; three times as many are placed by others.
+    /// Number of clients that the broker places; background traffic has three times as many.
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
     sessions: usize,
-    /// Networks of one cluster, beside the fourteen.
+    /// Number of networks with one cluster each, besides the fourteen.
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = count_or_none)]
     city_networks: usize,
-    /// What clusters' capacities are multiplied by.
+    /// Factor on all clusters' capacities.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
     capacity: f64,
-    /// What rows are about.
+    /// Subject of the rows.
     #[arg(long, value_enum, default_value_t = Rows::Outcomes)]
     rows: Rows,
     /// Print one JSON object for each row.
@@ -62,7 +67,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The most clients and networks of a world: what fits into some gigabytes.
+/// Maximum numbers of clients and networks of a world, which fit some gigabytes.
 const COUNT_MAX: usize = 2_000_000;
 
 fn count_or_none(text: &str) -> Result<usize, String> {
@@ -75,21 +80,21 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
         .and_then(|count| if count > 0 { Ok(count) } else { Err("must be above 0".to_owned()) })
 }
 
-/// A factor of capacities, above 0.
+/// Parses a factor of capacities, above 0.
 pub(super) fn above_0(text: &str) -> Result<f64, String> {
     let value = weight(text)?;
     if value > 0.0 { Ok(value) } else { Err("must be above 0".to_owned()) }
 }
 
-/// What cost weighs: 0 is nothing.
+/// Parses a weight of cost; 0 ignores cost.
 pub(super) fn weight(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     check_weight(value).map(|()| value).map_err(|error| error.to_string())
 }
 
-/// Draws a world, whose clusters `--capacity` has multiplied.
+/// Generates a world with `--capacity` applied.
 ///
-/// Errors: a cluster with more than a cluster may have.
+/// Errors: a cluster above the maximum capacity.
 pub(super) fn drawn(shape: &Shape, seed: u64) -> anyhow::Result<World> {
     let world = generate(shape, Seed::new(seed));
     for site in world.sites() {
@@ -131,7 +136,7 @@ fn account_row(number: usize, account: &Account, costs: &[f64]) -> Vec<(&'static
     ]
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -162,7 +167,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         for design in &designs {
             for weight in &args.cost_weight {
                 if !quiet {
-                    eprintln!("seed {seed}: {}, cost weight {weight}", design.name());
+                    errln!("seed {seed}: {}, cost weight {weight}", design.name());
                 }
                 let outcome = evaluate(&world, design, *weight, &Optimiser::default());
                 for columns in rows(args.rows, &world, &outcome) {

@@ -1,4 +1,5 @@
-//! `anabranch broker keys`: certificates with which broker, networks and operators know each other.
+//! `anabranch broker keys`: certificates by which broker, networks and operators authenticate each
+//! other.
 
 use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
@@ -6,20 +7,20 @@ use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// For whom, and where.
+/// Holders of the keys, and the folder of the set.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder of the set. If it is not there, it is made with a new authority and a broker's keys; if it is, its
-    /// authority makes the new keys. A folder holds one system's keys only.
+    /// The folder of the set. If it is not there, it is made with a new authority and a broker's
+    /// keys; if it is, its authority makes the new keys. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/broker")]
     out: PathBuf,
-    /// Names of content networks, as the broker's file of contracts has them.
+    /// Names of content networks, as in the broker's contracts file.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     networks: Vec<String>,
-    /// Names of operators, who may look, count clients and report what players measured.
+    /// Names of operators, who may watch, set clients and report players' measurements.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     operators: Vec<String>,
     /// Host names or addresses of the broker, for curl.
@@ -30,7 +31,7 @@ pub struct Args {
     valid_days: u32,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {

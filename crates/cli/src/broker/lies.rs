@@ -1,4 +1,4 @@
-//! `anabranch broker lies`: what a network gains by asking more than its costs, or by saying that it can send more than it can.
+//! `anabranch broker lies`: gain of a network that overstates its costs or its capacities.
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
@@ -11,22 +11,22 @@ use std::process::ExitCode;
 /// The worlds, the designs, and the lies.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What worlds are drawn from, one from each.
+    /// Seeds; one world is drawn from each.
     #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
     seed: Vec<u64>,
-    /// The design, as `broker evaluate` has it.
+    /// Design, as in `broker evaluate`.
     #[arg(long, value_name = "NAME", num_args = 1.., default_values_t = ["marketplace".to_owned()], value_parser = known)]
     design: Vec<String>,
-    /// How many times its costs a network asks. All others ask 1.2 times theirs.
+    /// Asked price as a multiple of the costs. All other networks ask 1.2 times their costs.
     #[arg(long, value_name = "FACTOR", num_args = 1.., default_values_t = [1.0, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0])]
     price: Vec<f64>,
-    /// What it multiplies by what its clusters can send; 1 is honest.
+    /// Factor on the announced capacities; 1 is honest.
     #[arg(long, value_name = "FACTOR", num_args = 1.., default_values_t = [1.0])]
     claim: Vec<f64>,
-    /// Clients whom the broker places.
+    /// Number of clients that the broker places.
     #[arg(long, value_name = "COUNT", default_value_t = 3_000, value_parser = count)]
     sessions: usize,
-    /// What clusters' capacities are multiplied by.
+    /// Factor on all clusters' capacities.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
     capacity: f64,
     /// Print one JSON object for each row: a network and a lie.
@@ -34,7 +34,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -51,7 +51,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             let design = designs::by_name(name).context("the name was looked at")?;
             for network in 0..world.networks().len() as u32 {
                 if !quiet {
-                    eprintln!("seed {seed}: {name}, network {network}");
+                    errln!("seed {seed}: {name}, network {network}");
                 }
                 let without = without(&world, &design, 1.0, network);
                 for &price in &args.price {

@@ -1,31 +1,32 @@
-//! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, so that any solver can be set beside.
+//! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, for
+//! comparison with other solvers.
 
 use super::evaluate::{above_0, count, drawn, known, weight};
-use crate::pipe::Pipe;
 use anabranch_broker_proto::{Market, Optimiser, Program, Shape, designs, market};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Of which world, and by which design.
+/// World and design of the round.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What the world is drawn from.
+    /// Seed of the world.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
-    /// The design, as `broker evaluate` has it.
+    /// Design, as in `broker evaluate`.
     #[arg(long, value_name = "NAME", default_value = "marketplace", value_parser = known)]
     design: String,
-    /// How much cost weighs beside score, where 1 is as much in the mean.
+    /// Weight of cost relative to score; 1 weighs both equally in the mean.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, value_parser = weight)]
     cost_weight: f64,
-    /// Clients whom the broker places.
+    /// Number of clients that the broker places.
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
     sessions: usize,
-    /// Clusters of each network: as many numbers as networks. Without: the fourteen of `broker evaluate`.
+    /// Numbers of clusters, one for each network. Without: the fourteen networks of `broker
+    /// evaluate`.
     #[arg(long, value_name = "COUNT", num_args = 1.., value_parser = count)]
     networks: Vec<usize>,
-    /// What clusters' capacities are multiplied by.
+    /// Factor on all clusters' capacities.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
     capacity: f64,
 }
@@ -35,9 +36,9 @@ pub struct Args {
 struct View {
     #[serde(flatten)]
     program: Program,
-    /// Group, the candidate's number in its place or none, clients.
+    /// Group, index of the candidate or none, number of clients.
     placed: Vec<(u32, Option<u32>, u32)>,
-    /// What the answer costs, and what any costs at least.
+    /// Cost of the answer, and lower bound on any cost.
     cost: f64,
     bound: f64,
 }
@@ -52,7 +53,7 @@ fn view(market: &Market) -> View {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -62,6 +63,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let design = designs::by_name(&args.design).context("the name was looked at")?;
     let world = drawn(&shape, args.seed)?;
     let view = view(&market(&world, &design, args.cost_weight));
-    Pipe::default().print(std::iter::once(serde_json::to_string(&view)?));
+    outln!("{}", serde_json::to_string(&view)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -12,19 +12,19 @@ use std::pin::Pin;
 use std::process::ExitCode;
 use std::task::{Context, Poll};
 
-/// Where to serve.
+/// Address of the server.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where to listen. By default only from this machine.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7198", value_parser = crate::network::listen_address)]
+    /// Address to listen on. By default only this machine can connect.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7198", value_parser = crate::network::listen_address_or::<7198>)]
     listen: SocketAddr,
 }
 
-/// The longest segment.
+/// Maximum bytes of a segment.
 const BYTES_MAX: u64 = 1 << 40;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// So many zeros.
+/// A body of this many zeros.
 struct Zeros(u64);
 
 impl hyper::body::Body for Zeros {
@@ -60,7 +60,7 @@ async fn segment(Query(Asked { bytes }): Query<Asked>) -> Response {
     response
 }
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -68,7 +68,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let listener = anabranch_net::socket::listen(args.listen)?;
         if !quiet {
-            eprintln!("origin serves http://{}/segment?bytes=N", listener.local_addr()?);
+            errln!("origin serves http://{}/segment?bytes=N", listener.local_addr()?);
         }
         let router = Router::new().route("/segment", get(segment));
         tokio::select! {

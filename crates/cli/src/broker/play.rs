@@ -12,25 +12,26 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(flatten)]
     players: Players,
-    /// Print one JSON object: what each player came to, until the warm-up and in the end, and its last way.
+    /// Print one JSON object: statistics of each player, at the end of the warm-up and of the run,
+    /// and its last pathway.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it. It has failed where nobody has played.
+/// Runs the players. Fails if none has played.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let outcome = crate::process::runtime()?.block_on(play(&args.players))?;
     if args.json {
-        println!("{}", serde_json::to_string(&outcome)?);
+        outln!("{}", serde_json::to_string(&outcome)?);
     } else {
         show(&outcome, quiet);
     }
     let has_begun = outcome.played.iter().any(|played| played.began_after.is_some());
     if !has_begun && !quiet {
-        eprintln!(
+        errln!(
             "nobody has played: is the broker there, and do the ways' hosts serve /segment, as broker origin does?"
         );
     }
@@ -41,17 +42,17 @@ fn show(outcome: &Outcome, quiet: bool) {
     let sum = |of: &dyn Fn(&PlaybackStats) -> u64| outcome.played.iter().map(of).sum::<u64>();
     let begun = outcome.played.iter().filter(|played| played.began_after.is_some()).count();
     let stalled_s = outcome.played.iter().map(|played| played.stalled.as_secs_f64()).sum::<f64>();
-    println!("{begun} of {} players have begun; {} segments", outcome.played.len(), sum(&|p| p.segments));
-    println!("stood still {} times, {stalled_s:.1} s in all", sum(&|p| p.stalls));
-    println!(
+    outln!("{begun} of {} players have begun; {} segments", outcome.played.len(), sum(&|p| p.segments));
+    outln!("stood still {} times, {stalled_s:.1} s in all", sum(&|p| p.stalls));
+    outln!(
         "moved as the broker said {} times, as a way failed {} times",
         sum(&|p| p.moves),
         sum(&|p| p.failures)
     );
-    println!("the broker answered {} questions, {} it did not", sum(&|p| p.answers), sum(&|p| p.unanswered));
+    outln!("the broker answered {} questions, {} it did not", sum(&|p| p.answers), sum(&|p| p.unanswered));
     let mut ways: BTreeMap<&str, usize> = BTreeMap::new();
     outcome.ways.iter().flatten().for_each(|way| *ways.entry(way).or_default() += 1);
     if !quiet {
-        ways.iter().for_each(|(way, players)| println!("in the end {players} by {way}"));
+        ways.iter().for_each(|(way, players)| outln!("in the end {players} by {way}"));
     }
 }

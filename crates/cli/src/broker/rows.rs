@@ -1,6 +1,6 @@
-//! Rows of figures, as a table for people or as JSON, an object a line.
+//! Rows of figures, as a table for people or as JSON lines.
 //!
-//! Leaves out: what they are about. Read [`Shown`] first.
+//! Leaves out: the rows' contents. Read [`Shown`] first.
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::{Serialize, Serializer};
@@ -15,24 +15,24 @@ impl Serialize for Row {
     }
 }
 
-/// Rows, as they are shown.
+/// Rows to show.
 pub(super) struct Shown {
     json: bool,
     table: Table,
 }
 
 impl Shown {
-    /// None yet.
+    /// Creates an empty table.
     pub(super) fn new(json: bool) -> Self {
         let mut table = Table::new();
         table.load_preset(NOTHING);
         Self { json, table }
     }
 
-    /// Prints a row, or has the table have it.
+    /// Prints a row as JSON, or adds it to the table.
     pub(super) fn add(&mut self, row: Row) -> anyhow::Result<()> {
         if self.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
             return Ok(());
         }
         self.table.set_header(row.0.iter().map(|(column, _)| *column));
@@ -47,7 +47,7 @@ impl Shown {
     pub(super) fn end(mut self) {
         if !self.json {
             self.table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-            println!("{}", self.table);
+            outln!("{}", self.table);
         }
     }
 }

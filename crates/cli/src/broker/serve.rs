@@ -1,5 +1,6 @@
-//! `anabranch broker serve`: rounds with networks' agents, and players' questions.
+//! `anabranch broker serve`: rounds with networks' agents, and answers to players.
 
+use crate::clients::ClientArgs;
 use crate::etcd::EtcdArgs;
 use crate::network;
 use anabranch_broker::{
@@ -9,7 +10,7 @@ use anabranch_broker::{
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
 use anabranch_broker_proto::limits::{check_bitrate, check_weight};
-use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits};
+use anabranch_http::plain::{CONNECTIONS_MAX, PlainLimits, Proxies};
 use anabranch_media::prefixes::PrefixTable;
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::identity::Identity;
@@ -23,74 +24,91 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The file of contracts: a TOML file with a [[network]] table for each network.
+    /// Contracts file: a TOML file with a [[network]] table for each network.
     ///
-    /// `name` as in its certificate; `pathway`, its name in players' manifests (else the name); `price` for each Mbit/s by contract;
-    /// `price_max`; `capacity` of a cluster in the middle; `clusters_max` and `bids_max` of a round; and [[network.cluster]]
-    /// tables with `number` and `host`, for clusters that players reach by a host of their own.
+    /// Keys: `name` as in its certificate; `pathway`, its name in players' manifests (default: the
+    /// name); `price` per Mbit/s by contract; `price_max`; `capacity` of a median cluster;
+    /// `clusters_max` and `bids_max` of a round; and [[network.cluster]] tables with `number` and
+    /// `host`, for clusters with a host name for players.
     #[arg(long, value_name = "FILE", default_value = "contracts.toml")]
     contracts: PathBuf,
-    /// Where networks' agents and operators connect, by mutual TLS. By default only from this machine.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7195", value_parser = network::listen_address)]
+    /// Address for networks' agents and operators, by mutual TLS. By default only this machine can
+    /// connect.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7195", value_parser = network::listen_address_or::<7195>)]
     listen: SocketAddr,
-    /// Where players ask, by plain HTTP: put a proxy with a public certificate in front. By default only from this machine.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7196", value_parser = network::listen_address)]
-    players: SocketAddr,
-    /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    /// The folder that `broker keys` made, or a copy with ca.pem, controller.pem and
+    /// controller.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
-    /// The file in which the last accepted decision is kept. Made if it is not there.
+    /// File for the last accepted decision. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "broker.redb")]
     store: PathBuf,
     #[command(flatten)]
     etcd: EtcdArgs,
-    /// What networks are told, match and announce: a name that `broker evaluate --help` lists.
+    /// Design, which decides what networks are told, match and announce: a name from `broker
+    /// evaluate --help`.
     #[arg(long, value_name = "DESIGN", default_value = "marketplace")]
     design: String,
-    /// Seconds between rounds.
+    /// Seconds between two rounds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: u64,
-    /// Seconds that networks have to bid.
+    /// Seconds for networks to bid.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     bids_within: u64,
-    /// What a point of score is worth: networks' scores are round trips in ms, and more where they lose.
+    /// Weight of one point of score: scores are round trips in ms, plus a penalty for losses.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
     score_weight: f64,
-    /// What a unit of money is worth, as prices for each Mbit/s have it.
+    /// Weight of one unit of money, the unit of prices per Mbit/s.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0)]
     cost_weight: f64,
     /// Seconds after which players ask again.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     ttl: u32,
-    /// Where addresses are: a CSV table with the columns prefix, location and isp. Without, what a player's address says of
-    /// `location` and `isp` counts, and otherwise all are in one place.
-    #[arg(long, value_name = "FILE")]
-    places: Option<PathBuf>,
-    /// What a viewer is taken to watch at whose player has not said how fast data comes.
-    #[arg(long, value_name = "RATE", default_value = "3 Mbit/s")]
-    bitrate: BitRate,
-    /// Where players reach --players, as https://steer.example: the address that they reload from is then whole. Without, it is relative, which
-    /// the standards allow; Shaka takes it for the manifest's.
-    #[arg(long, value_name = "URL", value_parser = url)]
-    players_url: Option<String>,
-    /// Connections of players at once, where there are descriptors enough. Of more the one goes
-    /// that asked longest ago, of the address with most: behind one proxy, which is one address,
-    /// the one that is idle longest.
-    #[arg(long, value_name = "COUNT", default_value_t = CONNECTIONS_MAX as u64, value_parser = clap::value_parser!(u64).range(4..=1_000_000))]
-    players_max: u64,
-    /// Count what players report of networks (CMCD, with their questions or to /cmcd): who makes them stand still is trusted with less.
-    /// Anybody may report anything, so only where no stranger reaches --players.
-    #[arg(long)]
-    believe_players: bool,
-    /// Redirects, for those who cannot steer, go to http: and not to https:.
-    #[arg(long)]
-    plain_redirects: bool,
+    #[command(flatten)]
+    players: PlayersArgs,
 }
 
-/// The beginning of an address: a scheme and a host.
+/// Players' port, and assumptions about players.
+#[derive(clap::Args)]
+struct PlayersArgs {
+    /// Address for players, by plain HTTP: put a proxy with a public certificate in front. By
+    /// default only this machine can connect.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7196", value_parser = network::listen_address_or::<7196>)]
+    players: SocketAddr,
+    /// Locations of addresses: a CSV table with the columns prefix, location and isp. Without it,
+    /// the `location` and `isp` in a player's request count, and players without them are in one
+    /// place.
+    #[arg(long, value_name = "FILE")]
+    places: Option<PathBuf>,
+    /// Bitrate assumed for a viewer whose player has not reported its throughput.
+    #[arg(long, value_name = "RATE", default_value = "3 Mbit/s")]
+    bitrate: BitRate,
+    /// Public address of --players, such as https://steer.example, from which reload addresses are
+    /// built. Without it they are relative, as the standards allow; Shaka resolves them against the
+    /// manifest's address.
+    #[arg(long, value_name = "URL", value_parser = url)]
+    players_url: Option<String>,
+    /// Maximum number of players' connections, if descriptors suffice. Above it, the address with
+    /// the most connections loses the one with the oldest request. Behind one proxy, which is one
+    /// address, that is the longest idle connection.
+    #[arg(long, value_name = "COUNT", default_value_t = CONNECTIONS_MAX as u64, value_parser = clap::value_parser!(u64).range(4..=1_000_000))]
+    players_max: u64,
+    /// Use players' reports about networks (CMCD, in steering requests or to /cmcd): a network
+    /// whose players stall loses trust. Anybody can send reports, so use this only where strangers
+    /// cannot reach --players.
+    #[arg(long)]
+    believe_players: bool,
+    /// Redirect players without steering to http: instead of https:.
+    #[arg(long)]
+    plain_redirects: bool,
+    #[command(flatten)]
+    clients: ClientArgs,
+}
+
+/// Parses the start of an address: a scheme and a host.
 fn url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let is_host =
@@ -102,7 +120,7 @@ fn url(text: &str) -> Result<String, String> {
 }
 
 impl Args {
-    /// Where decisions are kept.
+    /// Store of the decisions.
     fn store(&self, identity: &Identity) -> anyhow::Result<StoreConfig> {
         let Some(etcd) = self.etcd.config("broker")? else {
             return Ok(StoreConfig::File(self.store.clone()));
@@ -111,17 +129,41 @@ impl Args {
     }
 }
 
-/// Descriptors besides those of connections: the store, the runtime, the terminal.
+impl PlayersArgs {
+    /// Locations of viewers.
+    ///
+    /// Errors: one line with the file.
+    fn places(&self) -> anyhow::Result<PrefixTable> {
+        let Some(path) = &self.places else { return Ok(PrefixTable::default()) };
+        let place = || format!("--places {}", path.display());
+        PrefixTable::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)
+    }
+
+    fn config(&self, limits: PlainLimits, places: PrefixTable) -> PublicConfig {
+        PublicConfig {
+            address: self.players,
+            limits,
+            clients: self.clients.clients(Proxies::loopback()),
+            places,
+            bitrate: self.bitrate,
+            redirects_to_tls: !self.plain_redirects,
+            url: self.players_url.clone(),
+            ..PublicConfig::default()
+        }
+    }
+}
+
+/// Descriptors for anything but connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, weight) in [("--score-weight", args.score_weight), ("--cost-weight", args.cost_weight)] {
         check_weight(weight).context(name)?;
     }
-    check_bitrate(args.bitrate).context("--bitrate")?;
+    check_bitrate(args.players.bitrate).context("--bitrate")?;
     let design = designs::by_name(&args.design).with_context(|| {
         let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
         format!("--design {}: is no design: there are {}", args.design, names.join(", "))
@@ -129,15 +171,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let shown = args.contracts.display();
-    let text = std::fs::read_to_string(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
+    let text = crate::text::read(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
     let contracts: Contracts = text.parse().with_context(|| format!("--contracts {shown}"))?;
-    let places = match &args.places {
-        Some(path) => {
-            let place = || format!("--places {}", path.display());
-            PrefixTable::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)?
-        }
-        None => PrefixTable::default(),
-    };
+    let places = args.players.places()?;
     let settings = Settings {
         every: Duration::from_secs(args.every),
         bids_within: Duration::from_secs(args.bids_within),
@@ -149,41 +185,33 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let half_open = AdmissionLimits::for_descriptors(descriptors);
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };
     let others = serve.descriptors() + OWN_DESCRIPTORS;
-    let limits = PlainLimits::for_descriptors(descriptors, others, args.players_max as usize);
+    let limits = PlainLimits::for_descriptors(descriptors, others, args.players.players_max as usize);
     crate::process::check_descriptors(descriptors, others + limits.descriptors());
-    let public = PublicConfig {
-        address: args.players,
-        limits,
-        places,
-        bitrate: args.bitrate,
-        redirects_to_tls: !args.plain_redirects,
-        url: args.players_url.clone(),
-        ..PublicConfig::default()
-    };
+    let public = args.players.config(limits, places);
     crate::process::runtime()?.block_on(async {
         let config = BrokerServiceConfig {
             settings,
             contracts,
             store: args.store(&identity)?,
             ttl_s: args.ttl,
-            believes_players: args.believe_players,
+            believes_players: args.players.believe_players,
         };
         let service = BrokerService::open(config)?;
         let players = PublicServer::bind(service.clone(), public)
-            .with_context(|| format!("--players {}", args.players))?;
+            .with_context(|| format!("--players {}", args.players.players))?;
         let server = Server::bind(service.clone(), &identity, serve)
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
-            eprintln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
-            eprintln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
+            errln!("broker listens on https://{}; {} decides", server.local_addr()?, args.design);
+            errln!("players ask http://{}/steering/hls and /steering/dash", players.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
             ended = players.run() => ended.context("--players")?,
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("broker ends; players go on with what they have");
+                errln!("broker ends; players go on with what they have");
             }
         }
         service.give_lead_back().await;

@@ -1,4 +1,5 @@
-//! `anabranch broker several`: brokers whose clients go to the same clusters, round after round while demand changes.
+//! `anabranch broker several`: brokers with clients on the same clusters, round after round, while
+//! demand changes.
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
@@ -9,32 +10,33 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use std::process::ExitCode;
 
-/// The worlds, the brokers, and what networks keep for others.
+/// The worlds, the brokers, and the networks' reserves for other brokers.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What worlds and demand are drawn from, one of each from each.
+    /// Seeds; one world and one course of demand is drawn from each.
     #[arg(long, value_name = "SEED", num_args = 1.., default_values_t = [1])]
     seed: Vec<u64>,
-    /// The design, as `broker evaluate` has it.
+    /// Design, as in `broker evaluate`.
     #[arg(long, value_name = "NAME", num_args = 1.., default_values_t = ["marketplace".to_owned(), "transactions".to_owned()], value_parser = known)]
     design: Vec<String>,
-    /// Brokers, each with an equal part of the clients.
+    /// Number of brokers, each with an equal part of the clients.
     #[arg(long, value_name = "COUNT", num_args = 1.., default_values_t = [3], value_parser = clap::value_parser!(u32).range(1..=16))]
     brokers: Vec<u32>,
-    /// What a network keeps of a cluster for other brokers when it bids to one: nothing (a capacity is a hint), equal parts (it is a
-    /// guarantee), or what they have used of late and so many standard deviations more, as `learnt-2`.
+    /// Share of a cluster that a network reserves for other brokers when it bids to one: nothing (a
+    /// capacity is a hint), parts (equal parts: a capacity is a guarantee), or learnt-N (their
+    /// recent mean use plus N standard deviations).
     #[arg(long, value_name = "RULE", num_args = 1.., default_values_t = ["nothing".to_owned(), "parts".to_owned(), "learnt-0".to_owned(), "learnt-2".to_owned()], value_parser = rule)]
     reserve: Vec<String>,
     /// Rounds of each broker; the first tenth does not count.
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=10_000))]
     rounds: u32,
-    /// How far demand of a place wanders: the standard deviation of its logarithm.
+    /// Variation of a place's demand: the standard deviation of its logarithm.
     #[arg(long, value_name = "DEVIATION", default_value_t = 0.3)]
     swing: f64,
     /// Clients of all brokers together.
     #[arg(long, value_name = "COUNT", default_value_t = 3_000, value_parser = count)]
     sessions: usize,
-    /// What clusters' capacities are multiplied by.
+    /// Factor on all clusters' capacities.
     #[arg(long, value_name = "FACTOR", default_value_t = 0.1, value_parser = above_0)]
     capacity: f64,
     /// Print one JSON object for each row.
@@ -57,7 +59,7 @@ fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -71,7 +73,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             for brokers in &args.brokers {
                 for rule in &args.reserve {
                     if !quiet {
-                        eprintln!("seed {seed}: {name}, {brokers} brokers, {rule}");
+                        errln!("seed {seed}: {name}, {brokers} brokers, {rule}");
                     }
                     let several = Several {
                         brokers: *brokers,

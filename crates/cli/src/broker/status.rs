@@ -1,9 +1,11 @@
-//! `anabranch broker status`: networks, what is thought of them, and what the last decision gives them; as a table, JSON or a page.
+//! `anabranch broker status`: networks, the broker's trust in them, and their clients in the last
+//! decision; as a table, JSON or a page.
 
 mod page;
 
 use anabranch_broker::Client;
-use anabranch_broker::wire::{DecisionView, NetworkView};
+use anabranch_broker::wire::{DecisionView, LeadView, NetworkView};
+use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
@@ -13,23 +15,33 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Of which broker, and how.
+/// The broker, and the form of the status.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the broker listens, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7195")]
-    broker: String,
-    /// The folder that `broker keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/broker")]
+    /// Brokers that share a store, as HOST:PORT or https://HOST:PORT, or the only broker. The leader
+    /// among them is shown.
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        env = "ANABRANCH_BROKER",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:7195"
+    )]
+    broker: Vec<String>,
+    /// The folder that `broker keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/broker")]
     keys: PathBuf,
-    /// The operator's name, as `broker keys --operators` was given it.
+    /// Name of the operator, as given to `broker keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
-    /// Print one JSON object with the networks, the last decision and the rounds of late, as the API has them.
+    /// Print one JSON object with the networks, the last decision and the most recent rounds, as in
+    /// the API.
     #[arg(long)]
     json: bool,
-    /// Show it with the rounds of late on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT
-    /// (127.0.0.1:7197 if left out) and below a path that nobody can guess: open what the command prints.
+    /// Show the status with the most recent rounds on a page, for a browser on this machine, until
+    /// Ctrl-C. The page is served at IP:PORT (127.0.0.1:7197 by default) below a path that cannot
+    /// be guessed: open the printed address.
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -41,13 +53,17 @@ pub struct Args {
     web: Option<std::net::SocketAddr>,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Operator, &args.operator);
-    let client = Client::new(&args.broker, &Identity::load(&files)?, Duration::from_secs(10))?;
+    let identity = Identity::load(&files)?;
+    let clients = args.broker.iter().map(|broker| Client::new(broker, &identity, PATIENCE));
+    let clients = clients.collect::<Result<Vec<_>, _>>()?;
     crate::process::runtime()?.block_on(async {
+        let brokers = ask_all(clients).await;
+        let client = chosen(&brokers)?.client.clone();
         if let Some(listen) = args.web {
             return tokio::select! {
                 served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
@@ -57,16 +73,113 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (networks, decision) = (client.networks().await?, client.decision().await?);
         if args.json {
             let rounds = client.rounds().await?;
-            let all = serde_json::json!({ "networks": networks, "decision": decision, "rounds": rounds });
-            println!("{all}");
+            let brokers: Vec<_> = brokers.iter().map(Broker::json).collect();
+            let all = serde_json::json!({
+                "brokers": brokers, "networks": networks, "decision": decision, "rounds": rounds
+            });
+            outln!("{all}");
         } else {
-            show(&networks, &decision);
+            show_brokers(&brokers);
+            show(&networks, &decision, brokers.iter().any(Broker::leads));
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn show(networks: &[NetworkView], decision: &DecisionView) {
+/// Time for which a request is tried.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A broker that was asked for the lead.
+struct Broker {
+    client: Client,
+    lead: Result<LeadView, ClientError>,
+}
+
+impl Broker {
+    fn leads(&self) -> bool {
+        self.lead.as_ref().is_ok_and(|lead| lead.leads)
+    }
+
+    /// Its role, in one or a few words.
+    fn role(&self) -> String {
+        match &self.lead {
+            Err(_) => "no answer".to_owned(),
+            Ok(LeadView { leads: true, .. }) => "leads".to_owned(),
+            Ok(LeadView { leader: Some(leader), .. }) => format!("follows {leader}"),
+            Ok(_) => "knows no leader".to_owned(),
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let error = self.lead.as_ref().err().map(ToString::to_string);
+        let lead = self.lead.as_ref().ok();
+        serde_json::json!({ "broker": self.client.address(), "lead": lead, "error": error })
+    }
+}
+
+/// Asks all brokers at once.
+async fn ask_all(clients: Vec<Client>) -> Vec<Broker> {
+    let asked = clients.into_iter().map(|client| {
+        tokio::spawn(async move {
+            let lead = client.lead().await;
+            Broker { client, lead }
+        })
+    });
+    let mut brokers = Vec::new();
+    for broker in asked.collect::<Vec<_>>() {
+        brokers.push(broker.await.expect("asking does not panic"));
+    }
+    brokers
+}
+
+/// The leader, or else the first broker that answers.
+///
+/// Errors: no broker answers.
+fn chosen(brokers: &[Broker]) -> anyhow::Result<&Broker> {
+    let leader = brokers.iter().find(|broker| broker.leads());
+    let Some(found) = leader.or_else(|| brokers.iter().find(|broker| broker.lead.is_ok())) else {
+        let errors = brokers.iter().filter_map(|broker| broker.lead.as_ref().err().map(ToString::to_string));
+        anyhow::bail!("{}", errors.collect::<Vec<_>>().join("; "));
+    };
+    Ok(found)
+}
+
+/// Shows brokers that share a store; a broker with a file always leads.
+fn show_brokers(brokers: &[Broker]) {
+    let is_sole = |lead: &LeadView| lead.leads && !lead.store.starts_with("etcd");
+    if let [Broker { lead: Ok(lead), .. }] = brokers
+        && is_sole(lead)
+    {
+        if let Some(trouble) = &lead.trouble {
+            outln!("trouble: {trouble}");
+        }
+        return;
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["broker", "lead", "store", "trouble"]);
+    for broker in brokers {
+        let (store, trouble) = match &broker.lead {
+            Ok(lead) => (lead.store.clone(), lead.trouble.clone().unwrap_or_default()),
+            Err(error) => (String::new(), error.to_string()),
+        };
+        table.add_row([broker.client.address().to_owned(), broker.role(), store, trouble]);
+    }
+    outln!("{table}");
+    if !brokers.iter().any(Broker::leads) {
+        outln!(
+            "none of these brokers leads: players are answered by the last decision, and no round is called"
+        );
+    }
+    outln!();
+}
+
+/// Shows networks and the decision. Without a leader (`is_led` false) nobody knows which agents are up.
+fn show(networks: &[NetworkView], decision: &DecisionView, is_led: bool) {
+    let agent = |network: &NetworkView| match (is_led, network.up) {
+        (false, _) => "unknown",
+        (true, true) => "up",
+        (true, false) => "away",
+    };
     let mut table = Table::new();
     table
         .load_preset(NOTHING)
@@ -74,7 +187,7 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
     for network in networks {
         table.add_row([
             network.name.clone(),
-            if network.up { "up" } else { "away" }.to_owned(),
+            agent(network).to_owned(),
             network.sessions.to_string(),
             BitRate::bps(network.rate_bps).to_string(),
             format!("{:.0} %", 100.0 * network.reputation),
@@ -85,9 +198,9 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
         ]);
     }
     table.column_iter_mut().skip(2).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    println!("{table}");
+    outln!("{table}");
     if decision.round == 0 {
-        println!("no round was accepted yet");
+        outln!("no round was accepted yet");
         return;
     }
     let sessions = |is_placed: bool| -> u64 {
@@ -95,9 +208,9 @@ fn show(networks: &[NetworkView], decision: &DecisionView) {
         those.map(|placed| u64::from(placed.sessions)).sum()
     };
     let (placed, unplaced) = (sessions(true), sessions(false));
-    println!(
-        "round {}: {placed} clients placed, {unplaced} for whom there is no room; at most {:.3} % from the best",
-        decision.round,
+    outln!(
+        "round #{}: {placed} clients placed, {unplaced} for whom there is no room; at most {:.3} % from the best",
+        decision.number,
         100.0 * decision.gap_share
     );
 }

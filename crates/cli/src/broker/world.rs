@@ -1,6 +1,7 @@
-//! `anabranch broker world`: a drawn world as the files of a deployment: contracts, each network's clusters and scores, and clients.
+//! `anabranch broker world`: a generated world as the files of a deployment: contracts, each
+//! network's clusters and scores, and clients.
 //!
-//! Leaves out: what is drawn (`broker_proto::generate`). Read [`Args`] first.
+//! Leaves out: the generation (`broker_proto::generate`). Read [`Args`] first.
 
 use super::evaluate::{above_0, count, drawn};
 use anabranch_broker::wire::{ClientsRequest, PlaceClients};
@@ -11,28 +12,30 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Which world, and where to.
+/// The world, and the folder to write.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder to make, with contracts.toml, clients.json (a request of `POST /v1/clients`), for each network NETWORK.toml and
-    /// NETWORK.csv; and the same world as tables that `broker evaluate --world` reads.
+    /// Folder to create, with contracts.toml, clients.json (a request of `POST /v1/clients`), and
+    /// NETWORK.toml and NETWORK.csv for each network; and the same world as tables for `broker
+    /// evaluate --world`.
     #[arg(long, value_name = "DIR", default_value = "world")]
     out: PathBuf,
-    /// What the world is drawn from.
+    /// Seed of the world.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
-    /// Clients whom the broker places.
+    /// Number of clients that the broker places.
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
     sessions: usize,
-    /// Clusters of each network: as many numbers as networks. Without: the fourteen of `broker evaluate`.
+    /// Numbers of clusters, one for each network. Without: the fourteen networks of `broker
+    /// evaluate`.
     #[arg(long, value_name = "COUNT", num_args = 1.., value_parser = count)]
     networks: Vec<usize>,
-    /// What clusters' capacities are multiplied by.
+    /// Factor on all clusters' capacities.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = above_0)]
     capacity: f64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -81,7 +84,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     write("clients.json", &serde_json::to_string(&clients)?)?;
     if !quiet {
         let networks = world.networks().len();
-        eprintln!(
+        errln!(
             "{}: {networks} networks with {} clusters, {} places, seed {}",
             args.out.display(),
             world.sites().len(),

@@ -1,11 +1,12 @@
-//! `anabranch circuit plan`: circuits of one week for a table of demand, or of a training job (`job`).
+//! `anabranch circuit plan`: circuits of one week for a table of demand, or of a training job
+//! (`job`).
 //!
-//! Leaves out: the schedulers ([`anabranch_circuit_proto::schedulers`]). Read [`run`] and [`Answer`] first.
+//! Leaves out: the schedulers ([`anabranch_circuit_proto::schedulers`]). Read [`run`] and
+//! [`Answer`] first.
 
 mod job;
 
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_circuit_proto::job::Failures;
 use anabranch_circuit_proto::table::{self, Table};
 use anabranch_circuit_proto::{Kind, Plan, Timing, bound};
@@ -23,10 +24,12 @@ pub struct Args {
     /// CSV file with the columns source, destination and bytes: the demand between racks.
     #[arg(value_name = "FILE", required_unless_present = "job")]
     demand: Option<PathBuf>,
-    /// TOML file with the phases of a training job, whose circuits are planned instead, and the switches that it runs on.
+    /// TOML file with the phases of a training job, whose circuits are planned instead, and the
+    /// switches that it runs on.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["demand", "scheduler", "rate", "night", "day_min", "week", "compare"])]
     job: Option<PathBuf>,
-    /// Dead parts of the job's network, such as host=3, switch=0, or port=0:3 for switch 0 at host 3; several with commas.
+    /// Dead parts of the job's network, such as host=3, switch=0, or port=0:3 for switch 0 at host
+    /// 3; several with commas.
     #[arg(long, value_name = "PARTS", requires = "job")]
     fail: Option<Failures>,
     /// Scheduler whose days are shown.
@@ -77,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let kinds = if args.compare { Kind::ALL } else { std::slice::from_ref(&args.scheduler) };
     let answer = Answer::new(&table, &timing, kinds);
     let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text(args.compare) };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,8 +3,8 @@
 //! Leaves out: the control ([`anabranch_linux::bpf::retcp`]). Read [`run`] first.
 
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_linux::bpf::retcp::{AttachError, Base, Mark, Settings, attach};
+use anabranch_units::Dilation;
 use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,12 +18,13 @@ pub struct Args {
     /// Congestion control between marks: reno, cubic or dctcp.
     #[arg(long, value_name = "NAME", default_value = "reno", value_parser = base)]
     base: Base,
-    /// Mark of a circuit on acknowledgements: ece (connections without ECN), dscp=1 to dscp=63, or none.
+    /// Mark of a circuit on acknowledgements: ece (connections without ECN), dscp=1 to dscp=63, or
+    /// none.
     #[arg(long, value_name = "MARK", default_value = "ece", value_parser = mark)]
     mark: Marking,
     /// Real time for each second of the network: cubic's clock is that much slower.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1)]
-    dilation: u32,
+    #[arg(long, value_name = "FACTOR", default_value_t = Dilation::NONE)]
+    dilation: Dilation,
     /// Have marks read only for programs in this cgroup (version 2) and below. Without: for all.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
@@ -59,17 +60,15 @@ fn mark(text: &str) -> Result<Marking, String> {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { name, base, mark, dilation, .. } = args;
-    let settings = Settings { name, base: *base, mark: mark.0, factor: *dilation };
+    let settings = Settings { name, base: *base, mark: mark.0, dilation: *dilation };
     let retcp = match attach(&settings, args.cgroup.as_deref()) {
-        Err(error @ (AttachError::EceWithEcn | AttachError::Dscp { .. } | AttachError::Factor { .. })) => {
-            return Err(error).or_usage();
-        }
+        Err(error @ (AttachError::EceWithEcn | AttachError::Dscp { .. })) => return Err(error).or_usage(),
         attached => attached?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let registered = async {
-            eprintln!("congestion control `{name}` is registered; Ctrl-C removes it");
+            errln!("congestion control `{name}` is registered; Ctrl-C removes it");
             std::future::pending::<()>().await;
         };
         // Signals are handled from the first poll on, so before the line.
@@ -95,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             counts.marked_acks, counts.acks, counts.jumps_up, counts.jumps_down
         )
     };
-    Pipe::default().print(std::iter::once(line));
+    outln!("{line}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,24 +1,24 @@
-//! The needs of systems: abilities of a machine.
+//! Abilities of a machine that systems need.
 //!
 //! Read [`Need`].
 
 use anabranch_units::Finding;
 
-/// What a system wants of a machine, of which one way is enough.
+/// A need of a system, which any one of several ways fulfils.
 #[derive(Debug)]
 pub struct Need {
-    /// What it is called.
+    /// Name of the need.
     pub name: &'static str,
-    /// And as a field of JSON, which lists the ways that work.
+    /// Name of the JSON field that lists the working ways.
     pub field: &'static str,
-    /// What the names of the findings begin with that are such ways.
+    /// Common prefix of the names of the findings about these ways.
     pub prefix: &'static str,
-    /// What was found.
+    /// All findings.
     pub findings: Vec<Finding>,
 }
 
 impl Need {
-    /// The ways that work here.
+    /// Names of the working ways.
     pub fn ways(&self) -> Vec<&'static str> {
         self.findings.iter().filter(|f| f.ok).filter_map(|f| f.name.strip_prefix(self.prefix)).collect()
     }

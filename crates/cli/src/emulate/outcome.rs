@@ -1,8 +1,8 @@
-//! The results of an emulated run: for people on stderr, for programs as JSON.
+//! Results of an emulated run: for people on stderr, for programs as JSON.
 //!
 //! Read [`Outcome`] first.
 
-use anabranch_emu::{Change, CircuitFigures, Dilation, EmulationOptions, LinkCounters, Report};
+use anabranch_emu::{Change, CircuitFigures, Dilation, EmulationOptions, LinkCounters, Report, unstretched};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, SiteId};
 use std::fmt::Write as _;
@@ -10,30 +10,30 @@ use std::process::ExitStatus;
 
 /// A run and its figures.
 pub struct Outcome<'a> {
-    /// The network as it was at the start.
+    /// The network as at the start.
     pub topology: &'a Topology,
-    /// Where the command ran.
+    /// Site of the command.
     pub site: SiteId,
-    /// How the network was emulated.
+    /// Options of the emulation.
     pub options: &'a EmulationOptions,
     /// The exit code.
     pub code: u8,
-    /// From the start of the command to its end.
+    /// Time from the start of the command to its end, in seconds.
     pub seconds: f64,
-    /// The programs beside it, and how they ended if they did so first.
+    /// Programs of `--run`, and their exit status if they ended first.
     pub runs: Vec<(SiteId, &'a str, Option<ExitStatus>)>,
-    /// The changes asked for.
+    /// Requested changes.
     pub changes: &'a [Change],
-    /// Lateness, drops, trust.
+    /// Lateness, drops and trust.
     pub report: Report,
-    /// By link.
+    /// Counters of each link.
     pub links: Vec<LinkCounters>,
     /// Days and rates of circuits. `None` without circuits.
     pub circuits: Option<CircuitFigures>,
 }
 
 impl Outcome<'_> {
-    /// One object; its shape is for programs and only grows.
+    /// Returns one JSON object, whose shape only grows.
     pub fn json(&self) -> anyhow::Result<serde_json::Value> {
         let name = |s: SiteId| self.topology.site(s).name.as_str();
         let links = self.links.iter().map(|counters| {
@@ -70,7 +70,7 @@ impl Outcome<'_> {
         }))
     }
 
-    /// A few lines; with `verbose` the links, too.
+    /// Returns a few lines; with `verbose` also the links.
     pub fn text(&self, verbose: u8) -> String {
         let r = &self.report;
         let mut out = String::new();
@@ -107,7 +107,7 @@ impl Outcome<'_> {
         }
         let dilation = self.options.dilation;
         if dilation != Dilation::NONE {
-            let own = dilation.unstretched(&r.congestion_control, self.options.quick_ack).join(", ");
+            let own = unstretched(dilation, &r.congestion_control, self.options.quick_ack).join(", ");
             let _ = writeln!(
                 out,
                 "dilation {dilation}: times and rates are the network's; clocks not stretched: {own}"

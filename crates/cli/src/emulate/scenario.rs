@@ -1,55 +1,66 @@
-//! `anabranch emulate SCENARIO`: the same file as `simulate`, under real kernels; a table, JSON lines, or a run directory.
+//! `anabranch emulate SCENARIO`: the same file as `simulate`, under real kernels; a table, JSON
+//! lines, or a run directory.
 //!
 //! Leaves out: how a scenario is emulated (`anabranch_emu::scenario`). Read [`run`] first.
 
-use super::Args;
+use super::announcements::Announcements;
+use super::{Args, preload, stretches_time};
 use crate::family;
-use crate::pipe::Pipe;
 use crate::run_dir::RunDir;
 use crate::simulate::{keyed, keyed_rows, table};
 use anabranch_emu::scenario::{
-    Options, check, congestion_control, emulation_options, measured_dilation, packets_late_max,
+    Options, check, congestion_control, emulation_options, measured_dilation, no_service, packets_late_max,
     stated_dilation,
 };
-use anabranch_emu::{Dilation, EmulationOptions};
+use anabranch_emu::{Dilation, EmulationHandle, EmulationOptions, give_preload};
 use anabranch_graph::Topology;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Plan, PlanError};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
+use std::any::Any;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether `name` is a scenario file.
+/// Returns true if `name` is a scenario file.
 pub(super) fn is_scenario(name: &str) -> bool {
-    let text =
-        Path::new(name).extension().is_some_and(|e| e == "toml").then(|| std::fs::read_to_string(name));
+    let text = Path::new(name).extension().is_some_and(|e| e == "toml").then(|| crate::text::read(name));
     text.and_then(Result::ok)
         .and_then(|text| text.parse::<toml::Table>().ok())
         .is_some_and(|table| table.contains_key("network") || table.contains_key("workload"))
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// Errors: one line for the user.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = match load(args).and_then(|points| without_command(args).map(|()| points)) {
         Ok(points) => points,
         Err(error) => {
-            eprintln!("anabranch: {error:#}");
+            errln!("anabranch: {error:#}");
             return Ok(ExitCode::from(2));
         }
     };
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
-    let (mut done, mut pipe): (Vec<table::Line>, _) = (Vec::new(), Pipe::default());
+    let mut done: Vec<table::Line> = Vec::new();
     let (mut trusted, mut coflows) = (true, Vec::new());
-    let measured = measured(args, &points, quiet, &interrupted);
+    let (announcements, libraries) = (Announcements::new()?, preload(args)?);
+    let with_libraries = || {
+        let mut command = host()?;
+        give_preload(&mut command, &libraries);
+        command.envs(announcements.variables());
+        Ok(command)
+    };
+    let serve = |emulation| announcements.serve(emulation);
+    let stage = Stage { host: &with_libraries, started: &serve, interrupted: &interrupted };
+    let measured = measured(args, &points, quiet, stage);
     if interrupted.load(Ordering::Relaxed) {
-        eprintln!("anabranch: interrupted");
+        errln!("anabranch: interrupted");
         return Ok(ExitCode::from(130));
     }
     let measured = measured?;
@@ -58,28 +69,28 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             if !quiet {
                 let swept: String =
                     point.swept.iter().map(|(key, value)| format!(" {key} = {value}")).collect();
-                eprintln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
+                errln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
             }
             let plan = plan(args, point)?;
             let dilation = stated(args, &plan)?.unwrap_or(measured);
             let systems = family::emulated();
-            let options = Options { dilation: Some(dilation), ..options(args, &systems, &interrupted) };
+            let options = Options { dilation: Some(dilation), ..options(args, &systems, stage) };
             let run = anabranch_emu::scenario::run(&plan, trial, &options)?;
             if interrupted.load(Ordering::Relaxed) {
-                eprintln!("anabranch: interrupted");
+                errln!("anabranch: interrupted");
                 return Ok(ExitCode::from(130));
             }
             let emulated = run.emulated;
             trusted &= emulated.trusted;
             if !quiet && (dilation != Dilation::NONE || emulated.dilated.circuits.is_some()) {
-                eprintln!("{}", said(&emulated));
+                errln!("{}", said(&emulated));
             }
             if !emulated.trusted && !quiet {
-                eprintln!("anabranch: not to be trusted: {}", emulated.why.join("; "));
+                errln!("anabranch: not to be trusted: {}", emulated.why.join("; "));
             }
             for row in keyed_rows(point, trial, plan.seed(trial), &run.workloads, &emulated) {
                 if args.json {
-                    pipe.print(std::iter::once(serde_json::Value::Object(row.clone()).to_string()));
+                    outln!("{}", serde_json::Value::Object(row.clone()));
                 }
                 if let Some(record) = &mut record {
                     record.row(&row)?;
@@ -92,13 +103,13 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
             let drops = emulated.dropped_queue_full + emulated.dropped_otherwise;
             done.push(table::Line { point: index, rows: run.workloads, coflows: run.coflows, drops });
-            if pipe.is_closed {
+            if crate::output::is_closed() {
                 return Ok(ExitCode::SUCCESS);
             }
         }
     }
     if !args.json {
-        pipe.print(std::iter::once(table::of(&points, &done).to_string()));
+        outln!("{}", table::of(&points, &done));
     }
     if let Some(record) = record {
         if !coflows.is_empty() {
@@ -110,7 +121,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(if args.strict && !trusted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Dilation and lateness of a run, and the kernel that ran it.
+/// Summary of a run's dilation and lateness, and the kernel that ran it.
 fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
     let dilated = &emulated.dilated;
     let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
@@ -127,14 +138,23 @@ fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
     )
 }
 
+/// Hosts of runs: their programs, their service, and the word to end early.
+#[derive(Copy, Clone)]
+struct Stage<'a> {
+    host: &'a dyn Fn() -> std::io::Result<Command>,
+    started: &'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>,
+    interrupted: &'a AtomicBool,
+}
+
 fn options<'a>(
     args: &'a Args,
     systems: &'a [&'a dyn anabranch_emu::scenario::System],
-    interrupted: &'a AtomicBool,
+    Stage { host, started, interrupted }: Stage<'a>,
 ) -> Options<'a> {
     Options {
         systems,
-        host: &host,
+        host,
+        started,
         lateness_p99_max: args.lateness_bound,
         dilation: args.kernel.dilation,
         congestion_control: args.kernel.congestion_control.as_deref(),
@@ -149,33 +169,27 @@ fn stated(args: &Args, plan: &Plan) -> anyhow::Result<Option<Dilation>> {
 
 /// One dilation for all points that state none: the smallest at which this machine carries their
 /// circuits on time. Without circuits there is none.
-fn measured(
-    args: &Args,
-    points: &[Point],
-    quiet: bool,
-    interrupted: &AtomicBool,
-) -> anyhow::Result<Dilation> {
+fn measured(args: &Args, points: &[Point], quiet: bool, stage: Stage<'_>) -> anyhow::Result<Dilation> {
     let systems = family::emulated();
     let mut least = Dilation::NONE;
     for point in points {
         let plan = plan(args, point)?;
         let has_systems = point.scenario.workload.iter().any(|w| matches!(w, scenario::Workload::System(_)));
         if stated(args, &plan)?.is_none() && plan.network().circuit().is_some() && !has_systems {
-            least = measured_dilation(&plan, least, &options(args, &systems, interrupted))?;
+            least = measured_dilation(&plan, least, &options(args, &systems, stage))?;
             if !quiet {
-                eprintln!(
-                    "measured dilation: {least} is the smallest so far at which this machine is on time"
-                );
+                errln!("measured dilation: {least} is the smallest so far at which this machine is on time");
             }
         }
     }
     Ok(least)
 }
 
-/// The network of a scenario whose place is taken by a command's traffic, and how it is emulated.
+/// The network of a scenario, for a command's traffic instead of the scenario's, and the options of
+/// its emulation.
 ///
-/// Errors: one line: what is wrong with the scenario, several points, options that are for
-/// topologies.
+/// Errors: one line: an error in the scenario, several points, options that apply to topologies
+/// only.
 pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, EmulationOptions)> {
     let points = load(args)?;
     let [point] = &points[..] else {
@@ -189,9 +203,10 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     ensure!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
     let plan = plan(args, point)?;
     let (interrupted, systems) = (AtomicBool::new(false), family::emulated());
+    let stage = Stage { host: &host, started: &no_service, interrupted: &interrupted };
     let dilation = match stated(args, &plan)? {
         Some(dilation) => dilation,
-        None => measured(args, &points, quiet, &interrupted)?,
+        None => measured(args, &points, quiet, stage)?,
     };
     let control = args.kernel.congestion_control.clone();
     let control = control.map_or_else(|| congestion_control(&plan).map(str::to_owned), Ok)?;
@@ -199,7 +214,7 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     let options = EmulationOptions {
         congestion_control: Some(control),
         tcp_buffer_bytes_max: args.kernel.tcp_buffer.or(options.tcp_buffer_bytes_max),
-        lateness_p99_max: packets_late_max(&plan, &self::options(args, &systems, &interrupted)),
+        lateness_p99_max: packets_late_max(&plan, &self::options(args, &systems, stage)),
         ..options
     };
     Ok((plan.network().topology().clone(), options))
@@ -208,15 +223,21 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
 /// Refuses options that only a command's run heeds.
 fn without_command(args: &Args) -> anyhow::Result<()> {
     let given = [
-        ("--preload", args.kernel.preload.is_some()),
         ("--tcp-buffer", args.kernel.tcp_buffer.is_some()),
         ("--site", args.site.is_some()),
         ("--at", !args.changes.is_empty()),
     ];
     let given = given.into_iter().find(|(_, is_given)| *is_given);
-    given.map_or(Ok(()), |(option, _)| {
-        anyhow::bail!("{option}: only for a command in the scenario's hosts: add it after `--`")
-    })
+    if let Some((option, _)) = given {
+        anyhow::bail!("{option}: only for a command in the scenario's hosts: add it after `--`");
+    }
+    if let Some(library) = args.kernel.preload.iter().find(|library| stretches_time(library)) {
+        anyhow::bail!(
+            "--preload {}: a scenario's hosts count the network's time by themselves",
+            library.display()
+        );
+    }
+    Ok(())
 }
 
 fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
@@ -224,23 +245,30 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
-    let text = std::fs::read_to_string(&args.topology).with_context(|| args.topology.clone())?;
+    ensure!(
+        args.kernel.mtu.is_none(),
+        "--mtu is for topologies: --set transport.mss and transport.header_bytes, whose sum is the largest packet"
+    );
+    let text = crate::text::read(&args.topology).with_context(|| args.topology.clone())?;
     let points = scenario::read(&args.topology, &text, &args.sets)?;
+    let mut warned = BTreeSet::new();
     for point in &points {
         let plan = plan(args, point).map_err(|error| {
             let place = scenario::place(&args.topology, &text, &args.sets, &error.field);
             anyhow::anyhow!("{place}: {error}")
         })?;
+        warned.extend(plan.warnings());
         check(&plan, args.trials, args.kernel.dilation, &family::emulated())
             .with_context(|| args.topology.clone())?;
     }
+    warned.iter().for_each(|warning: &String| tracing::warn!("{warning}"));
     Ok(points)
 }
 
-/// Files that a scenario names lie beside it.
+/// Resolves the files that a scenario names beside it.
 fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
     let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
-    let read = |name: &str| std::fs::read_to_string(folder.join(name));
+    let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 

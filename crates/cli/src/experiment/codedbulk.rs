@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// The cell, and how its results are shown.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A built-in topology (internet2, b4), or a .toml or .graphml file.
+    /// A built-in topology (internet2, b4), or a .toml, .graphml, .gml or .xml file.
     #[arg(long, short, value_name = "NAME|FILE", default_value = "internet2")]
     topology: String,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -51,14 +51,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             record.row(&row)?;
         }
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
         } else {
-            println!("{}", line(&row));
+            outln!("{}", line(&row));
         }
         if let Some(m) = row.measured.as_ref().filter(|m| !m.trusted) {
             trusted = false;
             if !quiet {
-                eprintln!("{scheme}: do not trust this figure: {}", m.why.join("; "));
+                errln!("{scheme}: do not trust this figure: {}", m.why.join("; "));
             }
         }
     }
@@ -67,11 +67,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let (command, config) = crate::arguments();
         record.finish(&command, config, Some(Seed::new(cell.seed)))?;
     }
-    // A figure that is not to be trusted is no success.
+    // An untrusted figure is no success.
     Ok(if trusted { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) })
 }
 
-/// Exit code where a run is not to be trusted.
+/// Exit code of an untrusted run.
 const UNTRUSTED: u8 = 4;
 
 fn line(row: &Row) -> String {

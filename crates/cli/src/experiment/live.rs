@@ -1,4 +1,5 @@
-//! `anabranch experiment live`: one cell of VDN's testbed (section 4.7.2), emulated with real programs.
+//! `anabranch experiment live`: one cell of VDN's testbed (section 4.7.2), emulated with real
+//! programs.
 //!
 //! Leaves out: the cell itself ([`anabranch_rehearse::live`]). Read [`run`] first.
 
@@ -15,18 +16,18 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the cell. A result that is not to be trusted ends with exit code 1.
+/// Runs the cell. An untrusted result ends with exit code 1.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let row = measure(&args.cell)?;
     if args.json {
-        println!("{}", serde_json::to_string(&row)?);
+        outln!("{}", serde_json::to_string(&row)?);
     } else {
-        println!("{}", line(&row));
+        outln!("{}", line(&row));
     }
     if !row.conditions.trusted && !quiet {
-        eprintln!("do not trust this result: {}", row.conditions.why.join("; "));
+        errln!("do not trust this result: {}", row.conditions.why.join("; "));
     }
     Ok(if row.conditions.trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,4 +1,5 @@
-//! A further system joins by one line in the list. This one takes 32 lines, but for `use` and closing braces.
+//! A further system joins by one line in the list. This one takes 32 lines besides `use` and
+//! closing braces.
 
 use super::Member;
 use crate::doctor::Need;
@@ -7,7 +8,7 @@ use anabranch_sim::{Plan, Simulation, scenario};
 use clap::Parser;
 use std::process::ExitCode;
 
-/// A system that does nothing but wait: all that this command needs of one.
+/// A system that only waits, with everything that this command needs.
 mod waiting {
     use crate::doctor::Need;
     use crate::member::Member;

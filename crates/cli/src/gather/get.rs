@@ -1,4 +1,5 @@
-//! `anabranch gather get`: pulls objects from many servers at once, verifies them, and gives them their names.
+//! `anabranch gather get`: pulls objects from many servers at once, verifies them, and renames them
+//! into place.
 
 mod end;
 mod progress;
@@ -19,62 +20,64 @@ use progress::Progress;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What to pull, and how.
+/// The objects, and settings of the pull.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Objects (files that servers offer), each with all the servers that hold the whole of it:
-    /// [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT, as host1:7180,host2:7180/big.bin.
+    /// Objects (files that servers offer), each with all servers that hold it in full:
+    /// [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT, such as host1:7180,host2:7180/big.bin.
     ///
-    /// With NAME, the server there must have this name in its certificate. Without, any server with keys of the same set may
-    /// answer.
+    /// With NAME, the server's certificate must have this name. Without it, any server with keys of
+    /// the same set may answer.
     #[arg(value_name = "SERVER/OBJECT", value_parser = target)]
     objects: Vec<Target>,
-    /// The BLAKE3 hash that the object must have, in hexadecimal: for one object that no manifest describes. Without, the
-    /// hash that the first server names is trusted.
+    /// BLAKE3 hash that the object must have, in hexadecimal, for a single object without a
+    /// manifest. Without it, the hash from the first server is trusted.
     #[arg(long, value_name = "HEX", value_parser = blake3_hash, conflicts_with = "manifest")]
     blake3: Option<blake3::Hash>,
-    /// Pull all objects of this file as well: one a line, each as SERVER/OBJECT. `-` for standard input. Empty lines and those
-    /// that begin with # are passed over.
+    /// Also pull all objects in this file, one a line, each as SERVER/OBJECT. `-` for standard
+    /// input. Empty lines and lines that begin with # are skipped.
     #[arg(long, value_name = "FILE")]
     objects_from: Option<PathBuf>,
     /// Pull all objects of this manifest, as `gather stripe` writes it.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// The file to write. A folder for several objects, or if it ends with a slash. `-` for standard output, which gets the
-    /// one object as it comes: only the exit code says at the end whether it was right.
+    /// File to write. A folder for several objects, or if it ends with a slash. `-` for standard
+    /// output, which gets a single object as it arrives: only the exit code tells at the end
+    /// whether it is intact.
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
-    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The client's name, as given to `gather keys --clients`.
+    /// Name of the client, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
-    /// The rate of this machine's own link, as "1 Gbit/s". It is divided among the servers. Without, each server has to find
-    /// its rate.
+    /// Rate of this machine's link, such as "1 Gbit/s", which is divided among the servers. Without
+    /// it, each server probes for its rate.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
-    /// What decides how fast servers send: a model of the path, or each pull's losses (RFC 5348).
+    /// Rate control of the servers: a model of the path, or each pull's losses (RFC 5348).
     #[arg(long, value_name = "NAME", default_value = "bbr", value_parser = rate_control())]
     rate_control: RateControl,
-    /// The most memory for blocks that have come but are not written yet.
+    /// Maximum memory for blocks received but not yet written.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
-    /// The longest datagram, in bytes of UDP payload. A path that carries less gets shorter ones.
+    /// Maximum datagram, in bytes of UDP payload. A path with a smaller MTU gets shorter ones.
     #[arg(long, value_name = "SIZE", default_value = "8952 B")]
     datagram: ByteCount,
-    /// A server from which nothing comes for this long is asked for nothing more.
+    /// Silence after which nothing more is requested from a server.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     give_up: Duration,
-    /// Do not wait until files are on disk: a machine that loses power soon after may lose files that have their names
-    /// already.
+    /// Do not wait for files to reach the disk: a power failure soon after may lose files that
+    /// already have their names.
     #[arg(long)]
     no_sync: bool,
-    /// Replace existing files, whatever they hold. Without, an object whose file exists fails, unless the file is the
-    /// very same.
+    /// Replace existing files, whatever their content. Without it, an object whose file exists
+    /// fails, unless the file is identical.
     #[arg(long)]
     replace: bool,
-    /// Print JSON: a line for each second and each object, and one object at the end.
+    /// Print JSON: a line for each second and for each object, and one object at the end.
     #[arg(long)]
     json: bool,
 }
@@ -94,9 +97,9 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
     blake3::Hash::from_hex(text).map_err(|_| format!("`{text}`: a BLAKE3 hash has 64 hexadecimal digits"))
 }
 
-/// Runs it.
+/// Runs the command.
 ///
-/// Errors: one line for the user. What became of the objects is the exit code.
+/// Errors: one line for the user. The exit code tells the objects' results.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (targets, config, streams) = asked(args).or_usage()?;
     let identity = Identity::load(&CredentialFiles::in_set(
@@ -120,9 +123,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(end::say(&report?, args, streams, quiet))
 }
 
-/// What is asked for, how, and whether it goes to standard output.
+/// Returns the targets, the settings, and whether the object goes to standard output.
 ///
-/// Errors: one line: what cannot be meant.
+/// Errors: one line: an invalid combination.
 fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
     let mut targets = args.objects.clone();
     if let Some(path) = &args.objects_from {
@@ -162,7 +165,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
     Ok((targets, config, streams))
 }
 
-/// An error in the words of this command's options.
+/// Rephrases an error in terms of this command's options.
 fn worded(error: GetError) -> anyhow::Error {
     match error {
         GetError::Datagram { .. } | GetError::Memory { .. } => anyhow!("--{error}"),

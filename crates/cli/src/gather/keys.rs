@@ -1,4 +1,4 @@
-//! `anabranch gather keys`: certificates with which servers and clients know each other.
+//! `anabranch gather keys`: certificates by which servers and clients authenticate each other.
 
 use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
@@ -6,14 +6,14 @@ use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// For whom, and where.
+/// Holders of the keys, and the folder of the set.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder of the set. Where it does not exist, it is made with a new authority; else its authority makes the new
-    /// keys. A folder holds one system's keys only.
+    /// Folder of the set. If it does not exist, it is created with a new authority; otherwise its
+    /// authority makes the new keys. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     out: PathBuf,
     /// Names of the servers, separated by commas.
@@ -27,7 +27,7 @@ pub struct Args {
     valid_days: u32,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {

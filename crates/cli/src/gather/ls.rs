@@ -1,6 +1,7 @@
-//! `anabranch gather ls`: which objects a server has.
+//! `anabranch gather ls`: lists the objects of a server.
 
-use anabranch_gather::{Entry, check_holder, list};
+use crate::output;
+use anabranch_gather::{Entry, ListError, check_holder, list};
 use anabranch_gather_proto::msg::NAME_BYTES_MAX;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -8,20 +9,20 @@ use anabranch_net::tls::CredentialFiles;
 use anabranch_units::text::printable;
 use anyhow::Context as _;
 use serde::Serialize;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Which server, and how to reach it.
+/// The server, and its keys.
 #[derive(clap::Args)]
 pub struct Args {
     /// The server, as [NAME@]HOST:PORT. With /PREFIX, only the files whose names begin with PREFIX.
     #[arg(value_name = "SERVER[/PREFIX]", value_parser = place)]
     place: Place,
-    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The client's name, as given to `gather keys --clients`.
+    /// Name of the client, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
     /// Print JSON: a line for each object.
@@ -51,7 +52,7 @@ struct Row<'a> {
     modified_ns: i64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -62,20 +63,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 async fn show(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
     let Place { holder, prefix } = &args.place;
-    let mut out = std::io::stdout().lock();
     let each = |Entry { object, bytes, modified_ns }| {
         if args.json {
             let row = serde_json::to_string(&Row { object: &object, length_bytes: bytes, modified_ns })?;
-            writeln!(out, "{row}")
+            outln!("{row}");
         } else {
-            writeln!(out, "{bytes:>16}  {}  {}", time(modified_ns), printable(&object))
+            outln!("{bytes:>16}  {}  {}", time(modified_ns), printable(&object));
         }
+        if output::is_closed() { Err(std::io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     };
-    list(identity, holder, prefix, each).await?;
+    match list(identity, holder, prefix, each).await {
+        // `output` reports what standard output refused.
+        Err(ListError::Each(_)) if output::is_closed() => {}
+        listed => listed?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A time as in `2026-11-23 08:46:48`, in UTC.
+/// Formats a time in UTC, such as `2026-11-23 08:46:48`.
 ///
 /// Source: Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `civil_from_days`.
 fn time(ns: i64) -> String {

@@ -13,53 +13,58 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder whose files are offered, by their paths below it. Symbolic links that lead out of it are not followed.
+    /// Folder whose files are offered, by their paths below it. Symbolic links that lead out of it
+    /// are not followed.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The address and port to listen on, TCP for control and UDP for data. By default only this machine can connect;
-    /// 0.0.0.0:7180 stands for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7180", value_parser = network::listen_address)]
+    /// Address and port to listen on, TCP for control and UDP for data. By default only this
+    /// machine can connect; 0.0.0.0:7180 means all of its addresses.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7180", value_parser = network::listen_address_or::<7180>)]
     listen: SocketAddr,
-    /// The UDP port that clients are told to use, where a forwarded port differs from that of --listen.
+    /// UDP port announced to clients, if a forwarded port differs from the port of --listen.
     #[arg(long, value_name = "PORT")]
     advertise_port: Option<u16>,
-    /// The folder that `gather keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/gather")]
+    /// The folder that `gather keys` made, or a copy with ca.pem, sites/NAME.pem and
+    /// sites/NAME.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
     keys: PathBuf,
-    /// The server's name, as given to `gather keys --servers`.
+    /// Name of the server, as given to `gather keys --servers`.
     #[arg(long, value_name = "NAME", default_value = "server")]
     name: String,
-    /// The highest rate at which one connection is sent data, as "100 Mbit/s". Without: as fast as the client takes it.
+    /// Maximum data rate of one connection, such as "100 Mbit/s". Without: as fast as the client
+    /// accepts it.
     #[arg(long, value_name = "RATE")]
     rate_max: Option<BitRate>,
-    /// The most connections at once. One client, which is all that use one key, may have a quarter of them.
+    /// Maximum number of connections. A client, which is everyone with the same key, may have a
+    /// quarter of them.
     #[arg(long, value_name = "N", default_value_t = 64)]
     clients_max: usize,
-    /// The most pulls of one client at once, over all its connections. A pull is one object, or a part of one.
+    /// Maximum number of concurrent pulls of one client, over all its connections. A pull is one
+    /// object, or a part of one.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pulls_max: usize,
-    /// The most memory for the blocks of one client, over all its connections.
+    /// Maximum memory for the blocks of one client, over all its connections.
     #[arg(long, value_name = "SIZE", default_value = "128 MiB")]
     memory: ByteCount,
-    /// A pull ends when its client says nothing for this long.
+    /// Silence of a client after which its pull ends.
     #[arg(long, value_name = "TIME", default_value = "10 s")]
     give_up: Duration,
-    /// A connection that has no pull and asks for nothing is closed after this long.
+    /// Time after which a connection without pulls and requests is closed.
     #[arg(long, value_name = "TIME", default_value = "5 min")]
     idle: Duration,
-    /// Remember the hashes of files in this file, so that a restarted server need not read the files again. FILE may not lie
-    /// below DIR. Without: hashes are remembered in memory only.
+    /// Cache of files' hashes, so that a restarted server need not read the files again. FILE may
+    /// not lie below DIR. Without it, hashes are cached in memory only.
     #[arg(long, value_name = "FILE")]
     cache: Option<PathBuf>,
-    /// Packets that one key seals at the most: for tests, as ciphers have limits of their own.
+    /// Maximum packets sealed with one key, for tests; ciphers have higher limits.
     #[arg(long, value_name = "N", hide = true)]
     key_packets: Option<u64>,
 }
 
-/// An error in the words of this command's options.
+/// Rephrases an error in terms of this command's options.
 fn worded(error: ServeError) -> anyhow::Error {
     match error {
         ServeError::Zero { setting } => anyhow!("--{} 0: must be at least 1", setting.replace('_', "-")),
@@ -72,7 +77,7 @@ fn worded(error: ServeError) -> anyhow::Error {
     }
 }
 
-/// The same, as wrong usage where it is that.
+/// Rephrases an error, and marks it as wrong usage if it is.
 fn sorted(error: ServeError) -> anyhow::Error {
     let is_usage =
         matches!(error, ServeError::Folder { .. } | ServeError::Zero { .. } | ServeError::Inside(_));
@@ -80,7 +85,7 @@ fn sorted(error: ServeError) -> anyhow::Error {
     if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
 }
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -104,7 +109,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     runtime()?.block_on(async {
         let mut server = Server::start(config).await.map_err(sorted)?;
         if !quiet {
-            eprintln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
+            errln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
         }
         let identity = server.identity().clone();
         tokio::select! {

@@ -1,4 +1,5 @@
-//! `anabranch gather stripe`: cuts a file into parts for many servers, and writes the manifest that puts them together again.
+//! `anabranch gather stripe`: cuts a file into parts for many servers, and writes the manifest that
+//! reassembles them.
 
 use crate::exit::OrUsage as _;
 use crate::shown::size;
@@ -9,24 +10,24 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What to cut, and for whom.
+/// The file, the servers and the parts.
 #[derive(clap::Args)]
 pub struct Args {
     /// The file to cut.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder to write to. DIR/0 gets the files for the first of --servers, DIR/1 those for the second, and so on; the
-    /// manifest is DIR/NAME.toml, NAME being the file's.
+    /// Folder to write to. DIR/0 gets the files for the first of --servers, DIR/1 the files for the
+    /// second, and so on; the manifest is DIR/NAME.toml, where NAME is the file's name.
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
-    /// The servers, as clients will reach them, separated by commas. With NAME, clients check that the server there has this
-    /// name.
+    /// Servers, by the addresses for clients, separated by commas. With NAME, clients check that
+    /// the server has this name.
     #[arg(long, value_name = "[NAME@]HOST:PORT", value_delimiter = ',', required = true)]
     servers: Vec<String>,
-    /// How many parts to cut. Without: as many as there are servers.
+    /// Number of parts. Without: the number of servers.
     #[arg(long, value_name = "N")]
     parts: Option<u64>,
-    /// How many servers get each part. All of these but one may die.
+    /// Number of servers for each part. All of these but one may fail.
     #[arg(long, value_name = "N", default_value_t = 1)]
     copies: usize,
     /// Print one JSON object.
@@ -34,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Parts of a server that are named.
+/// Maximum number of a server's parts that are listed.
 const PARTS_SHOWN: usize = 4;
 
 #[derive(Serialize)]
@@ -44,7 +45,7 @@ struct Done<'a> {
     object: &'a Object,
 }
 
-/// An error in the words of this command's options.
+/// Rephrases an error in terms of this command's options.
 fn worded(error: StripeError) -> anyhow::Error {
     match error {
         StripeError::Server(_)
@@ -55,7 +56,7 @@ fn worded(error: StripeError) -> anyhow::Error {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -75,9 +76,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (name, parts, servers) = (&object.name, object.part.len(), args.servers.len());
     if args.json {
         let done = Done { manifest: done.manifest.display().to_string(), object };
-        println!("{}", serde_json::to_string(&done)?);
+        outln!("{}", serde_json::to_string(&done)?);
     } else if !quiet {
-        println!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);
+        outln!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);
         for (server, folder) in args.servers.iter().zip(&done.folders) {
             let its: Vec<&Part> = object.part.iter().filter(|part| part.holders.contains(server)).collect();
             let bytes = size(ByteCount::new(its.iter().filter_map(|part| part.bytes).sum()));
@@ -85,10 +86,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 its.iter().take(PARTS_SHOWN).map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
             let more = its.len().saturating_sub(PARTS_SHOWN);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            println!("  {}/: {first}{more} ({bytes})", folder.display());
-            println!("      copy them into the folder that {server} serves");
+            outln!("  {}/: {first}{more} ({bytes})", folder.display());
+            outln!("      copy them into the folder that {server} serves");
         }
-        println!("then: anabranch gather get --manifest {} -o {name}", done.manifest.display());
+        outln!("then: anabranch gather get --manifest {} -o {name}", done.manifest.display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -26,16 +26,19 @@ pub(super) const ADDRESS: &str = "127.0.0.1:7200";
 /// Settings of a controller.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The network's description, for a new --store; a store that has a network keeps its own (`live network`). A TOML file with [[node]], [[link]], [[group]] and [[channel]] tables, as docs/live.md has it.
+    /// Description of the network, for a new --store; a store with a network keeps its own (`live
+    /// network`). A TOML file with [[node]], [[link]], [[group]] and [[channel]] tables, as
+    /// described in docs/live.md.
     #[arg(long, value_name = "FILE", default_value = "live.toml")]
     network: PathBuf,
     /// Address for nodes and operators, by mutual TLS. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = ADDRESS, value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = ADDRESS, value_parser = crate::network::listen_address_or::<7200>)]
     listen: SocketAddr,
     /// The folder that `live keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
-    /// File that keeps the number of the lead, the drained nodes and the network. Made if it is not there.
+    /// File for the number of the lead, the drained nodes and the network. Created if it does not
+    /// exist.
     #[arg(long, value_name = "FILE", default_value = "live.redb")]
     store: PathBuf,
     #[command(flatten)]
@@ -43,19 +46,22 @@ pub struct Args {
     /// Time between two plans, from 1 s to an hour.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     every: Duration,
-    /// Preference among bitrates: `quality` values a viewer by its bitrate, `quantity` by one over its bitrate, `balanced` all alike.
+    /// Preference among bitrates: `quality` weights a viewer by its bitrate, `quantity` by the
+    /// inverse of its bitrate, `balanced` equally.
     #[arg(long, value_enum, default_value = "balanced")]
     priority: PriorityName,
-    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean bitrate.
+    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean
+    /// bitrate.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = weight)]
     cost_share: f64,
     /// Share of each link that plans leave free for local decisions.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     slack: f64,
-    /// Price of moving a running stream to another parent, in the unit of a link's cost times Mbit/s.
+    /// Price of moving a running stream to another parent, in the unit of a link's cost times
+    /// Mbit/s.
     #[arg(long, value_name = "PRICE", default_value_t = 10.0, value_parser = weight)]
     move_price: f64,
-    /// Most running streams that one plan moves, besides those on failed links.
+    /// Maximum number of running streams that one plan moves, besides streams on failed links.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
     moves: usize,
 }
@@ -94,7 +100,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .await
             .with_context(|| format!("--listen {}", args.listen))?;
         if !quiet {
-            eprintln!("controller listens on https://{} for {nodes} nodes", server.local_addr()?);
+            errln!("controller listens on https://{} for {nodes} nodes", server.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
@@ -102,7 +108,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             () = crate::process::asked_to_end() => {
                 service.give_lead_back().await;
                 if !quiet {
-                    eprintln!("controller ends; nodes go on by themselves");
+                    errln!("controller ends; nodes go on by themselves");
                 }
             }
         }
@@ -113,23 +119,27 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 /// A node's way to its controllers.
 #[derive(clap::Args)]
 pub struct NodeControlArgs {
-    /// Controllers that choose the parents, as HOST:PORT; the next one is asked if one does not answer. Needs keys of this node's name.
+    /// Controllers that choose the parents, as HOST:PORT; the next one is asked if one does not
+    /// answer. Needs keys of this node's name.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', requires = "name")]
     controller: Vec<String>,
     /// The folder that `live keys` made, or a copy with ca.pem, sites/NAME.pem and sites/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
-    /// Address for the control of the next tier, by mutual TLS: the port of `control` in the network's description.
+    /// Address for the control of the next tier, by mutual TLS: the port of `control` in the
+    /// network's description.
     #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
     control: Option<SocketAddr>,
-    /// Address for objects of the next tier, by mutual TLS: the port of `media` in the network's description, if that begins with
-    /// https://.
+    /// Address for objects of the next tier, by mutual TLS: the port of `media` in the network's
+    /// description, if that begins with https://.
     #[arg(long, value_name = "IP:PORT", requires = "controller", value_parser = crate::network::listen_address)]
     objects: Option<SocketAddr>,
-    /// File that keeps the network's description, for a start without a controller. [default: NAME.network.json]
+    /// File that keeps the network's description, for a start without a controller. [default:
+    /// NAME.network.json]
     #[arg(long, value_name = "FILE", requires = "controller")]
     cache: Option<PathBuf>,
-    /// Decisions that the node follows. `distributed` and `centralized` are for comparisons with `hybrid`.
+    /// Decisions that the node follows. `distributed` and `centralized` are for comparisons with
+    /// `hybrid`.
     #[arg(long, value_enum, value_name = "MODE", default_value = "hybrid", requires = "controller")]
     mode: ModeName,
 }
@@ -191,12 +201,13 @@ pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::In
 #[derive(clap::Args)]
 pub struct OperatorArgs {
     /// Controllers, as HOST:PORT or https://HOST:PORT; the one that leads is asked.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', default_value = ADDRESS)]
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', env = "ANABRANCH_CONTROLLER", default_value = ADDRESS)]
     controller: Vec<String>,
-    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live")]
+    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
-    /// The operator's name, as `live keys --operators` was given it.
+    /// Name of the operator, as given to `live keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
 }
@@ -237,7 +248,7 @@ pub fn drain(args: &DrainArgs, quiet: bool) -> anyhow::Result<ExitCode> {
         } else {
             "takes no new stream, and its streams move: `live status` shows when none is left"
         };
-        eprintln!("node {}: {line}", args.node);
+        errln!("node {}: {line}", args.node);
     }
     Ok(ExitCode::SUCCESS)
 }

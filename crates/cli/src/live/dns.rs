@@ -1,6 +1,9 @@
-//! `anabranch live dns`: viewers ask by name, and get the addresses of their edge; players are steered.
+//! `anabranch live dns`: viewers ask by name, and get the addresses of their edge; players are
+//! steered.
 
+use crate::clients::ClientArgs;
 use crate::exit::OrUsage as _;
+use anabranch_http::plain::Proxies;
 use anabranch_live::SYSTEM;
 use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::controller::follow::FollowedDirectory;
@@ -30,14 +33,17 @@ const TTL_S_MAX: i64 = 86_400;
 /// Settings of a name server.
 #[derive(clap::Args)]
 pub struct Args {
-    /// File with the channels, edges, groups and places of viewers, in JSON. It is read again when it changes.
+    /// File with the channels, edges, groups and places of viewers, in JSON. It is read again when
+    /// it changes.
     #[arg(long, value_name = "FILE", required_unless_present = "controller", conflicts_with = "controller")]
     directory: Option<PathBuf>,
-    /// Controllers whose directory is followed, as HOST:PORT; the next one is asked if one does not answer.
+    /// Controllers whose directory is followed, as HOST:PORT; the next one is asked if one does not
+    /// answer.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     controller: Vec<String>,
-    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/live", requires = "controller")]
+    /// The folder that `live keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/live")]
     keys: PathBuf,
     /// The operator's name, as `live keys --operators` was given it.
     #[arg(long, value_name = "NAME", default_value = "operator", requires = "controller")]
@@ -45,10 +51,12 @@ pub struct Args {
     /// Zone of the names: RENDITION.CHANNEL.ZONE, and CHANNEL.ZONE for the lowest bitrate.
     #[arg(long, value_name = "NAME")]
     zone: String,
-    /// Address for questions over UDP and TCP. The default admits this machine only. A machine with several addresses needs one of them here.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address)]
+    /// Address for questions over UDP and TCP. The default admits this machine only. A machine with
+    /// several addresses needs one of them here.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address_or::<7253>)]
     listen: SocketAddr,
-    /// Address of this server as ns.ZONE answers it. Repeat it for further ones. By default it is the address of --listen.
+    /// Address of this server as ns.ZONE answers it. Repeat it for further ones. By default it is
+    /// the address of --listen.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
     /// Seconds for which resolvers keep an answer.
@@ -60,9 +68,12 @@ pub struct Args {
     /// Seconds until a player asks for steering again.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=TTL_S_MAX), requires = "steering")]
     steering_ttl: u32,
-    /// Base of the steering URL as players reach it, as https://steer.example. By default reload URIs are relative.
+    /// Base of the steering URL as players reach it, as https://steer.example. By default reload
+    /// URIs are relative.
     #[arg(long, value_name = "URL", requires = "steering")]
     steering_url: Option<String>,
+    #[command(flatten)]
+    clients: ClientArgs,
 }
 
 /// Answers until Ctrl-C or SIGTERM.
@@ -79,9 +90,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("listening at {}", args.listen))?;
         let steering = steering(args, directory)?;
         if !quiet {
-            eprintln!("name server of {zone} listens at {}", dns.local_addr()?);
+            errln!("name server of {zone} listens at {}", dns.local_addr()?);
             if let Some(steering) = &steering {
-                eprintln!("steering at http://{}/v1/steering/CHANNEL", steering.local_addr()?);
+                errln!("steering at http://{}/v1/steering/CHANNEL", steering.local_addr()?);
             }
         }
         let steers = async {
@@ -134,6 +145,7 @@ fn steering(args: &Args, directory: Receiver<Arc<Directory>>) -> anyhow::Result<
     let Some(address) = args.steering else { return Ok(None) };
     let mut config = SteeringConfig::new(address);
     config.ttl_s = args.steering_ttl;
+    config.clients = args.clients.clients(Proxies::loopback());
     config.url.clone_from(&args.steering_url);
     let server = SteeringServer::bind(config, directory);
     Ok(Some(server.with_context(|| format!("listening at {address}"))?))

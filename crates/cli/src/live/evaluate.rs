@@ -1,4 +1,5 @@
-//! `anabranch live evaluate`: the designs of §4.7.1 on drawn networks and workloads, a row for each seed and design.
+//! `anabranch live evaluate`: the designs of §4.7.1 on drawn networks and workloads, a row for each
+//! seed and design.
 //!
 //! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`Measured`] first.
 
@@ -85,7 +86,8 @@ pub struct Args {
     seed: Vec<u64>,
     #[command(flatten)]
     world: WorldArgs,
-    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean bitrate.
+    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean
+    /// bitrate.
     #[arg(long, value_name = "SHARE", num_args = 1.., default_values_t = [0.1], value_parser = weight)]
     cost_share: Vec<f64>,
     /// Share of each link that plans leave free.
@@ -209,7 +211,7 @@ fn planned(window: &Window<'_>, passes: u32) -> Measured {
     Measured { gap, gap_of_cost, plan_cpu_s, ..of_metrics(metrics) }
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -227,7 +229,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             (_, true) => "",
         };
         let (requests, from) = (recorded.requests(), recorded.from().as_secs_f64());
-        eprintln!("{requests} requests from {from} s on, {videos} videos, {places} places{drawn}");
+        errln!("{requests} requests from {from} s on, {videos} videos, {places} places{drawn}");
     }
     let (workload, videos) = args.world.described(recorded.as_ref());
     let mut rows = Vec::new();
@@ -235,7 +237,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let drawn = args.world.draw(seed, recorded.as_ref())?;
         for point in points(&designs, args) {
             if !quiet {
-                eprintln!("seed {seed}: {}", point.design.name());
+                errln!("seed {seed}: {}", point.design.name());
             }
             let row = Row {
                 seed,
@@ -253,14 +255,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 measured: measure(point, args, &drawn),
             };
             if args.json {
-                println!("{}", serde_json::to_string(&row)?);
+                outln!("{}", serde_json::to_string(&row)?);
             } else {
                 rows.push(row);
             }
         }
     }
     if !args.json {
-        println!("{}", table(&rows, args.seed.len()));
+        outln!("{}", table(&rows, args.seed.len()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,11 +11,13 @@ use std::process::ExitCode;
 /// The network, or changes of it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Add the entries of this file, or change the entries of the same name (links: of the same ends): [[node]], [[link]], [[group]]
-    /// and [[channel]] tables, as in the controller's --network.
+    /// Add the entries of this file, or change the entries of the same name (links: of the same
+    /// ends): [[node]], [[link]], [[group]] and [[channel]] tables, as in the controller's
+    /// --network.
     #[arg(long, value_name = "FILE")]
     set: Option<PathBuf>,
-    /// Remove these nodes: their streams move, and they take no new ones. End them once `live status` shows them no longer carrying any.
+    /// Remove these nodes: their streams move, and they take no new ones. End them once `live
+    /// status` shows them no longer carrying any.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     remove_node: Vec<String>,
     /// Remove these links, as FROM:TO.
@@ -55,7 +57,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         if changes.is_empty() {
             let view = client.network().await?;
-            println!("{}", if args.json { serde_json::to_string(&view)? } else { text(&view)? });
+            outln!("{}", if args.json { serde_json::to_string(&view)? } else { text(&view)? });
             return Ok(ExitCode::SUCCESS);
         }
         let version = match args.if_version {
@@ -64,9 +66,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         };
         let version = client.change(version, changes).await?;
         if args.json {
-            println!("{}", serde_json::json!({ "version": version }));
+            outln!("{}", serde_json::json!({ "version": version }));
         } else if !quiet {
-            eprintln!("the network has version {version}; nodes follow within seconds");
+            errln!("the network has version {version}; nodes follow within seconds");
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -78,7 +80,7 @@ fn text(view: &NetworkView) -> anyhow::Result<String> {
     Ok(format!("# version {}\n\n{}", view.version, text.trim_end()))
 }
 
-/// Additions first, so that removed entries cannot be missed by them.
+/// Additions come first, so that no addition refers to a removed entry.
 fn changes(args: &Args) -> anyhow::Result<Vec<Change>> {
     let mut changes = Vec::new();
     if let Some(path) = &args.set {

@@ -1,4 +1,5 @@
-//! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of parents.
+//! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of
+//! parents.
 
 use super::controller::{NodeControlArgs, follow_keys};
 use super::secure::{Reloaded, SecureArgs, follow};
@@ -17,21 +18,24 @@ use std::sync::Arc;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address for viewers and other nodes. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7202", value_parser = crate::network::listen_address_or::<7202>)]
     listen: SocketAddr,
-    /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the first one that answers is asked.
+    /// Source or node to fetch from, as http://10.0.0.1:7201. Repeat it for further parents; the
+    /// first one that answers is asked.
     #[arg(long, value_name = "URL", required_unless_present = "controller", conflicts_with = "controller")]
     parent: Vec<String>,
     /// Ask two parents for each object at once; the first copy of each byte counts.
     #[arg(long, conflicts_with = "controller")]
     doubled: bool,
-    /// Name of this node, unique among all nodes: rings of nodes are found by it. By default made from the address.
+    /// Name of this node, unique among all nodes: rings of nodes are found by it. By default made
+    /// from the address.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Address for Prometheus' /metrics. By default there is none.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
     metrics: Option<SocketAddr>,
-    /// Secrets of signed URLs (see `live sign`): no other URL is served. The file is read again on SIGHUP and when it changes.
+    /// Secrets of signed URLs (see `live sign`): no other URL is served. The file is read again on
+    /// SIGHUP and when it changes.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     #[command(flatten)]
@@ -52,6 +56,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.metrics_address = args.metrics;
     config.relay.is_doubled = args.doubled;
     config.secure = args.secure.listener()?;
+    config.clients = args.secure.clients();
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     if let Some(path) = &args.secret_file {
@@ -74,7 +79,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
             let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
-            eprintln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
+            errln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
         }
         tokio::select! {
             never = node.run() => match never {},

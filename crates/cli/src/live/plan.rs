@@ -1,4 +1,5 @@
-//! `anabranch live plan`: one plan of a described network for a described demand, without a controller.
+//! `anabranch live plan`: one plan of a described network for a described demand, without a
+//! controller.
 //!
 //! Leaves out: the optimiser ([`anabranch_live_proto::round`]). Read [`run`] and [`Answer`] first.
 
@@ -6,7 +7,6 @@ mod demand;
 
 use super::worlds::{PriorityName, ppm, share, weight};
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description, Layout};
 use anabranch_live_proto::control::controller::{Plan, PlanJob};
 use anabranch_live_proto::control::messages::GroupId;
@@ -26,19 +26,24 @@ use std::process::ExitCode;
 /// The network, its demand, and the operator's choices.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The network's description, as `live controller --network` takes it. All its sources have all channels.
+    /// The network's description, as `live controller --network` takes it. All its sources have all
+    /// channels.
     #[arg(value_name = "FILE")]
     network: PathBuf,
-    /// TOML file with a [[demand]] table of group, channel, rendition and viewers for each group that watches a rendition.
+    /// TOML file with a [[demand]] table of group, channel, rendition and viewers for each group
+    /// that watches a rendition.
     #[arg(long, value_name = "FILE", required_unless_present = "requests", conflicts_with = "requests")]
     demand: Option<PathBuf>,
-    /// CSV of requests in place of --demand: time, video (a channel), place (a group) or address, bitrate or bitrate_kbps (of a rendition), viewers.
+    /// CSV of requests in place of --demand: time, video (a channel), place (a group) or address,
+    /// bitrate or bitrate_kbps (of a rendition), viewers.
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
-    /// Preference among bitrates: a viewer counts by its bitrate, alike, or by one over its bitrate.
+    /// Preference among bitrates: a viewer counts by its bitrate, alike, or by one over its
+    /// bitrate.
     #[arg(long, value_enum, default_value = "balanced")]
     priority: PriorityName,
-    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean bitrate.
+    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean
+    /// bitrate.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = weight)]
     cost_share: f64,
     /// Share of each link that the plan leaves free for local decisions.
@@ -71,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (plan, report) = solved.with_context(|| format!("network {}", args.network.display())).or_usage()?;
     let answer = Answer::of(&layout, &job, &plan, &report);
     let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text() };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 

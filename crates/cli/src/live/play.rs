@@ -3,7 +3,6 @@
 //! Leaves out: the players ([`anabranch_live::players`]). Read [`run`] and [`Summary`] first.
 
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_live::players::{
     PLAYERS_MAX, PlayerReport, PlayerSpec, Players, PlayersConfig, Progress, failure,
 };
@@ -32,30 +31,35 @@ const SHOWN_STEP_US: f64 = 100.0;
 /// The players, and the form of their results.
 #[derive(clap::Args)]
 pub struct Args {
-    /// URLs of the channel's playlist, as http://10.0.0.1:7202/news/index.m3u8: one for each edge. Players begin at the URLs in
-    /// turn, and go on to the next URL when an edge refuses or fails.
+    /// URLs of the channel's playlist, as http://10.0.0.1:7202/news/index.m3u8: one for each edge.
+    /// Players begin at the URLs in turn, and go on to the next URL when an edge refuses or fails.
     #[arg(value_name = "URL", required = true)]
     urls: Vec<String>,
     /// Number of players.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=PLAYERS_MAX as u64))]
     players: u64,
-    /// Behaviour of the players. `buffering` plays from a buffer, with parts and blocking reloads where the playlist has them;
-    /// `fixed` asks for the next segment a segment's duration after the last one was received (the thesis's §4.7.2).
+    /// Behaviour of the players. `buffering` plays from a buffer, with parts and blocking reloads
+    /// where the playlist has them; `fixed` asks for the next segment a segment's duration after
+    /// the last one was received (the thesis's §4.7.2).
     #[arg(long, value_name = "KIND", default_value = "buffering")]
     kind: PlayerKind,
     /// Players that start in a second, from 0.001 to 100000.
     #[arg(long, value_name = "COUNT", default_value_t = 10.0, value_parser = start_rate)]
     start_rate: f64,
-    /// Time until all players are stopped. Without: until the stream has ended for all of them, or Ctrl-C.
+    /// Time until all players are stopped. Without: until the stream has ended for all of them, or
+    /// Ctrl-C.
     #[arg(long, value_name = "TIME")]
     duration: Option<Duration>,
-    /// DNS server that names the edges; the players ask it for the host of the only URL, and their times count from that question.
+    /// DNS server that names the edges; the players ask it for the host of the only URL, and their
+    /// times count from that question.
     #[arg(long, value_name = "IP:PORT")]
     dns: Option<SocketAddr>,
-    /// Authorities of the edges' certificates in PEM, for URLs that begin with https://. By default the system's authorities.
+    /// Authorities of the edges' certificates in PEM, for URLs that begin with https://. By default
+    /// the system's authorities.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Network of the viewers, as 192.0.2.0/24, for the client subnet of their questions to DNS (RFC 7871).
+    /// Network of the viewers, as 192.0.2.0/24, for the client subnet of their questions to DNS
+    /// (RFC 7871).
     #[arg(long, value_name = "PREFIX", requires = "dns", value_parser = prefix)]
     subnet: Option<AddressPrefix>,
     /// Print one JSON object a line for each player, instead of the table.
@@ -76,7 +80,8 @@ fn prefix(text: &str) -> Result<AddressPrefix, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
-/// Plays until the duration is over, the stream is, or Ctrl-C. Fails if no player has received video.
+/// Plays until the duration is over, the stream is, or Ctrl-C. Fails if no player has received
+/// video.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -107,7 +112,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
     });
     if args.json {
-        Pipe::default().print(reports.iter().map(|report| row(report).to_string()));
+        reports.iter().for_each(|report| outln!("{}", row(report)));
     }
     if let Some(line) = failure(&reports) {
         bail!(line);
@@ -117,7 +122,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         bail!("no player has received video in the time that the players were open");
     }
     if !args.json {
-        Pipe::default().print(std::iter::once(summary.table(args.players)));
+        outln!("{}", summary.table(args.players));
     }
     Ok(ExitCode::SUCCESS)
 }

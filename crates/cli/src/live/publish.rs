@@ -74,7 +74,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let publisher = Publisher::new(config).or_usage()?;
     crate::process::runtime()?.block_on(async {
         if !quiet {
-            eprintln!("{count} renditions of test patterns go to {}", args.source);
+            errln!("{count} renditions of test patterns go to {}", args.source);
         }
         tokio::select! {
             never = publisher.run() => match never {},

@@ -1,6 +1,7 @@
 //! Options that name a file of recorded requests.
 //!
-//! Leaves out: the columns of such files (`live_proto::plan::recorded`). Read [`RecordedArgs`] first.
+//! Leaves out: the columns of such files (`live_proto::plan::recorded`). Read [`RecordedArgs`]
+//! first.
 
 use anabranch_live_proto::plan::recorded::{RECORD_TIME_S_MAX, RecordFormat, RecordedWindow, Records};
 use anabranch_media::prefixes::PrefixTable;
@@ -14,7 +15,8 @@ use std::path::{Path, PathBuf};
 /// Columns of a file, as users name them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum FormatName {
-    /// CSV with the columns time, video and, if known, place or address, bitrate or bitrate_kbps, viewers.
+    /// CSV with the columns time, video and, if known, place or address, bitrate or bitrate_kbps,
+    /// viewers.
     Requests,
     /// Sessions of Twitch, 2019: user, stream, streamer, first and last round of 10 minutes.
     #[value(name = "twitch-2019")]
@@ -27,7 +29,8 @@ enum FormatName {
 /// A file of recorded requests, and the part of it that counts.
 #[derive(Clone, clap::Args)]
 pub(super) struct RecordedArgs {
-    /// File of requests to serve, in place of drawn ones. Places and bitrates that it does not state are drawn as of --workload.
+    /// File of requests to serve, in place of drawn ones. Places and bitrates that it does not
+    /// state are drawn as of --workload.
     #[arg(long, value_name = "FILE", conflicts_with = "videos")]
     requests: Option<PathBuf>,
     /// Columns of the file.
@@ -36,7 +39,8 @@ pub(super) struct RecordedArgs {
     /// Time in the file at which the window begins. Without: the earliest request.
     #[arg(long, value_name = "SECONDS", requires = "requests", value_parser = seconds)]
     from: Option<f64>,
-    /// CSV with the columns prefix, location and isp: viewers of one location and provider are one place. Without: a place is a /24 or /48.
+    /// CSV with the columns prefix, location and isp: viewers of one location and provider are one
+    /// place. Without: a place is a /24 or /48.
     #[arg(long, value_name = "FILE", requires = "requests")]
     prefixes: Option<PathBuf>,
 }
@@ -79,7 +83,8 @@ fn located(table: &PrefixTable, address: IpAddr) -> String {
     table.lookup(address).map_or_else(|| "elsewhere".to_owned(), |(city, isp)| format!("{city}/{isp}"))
 }
 
-/// The network that resolvers send for an address (RFC 7871, section 11.1): its first 24 or 48 bits.
+/// The network that resolvers send for an address (RFC 7871, section 11.1): its first 24 or 48
+/// bits.
 fn prefix(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => {

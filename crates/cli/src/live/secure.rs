@@ -1,8 +1,10 @@
-//! TLS to viewers of `anabranch live node` and `source`, and files that are read again while these run.
+//! Listeners for viewers of `anabranch live node` and `source`, and files that are read again while
+//! these run.
 
+use crate::clients::ClientArgs;
 use crate::exit::OrUsage as _;
 use crate::keys::Looks;
-use anabranch_http::plain::PROTOCOLS;
+use anabranch_http::plain::{Clients, PROTOCOLS, Proxies};
 use anabranch_live::SecureListener;
 use anabranch_net::public::{CertificateFiles, ServerCertificate};
 use anyhow::Context as _;
@@ -11,13 +13,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Listener for viewers over TLS.
+/// Clients of the listeners for viewers, and the listener over TLS.
 #[derive(clap::Args)]
 pub struct SecureArgs {
+    #[command(flatten)]
+    clients: ClientArgs,
     /// Further address, for viewers over TLS with HTTP/1.1 and HTTP/2. By default there is none.
     #[arg(long, value_name = "IP:PORT", requires_all = ["certificate", "certificate_key"], value_parser = crate::network::listen_address)]
     tls: Option<SocketAddr>,
-    /// Certificate for --tls and the certificates of its authorities, in PEM. It is read again on SIGHUP and when it changes.
+    /// Certificate for --tls and the certificates of its authorities, in PEM. It is read again on
+    /// SIGHUP and when it changes.
     #[arg(long, value_name = "FILE", requires = "tls")]
     certificate: Option<PathBuf>,
     /// Private key of the certificate, in PEM; only its owner and group may read it.
@@ -26,6 +31,11 @@ pub struct SecureArgs {
 }
 
 impl SecureArgs {
+    /// Clients of all listeners.
+    pub(super) fn clients(&self) -> Clients {
+        self.clients.clients(Proxies::default())
+    }
+
     /// The listener, if one is asked for.
     ///
     /// Errors: files that cannot be used.

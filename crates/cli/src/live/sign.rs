@@ -2,7 +2,6 @@
 
 use super::secure::Reloaded;
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_live::signing::{Grant, SigningSecrets};
 use anabranch_live_proto::directory::AddressPrefix;
 use anabranch_units::Duration;
@@ -51,7 +50,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let signed = args.urls.iter().map(|url| sign(&secrets, url, args, now + valid_s));
     let signed = signed.collect::<anyhow::Result<Vec<_>>>()?;
-    Pipe::default().print(signed.into_iter());
+    signed.iter().for_each(|url| outln!("{url}"));
     Ok(ExitCode::SUCCESS)
 }
 

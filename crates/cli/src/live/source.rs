@@ -20,24 +20,29 @@ const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(clap::Args)]
 pub struct Args {
     /// Address for encoders, nodes and players. The default admits this machine only.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7201", value_parser = crate::network::listen_address)]
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7201", value_parser = crate::network::listen_address_or::<7201>)]
     listen: SocketAddr,
-    /// File with a line `CHANNEL TOKEN` for each token that may publish; channel `*` stands for all channels.
+    /// File with a line `CHANNEL TOKEN` for each token that may publish; channel `*` stands for all
+    /// channels.
     #[arg(long, value_name = "FILE", required_unless_present = "pull")]
     token_file: Option<PathBuf>,
-    /// Channel to pull from another origin's playlist, as news=http://HOST:8888/cam/index.m3u8; repeat it for further channels.
+    /// Channel to pull from another origin's playlist, as news=http://HOST:8888/cam/index.m3u8;
+    /// repeat it for further channels.
     #[arg(long, value_name = "CHANNEL=URL")]
     pull: Vec<Pull>,
-    /// Pull on demand: a rendition rests after this time without a request, from 1 s to an hour. [default: pull all the time]
+    /// Pull on demand: a rendition rests after this time without a request, from 1 s to an hour.
+    /// [default: pull all the time]
     #[arg(long, value_name = "TIME", requires = "pull", value_parser = pull_idle)]
     pull_idle: Option<Duration>,
-    /// Target of a segment's duration, from 100 ms to 60 s; the encoder's interval of key frames must not be longer.
+    /// Target of a segment's duration, from 100 ms to 60 s; the encoder's interval of key frames
+    /// must not be longer.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     segment: Duration,
     /// Target of a part's duration, from 50 ms to the segment's.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     part: Duration,
-    /// Number published segments by the media's own time, as another source of the same encoder does. The time must never fall.
+    /// Number published segments by the media's own time, as another source of the same encoder
+    /// does. The time must never fall.
     #[arg(long)]
     shared_timeline: bool,
     /// Segments that a playlist lists.
@@ -49,13 +54,16 @@ pub struct Args {
     /// Most renditions of all channels.
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     renditions: u64,
-    /// Seconds without a byte after which a publisher is disconnected, and a stream without one ends.
+    /// Seconds without a byte after which a publisher is disconnected, and a stream without one
+    /// ends.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     silence: u64,
-    /// Steering server as players reach it (`live dns --steering`), as https://steer.example: multivariant playlists name it.
+    /// Steering server as players reach it (`live dns --steering`), as https://steer.example:
+    /// multivariant playlists name it.
     #[arg(long, value_name = "URL", value_parser = base_url)]
     steering: Option<String>,
-    /// Pathway of content steering, an edge with its URL for players. Repeat it. [default: the edges of the controller's network]
+    /// Pathway of content steering, an edge with its URL for players. Repeat it. [default: the
+    /// edges of the controller's network]
     #[arg(long, value_name = "EDGE=URL", requires = "steering", value_parser = pathway)]
     pathway: Vec<(String, String)>,
     /// Name of this source, as in the controller's network.
@@ -99,6 +107,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.pulls.clone_from(&args.pull);
     config.pull_idle = args.pull_idle;
     config.secure = args.secure.listener()?;
+    config.clients = args.secure.clients();
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     let controlled = args.control.is_controlled().then(|| {
@@ -132,7 +141,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         if !quiet {
             let secure = source.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
             let at = source.local_addr()?;
-            eprintln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
+            errln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
         }
         tokio::select! {
             never = source.run() => match never {},

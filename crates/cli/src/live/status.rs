@@ -16,8 +16,9 @@ pub struct Args {
     /// Print one JSON object with nodes, links, streams, rounds and events, as the API has them.
     #[arg(long)]
     json: bool,
-    /// Draw the trees on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT (127.0.0.1:7209
-    /// if left out) and below a path that nobody can guess: open what the command prints.
+    /// Draw the trees on a page, for a browser on this machine, until Ctrl-C. The page is served at
+    /// IP:PORT (127.0.0.1:7209 if left out) and below a path that nobody can guess: open what the
+    /// command prints.
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -42,7 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             };
         }
         if args.json {
-            println!("{}", page::all(&client).await?);
+            outln!("{}", page::all(&client).await?);
         } else {
             let (nodes, trees) = (client.nodes().await?, client.trees().await?);
             show(&nodes, &trees);
@@ -75,7 +76,7 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             node.viewers.to_string(),
         ]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["link", "used", "capacity", "cost"], 1);
     for link in &trees.links {
         rows.add_row([
@@ -89,7 +90,7 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             link.cost.to_string(),
         ]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["stream", "bitrate", "from", "to"], 4);
     for stream in &trees.streams {
         rows.add_row([
@@ -99,5 +100,5 @@ fn show(nodes: &[NodeView], trees: &TreesView) {
             stream.node.clone(),
         ]);
     }
-    println!("{rows}");
+    outln!("{rows}");
 }

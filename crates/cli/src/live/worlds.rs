@@ -92,7 +92,8 @@ pub(super) struct WorldArgs {
     /// Trace whose statistics the requests have.
     #[arg(long, value_enum, default_value_t = WorkloadName::HeavyTail)]
     pub(super) workload: WorkloadName,
-    /// Number of videos; requests grow with it. Without: 10,000 for heavy-tail, 4,144 for the others.
+    /// Number of videos; requests grow with it. Without: 10,000 for heavy-tail, 4,144 for the
+    /// others.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     videos: Option<u32>,
     /// Seconds of arrivals that one plan serves; 3,600 is the whole hour.
@@ -101,10 +102,12 @@ pub(super) struct WorldArgs {
     /// Number of edges. Links keep their capacities, so more edges have more capacity together.
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().edges)]
     pub(super) edges: u32,
-    /// Sources of a reflector, reflectors of an edge, edges of a group. The capacity of a tier does not depend on them.
+    /// Sources of a reflector, reflectors of an edge, edges of a group. The capacity of a tier does
+    /// not depend on them.
     #[arg(long, value_name = "X,Y,Z", default_value = "4,3,3")]
     pub(super) connectivity: Connectivity,
-    /// Tier that limits: capacities of (4, 30), (400, 30) or (4,000, 3,000) Gbit/s between the tiers at 100 edges.
+    /// Tier that limits: capacities of (4, 30), (400, 30) or (4,000, 3,000) Gbit/s between the
+    /// tiers at 100 edges.
     #[arg(long, value_enum, default_value_t = Bottleneck::Source)]
     pub(super) bottleneck: Bottleneck,
     #[command(flatten)]
@@ -192,8 +195,8 @@ impl WorldArgs {
     }
 }
 
-/// Maximum number of objects that are asked for at once: a viewer asks for one, and lower bitrates
-/// are those of the video's ladder.
+/// Maximum number of objects requested at the same time: a viewer requests one, and lower bitrates
+/// come from the video's ladder.
 fn objects_max(trace: &Trace) -> usize {
     let channels: BTreeSet<_> = trace.arrivals.iter().map(|arrival| arrival.object.channel).collect();
     let rungs = channels.iter().map(|channel| trace.ladders[channel.0 as usize].len()).sum();

@@ -1,4 +1,4 @@
-//! `anabranch replicate controller`: plans transfers, installs them, and sees them through.
+//! `anabranch replicate controller`: plans transfers, installs them, and monitors them.
 
 use crate::network::{self, TopologyArgs};
 use anabranch_http::{ServeConfig, Server};
@@ -13,42 +13,46 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     network: TopologyArgs,
-    /// The address and port to listen on. By default only this machine can connect; 0.0.0.0:7171 stands
-    /// for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7171", value_parser = network::listen_address)]
+    /// Address and port to listen on. By default only this machine can connect; 0.0.0.0:7171 means
+    /// all of its addresses.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7171", value_parser = network::listen_address_or::<7171>)]
     listen: SocketAddr,
-    /// The folder that `replicate keys init` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    /// The folder that `replicate keys init` made, or a copy with ca.pem, controller.pem and
+    /// controller.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// The file in which transfers are remembered over restarts. Made if missing.
+    /// File for transfers, which survive restarts. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "controller.redb")]
     store: PathBuf,
-    /// How long a transfer waits for a site that is away, or that others cannot connect to, before it gives the site up.
+    /// Time for which a transfer waits for a site that is down or unreachable for the others,
+    /// before it gives the site up.
     #[arg(long, value_name = "TIME", default_value = "10 min")]
     site_wait: Duration,
-    /// How long a destination may hold up the others of its transfer before it is left for later.
+    /// Time for which a slow destination may delay the others of its transfer, before it is
+    /// postponed.
     ///
-    /// It holds them up when they get less than half of the planned rate. The plan knows nothing of other traffic: raise this
-    /// time where transfers share their links with other traffic.
+    /// A destination delays the others if they get less than half of the planned rate. The plan
+    /// does not know other traffic: raise this time if transfers share their links with other
+    /// traffic.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     patience: Duration,
-    /// Whether transfers that run at the same time are planned together, each held to its share of the links.
+    /// Plan concurrent transfers jointly, and hold each to its share of the links.
     ///
-    /// A new transfer waits 0.1 s for others. Running ones are planned anew where the slowest of them gains 10 %, or all
-    /// together gain 10 % without loss to the slowest.
+    /// A new transfer waits 0.1 s for others. Running ones are replanned if the slowest of them
+    /// gains 10 %, or all together gain 10 % without loss to the slowest.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     joint: bool,
 }
 
-/// Descriptors besides those of connections: the store, the runtime, the terminal.
+/// Descriptors for anything but connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -68,13 +72,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let controller = Controller::open(config)?;
         let server = Server::bind(controller, &identity, serve).await?;
         if !quiet {
-            eprintln!("controller listens on https://{}", server.local_addr()?);
+            errln!("controller listens on https://{}", server.local_addr()?);
         }
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("controller ends; transfers go on when it is back");
+                errln!("controller ends; transfers go on when it is back");
             }
         }
         Ok(ExitCode::SUCCESS)

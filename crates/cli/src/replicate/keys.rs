@@ -1,4 +1,5 @@
-//! `anabranch replicate keys`: a working set of certificates for mutual TLS, and more for sites and operators that come later.
+//! `anabranch replicate keys`: a working set of certificates for mutual TLS, with later additions
+//! of sites and operators.
 
 use crate::keys::Change;
 use crate::network::TopologyArgs;
@@ -7,10 +8,11 @@ use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What to do with keys.
+/// Operations on keys.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Make a new set: an authority, and keys for the controller, each site of a topology and an operator.
+    /// Make a new set: an authority, and keys for the controller, each site of a topology and an
+    /// operator.
     Init(InitArgs),
     /// Make keys for more sites or operators, by the authority of an existing set.
     Add(AddArgs),
@@ -18,13 +20,13 @@ pub enum Command {
     Change(Change),
 }
 
-/// For whom, and where.
+/// Holders of the keys, and the folder of the set.
 #[derive(clap::Args)]
 pub struct AddArgs {
     /// The folder of the set, with ca.pem and ca.key.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// Names of the sites, as the topology has them.
+    /// Names of the sites, as in the topology.
     #[arg(long, value_name = "SITE", value_delimiter = ',')]
     sites: Vec<String>,
     /// Names of the operators.
@@ -35,13 +37,13 @@ pub struct AddArgs {
     valid_days: u32,
 }
 
-/// For whom, and where to.
+/// Holders of the keys, and the folder to create.
 #[derive(clap::Args)]
 pub struct InitArgs {
     #[command(flatten)]
     network: TopologyArgs,
-    /// The folder to make. It may hold no keys yet. Each machine then gets ca.pem and its own pair, nothing else. A folder
-    /// holds one system's keys only.
+    /// Folder to create, without keys so far. Each machine then gets ca.pem and its own pair,
+    /// nothing else. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
     out: PathBuf,
     /// Names of the operators who may submit transfers.
@@ -55,7 +57,7 @@ pub struct InitArgs {
     valid_days: u32,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -81,7 +83,7 @@ fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     write_set(&args.keys, &add_to_set(&args.keys, &request)?)?;
     if !quiet {
         let names: Vec<_> = args.sites.iter().chain(&args.operators).map(String::as_str).collect();
-        eprintln!("keys for {} in {}/", names.join(", "), args.keys.display());
+        errln!("keys for {} in {}/", names.join(", "), args.keys.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -99,7 +101,7 @@ fn init(args: &InitArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     if quiet {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!(
+    errln!(
         "keys for the controller, {} sites and {} in {}/; valid {} days; with ca.key `keys add` makes more: keep it apart",
         request.sites.len(),
         request.operators.join(", "),

@@ -1,4 +1,4 @@
-//! `anabranch replicate leftovers`: remains of files that did not arrive whole, listed and removed.
+//! `anabranch replicate leftovers`: lists and removes remains of incomplete files.
 
 use anabranch_disk::folder::{Folder, Links, shown};
 use anabranch_disk::partial::leftovers::{Leftover, find};
@@ -7,16 +7,18 @@ use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Where to look, and what to do.
+/// The folder to search, and the action.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder to look through, with all folders below it: a relay's --dir, or where `gather get` writes to.
+    /// Folder to search, with all folders below it: a relay's --dir, or the folder that `gather
+    /// get` writes to.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Remove the leftovers, except those that are being written now. The next transfer of a removed file begins anew.
+    /// Remove the leftovers, except files being written. The next transfer of a removed file starts
+    /// from scratch.
     #[arg(long)]
     remove: bool,
-    /// Only leftovers to which no transfer has written for this long, as "168 h".
+    /// Only leftovers without a write for this time, such as "168 h".
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     older_than: Duration,
     /// Print one JSON list.
@@ -35,7 +37,7 @@ struct Row {
     is_removed: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -57,9 +59,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.remove
     });
     if args.json {
-        println!("{}", serde_json::to_string(&rows)?);
+        outln!("{}", serde_json::to_string(&rows)?);
     } else if rows.is_empty() {
-        println!("nothing is left below {}", shown(folder.path()));
+        outln!("nothing is left below {}", shown(folder.path()));
     } else {
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::NOTHING);
@@ -84,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 state.to_owned(),
             ]);
         }
-        println!("{}", table.trim_fmt());
+        outln!("{}", table.trim_fmt());
     }
     looked.context("not all of it could be removed")?;
     Ok(ExitCode::SUCCESS)

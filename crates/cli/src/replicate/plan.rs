@@ -1,4 +1,5 @@
-//! `anabranch replicate plan`: the plan of a transfer, as a table, JSON or a picture. Nothing is sent.
+//! `anabranch replicate plan`: the plan of a transfer, as a table, JSON or a picture. Nothing is
+//! sent.
 
 use crate::network::{self, TopologyArgs};
 use crate::shown::size;
@@ -11,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What to plan.
+/// The transfer, the scheme and the form of the plan.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -22,20 +23,22 @@ pub struct Args {
     /// The destinations.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required_unless_present_any = ["survey", "survey_random", "survey_joint"])]
     to: Vec<String>,
-    /// Sites over which nothing may go.
+    /// Sites that the plan must avoid.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
     avoid_sites: Vec<String>,
-    /// Links over which nothing may go, as paris-tokyo: the direction from paris to tokyo.
+    /// Links that the plan must avoid, such as paris-tokyo: the direction from paris to tokyo.
     #[arg(long, value_name = "LINK,LINK", value_delimiter = ',')]
     avoid_links: Vec<String>,
-    /// The scheme whose plan is drawn and listed: auto, coded, packed, steiner, steiner_store_and_forward, steiner_one_tree,
-    /// multi_path or single_path. docs/replicate.md says when which wins.
+    /// Scheme of the plan that is drawn and listed: auto, coded, packed, steiner,
+    /// steiner_store_and_forward, steiner_one_tree, multi_path or single_path. docs/replicate.md
+    /// explains when each wins.
     #[arg(long, default_value = "auto")]
     scheme: String,
-    /// Add flows of the lowest priority over capacity that the plan leaves. Predicted rates and bytes leave them out.
+    /// Add flows of the lowest priority over capacity that the plan leaves. Predicted rates and
+    /// bytes exclude them.
     #[arg(long)]
     fill: bool,
-    /// Size of the file, as 50GB: the table then has bytes and times.
+    /// Size of the file, such as 50GB: the table then has bytes and times.
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteCount>,
     /// Print one JSON object.
@@ -47,22 +50,24 @@ pub struct Args {
     /// Draw the plan into this file, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Draw on a dark ground.
+    /// Draw on a dark background.
     #[arg(long, requires = "svg")]
     dark: bool,
-    /// Plan every source and three destinations of the topology, and count where each scheme falls short of the min-cut.
+    /// Plan every source and three destinations of the topology, and count where each scheme falls
+    /// short of the min-cut.
     #[arg(long, conflicts_with_all = ["from", "to"])]
     survey: bool,
-    /// As --survey, over so many random networks of up to 12 sites.
+    /// As --survey, over this number of random networks of up to 12 sites.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey"])]
     survey_random: Option<u64>,
-    /// Draw so many transfers that run at the same time, and compare their rates when planned alone, in turn and together.
+    /// Draw this number of concurrent transfers, and compare their rates when planned alone, in
+    /// turn and jointly.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["from", "to", "survey", "survey_random"])]
     survey_joint: Option<usize>,
-    /// With --survey-joint: how often transfers are drawn.
+    /// With --survey-joint: number of draws.
     #[arg(long, value_name = "COUNT", default_value_t = 100, requires = "survey_joint")]
     draws: u64,
-    /// With --survey-joint: destinations of each transfer.
+    /// With --survey-joint: number of destinations of each transfer.
     #[arg(long, value_name = "COUNT", default_value_t = 3, requires = "survey_joint")]
     destinations: usize,
     /// With --survey-random: seed of the random networks.
@@ -70,7 +75,7 @@ pub struct Args {
     seed: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -85,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             sites - 1
         );
         let survey = survey_joint(&topology, count, args.destinations, args.draws)?;
-        println!("{}", serde_json::to_string_pretty(&survey)?);
+        outln!("{}", serde_json::to_string_pretty(&survey)?);
         return Ok(ExitCode::SUCCESS);
     }
     if args.survey || args.survey_random.is_some() {
@@ -94,9 +99,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             None => survey_triples(&args.network.load()?),
         };
         if args.json {
-            println!("{}", serde_json::to_string(&survey)?);
+            outln!("{}", serde_json::to_string(&survey)?);
         } else {
-            println!("{}", survey_text(&survey));
+            outln!("{}", survey_text(&survey));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -114,14 +119,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, sending, args.full)?)?);
+        outln!("{}", serde_json::to_string(&json(&topology, &comparison, &shown, sending, args.full)?)?);
     } else {
-        print!("{}", table(&topology, &comparison, &choice, &shown, sending));
+        out!("{}", table(&topology, &comparison, &choice, &shown, sending));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a survey counted, in words that say what it is.
+/// Formats the counts of a survey.
 fn survey_text(survey: &Survey) -> String {
     let planned = survey.instances - survey.unreachable;
     let mut schemes = comfy_table::Table::new();
@@ -186,7 +191,7 @@ fn survey_text(survey: &Survey) -> String {
     )
 }
 
-/// Sites and links that a plan must leave alone, by name.
+/// Names of the sites and links that a plan must avoid.
 pub type Avoid<'a> = (&'a [String], &'a [String]);
 
 fn ask<'a>(
@@ -202,7 +207,7 @@ fn ask<'a>(
     Ok(request)
 }
 
-/// Shows what `send` would do by a scheme, filled or not.
+/// Shows the plan of `send` under a scheme, filled or not.
 ///
 /// Errors: one line for the user.
 pub(super) fn show(
@@ -218,9 +223,9 @@ pub(super) fn show(
     let (comparison, choice) = (planner.compare()?, planner.auto()?);
     let chosen = chosen(&planner, &choice, scheme)?;
     if as_json {
-        println!("{}", serde_json::to_string(&json(topology, &comparison, &chosen, Some(sending), false)?)?);
+        outln!("{}", serde_json::to_string(&json(topology, &comparison, &chosen, Some(sending), false)?)?);
     } else {
-        print!("{}", table(topology, &comparison, &choice, &chosen, Some(sending)));
+        out!("{}", table(topology, &comparison, &choice, &chosen, Some(sending)));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -241,7 +246,7 @@ fn chosen(planner: &Planner<'_>, choice: &Choice, (scheme, fill): (&str, bool)) 
     Ok(shown)
 }
 
-/// A link by the names of its ends.
+/// Formats a link by the names of its ends.
 fn hop(topology: &Topology, link: LinkId) -> String {
     let link = topology.link(link);
     format!("{}-{}", topology.site(link.from).name, topology.site(link.to).name)

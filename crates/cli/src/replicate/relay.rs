@@ -1,4 +1,5 @@
-//! `anabranch replicate relay`: a site's daemon. It sends, relays and receives by the controller's commands.
+//! `anabranch replicate relay`: a site's daemon. It sends, forwards and receives on the
+//! controller's commands.
 
 use crate::network::{self, TopologyArgs};
 use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};
@@ -16,55 +17,56 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     network: TopologyArgs,
-    /// The name of the site for which this relay runs, as the topology has it.
+    /// Name of this relay's site, as in the topology.
     #[arg(long, value_name = "SITE")]
     site: String,
-    /// Where the controller listens.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
+    /// Address of the controller.
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_CONTROLLER", default_value = "127.0.0.1:7171")]
     controller: String,
-    /// The folder that `replicate keys init` made, or a copy with ca.pem, sites/SITE.pem and sites/SITE.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    /// The folder that `replicate keys init` made, or a copy with ca.pem, sites/SITE.pem and
+    /// sites/SITE.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// The folder below which this relay reads and writes files, and nowhere else. Keep it for that alone: --keys may not
-    /// lie in it. Symbolic links in it are not followed.
+    /// Folder that contains all files this relay reads and writes. Keep it for that alone: --keys
+    /// may not lie in it. Symbolic links in it are not followed.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// How long the leftover of a file is kept when no transfer goes on with it.
+    /// Time for which a partial file is kept without a transfer that resumes it.
     #[arg(long, value_name = "TIME", default_value = "168 h")]
     keep_partial: Span,
-    /// Let the relay of SITE send files here of its own accord, below this folder of --dir (`SITE=.` for all of --dir).
-    /// Without, only operators may send here. Repeatable.
+    /// Let the relay of SITE submit transfers to this folder below --dir (`SITE=.` for all of
+    /// --dir). Without it, only operators may send here. Repeatable.
     #[arg(long, value_name = "SITE=FOLDER")]
     accept_from: Vec<String>,
-    /// The address and port on which to take in data. By default only this machine can connect; 0.0.0.0:7172 stands
-    /// for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7172", value_parser = network::listen_address)]
+    /// Address and port on which to receive data. By default only this machine can connect;
+    /// 0.0.0.0:7172 means all of its addresses.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7172", value_parser = network::listen_address_or::<7172>)]
     listen: SocketAddr,
-    /// Where other sites reach this one, as paris.example:7172. Needed with --listen 0.0.0.0, and behind NAT. Without: the
-    /// address of --listen.
+    /// Address at which other sites reach this one, such as paris.example:7172. Needed with
+    /// --listen 0.0.0.0, and behind NAT. Without: the address of --listen.
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// Where the site FROM reaches this one, if not where the others do. Repeatable.
+    /// Address at which the site FROM reaches this one, if it differs from --advertise. Repeatable.
     #[arg(long, value_name = "FROM=HOST:PORT")]
     link: Vec<String>,
-    /// Take the place of a relay of this site that is running; that one then ends.
+    /// Replace a running relay of this site, which then ends.
     #[arg(long)]
     take_over: bool,
-    /// The most memory that all transfers together may take here. The process takes up to 64 MiB more.
+    /// Maximum memory of all transfers together at this site. The process takes up to 64 MiB more.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
-    /// For tests only: make this site do wrong. `flip-ppm=N` flips one bit in N of a million symbols that it sends, as
-    /// bad memory would, so that finding and avoiding such a site can be tested.
+    /// For tests only: make this site faulty. `flip-ppm=N` flips one bit in N of a million symbols
+    /// that it sends, as bad memory would, to test the detection and avoidance of a faulty site.
     #[arg(long, value_name = "FAULT", hide = true)]
     inject_fault: Option<Fault>,
 }
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -106,14 +108,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let relay = Relay::bind(config, &identity).await?;
         if !quiet {
-            eprintln!("site {name} takes data on {}; controller {}", relay.local_addr(), args.controller);
+            errln!("site {name} takes data on {}; controller {}", relay.local_addr(), args.controller);
         }
         tokio::select! {
             refused = relay.run() => Err(refused.into()),
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => {
                 if !quiet {
-                    eprintln!("site ends; arrived data is kept");
+                    errln!("site ends; arrived data is kept");
                 }
                 Ok(ExitCode::SUCCESS)
             }
@@ -121,7 +123,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What `--link` says of links into this site.
+/// Parses the `--link` options for links into this site.
 fn links(args: &Args, topology: &Topology, site: SiteId) -> anyhow::Result<Vec<(LinkId, String)>> {
     let mut links = Vec::new();
     for entry in &args.link {

@@ -1,4 +1,4 @@
-//! `anabranch replicate send`: asks the controller for a transfer and watches the transfer to its end.
+//! `anabranch replicate send`: submits a transfer to the controller and watches it to its end.
 
 use super::watch::{Output, broken_off, may_go_on, watch};
 use crate::network;
@@ -21,24 +21,24 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Whom to ask.
+/// The controller, and the operator's keys.
 #[derive(clap::Args)]
 pub struct ControllerArgs {
     /// The controller; https://HOST:PORT is the same.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7171")]
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_CONTROLLER", default_value = "127.0.0.1:7171")]
     pub controller: String,
     /// The folder with the operator's keys (and ca.pem) that `keys init` made.
-    #[arg(long, value_name = "DIR", default_value = "keys/replicate")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     pub keys: PathBuf,
-    /// The operator's name, as its files are called in `operators` below --keys.
+    /// Name of the operator, as in its files in `operators` below --keys.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     pub operator: String,
 }
 
 impl ControllerArgs {
-    /// A client with the operator's keys.
+    /// Creates a client with the operator's keys.
     ///
-    /// Errors: keys that cannot be used, an address without port.
+    /// Errors: keys that are unusable, an address without a port.
     pub fn client(&self) -> anyhow::Result<Client> {
         let files =
             CredentialFiles::in_set(&self.keys, anabranch_replicate::SYSTEM, Role::Operator, &self.operator);
@@ -46,79 +46,87 @@ impl ControllerArgs {
     }
 }
 
-/// What to send.
+/// The transfer, and settings of its hops.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// The file's name below the source relay's --dir, as `data/big.tar`.
+    /// Name of the file below the source relay's --dir, such as `data/big.tar`.
     #[arg(value_parser = FileName)]
     file: String,
     /// The site that holds the file.
     #[arg(long, value_name = "SITE")]
     from: String,
-    /// The sites that are to have the file, as `tokyo,lima`.
+    /// Sites that receive the file, such as `tokyo,lima`.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required = true)]
     to: Vec<String>,
-    /// The file's name at the destinations; the same as at the source without.
+    /// Name of the file at the destinations. Without: the name at the source.
     #[arg(long = "as", value_name = "NAME", value_parser = FileName)]
     name: Option<String>,
-    /// How the file travels. `auto` takes the best that the planner finds; the others are for comparisons: coded, packed,
-    /// steiner, steiner_store_and_forward, steiner_one_tree, multi_path, single_path (docs/replicate.md describes each).
+    /// Scheme of the plan. `auto` picks the best plan; the other schemes are for comparisons:
+    /// coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path, single_path
+    /// (docs/replicate.md describes each).
     #[arg(long, default_value = "auto", value_parser = scheme)]
     scheme: SchemeChoice,
-    /// Sites that the file must not pass.
+    /// Sites that the transfer must avoid.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',')]
     avoid_sites: Vec<String>,
-    /// Links that must not be used, each as FROM-TO: `paris-tokyo`.
+    /// Links that the transfer must avoid, each as FROM-TO: `paris-tokyo`.
     #[arg(long, value_name = "LINK,LINK", value_delimiter = ',')]
     avoid_links: Vec<String>,
-    /// The most that the source sends, all copies together: bits a second (`10 Mbit/s`), or bytes a second (`10 MB/s`).
+    /// Maximum rate of the source over all copies, in bits per second (`10 Mbit/s`) or bytes per
+    /// second (`10 MB/s`).
     #[arg(long, value_name = "RATE", value_parser = bandwidth)]
     bwlimit: Option<BitRate>,
-    /// TCP connections of each flow over each hop, 1 to 64. Several fill a long or lossy link better than one.
+    /// Number of TCP connections of each flow over each hop, 1 to 64. Several fill a long or lossy
+    /// link better than one.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     stripes: u16,
-    /// TCP's congestion control on every hop, by the kernel's name (cubic, bbr, reno); each machine's default without.
+    /// TCP congestion control on every hop, by the kernel's name (cubic, bbr, reno). Without: each
+    /// machine's default.
     #[arg(long, value_name = "NAME")]
     congestion_control: Option<String>,
-    /// Settings of one hop that differ: `"FROM-TO stripes=4 congestion-control=bbr"`, either or both. May be given again.
+    /// Settings of one hop that differ: `"FROM-TO stripes=4 congestion-control=bbr"`, either or
+    /// both. Repeatable.
     #[arg(long, value_name = "HOP SETTINGS")]
     hop: Vec<String>,
-    /// `bulk`: shares links with other transfers. `fill`: takes only capacity that bulk transfers leave.
+    /// `bulk`: shares links with other transfers. `fill`: takes only capacity that bulk transfers
+    /// leave.
     #[arg(long, default_value = "bulk", value_parser = priority)]
     priority: Priority,
-    /// Size of a packet between sites, as `16 KiB`. Without: the bytes that the slowest link sends in 10 ms, 4 KiB at least and 64 KiB
-    /// at most.
+    /// Size of a packet between sites, such as `16 KiB`. Without: as many bytes as the slowest link
+    /// sends in 10 ms, between 4 KiB and 64 KiB.
     #[arg(long, value_name = "SIZE")]
     symbol: Option<ByteCount>,
-    /// Packets that each buffer of a relay holds.
+    /// Capacity of each buffer of a relay, in packets.
     #[arg(long, value_name = "COUNT")]
     buffer_packets: Option<u16>,
-    /// What to do if data arrives changed. `repair`: send it again around the site that changed it. `refuse`: give that destination up.
+    /// Reaction to corrupt data. `repair`: send it again around the site that corrupted it.
+    /// `refuse`: give the destination up.
     #[arg(long, default_value = "repair", value_parser = policy)]
     on_corrupt: CorruptPolicy,
-    /// Fill capacity that the plan's flows leave with uncoded data of the lowest priority, also where other transfers hold
-    /// these flows up. Needs routers that keep DSCP LE behind AF11.
+    /// Fill capacity that the plan's flows leave with uncoded data of the lowest priority, also
+    /// while other transfers delay these flows. Needs routers that keep DSCP LE behind AF11.
     #[arg(long, conflicts_with = "bwlimit")]
     fill: bool,
-    /// Replace files that have its name at the destinations, whatever they hold. Else a destination with another file of that
-    /// name is left as it is; one that has the very same file counts as done in any case.
+    /// Replace existing files of this name at the destinations, whatever their content. Without it,
+    /// a destination with a different file of that name is left as it is; an identical file always
+    /// counts as done.
     #[arg(long)]
     replace: bool,
-    /// Ask the source for the file, and show the plan, its rate, how long it would take and how many bytes would cross each
+    /// Ask the source for the file, and show the plan, its rate, the duration and the bytes on each
     /// link. Send nothing.
     #[arg(long)]
     dry_run: bool,
     /// Return as soon as the transfer is accepted, with its number; `wait` waits for its end.
     #[arg(long, conflicts_with = "dry_run")]
     detach: bool,
-    /// JSON: a line for each event, and one object at the end.
+    /// Print JSON: a line for each event, and one object at the end.
     #[arg(long)]
     json: bool,
 }
 
-/// A file's name, which has to be text to travel.
+/// A file's name, which must be valid text.
 #[derive(Clone)]
 struct FileName;
 
@@ -139,11 +147,12 @@ impl clap::builder::TypedValueParser for FileName {
     }
 }
 
-/// A word of the API's own vocabulary.
+/// Parses a word of the API's vocabulary.
 fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|e| e.to_string())
 }
-/// A rate in bits or in bytes a second. What other tools mean by `10M` differs by a factor of eight, so that is refused.
+/// Parses a rate in bits or bytes per second. Other tools disagree by a factor of eight about
+/// `10M`, so it is refused.
 fn bandwidth(text: &str) -> Result<BitRate, String> {
     let text = text.trim();
     if let Some(bytes) = text.strip_suffix("/s").filter(|bytes| bytes.ends_with('B')) {
@@ -172,15 +181,15 @@ fn policy(text: &str) -> Result<CorruptPolicy, String> {
     word(text)
 }
 
-/// Runs it.
+/// Runs the command.
 ///
-/// Errors: one line for the user. What became of the transfer is the exit code.
+/// Errors: one line for the user. The exit code tells the transfer's outcome.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
     crate::process::runtime()?.block_on(async {
         let mut asked_to_end = std::pin::pin!(crate::process::asked_to_end());
         let nothing_sent = || {
-            eprintln!("nothing was sent");
+            errln!("nothing was sent");
             Ok(ExitCode::from(crate::exit::INTERRUPTED))
         };
         let view = tokio::select! {
@@ -196,14 +205,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             };
             return dry_run(args, &topology, &request, ByteCount::new(length));
         }
-        // Not given up half way: a transfer whose number nobody knows could not be stopped.
+        // Not interrupted half way: a transfer with an unknown number could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;
         let (Submitted::New(id) | Submitted::Attached(id)) = submitted;
         let is_attached = submitted == Submitted::Attached(id);
         if args.detach {
             match args.json {
-                true => println!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
-                false => println!("{id}"),
+                true => outln!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
+                false => outln!("{id}"),
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -216,24 +225,24 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             () = asked_to_end => {}
         }
         if is_attached {
-            // Somebody else began it.
+            // Another user started it.
             let stop = format!("`anabranch replicate status {id} --cancel` stops it");
-            eprintln!("\ntransfer {id} goes on; {stop}");
+            errln!("\ntransfer {id} goes on; {stop}");
             return Ok(ExitCode::from(crate::exit::INTERRUPTED));
         }
         let stop = async {
-            // Asked once, the sites stop; what they have stays and counts when it is sent again.
+            // The sites stop once asked; their data is kept for the next attempt.
             if !client.cancel(id).await.map_err(|error| broken_off(id, true, error))? {
-                // It was over before.
+                // It was already over.
                 return following.await;
             }
-            eprintln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
+            errln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
             Ok(ExitCode::from(crate::exit::INTERRUPTED))
         };
         tokio::select! {
             result = stop => result,
             () = crate::process::asked_to_end() => {
-                eprintln!("\n{}", may_go_on(id));
+                errln!("\n{}", may_go_on(id));
                 Ok(ExitCode::from(crate::exit::INTERRUPTED))
             }
         }
@@ -242,9 +251,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
 fn say_attached(id: TransferId, json: bool, quiet: bool) {
     if json {
-        println!("{}", serde_json::json!({ "event": "attached", "transfer": id }));
+        outln!("{}", serde_json::json!({ "event": "attached", "transfer": id }));
     } else if !quiet {
-        eprintln!("transfer {id} does this already: following it");
+        errln!("transfer {id} does this already: following it");
     }
 }
 
@@ -284,7 +293,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     Ok(request)
 }
 
-/// What `--hop` says: `usual`, but for what it names.
+/// Parses a `--hop` option; settings that it does not name are `usual`.
 ///
 /// Errors: no such link, a setting that is unknown or has no value.
 pub(crate) fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow::Result<HopOverrideRequest> {
@@ -312,8 +321,8 @@ pub(crate) fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow
     Ok(HopOverrideRequest { link: LinkName { from: name(link.from), to: name(link.to) }, hop })
 }
 
-/// A packet's size where the user names none: every relay waits for whole packets, so large ones make a slow network's
-/// pipeline long, and small ones cost headers and calls on a fast one.
+/// Default size of a packet: relays forward whole packets, so large ones lengthen a slow network's
+/// pipeline, and small ones add headers and system calls on a fast one.
 fn symbol_bytes(topology: &Topology) -> u32 {
     let slowest = topology.links().iter().map(|l| l.properties.capacity.as_bps()).min().unwrap_or(0);
     let ten_ms = slowest / 8 / 100;
@@ -328,7 +337,7 @@ fn dry_run(
 ) -> anyhow::Result<ExitCode> {
     let scheme = serde_json::to_value(args.scheme)?;
     if !args.json {
-        println!(
+        outln!(
             "{} at {}: {}\n",
             printable(&request.source_path),
             printable(&request.source),
@@ -367,7 +376,8 @@ mod tests {
         }
     }
 
-    /// #17: `100 MB/s` was refused without a word on bytes, and so was `10M`, which is bytes to rclone and rsync.
+    /// #17: `100 MB/s` was refused without a hint about bytes, and so was `10M`, which means bytes
+    /// in rclone and rsync.
     #[test]
     fn a_limit_is_in_bits_or_bytes_and_one_that_might_be_either_is_refused_with_both() {
         for (text, mbps) in [("10 Mbit/s", 10), ("100 MB/s", 800), ("1MB/s", 8), (" 1 GB/s ", 8_000)] {

@@ -1,4 +1,4 @@
-//! `anabranch replicate status`: how transfers stand, as a table, JSON or a page; and stopping one.
+//! `anabranch replicate status`: status of transfers, as a table, JSON or a page; and stopping one.
 
 mod page;
 
@@ -12,29 +12,29 @@ use anabranch_units::text::printable;
 use anabranch_units::{ByteCount, time_in_words};
 use std::process::ExitCode;
 
-/// Which.
+/// The transfers, and the form of the status.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// One transfer; the newest otherwise.
+    /// Number of a transfer. Without: the newest.
     transfer: Option<u64>,
-    /// Stop the transfer. Arrived data is kept.
+    /// Stop the transfer. Received data is kept.
     #[arg(long, requires = "transfer")]
     cancel: bool,
-    /// List all, not only the newest 20.
+    /// List all transfers instead of the newest 20.
     #[arg(long, conflicts_with_all = ["transfer", "web", "sites"])]
     all: bool,
     /// Follow the transfer to its end, as `send` does. Ctrl-C ends following, not the transfer.
     #[arg(long, requires = "transfer", conflicts_with_all = ["cancel", "web"])]
     follow: bool,
-    /// List the sites instead, and which are up.
+    /// List the sites and their state instead.
     #[arg(long, conflicts_with_all = ["transfer", "web"])]
     sites: bool,
-    /// JSON, as the API has it: all transfers, the oldest first.
+    /// Print JSON, as in the API: all transfers, oldest first.
     #[arg(long)]
     json: bool,
-    /// Show all of them, as they happen, on a page for a browser on this machine.
+    /// Show all transfers live on a page, for a browser on this machine.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -45,10 +45,10 @@ pub struct Args {
     web: Option<std::net::SocketAddr>,
 }
 
-/// Which sites are up.
+/// Prints the sites and their state.
 fn sites(sites: &[SiteView], json: bool) -> anyhow::Result<ExitCode> {
     if json {
-        println!("{}", serde_json::to_string(sites)?);
+        outln!("{}", serde_json::to_string(sites)?);
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = comfy_table::Table::new();
@@ -56,11 +56,11 @@ fn sites(sites: &[SiteView], json: bool) -> anyhow::Result<ExitCode> {
     for site in sites {
         rows.add_row([printable(&site.name).as_ref(), if site.up { "up" } else { "away" }]);
     }
-    println!("{}", rows.trim_fmt());
+    outln!("{}", rows.trim_fmt());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -76,7 +76,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             return tokio::select! {
                 result = watch(&client, TransferId(id), Output { json: args.json, quiet }) => result,
                 () = crate::process::asked_to_end() => {
-                    eprintln!("\ntransfer {id} goes on");
+                    errln!("\ntransfer {id} goes on");
                     Ok(ExitCode::from(crate::exit::INTERRUPTED))
                 }
             };
@@ -92,17 +92,17 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             None => client.statuses().await?,
         };
         if args.json {
-            println!("{}", serde_json::to_string(&views)?);
+            outln!("{}", serde_json::to_string(&views)?);
             return Ok(ExitCode::SUCCESS);
         }
-        print!("{}", table(views, args.all || args.transfer.is_some(), now_unix_ms()));
+        out!("{}", table(views, args.all || args.transfer.is_some(), now_unix_ms()));
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Transfers that are listed unless all are asked for.
+/// Number of transfers listed without `--all`.
 const LISTED: usize = 20;
-/// Characters of a file's name, and destinations, that a row has room for.
+/// Columns for a file's name and for destinations in a row.
 const NAME_CHARS: usize = 40;
 const TO_NAMED: usize = 4;
 
@@ -111,7 +111,8 @@ fn now_unix_ms() -> u64 {
     since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The newest first; how many are left out, and what went wrong with a single one, below.
+/// Formats the transfers, newest first, with the number left out and, for a single one, its last
+/// trouble below.
 fn table(mut views: Vec<TransferView>, all: bool, now_ms: u64) -> String {
     let found = views.len();
     views.reverse();
@@ -148,7 +149,7 @@ fn table(mut views: Vec<TransferView>, all: bool, now_ms: u64) -> String {
 }
 
 fn row(view: &TransferView, now_ms: u64) -> [String; 9] {
-    // Names of one word in the API: as text.
+    // One-word names of the API, as text.
     let word = |v: Result<serde_json::Value, _>| match v {
         Ok(serde_json::Value::String(word)) => word.replace('_', " "),
         _ => "-".to_owned(),
@@ -185,7 +186,7 @@ fn row(view: &TransferView, now_ms: u64) -> [String; 9] {
     ]
 }
 
-/// A time of day and its date.
+/// Formats a date and time of day.
 fn utc(unix_ms: u64) -> Option<String> {
     let at = time::OffsetDateTime::from_unix_timestamp(i64::try_from(unix_ms / 1_000).ok()?).ok()?;
     let (date, month) = (at.date(), u8::from(at.month()));

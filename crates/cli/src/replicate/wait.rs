@@ -1,4 +1,4 @@
-//! `anabranch replicate wait`: waits for transfers that others began, or that were detached.
+//! `anabranch replicate wait`: waits for detached transfers, or transfers of other users.
 
 use super::send::ControllerArgs;
 use super::watch::{Output, watch_outcome};
@@ -11,38 +11,39 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// For which.
+/// The transfers, and the time limit.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Their numbers.
+    /// Numbers of the transfers.
     #[arg(required = true, value_name = "TRANSFER")]
     transfers: Vec<u64>,
-    /// Wait no longer than this. The transfers go on.
+    /// Maximum wait. The transfers continue after it.
     #[arg(long, value_name = "TIME")]
     timeout: Option<Duration>,
-    /// JSON: a line for each event of each transfer, and an object at the end of each.
+    /// Print JSON: a line for each event of each transfer, and an object at the end of each.
     #[arg(long)]
     json: bool,
 }
 
-/// Transfers that are watched at a time: each takes a connection, of which one operator has a few dozen.
+/// Maximum number of transfers watched at a time: each takes a connection, and an operator has a
+/// few dozen.
 const WATCHED_MAX: usize = 16;
 
-/// From best to worst.
+/// Outcomes from best to worst.
 const ORDER: [Outcome; 5] =
     [Outcome::Done, Outcome::SomeFailed, Outcome::Cancelled, Outcome::Failed, Outcome::Integrity];
 
-/// The worst of them, as an exit code.
+/// Exit code of the worst outcome.
 fn worst(outcomes: &[Outcome]) -> u8 {
     let rank = |outcome: &Outcome| ORDER.iter().position(|o| o == outcome).unwrap_or(ORDER.len());
     outcomes.iter().copied().max_by_key(rank).map_or(0, Outcome::exit_code)
 }
 
-/// Runs it: the exit code is that of the worst outcome.
+/// Runs the command. The exit code is the worst outcome's.
 ///
-/// Errors: one line for the user, a transfer that does not exist before anything is waited for.
+/// Errors: one line for the user; an unknown transfer is reported before any wait.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = args.controller.client()?;
     crate::process::runtime()?.block_on(async {
@@ -77,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             () = over => (crate::exit::TIMEOUT, "the time is over: waiting ends"),
             () = crate::process::asked_to_end() => (crate::exit::INTERRUPTED, "waiting ends"),
         };
-        eprintln!("anabranch: {why}, and stops no transfer");
+        errln!("anabranch: {why}, and stops no transfer");
         Ok(ExitCode::from(code))
     })
 }

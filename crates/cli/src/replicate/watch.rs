@@ -1,7 +1,7 @@
-//! A transfer is watched to its end: by `send`, which began it, by `status --follow` and by `wait`.
+//! Watching a transfer to its end, for `send`, `status --follow` and `wait`.
 //!
-//! Events are printed by `shown`; at the end there is a table, or an object for programs, and the exit code. Times are
-//! the controller's, so that a watcher that comes late prints the same. Read [`watch`] first.
+//! `shown` prints events; at the end there is a table, or an object for programs, and the exit
+//! code. Times are the controller's, so a late watcher prints the same. Read [`watch`] first.
 
 mod shown;
 
@@ -18,19 +18,19 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// For how long a controller that went away is tried.
+/// Retry time for an unreachable controller.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Who is told.
+/// Form of the output.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Output {
-    /// Programs: each event is a line of JSON.
+    /// True for JSON lines.
     pub(super) json: bool,
-    /// Nobody, before the end.
+    /// True for no output before the end.
     pub(super) quiet: bool,
 }
 
-/// What a watched transfer looks like at its end, for programs.
+/// Final object of a watched transfer, for programs.
 #[derive(serde::Serialize)]
 struct Summary<'a> {
     event: &'static str,
@@ -40,14 +40,14 @@ struct Summary<'a> {
     attempts: u32,
     length_bytes: Option<u64>,
     hash: Option<String>,
-    /// From the first plan, which the sites are told at once, to the last destination's verdict.
+    /// Time from the first plan, which sites get at once, to the last destination's verdict.
     took_s: f64,
-    /// Rate at which the slowest destination that has the file got it.
+    /// Rate at which the slowest successful destination received the file.
     rate_bps: Option<u64>,
     planned_bps: Option<u64>,
     bound_bps: Option<u64>,
     verified: bool,
-    /// Nothing had to be sent: every destination had the file.
+    /// True if nothing had to be sent because every destination had the file.
     was_there: bool,
     corrupt: u64,
     suspects: &'a [String],
@@ -64,30 +64,30 @@ struct DestinationSummary<'a> {
     rate_bps: Option<u64>,
 }
 
-/// When things happened, by the controller's clock, in milliseconds since 1970.
+/// Times of events by the controller's clock, in milliseconds since 1970.
 #[derive(Default)]
 struct Times {
-    /// The log was seen from its beginning.
+    /// True if the log was seen from its beginning.
     is_whole: bool,
     planned: Option<u64>,
     ended: BTreeMap<String, u64>,
 }
 
-/// Watches a transfer until it is over, and says how it ended; its exit code.
+/// Watches a transfer to its end, and reports its result. Returns the exit code.
 ///
-/// Errors: one line for the user. The transfer goes on where it is only the controller that cannot be reached.
+/// Errors: one line for the user. If only the controller is unreachable, the transfer continues.
 pub(super) async fn watch(client: &Client, id: TransferId, output: Output) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(watch_outcome(client, id, output).await?.exit_code()))
 }
 
-/// What is said where a transfer is not watched to its end for want of the controller.
+/// Message for a watch that ends early because the controller is unreachable.
 pub(super) fn may_go_on(id: TransferId) -> String {
     format!(
         "transfer {id} may go on without this command: `anabranch replicate status --follow {id}` shows it"
     )
 }
 
-/// The error that ends a command about a transfer, which the controller did know if `was_known`.
+/// Error that ends a command about a transfer, which the controller knew before if `was_known`.
 pub(super) fn broken_off(id: TransferId, was_known: bool, error: ClientError) -> anyhow::Error {
     match error {
         ClientError::Unreachable(_) => anyhow::Error::new(error).context(may_go_on(id)),
@@ -98,7 +98,7 @@ pub(super) fn broken_off(id: TransferId, was_known: bool, error: ClientError) ->
     }
 }
 
-/// As [`watch`], with the outcome itself.
+/// As [`watch`], but returns the outcome.
 pub(super) async fn watch_outcome(
     client: &Client,
     id: TransferId,
@@ -117,7 +117,7 @@ pub(super) async fn watch_outcome(
             }
             WatchItem::Event(event) => {
                 if output.json {
-                    println!("{}", serde_json::to_string(&event)?);
+                    outln!("{}", serde_json::to_string(&event)?);
                 }
                 match (&event.event.kind, event.at_unix_ms) {
                     (EventKind::Submitted, _) => times.is_whole = true,
@@ -138,18 +138,18 @@ pub(super) async fn watch_outcome(
     let (view, outcome) = ended.expect("a watch is over only after a status with the outcome");
     let summary = summary(&view, &times);
     if output.json {
-        println!("{}", serde_json::to_string(&summary)?);
+        outln!("{}", serde_json::to_string(&summary)?);
     } else if !output.quiet {
-        print!("{}", table(&summary, &view));
+        out!("{}", table(&summary, &view));
     }
     for line in trouble(&summary) {
-        eprintln!("anabranch: {}", printable(&line));
+        errln!("anabranch: {}", printable(&line));
     }
     Ok(outcome)
 }
 
 fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
-    // The first plan of a log without its beginning may be a later attempt's.
+    // Without its beginning, the log's first plan may belong to a later attempt.
     let began = times.planned.filter(|_| times.is_whole).or(view.began_unix_ms);
     let seconds_of = |ended: u64| began.map(|began| ended.saturating_sub(began) as f64 / 1e3);
     let rate = |seconds: f64| view.length_bytes.map(|n| (n as f64 * 8.0 / seconds.max(1e-3)).round() as u64);
@@ -195,7 +195,7 @@ fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
     }
 }
 
-/// What went wrong: each cause once, with the sites that it left without the file.
+/// Formats the failures: each cause once, with the affected sites.
 fn trouble(summary: &Summary<'_>) -> Vec<String> {
     let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
     for d in &summary.destinations {
@@ -250,7 +250,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
     out
 }
 
-/// How it was done, as far as anything was.
+/// Formats how the transfer was done, as far as it was.
 fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
     let Some(length) = view.length_bytes.map(|n| size(ByteCount::new(n))) else { return String::new() };
     let mut facts = Vec::new();
@@ -280,7 +280,7 @@ mod tests {
     use crate::replicate::status::tests::view;
     use anabranch_replicate_proto::plan::Scheme;
 
-    /// #17: each cause stood in the table and below it, behind 180 columns of blanks.
+    /// #17: each cause stood in the table and below it, after 180 columns of blanks.
     #[test]
     fn a_cause_is_said_once_with_the_sites_that_it_hit() {
         let mut view = view(4, "file");
@@ -310,7 +310,7 @@ mod tests {
         );
     }
 
-    /// #17: who came after the first plan took a later attempt's for the beginning.
+    /// #17: a watcher that came after the first plan took a later attempt's plan for the beginning.
     #[test]
     fn a_late_follower_counts_from_the_transfers_beginning() {
         let mut view = view(4, "file");
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(summary(&view, &seen(true)).took_s, 2.0);
     }
 
-    /// #17: a transfer that was forgotten as it was watched was called wrong usage.
+    /// #17: a transfer that was forgotten while watched was called wrong usage.
     #[test]
     fn only_a_transfer_that_never_was_is_wrong_usage() {
         let missing = || ClientError::Refused { status: 404, error: "no transfer 4".to_owned() };
@@ -343,7 +343,7 @@ mod tests {
         view.outcome = Some(Outcome::Done);
         let seen = Times { is_whole: true, ..Times::default() };
         assert_eq!(facts(&summary(&view, &seen), &view), "1.00 MB was there already: nothing had to be sent");
-        // A controller that was started anew has forgotten the plan.
+        // A restarted controller has forgotten the plan.
         assert_eq!(facts(&summary(&view, &Times::default()), &view), "1.00 MB");
         (view.scheme, view.planned_bps, view.bound_bps) =
             (Some(Scheme::Packed), Some(2_000_000), Some(3_000_000));

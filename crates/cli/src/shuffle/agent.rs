@@ -1,6 +1,7 @@
-//! `anabranch shuffle agent`: a host's part. It reports the host's flows, and holds them to the rates that come back.
+//! `anabranch shuffle agent`: a host's agent. It reports the host's flows, and holds them to the
+//! coordinator's rates.
 //!
-//! Leaves out: the agent itself, and how it lifts limits while the coordinator is away (`anabranch_shuffle::Agent`). Read [`Args`].
+//! Leaves out: the agent itself (`anabranch_shuffle::Agent`). Read [`Args`].
 
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, escaped};
@@ -15,57 +16,61 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the coordinator listens, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7190")]
+    /// Address of the coordinator, as HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_COORDINATOR", default_value = "127.0.0.1:7190")]
     coordinator: String,
-    /// The folder that `shuffle keys` made, or a copy with ca.pem, sites/HOST.pem and sites/HOST.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    /// The folder that `shuffle keys` made, or a copy with ca.pem, sites/HOST.pem and
+    /// sites/HOST.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
-    /// The host's name, as `shuffle keys --hosts` was given it.
+    /// Name of the host, as given to `shuffle keys --hosts`.
     #[arg(long, value_name = "HOST")]
     name: String,
-    /// What the host's link carries of data, out and in, as "9.4 Gbit/s" for a link of 10 Gbit/s on which packets have 1,500
-    /// bytes. Without: reckoned from the rate and the packets' size that the default route's device names.
+    /// Goodput of the host's link each way, such as "9.4 Gbit/s" for a link of 10 Gbit/s with
+    /// packets of 1,500 bytes. Without: computed from rate and MTU of the default route's device.
     #[arg(long, value_name = "RATE")]
     link: Option<BitRate>,
-    /// An address that flows to this host have. Repeatable. The coordinator takes only addresses that its --hosts file gives
-    /// this host or, without one, the address from which this agent connects. Without: all of those.
+    /// An address of flows to this host. Repeatable. The coordinator accepts only addresses from
+    /// its --hosts file or, without the file, the address from which this agent connects. Without:
+    /// all of these.
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<IpAddr>,
-    /// The Unix socket over which programs announce their flows, one JSON object a line:
+    /// Unix socket on which programs announce their flows, one JSON object a line:
     /// {"flow":{"local":"10.0.0.1:40000","remote":"10.0.0.2:7000"},"coflow":"job-7","size_bytes":1000000}.
     ///
-    /// Each line is answered by one; who is silent for 5 s has to connect again.
-    /// {"ended":{"local":…,"remote":…},"coflow":"job-7"} says that all is written though the connection stays; it is over
-    /// once that has arrived. Only the user who made the flow's socket, or root, may speak of it.
+    /// Each line is answered by one line; a connection that is silent for 5 s is closed.
+    /// {"ended":{"local":…,"remote":…},"coflow":"job-7"} states that all data is written although
+    /// the connection stays open; the flow is complete once the data has arrived. Only root, or the
+    /// user who created the flow's socket, may announce it.
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
-    /// The group that may use the socket of --listen, beside root.
+    /// Group that may use the socket of --listen, besides root.
     #[arg(long, value_name = "GROUP", requires = "listen")]
     group: Option<String>,
-    /// Announce flows by rules, for programs that do not. A TOML file of [[rule]] tables with `remote = "10.0.0.0/8"`,
-    /// `remote_port`, `local_port` (all optional) and `coflow = "job-{remote_host}"`.
+    /// Announce flows by rules, for programs that do not. A TOML file of [[rule]] tables with
+    /// `remote = "10.0.0.0/8"`, `remote_port`, `local_port` (all optional; a port, or a range as
+    /// "7400-7415") and `coflow = "job-{remote_host}"`.
     ///
-    /// {remote_host}, {remote_port} and {local_host} are filled in. The first rule that fits a flow counts. What such a flow
-    /// has to move is what its program has written so far.
+    /// {remote_host}, {remote_port} and {local_host} are filled in. The first rule that matches a
+    /// flow applies. The flow's size is the bytes that its program has written so far.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The cgroup whose programs' connections may be held to rates by BPF. Without: all of the host's.
+    /// Cgroup whose programs' connections may be rate-limited by BPF. Without: all of the host's.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
-    /// The network device whose queue may be replaced by an HTB one, for flows that can be held to rates in no other way.
-    /// Without: none is replaced.
+    /// Network device whose queue may be replaced by an HTB one, for flows that cannot be
+    /// rate-limited in another way. Without: none is replaced.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// The file that says which flows have limits, so that the next agent lifts what a killed one left.
+    /// File that lists the flows with limits, so that the next agent lifts a killed agent's limits.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 }
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -81,7 +86,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         &args.name,
     ))?;
     let rules: Rules = match &args.rules {
-        Some(path) => std::fs::read_to_string(path)
+        Some(path) => crate::text::read(path)
             .map_err(anyhow::Error::from)
             .and_then(|text| Ok(text.parse()?))
             .with_context(|| format!("--rules {}", path.display()))?,
@@ -117,7 +122,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let agent = Agent::start(config, &identity)?;
         if !quiet {
-            eprintln!(
+            errln!(
                 "agent of {}, with a link of {}; coordinator {}",
                 args.name,
                 agent.link_rate(),
@@ -129,14 +134,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             never = crate::keys::follow(&identity) => match never {},
         };
         if !quiet {
-            eprintln!("agent of {} ends; it has lifted its limits", args.name);
+            errln!("agent of {} ends; it has lifted its limits", args.name);
         }
         ended?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// This program as the guard of an agent.
+/// This program as an agent's guard.
 fn guard(state: &Path, device: Option<&str>) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--quiet", "shuffle", "guard", "--state"]).arg(state);

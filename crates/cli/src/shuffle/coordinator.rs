@@ -1,4 +1,4 @@
-//! `anabranch shuffle coordinator`: hears of flows from hosts' agents, and says how fast each may be.
+//! `anabranch shuffle coordinator`: receives hosts' reports of flows, and sets their rate limits.
 
 use super::allocator;
 use crate::network;
@@ -15,37 +15,38 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How to run it.
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The address and port to listen on. By default only this machine can connect; 0.0.0.0:7190 stands
-    /// for all of its addresses.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7190", value_parser = network::listen_address)]
+    /// Address and port to listen on. By default only this machine can connect; 0.0.0.0:7190 means
+    /// all of its addresses.
+    #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7190", value_parser = network::listen_address_or::<7190>)]
     listen: SocketAddr,
-    /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and controller.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    /// The folder that `shuffle keys` made, or a copy with ca.pem, controller.pem and
+    /// controller.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
-    /// The file in which the last 10,000 ended coflows are remembered. Made if it is not there.
+    /// File for the last 10,000 ended coflows. Created if it does not exist.
     #[arg(long, value_name = "FILE", default_value = "coordinator.redb")]
     store: PathBuf,
-    /// Which hosts there are: a TOML file with [[host]] tables (`name`; `addresses` that flows to it have; `link` rate; names
-    /// of its `uplinks`) and [[uplink]] tables (`name`, `rate`).
+    /// Hosts file: a TOML file with [[host]] tables (`name`; `addresses` of flows to it; `link`
+    /// rate; names of its `uplinks`) and [[uplink]] tables (`name`, `rate`).
     ///
-    /// With this file, no other host may join, and no host has other addresses. A host without `addresses`, and each host
-    /// without this file, has the address from which its agent connects. An uplink is a link that hosts share on their way to
-    /// all others: a rack's or a site's. Rates are of data: where packets have 1,500 bytes on Ethernet, that is 94 % of a
-    /// link's rate.
+    /// With this file, no other host may join, and no host has other addresses. A host without
+    /// `addresses`, and each host without this file, has the address from which its agent connects.
+    /// An uplink is a link that hosts share on their way to all others: a rack's or a site's. Rates
+    /// are goodput: with packets of 1,500 bytes on Ethernet, 94 % of a link's rate.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// The scheduler: the rule by which rates are set. docs/shuffle.md says which to choose.
+    /// Scheduler, the rule by which rates are set. docs/shuffle.md explains which to choose.
     #[arg(long, value_parser = allocator::parser(), default_value_t)]
     allocator: Scheduler,
 }
 
-/// Descriptors besides those of connections: the store, the runtime, the terminal.
+/// Descriptors for anything but connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Runs it until it is told to end.
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -54,7 +55,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let identity = Identity::load(&files)?;
     let allocator = args.allocator;
     let read = |path: &PathBuf| -> anyhow::Result<Hosts> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("--hosts {}", path.display()))?;
+        let text = crate::text::read(path).with_context(|| format!("--hosts {}", path.display()))?;
         text.parse().with_context(|| format!("--hosts {}", path.display()))
     };
     let hosts = args.hosts.as_ref().map(read).transpose()?;
@@ -71,17 +72,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let service = CoordinatorService::open(config)?;
         let server = Server::bind(service, &identity, serve).await?;
         if !quiet {
-            eprintln!(
-                "coordinator listens on https://{}; {} decides",
-                server.local_addr()?,
-                allocator.name()
-            );
+            errln!("coordinator listens on https://{}; {} decides", server.local_addr()?, allocator.name());
         }
         tokio::select! {
             () = server.run() => {}
             never = crate::keys::follow(&identity) => match never {},
             () = crate::process::asked_to_end() => if !quiet {
-                eprintln!("coordinator ends; agents lift their limits until it is back");
+                errln!("coordinator ends; agents lift their limits until it is back");
             }
         }
         Ok(ExitCode::SUCCESS)

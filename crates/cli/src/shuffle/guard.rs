@@ -4,18 +4,18 @@ use anabranch_shuffle::agent::guard::watch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Whose guard.
+/// The agent's state.
 #[derive(clap::Args)]
 pub struct Args {
     /// The agent's state file.
     #[arg(long, value_name = "FILE")]
     state: PathBuf,
-    /// The device on which the agent may have a queue.
+    /// Device on which the agent may have a queue.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
 }
 
-/// Runs it until its agent is gone.
+/// Runs until the agent ends.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {

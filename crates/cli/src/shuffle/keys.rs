@@ -1,4 +1,5 @@
-//! `anabranch shuffle keys`: certificates with which coordinator, agents and operators know each other.
+//! `anabranch shuffle keys`: certificates by which coordinator, agents and operators authenticate
+//! each other.
 
 use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
@@ -6,20 +7,21 @@ use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// For whom, and where.
+/// Holders of the keys, and the folder of the set.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder of the set. If it is not there, it is made with a new authority and a coordinator's keys; if it is, its
-    /// authority makes the new keys. A folder holds one system's keys only.
+    /// The folder of the set. If it is not there, it is made with a new authority and a
+    /// coordinator's keys; if it is, its authority makes the new keys. A folder holds one system's
+    /// keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
     out: PathBuf,
     /// Names of the hosts.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     hosts: Vec<String>,
-    /// Names of operators, who may look at coflows, flows and rates and change nothing.
+    /// Names of operators, who may watch coflows, flows and rates but change nothing.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     operators: Vec<String>,
     /// Host names or addresses of the coordinator, for curl.
@@ -30,7 +32,7 @@ pub struct Args {
     valid_days: u32,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {

@@ -1,4 +1,4 @@
-//! `anabranch shuffle replay`: recorded coflows on one switch, under one scheduler after the other.
+//! `anabranch shuffle replay`: recorded coflows on one switch, under each scheduler in turn.
 
 use super::allocator;
 use crate::process::thread_cpu_s;
@@ -16,17 +16,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What to replay, and how.
+/// The trace, the schedulers and the switch.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recorded coflows, in the coflow benchmark's format (github.com/coflow/coflow-benchmark).
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// The schedulers to run, one after the other. Without: all but chase-without-conservation and the variants of chase+.
+    /// The schedulers to run, one after the other. Without: all but chase-without-conservation and
+    /// the variants of chase+.
     #[arg(long = "allocator", value_name = "NAME", value_parser = allocator::parser())]
     allocators: Vec<Scheduler>,
-    /// Count by the rules of CoflowSim, the field's reference simulator: its epochs, ports and rounding. For varys and fifo
-    /// only.
+    /// Use the rules of CoflowSim, the field's reference simulator: its epochs, ports and rounding.
+    /// For varys and fifo only.
     #[arg(long, conflicts_with_all = ["port_rate", "faster"])]
     like_coflowsim: bool,
     /// Take only this many coflows, from the trace's beginning. Without: all.
@@ -38,10 +39,10 @@ pub struct Args {
     /// Let coflows arrive this many times faster than recorded, for a busier network.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     faster: u64,
-    /// How long to look for a bound: a mean completion time that no scheduler can go below.
+    /// Effort for a lower bound on the mean completion time of any scheduler.
     #[arg(long, value_enum, default_value_t = Bounding::Usual)]
     bound: Bounding,
-    /// Make a run directory with every coflow's time. The folder may not be there yet.
+    /// Create a run directory with every coflow's time. The folder must not exist.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object for each scheduler.
@@ -49,7 +50,7 @@ pub struct Args {
     json: bool,
 }
 
-/// How long to look for a lower bound.
+/// Effort for a lower bound.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Bounding {
     /// Not at all.
@@ -74,7 +75,7 @@ impl Bounding {
     }
 }
 
-/// How long coflows took under one scheduler.
+/// Completion times of coflows under one scheduler.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     allocator: String,
@@ -85,11 +86,11 @@ struct Row {
     p95_s: Option<f64>,
     p99_s: Option<f64>,
     max_s: Option<f64>,
-    /// What no scheduler's mean is below, though it knew all coflows beforehand.
+    /// Lower bound on the mean of any scheduler, even with knowledge of all future coflows.
     bound_mean_s: Option<f64>,
-    /// By how much of that this one's is above it.
+    /// Excess of this scheduler's mean over the bound, as a share of the bound.
     above_bound_share: Option<f64>,
-    /// A coflow's time over what it takes with all links to itself.
+    /// Mean ratio of a coflow's time to its isolated completion time.
     slowdown_mean_share: Option<f64>,
     slowdown_p99_share: Option<f64>,
     slowdown_max_share: Option<f64>,
@@ -107,12 +108,12 @@ struct CoflowRow<'a> {
     alone_s: f64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shown = args.trace.display();
-    let text = std::fs::read_to_string(&args.trace)
+    let text = crate::text::read(&args.trace)
         .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))?;
     let coflows = args.coflows.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let mut trace = benchmark::parse(&text, coflows).with_context(|| shown.to_string())?;
@@ -128,7 +129,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
     let say = |what: &str, began_s: f64| {
         if !args.json && !quiet {
-            eprintln!("{what}: {:.1} s of one processor", thread_cpu_s() - began_s);
+            errln!("{what}: {:.1} s of one processor", thread_cpu_s() - began_s);
         }
     };
     let began_s = thread_cpu_s();
@@ -155,7 +156,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         row.bound_mean_s = bound_mean_s;
         row.above_bound_share = row.mean_s.zip(bound_mean_s).map(|(mean_s, bound_s)| mean_s / bound_s - 1.0);
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
         }
         times.extend(outcome.coflows.iter().filter_map(|(id, done)| {
             let row = CoflowRow {
@@ -170,9 +171,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         rows.push(row);
     }
     if !args.json {
-        println!("{}", table(&rows));
+        outln!("{}", table(&rows));
         if let Some(bound_s) = bound_mean_s {
-            println!("no scheduler's mean is below {bound_s:.3} s, though it knew all coflows beforehand");
+            outln!("no scheduler's mean is below {bound_s:.3} s, though it knew all coflows beforehand");
         }
     }
     if let Some(mut run_dir) = run_dir {
@@ -184,7 +185,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The schedulers that are named; without a name all that are whole, or all whose rules in CoflowSim are known.
+/// The named schedulers; without a name all full ones, or all with known rules in CoflowSim.
 fn chosen(args: &Args) -> Vec<Scheduler> {
     if !args.allocators.is_empty() {
         return args.allocators.clone();
@@ -199,7 +200,7 @@ fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<CoflowId, f6
     let done = || outcome.coflows.iter().map(|(id, done)| (done.time().as_secs_f64(), alone_s[id]));
     let mut times: Vec<f64> = done().map(|(time_s, _)| time_s).collect();
     times.sort_by(f64::total_cmp);
-    // What has nothing to move takes no time, however busy the network is.
+    // A coflow without data takes no time, however busy the network is.
     let mut slowdowns: Vec<f64> =
         done().filter(|(_, alone_s)| *alone_s > 0.0).map(|(time_s, alone_s)| time_s / alone_s).collect();
     slowdowns.sort_by(f64::total_cmp);

@@ -1,4 +1,5 @@
-//! `anabranch shuffle status`: coflows under way and their rates, as a table, JSON or a page; and coflows that have ended.
+//! `anabranch shuffle status`: active coflows and their rates, as a table, JSON or a page; and
+//! ended coflows.
 
 mod page;
 
@@ -13,26 +14,28 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Of which coordinator, and how.
+/// The coordinator, and the form of the status.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the coordinator listens, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7190")]
+    /// Address of the coordinator, as HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", env = "ANABRANCH_COORDINATOR", default_value = "127.0.0.1:7190")]
     coordinator: String,
-    /// The folder that `shuffle keys` made, or a copy with ca.pem, operators/NAME.pem and operators/NAME.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/shuffle")]
+    /// The folder that `shuffle keys` made, or a copy with ca.pem, operators/NAME.pem and
+    /// operators/NAME.key.
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/shuffle")]
     keys: PathBuf,
-    /// The operator's name, as `shuffle keys --operators` was given it.
+    /// Name of the operator, as given to `shuffle keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
-    /// Also show this many of the coflows that have ended, the last first.
+    /// Also show this many ended coflows, newest first.
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000))]
     history: u64,
-    /// Print one JSON object with hosts, coflows and history, as the API has them.
+    /// Print one JSON object with hosts, coflows and history, as in the API.
     #[arg(long)]
     json: bool,
-    /// Show all of it on a page, for a browser on this machine, until Ctrl-C. The page is served at IP:PORT (127.0.0.1:7191
-    /// if left out) and below a path that nobody can guess: open what the command prints.
+    /// Show the status on a page, for a browser on this machine, until Ctrl-C. The page is served
+    /// at IP:PORT (127.0.0.1:7191 by default) below a path that cannot be guessed: open the printed
+    /// address.
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -44,7 +47,7 @@ pub struct Args {
     web: Option<std::net::SocketAddr>,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -66,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 "hosts": hosts, "coflows": coflows, "flows_left_out": flows_left_out,
                 "allocator": allocator, "history": history
             });
-            println!("{all}");
+            outln!("{all}");
         } else {
             show(&hosts, &coflows, &history);
         }
@@ -89,7 +92,7 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
         let link = BitRate::bps(host.link_rate_bps).to_string();
         rows.add_row([host.name.clone(), up.to_owned(), link, behind.join(", ")]);
     }
-    println!("{rows}\n");
+    outln!("{rows}\n");
     let mut rows = table(&["coflow", "host", "flow", "remaining", "rate"]);
     for coflow in &view.coflows {
         for flow in &coflow.flows {
@@ -102,9 +105,9 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
             ]);
         }
     }
-    println!("{rows}");
+    outln!("{rows}");
     if view.flows_left_out > 0 {
-        println!("and {} flows more", view.flows_left_out);
+        outln!("and {} flows more", view.flows_left_out);
     }
     if !history.is_empty() {
         let mut rows = table(&["ended", "flows", "moved", "took"]);
@@ -117,6 +120,6 @@ fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
                 format!("{:.1} s", took.as_secs_f64()),
             ]);
         }
-        println!("\n{rows}");
+        outln!("\n{rows}");
     }
 }

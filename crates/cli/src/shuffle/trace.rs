@@ -1,33 +1,28 @@
-//! `anabranch shuffle trace`: coflows made up with the statistics of a recorded hour.
+//! `anabranch shuffle trace`: coflows generated with the statistics of a recorded hour.
 
 use anabranch_fluid::benchmark::PORTS_MAX;
 use anabranch_fluid::generate::text;
 use anabranch_units::Seed;
 use std::process::ExitCode;
 
-/// How many, and where.
+/// Size of the trace.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many coflows. One begins every 6.9 seconds in the mean.
+    /// Number of coflows. One arrives every 6.9 seconds on average.
     #[arg(long, value_name = "COUNT", default_value_t = 526, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     coflows: u32,
-    /// How many ports the switch has that the coflows cross.
+    /// Number of ports of the switch.
     #[arg(long, value_name = "COUNT", default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=i64::from(PORTS_MAX)))]
     ports: u32,
-    /// Seed: the same one gives the same coflows.
+    /// Seed: equal seeds give equal coflows.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    use std::io::Write as _;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text(args.coflows, args.ports, Seed::new(args.seed)).as_bytes()) {
-        // Who reads has enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        written => Ok(written.map(|()| ExitCode::SUCCESS)?),
-    }
+    out!("{}", text(args.coflows, args.ports, Seed::new(args.seed)));
+    Ok(ExitCode::SUCCESS)
 }

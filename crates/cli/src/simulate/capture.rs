@@ -1,4 +1,4 @@
-//! Packets of chosen links as a capture for Wireshark: those that the link's far end gets, headers only.
+//! Captures of chosen links for Wireshark: packets delivered at the link's far end, headers only.
 
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::{Envelope, EventQueue, Flag, PacketMeta};
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 /// The file in the run directory.
 const NAME: &str = "packets.pcapng";
 
-/// A capture that is being written.
+/// A capture being written.
 pub(super) struct Capture {
     out: pcapng::Capture<BufWriter<File>>,
     interfaces: BTreeMap<LinkId, Interface>,
-    /// By how much windows are shifted, so that the largest fits into 16 bits.
+    /// Window scale at which the largest window fits 16 bits.
     window_shift: u8,
     path: PathBuf,
 }
 
 impl Capture {
-    /// A capture of `links`, from the beginning of `simulation` on.
+    /// Starts a capture of `links` at the beginning of `simulation`.
     ///
     /// Errors: unknown links; the system's.
     pub(super) fn new<Q: EventQueue>(
@@ -70,7 +70,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes the rest.
+    /// Writes the remaining packets.
     ///
     /// Errors: the system's.
     pub(super) fn finish(self) -> anyhow::Result<()> {
@@ -123,7 +123,7 @@ impl Capture {
             fin: segment.fin,
             ece: segment.ece,
             cwr: segment.cwr,
-            // A SYN's window is not shifted (RFC 7323 section 2.2).
+            // A SYN's window is not scaled (RFC 7323 section 2.2).
             window: if segment.syn {
                 segment.window.min(u16::MAX.into()) as u16
             } else {
@@ -136,12 +136,12 @@ impl Capture {
     }
 }
 
-/// The number on the wire of a position: SYN takes the first, and it wraps.
+/// Sequence number of a position: SYN takes the first, and the number wraps.
 fn sequence(position: u64) -> u32 {
     position.wrapping_add(1) as u32
 }
 
-/// Each machine has a port of its own, by its place.
+/// Port of a node: distinct for each node, by its index.
 fn port(end: PeerId) -> u16 {
     (1_024 + end.0 % 64_000) as u16
 }

@@ -1,16 +1,16 @@
-//! The table that people see: a line for each point and workload, means over the trials.
+//! The table of a simulation: a line for each point and workload, means over the trials.
 
 use anabranch_sim::scenario::Point;
 use anabranch_sim::{CoflowRow, WorkloadRow};
 use anabranch_units::stats::mean;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
-/// A column: its head, and its value in a trial.
+/// A column: its heading, and its value in a trial.
 type Column = (&'static str, fn(&WorkloadRow) -> Option<f64>);
-/// The same, of the times that a workload's coflows took, in microseconds.
+/// A column over the completion times of a workload's coflows, in microseconds.
 type CoflowColumn = (&'static str, fn(&[f64]) -> Option<f64>);
 
-/// What a workload of coflows is about, so it stands first.
+/// Main results of a workload with coflows, so these columns come first.
 const COFLOW_COLUMNS: [CoflowColumn; 3] = [
     ("coflows", |times| (!times.is_empty()).then_some(times.len() as f64)),
     ("cct mean us", |times| (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)),
@@ -46,32 +46,32 @@ const COLUMNS: [Column; 26] = [
     ("cost mean", |w| more(w, "cost_mean")),
 ];
 
-/// What a system says besides.
+/// A system-specific value.
 fn more(row: &WorkloadRow, name: &str) -> Option<f64> {
     row.more.get(name).copied()
 }
 
-/// A trial that is whole.
+/// A complete trial.
 pub(crate) struct Line {
-    /// Which point it is of.
+    /// Index of its point.
     pub(crate) point: usize,
-    /// What its workloads got.
+    /// Results of its workloads.
     pub(crate) rows: Vec<WorkloadRow>,
-    /// What became of their coflows.
+    /// Results of their coflows.
     pub(crate) coflows: Vec<CoflowRow>,
     /// Packets dropped in the network.
     pub(crate) drops: u64,
 }
 
 impl Line {
-    /// What the coflows took that a workload has finished.
+    /// Completion times of a workload's finished coflows.
     fn times_us(&self, workload: usize) -> Vec<f64> {
         let its = self.coflows.iter().filter(|row| usize::from(row.workload_index) == workload);
         its.filter_map(|row| row.cct_us).collect()
     }
 }
 
-/// The table of all trials that are whole.
+/// Builds the table of all complete trials.
 pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
     let workloads = done.first().map_or(0, |trial| trial.rows.len());
     let used: Vec<&Column> = COLUMNS
@@ -117,7 +117,7 @@ fn plain(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A mean with its interval, in as many digits as it deserves.
+/// Formats a mean with its interval, in significant digits.
 fn cell(values: &[f64]) -> String {
     let Some(mean) = mean(values) else { return String::new() };
     let digits = |v: f64| match v.abs() {
@@ -140,7 +140,7 @@ mod tests {
     use anabranch_sim::{Plan, Simulation, scenario};
     use std::path::Path;
 
-    /// The table of the scenario that is about coflows once had flows only (#17).
+    /// A scenario of coflows had only flows in its table (#17).
     #[test]
     fn what_coflows_take_is_in_the_table() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
@@ -167,13 +167,13 @@ mod tests {
         );
     }
 
-    /// What players came to was in `--json` alone (#21).
+    /// Players' results were only in `--json` (#21).
     #[test]
     fn what_players_came_to_is_in_the_table() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
         let read = |name: &str| std::fs::read_to_string(folder.join(name));
         let text = read("broker.toml").expect("it is part of the repository");
-        // The first network dies while players are there.
+        // The first network dies while it has players.
         let sets =
             ["duration=\"30 s\"", "warmup=\"5 s\"", "workload.players=20", "workload.arrivals=\"2 s\""];
         let dies = "workload.faults=[{ what = \"network-dies\", network = 0, at = \"15 s\" }]";
@@ -186,7 +186,7 @@ mod tests {
         let row = outcome.workloads[0].clone();
         let line = Line { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
         let mut table = of(&points, &[line]);
-        // As wide as it is, so that no head is broken.
+        // Full width, so that no heading is broken.
         table.set_content_arrangement(ContentArrangement::Disabled);
         let table = table.to_string();
         for (head, name) in [

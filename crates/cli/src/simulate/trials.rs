@@ -1,11 +1,12 @@
-//! Many runs over the cores of this machine. One run never uses more than one core, so the number of threads changes no
-//! result.
+//! Parallel runs over the cores of this machine. One run uses a single core, so the number of
+//! threads does not change results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Runs `work` for every item of `items` on `threads` threads (at least one), and hands each result on as it comes, with the
-/// item's index, in the calling thread. `done` returns false to stop: what has not begun is left.
+/// Runs `work` for every item of `items` on `threads` threads (at least one), and passes each
+/// result, with the item's index, to the calling thread as it completes. `done` returns false to
+/// stop: items that have not started are skipped.
 pub fn parallel<I: Sync, R: Send>(
     items: &[I],
     threads: usize,

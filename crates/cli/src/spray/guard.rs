@@ -1,17 +1,18 @@
-//! `anabranch spray guard`: the process that an agent starts, by which TCP goes the ordinary way if the agent stands still or is killed.
+//! `anabranch spray guard`: the process that returns TCP to the ordinary route if its agent is
+//! stopped or killed.
 
 use anabranch_spray::guard::watch;
 use std::process::ExitCode;
 
-/// Whose guard.
+/// The agent's table.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The agent's routing table.
+    /// Routing table of the agent.
     #[arg(long, value_name = "N")]
     table: u32,
 }
 
-/// Runs it until its agent is gone.
+/// Runs until the agent ends.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {

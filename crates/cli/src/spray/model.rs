@@ -1,4 +1,5 @@
-//! `anabranch spray model`: the equations of CAPS for one network, a row for each probability and unit.
+//! `anabranch spray model`: the equations of CAPS for one network, a row for each probability and
+//! unit.
 
 use anabranch_spray_proto::model::{BLOCKED_MAX, Ways, decoding_probability, overhead, parities};
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -7,37 +8,38 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_C
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// The most packets of a window.
+/// Maximum number of packets in a window.
 const WINDOW_MAX: u32 = 1_024;
 
-/// The network, and what is coded.
+/// The network, and the unit.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The probability that a packet is blocked: that it waits behind a long flow. May be given several times.
+    /// Probability that a packet is blocked, which means that it waits behind a long flow. Several
+    /// values may follow.
     #[arg(long, value_name = "SHARE", num_args = 1.., default_values_t = [0.05, 0.1, 0.2, 0.3])]
     blocked: Vec<f64>,
-    /// Packets that are coded together. May be given several times. Without: as many as are the best.
+    /// Number of packets coded together. Several values may follow. Without: the optimum.
     #[arg(long, value_name = "PACKETS", num_args = 1.., value_parser = clap::value_parser!(u32).range(1..=i64::from(WINDOW_MAX)))]
     unit: Vec<u32>,
-    /// Parities of a unit. Without: as many as are blocked in the mean.
+    /// Number of parities of a unit. Without: the mean number of blocked packets.
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(0..=i64::from(WINDOW_MAX)))]
     parities: Option<u32>,
-    /// Packets of a window.
+    /// Number of packets in a window.
     #[arg(long, value_name = "PACKETS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(WINDOW_MAX)))]
     window: u32,
-    /// The rate of the narrowest link.
+    /// Rate of the narrowest link.
     #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
     rate: BitRate,
-    /// Bytes of a packet on it.
+    /// Packet length on that link.
     #[arg(long, value_name = "SIZE", default_value = "1500 B")]
     packet: ByteCount,
-    /// The longest round trip of paths without long flows.
+    /// Longest round trip of paths without long flows.
     #[arg(long, value_name = "TIME", default_value = "100 us")]
     rtt_free: Duration,
-    /// The longest round trip of paths with long flows.
+    /// Longest round trip of paths with long flows.
     #[arg(long, value_name = "TIME", default_value = "3 ms")]
     rtt_blocked: Duration,
-    /// Packets of long flows that travel for each one of a short flow.
+    /// Packets of long flows for each packet of a short flow.
     #[arg(long, value_name = "PACKETS", default_value_t = 9.0)]
     long: f64,
     /// Print one JSON object for each row.
@@ -45,7 +47,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What one unit does at one probability.
+/// Results of one unit at one probability.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     blocked_share: f64,
@@ -57,7 +59,7 @@ struct Row {
     overhead_share: f64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -80,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     table.set_header(["blocked", "packets", "parities", "decodes", "window", "uncoded", "overhead"]);
     for row in rows(args) {
         if args.json {
-            println!("{}", serde_json::to_string(&row)?);
+            outln!("{}", serde_json::to_string(&row)?);
             continue;
         }
         let us = |s: f64| format!("{:.0} us", s * 1e6);
@@ -96,7 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if !args.json {
         table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-        println!("{table}");
+        outln!("{table}");
     }
     Ok(ExitCode::SUCCESS)
 }

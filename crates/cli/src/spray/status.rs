@@ -1,38 +1,66 @@
-//! `anabranch spray status`: how a host's agent fares, as a table or as JSON.
+//! `anabranch spray status`: the status of a host's agent, as a table or as JSON.
 
 use super::socket_of;
+use crate::exit::OrUsage as _;
 use anabranch_spray::status::{PeerStatus, Status, WhyLeft, ask};
+use anabranch_units::text::{known, printable};
 use comfy_table::{Table, presets::NOTHING};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Of which agent, and how.
+/// The agent, and the form of the status.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The host's name, as the agent was given it.
+    /// Name of the host, as given to the agent.
     #[arg(long, value_name = "HOST", required_unless_present = "socket")]
     name: Option<String>,
     /// The agent's socket. Without: /run/anabranch/spray-NAME.sock.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Show each way, too.
+    /// Show one line: how many peers are up.
+    #[arg(long, conflicts_with_all = ["ways", "json"])]
+    summary: bool,
+    /// Show peers that are up only.
+    #[arg(long, conflicts_with = "down")]
+    up: bool,
+    /// Show peers that are down only.
+    #[arg(long)]
+    down: bool,
+    /// Show this peer only. Repeatable.
+    #[arg(long = "peer", value_name = "NAME")]
+    peers: Vec<String>,
+    /// Also show each path.
     #[arg(long)]
     ways: bool,
-    /// Print one JSON object, with each way.
+    /// Print one JSON object, with each path.
     #[arg(long, conflicts_with = "ways")]
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = args.socket.clone().unwrap_or_else(|| socket_of(args.name.as_deref().unwrap_or_default()));
-    let status = crate::process::runtime()?.block_on(ask(&socket))?;
+    let mut status = crate::process::runtime()?.block_on(ask(&socket))?;
+    if let Some(unknown) = args.peers.iter().find(|name| !status.peers.iter().any(|peer| peer.name == **name))
+    {
+        let known = known(unknown, status.peers.iter().map(|peer| &peer.name));
+        return Err(anyhow::anyhow!("no peer `{}`: {known}", printable(unknown))).or_usage();
+    }
+    let summary = format!("{} of {} peers up", status.up, status.peers.len());
+    if args.summary {
+        outln!("{summary}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    status.peers.retain(|peer| {
+        let is_named = args.peers.is_empty() || args.peers.contains(&peer.name);
+        is_named && !(args.up && !peer.is_up || args.down && peer.is_up)
+    });
     if args.json {
-        println!("{}", serde_json::to_string(&status)?);
+        outln!("{}", serde_json::to_string(&status)?);
     } else {
-        show(&status, args.ways);
+        show(&status, &summary, args.ways);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -50,8 +78,9 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-fn show(status: &Status, has_ways: bool) {
-    println!("{} on {}, {} ways, device {}\n", status.name, status.listen, status.ways, status.device);
+fn show(status: &Status, summary: &str, has_ways: bool) {
+    let Status { name, listen, ways, device, .. } = status;
+    outln!("{name} on {listen}, {ways} ways, device {device}: {summary}\n");
     let mut rows = table(&[
         "peer",
         "address",
@@ -73,7 +102,7 @@ fn show(status: &Status, has_ways: bool) {
         let left = |why| figures.ways.iter().filter(|way| way.left == Some(why)).count();
         rows.add_row([
             peer.name.clone(),
-            peer.address.clone(),
+            peer.address.clone().unwrap_or_else(|| "-".to_owned()),
             if peer.is_up { "up" } else { "down" }.to_owned(),
             format!("{:.0} s", peer.since_s),
             percent(figures.blocked_share),
@@ -88,10 +117,10 @@ fn show(status: &Status, has_ways: bool) {
             format!("{} late, {} crowded", left(WhyLeft::Late), left(WhyLeft::Crowded)),
         ]);
     }
-    println!("{rows}");
+    outln!("{rows}");
     for peer in &status.peers {
         if let Some(why) = &peer.why {
-            println!("{}: {why}; its traffic goes the ordinary way", peer.name);
+            outln!("{}: {why}; its traffic goes the ordinary way", peer.name);
         }
     }
     if !has_ways {
@@ -116,5 +145,5 @@ fn show(status: &Status, has_ways: bool) {
             ]);
         }
     }
-    println!("\n{rows}");
+    outln!("\n{rows}");
 }

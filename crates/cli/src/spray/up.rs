@@ -9,71 +9,114 @@ use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
-use anabranch_spray::{Agent, AgentConfig, AgentError, Peer};
+use anabranch_spray::{Agent, AgentConfig, AgentError, Peer, PeerChanges};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use tokio::signal::unix::{SignalKind, signal};
 
-/// How to run it.
+/// The most peers that the first line names.
+const SHOWN_PEERS_MAX: usize = 16;
+
+/// Options of the command.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A host to which TCP is to go over every path, as NAME=ADDRESS or NAME=HOST:PORT with the name that its keys have; without
-    /// NAME= the host's name is that. Repeatable. Its agent has to name this host, too. TCP to all other hosts stays as it is.
-    #[arg(long = "peer", value_name = "[NAME=]HOST[:PORT]", required = true, num_args = 1..)]
+    /// A host to which TCP is spread over every path, as NAME=ADDRESS or NAME=HOST:PORT with the
+    /// name in its keys; NAME defaults to HOST. Repeatable. Its agent must name this host, too. TCP
+    /// to all other hosts is unchanged.
+    #[arg(long = "peer", value_name = "[NAME=]HOST[:PORT]", required_unless_present = "peers_from", num_args = 1..)]
     peers: Vec<Peer>,
-    /// This host's name, as `spray keys --hosts` was given it.
+    /// File with a peer on each line, in the form of --peer; `#` begins a comment. The line of this
+    /// host counts for nothing, so all hosts may have the same file. SIGHUP reads it again; peers
+    /// that stay keep their connections.
+    #[arg(long = "peers", value_name = "FILE")]
+    peers_from: Option<PathBuf>,
+    /// Name of this host, as given to `spray keys --hosts`.
     #[arg(long, value_name = "HOST")]
     name: String,
     /// The folder that `spray keys` made, or a copy with ca.pem, sites/HOST.pem and sites/HOST.key.
-    #[arg(long, value_name = "DIR", default_value = "keys/spray")]
+    #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/spray")]
     keys: PathBuf,
-    /// The address and port to listen on: TCP for what agents say to each other, UDP for packets. By default all of this
-    /// machine's addresses, port 7200; callers without keys of the same set get nothing.
-    #[arg(long, value_name = "IP:PORT", value_parser = network::listen_address)]
+    /// Address and port for agents' control connections (TCP) and packets (UDP); port 7200 without
+    /// one. Calls to peers leave from the same address. By default all of this machine's addresses.
+    /// Only keys of the same set are let in.
+    #[arg(long, value_name = "IP[:PORT]", value_parser = network::listen_address_or::<{ anabranch_spray::PORT }>)]
     listen: Option<SocketAddr>,
-    /// From how many UDP ports packets leave. Switches spread them over their paths by these; more ports are more evenly spread.
+    /// Number of UDP source ports. Switches spread packets over their paths by these ports; more
+    /// ports spread more evenly.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=128))]
     ways: u16,
-    /// A flow that has sent so much is long: it keeps to one way while short flows are under way.
+    /// Bytes sent from which a flow is long: it keeps to one path while short flows are active.
     #[arg(long, value_name = "SIZE", default_value = "100 kB")]
     long: ByteCount,
-    /// The longest that a packet is waited for which others have overtaken.
+    /// Maximum wait for a packet that later packets have overtaken.
     #[arg(long, value_name = "TIME", default_value = "50 ms")]
     hold_max: Duration,
-    /// The rate of the narrowest link on the way, with which it is reckoned how many packets to code together.
+    /// Rate of the narrowest link on the path, from which the number of packets to code together is
+    /// computed.
     #[arg(long, value_name = "RATE", default_value = "1 Gbit/s")]
     rate: BitRate,
-    /// The name of the network device that is made.
+    /// Name of the network device to create.
     #[arg(long, value_name = "NAME", default_value = "spray0")]
     device: String,
-    /// The number of the routing table that the agent has for itself. Its rules have this priority, and those next to it.
+    /// Number of the agent's routing table. Its rules have this priority and the following ones.
     #[arg(long, value_name = "N", default_value_t = 7_200)]
     table: u32,
-    /// The Unix socket over which `spray status` asks. Without: /run/anabranch/spray-NAME.sock.
+    /// Unix socket for `spray status`. Without: /run/anabranch/spray-NAME.sock.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Datagrams that one key seals at the most: for tests, as ciphers have limits of their own.
+    /// Maximum datagrams sealed with one key, for tests; ciphers have higher limits.
     #[arg(long, value_name = "N", hide = true)]
     key_packets: Option<u64>,
 }
 
-/// An error in the words of this command's options.
+/// Rephrases an error in terms of this command's options.
 fn worded(error: AgentError) -> anyhow::Error {
-    let is_usage = matches!(error, AgentError::Setting(_) | AgentError::Config(_) | AgentError::Twice(..));
+    let is_usage = matches!(error, AgentError::Setting(_) | AgentError::Config(_));
     let error = anyhow::Error::from(error);
     if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
 }
 
-/// This program as the guard of an agent.
+/// This program as an agent's guard.
 fn guard(table: u32) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["spray", "guard", "--table", &table.to_string()]);
     Ok(command)
 }
 
-/// Runs it until it is told to end.
+/// The peers of --peer and of --peers.
+///
+/// Errors: a file that cannot be read, or a line that is no peer; one line.
+fn peers(args: &Args) -> anyhow::Result<Vec<Peer>> {
+    let mut peers = args.peers.clone();
+    if let Some(path) = &args.peers_from {
+        let shown = path.display().to_string();
+        let text = crate::text::read(path).with_context(|| format!("--peers {shown}"))?;
+        let listed = anabranch_spray::read_peers(&shown, &text, &args.name).map_err(anyhow::Error::msg)?;
+        peers.extend(listed.into_iter().filter(|peer| !args.peers.contains(peer)));
+    }
+    Ok(peers)
+}
+
+/// Reads --peers again at each SIGHUP. A file with a mistake changes nothing.
+///
+/// Errors: the signal cannot be had.
+async fn follow_peers(args: &Args, changes: &PeerChanges) -> std::io::Result<Infallible> {
+    let mut hangups = signal(SignalKind::hangup())?;
+    loop {
+        hangups.recv().await;
+        let set = peers(args).and_then(|peers| changes.set(peers).map_err(anyhow::Error::msg));
+        match set {
+            Ok((came, went)) => tracing::info!("peers were read again: {came} new, {went} gone"),
+            Err(error) => tracing::warn!("the peers stay as they were: {error:#}"),
+        }
+    }
+}
+
+/// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -91,7 +134,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
     };
     let config = AgentConfig {
-        peers: args.peers.clone(),
+        peers: peers(args).or_usage()?,
         listen: args.listen,
         ways: args.ways,
         long: args.long,
@@ -108,24 +151,35 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         key_packets: args.key_packets,
         ..AgentConfig::new(&args.name)
     };
+    let shown = match &config.peers[..] {
+        peers if peers.len() > SHOWN_PEERS_MAX => format!("{} peers", peers.len()),
+        peers => peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    };
     runtime()?.block_on(async {
         let agent = Agent::start(config, &identity).await.map_err(worded)?;
         if !quiet {
-            let peers: Vec<String> = args.peers.iter().map(ToString::to_string).collect();
-            eprintln!(
+            errln!(
                 "agent of {} on {}; TCP to {} goes over every path while their agents answer, and the ordinary way otherwise",
                 args.name,
                 agent.address(),
-                peers.join(", ")
+                shown
             );
         }
+        let changes = agent.peer_changes();
+        let following = async {
+            match args.peers_from {
+                Some(_) => follow_peers(args, &changes).await,
+                None => std::future::pending().await,
+            }
+        };
         let ended = tokio::select! {
             ended = agent.run(asked_to_end()) => ended,
+            Err(error) = following => return Err(error.into()),
             never = crate::keys::follow(&identity) => match never {},
         };
         ended.map_err(worded)?;
         if !quiet {
-            eprintln!("agent of {} ends; its device and its rules are gone", args.name);
+            errln!("agent of {} ends; its device and its rules are gone", args.name);
         }
         Ok(ExitCode::SUCCESS)
     })

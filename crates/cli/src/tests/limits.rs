@@ -1,7 +1,7 @@
-//! The limits that documents name, from where the code has them: each row of the table in docs/security.md, and numbers in
-//! docs/operations.md.
+//! Limits in documents, compared with the code: each row of the table in docs/security.md, and
+//! numbers in docs/operations.md.
 //!
-//! `ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits` writes the table anew.
+//! `ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits` rewrites the table.
 
 use crate::gather::serve;
 use crate::replicate::relay;
@@ -13,7 +13,7 @@ use anabranch_http::lease::PARTS_MAX;
 use anabranch_http::plain::{ADDRESS_REQUESTS_PER_S, CONNECTIONS_MAX};
 use anabranch_http::{BODY_BYTES_MAX, SMALL_BODY_BYTES, ServeConfig};
 use anabranch_media::cmcd::REPORTS_MAX;
-use anabranch_media::steering::QUERY_BYTES_MAX;
+use anabranch_media::steering::{OTHERS_BYTES_MAX, QUERY_BYTES_MAX};
 use anabranch_net::admission::AdmissionLimits;
 use anabranch_net::{keys, resolve, revoked, tls};
 use anabranch_replicate::{CONNECTIONS_MAX as RELAY_CONNECTIONS_MAX, PEER_CONNECTIONS_MAX};
@@ -32,7 +32,7 @@ fn document(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-/// A number with a comma for each thousand.
+/// Formats a number with thousands separators.
 fn n(number: impl TryInto<u64>) -> String {
     let Ok(number) = number.try_into() else { panic!("a count") };
     let digits = number.to_string();
@@ -46,7 +46,7 @@ fn bytes(count: impl TryInto<u64>) -> String {
     ByteCount::new(count).to_string()
 }
 
-/// What an option of a command is without a word.
+/// Default value of a command's option.
 fn default_of<A: clap::Args>(option: &str) -> String {
     let command = A::augment_args(clap::Command::new("any"));
     let argument = command.get_arguments().find(|argument| argument.get_id() == option);
@@ -133,7 +133,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "net::resolve",
         ),
         (
-            "disk that is taken ahead of what has arrived",
+            "disk that is taken ahead of arrived bytes",
             bytes(anabranch_disk::partial::AHEAD_BYTES),
             "disk::partial",
         ),
@@ -219,9 +219,9 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "broker::service, http::lease",
         ),
         (
-            "connections of players; those of them that have not asked yet",
+            "connections of players; connections without a question yet",
             format!(
-                "`--players-max`, {}, of the descriptors what others leave; a quarter; the one goes that asked longest ago, of the busiest address",
+                "`--players-max`, {}, within the free descriptors; a quarter; the one with the oldest question goes, of the busiest address",
                 n(CONNECTIONS_MAX as u64)
             ),
             "http::plain",
@@ -248,17 +248,18 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
             "http::plain, media::cmcd",
         ),
         (
-            "answers to players in a second; of one address whatever others ask; a question's query",
+            "answers to players in a second; of one address whatever others ask; a question's query; its parameters for other servers",
             format!(
-                "{}; {}; {}",
+                "{}; {}; {}; {}",
                 n(players.answers_per_s_max),
                 n(ADDRESS_REQUESTS_PER_S),
-                bytes(QUERY_BYTES_MAX as u64)
+                bytes(QUERY_BYTES_MAX as u64),
+                bytes(OTHERS_BYTES_MAX as u64)
             ),
             "broker::public, http::plain, media::steering",
         ),
         (
-            "memory of what players' questions count, in each of two windows; places of a round, and their names",
+            "memory for counts of players' questions, in each of two windows; places of a round, and their names",
             format!(
                 "{}; {}, {}",
                 bytes(WINDOW_BYTES_MAX as u64),
@@ -289,7 +290,7 @@ fn table() -> String {
     text
 }
 
-/// #17: documents named limits that the code had changed since.
+/// #17: documents stated limits that the code had changed.
 #[test]
 fn the_limits_in_the_document_on_security_are_the_codes() {
     let path = document("security.md");

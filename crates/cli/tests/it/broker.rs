@@ -1,4 +1,5 @@
-//! `anabranch broker` as users meet it, where it needs no broker: those are in the rooms of `broker`.
+//! `anabranch broker` for users, without a running broker; tests with one are in the `broker`
+//! crate.
 
 use crate::{answer, text};
 

@@ -1,11 +1,13 @@
-//! Random schedules of kills, restarts and names that collide, over `replicate` and `gather`: whatever dies, nothing wrong
-//! stands under any name.
+//! Random schedules of kills, restarts and colliding names, over `replicate` and `gather`: whatever
+//! dies, every name holds correct content.
 //!
-//! Real processes on loopback, one set of daemons for many schedules. A schedule is drawn from its number: some transfers
-//! whose names are prefixes, suffixes, spellings, links and case variants of each other, the files that stood there before, and which
-//! process is killed when. In the end every name holds, whole, one of the contents that were asked for under it, or its owner's
-//! earlier file; every copy that was reported as verified is there; and nothing outside the folder has changed. How processes interleave
-//! is the machine's business, so a schedule that failed is drawn again by its number, but need not fail again.
+//! Real processes on loopback, one set of daemons for many schedules. A schedule is drawn from its
+//! number: some transfers with names that are prefixes, suffixes, spellings, links and case
+//! variants of each other, earlier files under these names, and the process and time of each kill.
+//! At the end every name holds, in full, one of the contents sent to it, or its owner's earlier
+//! file. Every copy reported as verified exists, and nothing outside the folder has changed. The
+//! machine decides how processes interleave, so a failed schedule can be drawn again by its number,
+//! but need not fail again.
 //!
 //! A sample runs with the suite; `make claims` runs a thousand.
 
@@ -22,13 +24,13 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Schedules of each system in the suite, and by `make claims`.
+/// Number of schedules of each system, in the suite and by `make claims`.
 const SAMPLE: u64 = 6;
 const ALL: u64 = 1_000;
-/// Sets of daemons that run beside each other for all of them: most of a schedule is waiting.
+/// Number of parallel sets of daemons: a schedule mostly waits.
 const FLEETS: u64 = 6;
 
-/// What a schedule is drawn from (SplitMix64).
+/// Random stream of a schedule (SplitMix64).
 struct Draw(u64);
 
 impl Draw {
@@ -50,7 +52,7 @@ impl Draw {
     }
 }
 
-/// What names are made of: each other with a little more, a little less, or spelt another way.
+/// Names derived from each other: with a suffix, without one, or spelt differently.
 const NAMES: [&str; 16] = [
     "n",
     "n.partial",
@@ -70,21 +72,21 @@ const NAMES: [&str; 16] = [
     ".anabranch-n.partial",
 ];
 
-/// Lengths of what is sent: nothing, a byte, less than a chunk, odd ones, and some that take a while.
+/// Lengths of files: empty, one byte, less than a chunk, odd lengths, and some that take a while.
 const LENGTHS: [usize; 7] = [0, 1, 1_000, 65_536, 300_001, 1 << 20, 3 << 20];
 
-/// What one file is to be: the same for the same schedule and number.
+/// Content of one file, determined by schedule and number.
 fn content(schedule: u64, number: u64, length: usize) -> Vec<u8> {
     noise(schedule << 8 | (number + 1), length)
 }
 
-/// The plain spelling of a relative path, where it has one.
+/// Normal form of a relative path, if it has one.
 fn plain(name: &str) -> Option<PathBuf> {
     let parts = Path::new(name).components().filter(|c| *c != Component::CurDir);
     parts.map(|c| matches!(c, Component::Normal(_)).then_some(c)).collect()
 }
 
-/// What may stand under each name of a folder, and what must.
+/// Permitted and required contents of each name in a folder.
 #[derive(Default)]
 struct Expected {
     may: BTreeMap<PathBuf, Vec<Vec<u8>>>,
@@ -102,7 +104,7 @@ impl Expected {
         self.must.insert(plain(name).unwrap_or_else(|| panic!("`{name}` was taken")));
     }
 
-    /// Puts there what its owner may have already: a file, a link that leads out, or nothing.
+    /// Draws the owner's earlier entry: a file, a link that leads out, or nothing.
     fn own(&mut self, draw: &mut Draw, schedule: u64, folder: &Path, outside: &Path) {
         let name = draw.pick(&["n", "n.partial", "n.partial.journal", "sub/n"]);
         match draw.below(3) {
@@ -117,7 +119,7 @@ impl Expected {
         }
     }
 
-    /// Compares a folder with it.
+    /// Compares a folder with the expectation.
     fn check(&self, folder: &Path, told: &str) {
         for path in &self.must {
             let is_file = folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file());
@@ -148,12 +150,12 @@ impl Expected {
     }
 }
 
-/// Whether only a working file is called so.
+/// Returns true for names of working files only.
 fn is_working(name: &str) -> bool {
     name.starts_with(".anabranch-") && name != ".anabranch-n.partial"
 }
 
-/// Processes by name; all end with it.
+/// Processes by name, which end with this value.
 #[derive(Default)]
 struct Daemons(BTreeMap<&'static str, Child>);
 
@@ -185,12 +187,12 @@ impl Drop for Daemons {
     }
 }
 
-/// A command that is run until it ends by itself, whatever kills it.
+/// A command that is repeated after each kill until it ends by itself.
 struct Attempt {
-    /// What `anabranch` is told, each time.
+    /// Arguments of `anabranch`, the same each time.
     words: Vec<String>,
     starts_at: Duration,
-    /// When it is killed, once each.
+    /// Times of the kills.
     kills: Vec<Duration>,
     out: PathBuf,
     child: Option<Child>,
@@ -198,7 +200,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Starts some time within `starts_within_ms`, and is killed `kills` times.
+    /// Draws a start within `starts_within_ms`, and `kills` kills.
     fn draw(draw: &mut Draw, words: Vec<String>, out: PathBuf, kills: u64, starts_within_ms: u64) -> Self {
         let kills = (0..kills).map(|_| Duration::from_millis(draw.below(500))).collect();
         let starts_at = Duration::from_millis(draw.below(starts_within_ms));
@@ -226,7 +228,7 @@ impl Attempt {
         }
     }
 
-    /// What it said, line by line, where that is JSON.
+    /// JSON lines of its output.
     fn said(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.out).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -242,7 +244,7 @@ impl Drop for Attempt {
     }
 }
 
-/// A daemon that dies at some time and is back after a while.
+/// A kill of a daemon at some time, and its restart after a while.
 #[derive(Copy, Clone, Debug)]
 struct Kill {
     who: &'static str,
@@ -260,7 +262,7 @@ fn kills(draw: &mut Draw, most: u64, of: &[&'static str], within_ms: u64) -> Vec
     all
 }
 
-/// Runs all attempts to their ends, with the kills in between; `start` brings a daemon back.
+/// Runs all attempts to their ends, with the kills in between; `start` restarts a daemon.
 fn play(
     told: &str,
     daemons: &mut Daemons,
@@ -295,8 +297,8 @@ fn play(
     }
 }
 
-/// Runs the schedules with these numbers, or the one that `ANABRANCH_SCHEDULE` names. `play` says how many files were reported
-/// as brought: where none is, nothing was looked for.
+/// Runs the schedules with these numbers, or the one in `ANABRANCH_SCHEDULE`. `play` returns the
+/// number of files reported as delivered: a run without any would check nothing.
 fn run_all<F>(
     count: u64,
     fleets: u64,
@@ -324,7 +326,7 @@ fn run_all<F>(
     assert!(brought > 0, "no file was brought: nothing was looked for");
 }
 
-/// A port of loopback that was free just now.
+/// Returns a loopback port that was just free.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there");
     listener.local_addr().expect("bound").port()

@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-/// A scenario that the repository carries.
+/// A scenario of the repository.
 fn carried(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name).display().to_string()
 }
@@ -62,6 +62,60 @@ fn command_runs_in_a_rack_with_the_other_hosts_addresses() {
     assert!(said.contains("dilation 50: ") && said.contains("first RTO 20 ms"), "{said}");
 }
 
+/// Report of 20 MB by iperf3 between two racks, with more options of the command.
+fn iperf3_between_racks(more: &[&str]) -> Value {
+    let folder = tempfile::tempdir().expect("a writable temporary folder");
+    let scenario = folder.path().join("two-racks.toml");
+    std::fs::write(&scenario, TWO_RACKS).expect("a writable folder");
+    let scenario = scenario.display().to_string();
+    let command = ["iperf3", "-c", "{@1}", "-n", "20M", "-l", "1M", "-w", "4M"];
+    let options = ["-q", "emulate", &scenario, "--run", "1=exec iperf3 -s", "--settle", "1 s", "--json"];
+    let output = answer(&[&options[..], more, &["--"], &command[..]].concat());
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said} {}", text(&output.stderr));
+    let report = said.lines().find(|line| line.starts_with('{')).expect("the report");
+    serde_json::from_str(report).expect("JSON")
+}
+
+/// Circuits that follow announced demand, with days that are long enough for any machine.
+const TWO_RACKS: &str = r#"
+duration = "10 s"
+dilation = 1
+[network]
+topology = "star"
+hosts = 2
+rate = "1 Gbit/s"
+delay = "10 us"
+[circuit]
+switch = "hub"
+day = "9 ms"
+night = "1 ms"
+rate = "200 Mbit/s"
+packet_rate = "50 Mbit/s"
+queue_packets = 64
+schedule = { scheduler = "solstice", demand = "announced", threshold = "100 kB", window = "20 ms", decision = "1 ms" }
+[workload]
+kind = "long"
+pairs = 1
+"#;
+
+#[test]
+fn unmodified_programs_announce_demand_that_circuits_follow() {
+    let Some(_alone) = stage(&["iperf3"]) else { return };
+    // Cargo puts it beside the tests of rooms that use it.
+    let library = std::env::current_exe().expect("it runs").with_file_name("libanabranch_preload.so");
+    assert!(library.exists(), "{} is built with the tests", library.display());
+    let silent = iperf3_between_racks(&[])["circuits"].clone();
+    assert_eq!((&silent["circuit_bytes"], &silent["announcements"]), (&0.into(), &0.into()), "{silent}");
+    let library = library.display().to_string();
+    let announced = iperf3_between_racks(&["--preload", &library])["circuits"].clone();
+    let count = |name: &str| announced[name].as_u64().expect("a count");
+    println!("{announced}");
+    assert!(count("announcements") > 0 && count("announcements_refused") == 0, "{announced}");
+    assert!(count("circuit_bytes") > 1_000_000, "{announced}");
+    assert_eq!(count("unknown_reports"), 0, "{announced}");
+}
+
 #[test]
 fn impossible_dilations_get_one_line() {
     let scenario = carried("circuit.toml");
@@ -92,6 +146,7 @@ fn commands_want_one_network_and_its_own_options() {
     for (args, expected) in [
         (&[][..], "6 combinations of settings: --set one value of each"),
         (&["--set", "sweep={}", "--loss", "1%"], "--loss and --queue are for topologies"),
+        (&["--set", "sweep={}", "--mtu", "9000"], "--mtu is for topologies"),
         (&["--set", "sweep={}", "--trials", "2"], "--trials 2: a command runs once"),
     ] {
         let output = answer(&[&["emulate", &scenario], args, &["--", "true"]].concat());
@@ -105,7 +160,7 @@ fn commands_want_one_network_and_its_own_options() {
 fn libraries_and_programs_out_of_reach_are_refused() {
     let scenario = carried("circuit.toml");
     let folder = tempfile::tempdir().expect("a writable temporary folder");
-    // A program's file without an interpreter, so without libraries.
+    // An executable without interpreter, so without libraries.
     let program = folder.path().join("static");
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/dilate_elf/bad-static");
     std::fs::copy(corpus, &program).expect("both are files");

@@ -1,4 +1,4 @@
-//! Wrong set-ups as operators meet them: one line that names the cause, and nobody else held up.
+//! Wrong set-ups by operators: one line names the cause, and other users are not delayed.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
@@ -37,7 +37,8 @@ pub fn send(local: &Local, arguments: &[&str]) -> std::process::Command {
     local.command(&all)
 }
 
-/// #17: every attempt failed because of a site that could not be reached; it was never named, and all others waited.
+/// #17: every attempt failed because of an unreachable site, which was never named, and all other
+/// sites waited.
 #[test]
 fn a_site_that_others_cannot_reach_is_named_and_holds_nobody_up() {
     let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -58,11 +59,11 @@ fn a_site_that_others_cannot_reach_is_named_and_holds_nobody_up() {
     assert_eq!(code, Some(0));
     let said = sending.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    // By paris or by tokyo: whoever is first to say so.
+    // Reported by paris or by tokyo, whichever is first.
     assert!(said.contains(" cannot connect to lima at 127.0.0.1:1: connection refused"), "{said}");
 }
 
-/// #17: each site tried in vain to use it, and the transfer began anew without end.
+/// #17: each site tried in vain to use it, and the transfer restarted for ever.
 #[test]
 fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -73,8 +74,8 @@ fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
     assert!(said.contains("paris: congestion control `foo`: unknown to this machine's kernel"), "{said}");
 }
 
-/// #18: it answered that a transfer was taken on that its store had no room for, and after one full disk took nothing more on until
-/// it was started again.
+/// #18: the controller reported a transfer as accepted that its store had no room for, and after
+/// one full disk accepted nothing more until its restart.
 #[test]
 fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_room() {
     let mut local = Local::without_daemons(TRIANGLE);
@@ -89,7 +90,7 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
     std::fs::write(local.path("paris/file"), vec![7; 1 << 20]).expect("the folder is ours");
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
     assert_eq!((code, said.as_str()), (Some(0), ""));
-    // It waits for a daemon that never comes.
+    // The transfer waits for a daemon that never starts.
     let (code, said) = run(send(&local, &["--detach", "file", "--to", "lima"]));
     assert_eq!(code, Some(0), "{said}");
 
@@ -97,7 +98,7 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
     let filler = format!("/proc/{}/root{}/filler", local.controller_id(), disk.display());
     let mut file = std::fs::File::create(&filler).expect("it is ours, too");
     while file.write_all(&[1; 4096]).is_ok() {}
-    // More than what the store has of free pages.
+    // More than the free pages of the store.
     let long = "n".repeat(200);
     let many: Vec<_> = (0..9).map(|i| format!("{long}-{i}")).collect();
     let sent = many.iter().map(|name| {
@@ -122,7 +123,7 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
     assert_eq!(code, Some(5), "{said}");
 }
 
-/// #17: a second relay of a site and the first took each other's place for ever, and no log had a line.
+/// #17: a second relay of a site and the first replaced each other for ever, without a log line.
 #[test]
 fn a_second_relay_of_a_site_ends_with_one_line() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -136,7 +137,8 @@ fn a_second_relay_of_a_site_ends_with_one_line() {
     );
 }
 
-/// #17: a relay with a site that its controller does not know said for ever that it could not be reached.
+/// #17: a relay with a site unknown to its controller reported for ever that the controller was
+/// unreachable.
 #[test]
 fn a_relay_whose_topology_is_another_ends_with_one_line() {
     let local = Local::start(TRIANGLE, &[]);
@@ -150,7 +152,7 @@ fn a_relay_whose_topology_is_another_ends_with_one_line() {
     );
 }
 
-/// A command whose lines on stdout are read one by one. It must say each of them, and end, in time.
+/// A command whose stdout lines are read one by one. Each line, and the end, must come in time.
 struct Followed {
     child: Child,
     lines: Receiver<String>,
@@ -164,7 +166,7 @@ impl Followed {
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut stderr = child.stderr.take().expect("it is piped");
         let ((line, lines), (all, said)) = (channel(), channel());
-        // Who reads no more has ended.
+        // A closed channel means that the reader has ended.
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|l| line.send(l)));
         std::thread::spawn(move || {
             let mut text = Vec::new();
@@ -180,7 +182,8 @@ impl Followed {
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"))
     }
 
-    /// Its exit code (minus the signal that ended it), its last line on stdout and all that it said on stderr.
+    /// Returns its exit code (minus the signal that ended it), its last line on stdout and its
+    /// stderr.
     fn end(mut self) -> (i32, Value, String) {
         use std::os::unix::process::ExitStatusExt as _;
         let mut last = None;
@@ -197,7 +200,7 @@ impl Followed {
         (code, last.and_then(|l| serde_json::from_str(&l).ok()).unwrap_or_default(), said)
     }
 
-    /// Waits until Ctrl-C is its own to handle.
+    /// Waits until the command handles Ctrl-C itself.
     fn catches_signals(&self) {
         let status = format!("/proc/{}/status", self.child.id());
         let end = Instant::now() + PATIENCE;
@@ -228,7 +231,8 @@ fn ask(local: &Local, arguments: &[&str]) -> Command {
     local.command(&[arguments, &["--controller", local.address()]].concat())
 }
 
-/// Whether this process ignores SIGHUP: `SigIgn` of proc_pid_status(5), whose lowest bit is signal 1.
+/// Whether this process ignores SIGHUP: `SigIgn` of proc_pid_status(5), whose lowest bit is signal
+/// 1.
 fn ignores_hangups() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =
@@ -236,7 +240,8 @@ fn ignores_hangups() -> bool {
     mask.is_some_and(|mask| mask & 1 == 1)
 }
 
-/// #17: where a command had lost its terminal, the same command said that the file could not be sent, as it was being sent;
+/// #17: after a lost terminal, the same command reported that the file could not be sent, because
+/// it was being sent; and no command could wait for it.
 /// and nothing could wait for it.
 #[test]
 fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
@@ -245,7 +250,7 @@ fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
     }
     let mut local = Local::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), vec![7; 100_000]).expect("the folder is ours");
-    // lima is away: the transfer waits for it.
+    // lima is down, so the transfer waits for it.
     let again = |more: &[&str]| send(&local, &[&["file", "--to", "lima"], more].concat());
     let mut first = Followed::start(again(&["--json"]));
     assert_eq!(first.next()["event"], "submitted");
@@ -309,7 +314,7 @@ fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
     assert_eq!(local.transfers().len(), 1);
 }
 
-/// Ctrl-C and a polite kill are meant, a lost terminal is not.
+/// Ctrl-C and SIGTERM are meant to stop the transfer, a lost terminal is not.
 #[test]
 fn whoever_ends_a_send_politely_stops_the_transfer() {
     let local = Local::start(TRIANGLE, &["paris"]);
@@ -327,7 +332,7 @@ fn whoever_ends_a_send_politely_stops_the_transfer() {
     }
 }
 
-/// #17: it ended with a connection's error, and a second Ctrl-C did nothing.
+/// #17: the command ended with a connection error, and a second Ctrl-C did nothing.
 #[test]
 fn ctrl_c_while_the_controller_is_away_says_that_the_transfer_may_go_on() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
@@ -353,7 +358,7 @@ fn ctrl_c_while_the_controller_is_away_says_that_the_transfer_may_go_on() {
     }
 }
 
-/// #17: it was said to be stopped, with 130, though everyone had the file.
+/// #17: the transfer was reported as stopped, with 130, although all sites had the file.
 #[test]
 fn ctrl_c_after_the_transfers_end_shows_how_it_ended() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
@@ -372,7 +377,7 @@ fn ctrl_c_after_the_transfers_end_shows_how_it_ended() {
     assert_eq!((&last["event"], &last["outcome"]), (&"summary".into(), &"done".into()), "{last}");
 }
 
-/// #17: the first look was not bounded by the time, and transfers were watched one after another.
+/// #17: the timeout did not bound the first request, and transfers were watched one after another.
 #[test]
 fn several_are_waited_for_at_once_and_no_longer_than_asked() {
     let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -400,7 +405,7 @@ fn several_are_waited_for_at_once_and_no_longer_than_asked() {
     local.signal(CONTROLLER, rustix::process::Signal::CONT);
 }
 
-/// #17: it was called wrong usage, with 2.
+/// #17: it was reported as wrong usage, with 2.
 #[test]
 fn a_transfer_that_the_controller_forgets_is_no_wrong_usage() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
@@ -415,7 +420,7 @@ fn a_transfer_that_the_controller_forgets_is_no_wrong_usage() {
     assert!(said.contains("the controller no longer knows transfer 1"), "{said}");
 }
 
-/// #17: a dry run planned a file that did not exist, and said neither size nor time.
+/// #17: a dry run planned a nonexistent file, and reported neither size nor time.
 #[test]
 fn a_dry_run_asks_the_source_and_leaves_nothing() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -453,7 +458,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     }
     let sent = local.transfers().len();
     assert_eq!(sent, 3, "the real ones that reached the controller");
-    // What the source says to a question is nothing that went wrong, and its number means nothing to anybody.
+    // A source's answer to a question is no failure, and its number means nothing to operators.
     let log = local.relay_log_until("paris", "/paris/pipe");
     let failed = log.iter().filter(|line| line.contains("WARN") && line.contains("its part here failed"));
     assert_eq!(failed.count(), sent, "{log:#?}");
@@ -479,7 +484,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     assert_eq!(local.transfers().len(), sent);
     assert_eq!(std::fs::read_dir(local.path("tokyo")).expect("listed").count(), 0);
 
-    // While a source that does not answer is asked, too.
+    // The command asks a source that does not answer.
     local.signal("paris", rustix::process::Signal::STOP);
     let asking = Followed::start(dry(&["file"]));
     asking.catches_signals();
@@ -490,7 +495,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     local.signal("paris", rustix::process::Signal::CONT);
 }
 
-/// #17: a site that registered again and again had a line in the controller's log each time.
+/// #17: a site that registered repeatedly filled the controller's log, with a line each time.
 #[test]
 fn that_a_relays_topology_differs_is_said_once() {
     let local = Local::start(TRIANGLE, &[]);
@@ -519,7 +524,7 @@ fn that_a_relays_topology_differs_is_said_once() {
     assert!(matches!(&said[..], [line] if line.contains("WARN") && line.contains("site `lima`")), "{log:#?}");
 }
 
-/// #17: a URL was looked up as a host's name.
+/// #17: a URL was resolved as a host name.
 #[test]
 fn a_controllers_address_may_be_a_url_with_tls_and_no_other() {
     let local = Local::start(TRIANGLE, &[]);

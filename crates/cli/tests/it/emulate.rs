@@ -1,4 +1,4 @@
-//! `anabranch emulate`: programs in sites, of which nothing is left.
+//! `anabranch emulate`: programs in sites, and their complete removal.
 
 use crate::{anabranch, answer, has_program, skip, text};
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 /// Two emulations at once would make each other late.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Leave to emulate, alone, if this machine can and has `programs`; else the reason is printed.
+/// Returns exclusive permission to emulate, if this machine can and has `programs`; otherwise
+/// prints the reason.
 pub(crate) fn stage(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     static CAN: OnceLock<Option<String>> = OnceLock::new();
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -28,7 +29,7 @@ pub(crate) fn stage(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     Some(guard)
 }
 
-/// Exit code and stderr of a command that must be refused with one line.
+/// Runs a command that must be refused with one line. Returns exit code and stderr.
 fn refusal(args: &[&str]) -> (i32, String) {
     let output = answer(args);
     let said = text(&output.stderr);
@@ -253,7 +254,7 @@ fn gone(pid: &str) -> bool {
     false
 }
 
-/// Whichever way it ends, no program of its sites outlives it, those that went into the background included.
+/// However the command ends, no program of its sites survives, background programs included.
 #[test]
 fn nothing_is_left_after_a_signal() {
     let Some(_alone) = stage(&["sleep"]) else { return };
@@ -276,7 +277,7 @@ fn nothing_is_left_after_a_signal() {
     }
 }
 
-/// Short flows, datagrams that go first and a flow that only fills, in one file.
+/// Short flows, high-priority datagrams and a fill flow in one file.
 const MIX: &str = r#"
 duration = "5 s"
 [network]
@@ -306,7 +307,7 @@ pairs = [["h2", "h3"]]
 priority = 2
 "#;
 
-/// Writes `text` as a scenario that only this test has.
+/// Writes `text` as a scenario for this test.
 fn scenario(folder: &tempfile::TempDir, text: &str) -> String {
     let path = folder.path().join("scenario.toml");
     std::fs::write(&path, text).expect("a folder to write to");
@@ -339,8 +340,8 @@ fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
     }
     assert_eq!((&emulated[0]["finished"], &emulated[1]["overtaken_packets"]), (&150.into(), &0.into()));
     assert_eq!(emulated[1]["received_packets"], emulated[1]["sent_packets"], "nothing goes before it");
-    // 2 to 4 % apart on two busy processors. Were priorities not kept, flows and datagrams would wait behind the 64 KiB that
-    // the long flow keeps in the hub's queue, 26 ms.
+    // 2 to 4 % apart on two busy processors. Without priorities, flows and datagrams would wait
+    // behind the 64 KiB that the long flow keeps in the hub's queue, 26 ms.
     for (row, column) in [(0, "fct_us_mean"), (0, "fct_us_p50"), (1, "delay_us_mean"), (2, "goodput_mbps")] {
         let of = |rows: &[serde_json::Value]| rows[row][column].as_f64().expect("a number");
         let ratio = of(&emulated) / of(&simulated);
@@ -380,7 +381,7 @@ fn rounds_of_gather_are_emulated_as_simulated_by_its_real_programs() {
     assert!(code == 2 && said.contains("workload[0].mode: only in the simulator"), "{code}, {said}");
 }
 
-/// The cheapest of three networks dies: its players go to others under either clock.
+/// The cheapest of three networks dies: its players move to other networks under either clock.
 #[test]
 fn players_are_steered_emulated_as_simulated_by_the_real_programs() {
     let Some(_alone) = stage(&[]) else { return };
@@ -428,7 +429,7 @@ fn players_are_steered_emulated_as_simulated_by_the_real_programs() {
 fn files_are_replicated_emulated_as_simulated_by_the_real_programs() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    // TCP as Linux has it, as far as the simulator knows.
+    // TCP as in Linux, as far as the simulator models it.
     let text = r#"
         duration = "30 s"
         [network]
@@ -530,7 +531,8 @@ fn queues_mark_and_flows_heed_it_over_equal_paths() {
     assert!(marking["marked_packets"].as_u64() > Some(0), "{marking}");
     assert_eq!(marking["dropped_queue_full"], 0, "they slow down before queues are full");
     if marking["trusted"] == true {
-        // One uplink carries 20 Mbit/s. Sixteen flows all take the same one of two in one run of 65,536, and not with this seed.
+        // One uplink carries 20 Mbit/s. All sixteen flows hash to the same of two uplinks in one
+        // run of 65,536, and not with this seed.
         let goodput = marking["goodput_mbps"].as_f64().expect("a rate");
         assert!(goodput > 22.0 && goodput < 40.0, "{goodput}");
     }
@@ -561,7 +563,7 @@ fn a_reader_that_goes_away_ends_an_emulated_scenario_without_a_word() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = scenario(&folder, MIX);
-    // One byte, which has no room for a header of ours.
+    // One byte leaves no room for a header.
     let sets =
         ["duration=400 ms", "workload[1].stop=300 ms", "workload[0].sizes=1 B", "workload[0].load=0.0001"];
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
@@ -588,7 +590,7 @@ fn the_documentation_names_options_that_there_are() {
     assert!(seen > 15, "{seen}");
 }
 
-/// #17: nothing printed which networks there are, nor the names of their sites and links.
+/// #17: no command listed the networks, nor the names of their sites and links.
 #[test]
 fn the_networks_that_there_are_and_their_links_are_listed() {
     let all = text(&answer(&["topologies"]).stdout);

@@ -1,7 +1,7 @@
-//! Failures: processes die, links die, relays lie, disks fill, users err.
+//! Failures: processes die, links fail, relays lie, disks fill, users err.
 //!
-//! Networks are small and slow, so that a file of a few MiB is on its way for seconds. No test asserts on the clock
-//! except that each awaited event comes within [`crate::net::PATIENCE`].
+//! Networks are small and slow, so that a file of a few MiB takes seconds. No test asserts on the
+//! clock except that each awaited event comes within [`crate::net::PATIENCE`].
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
@@ -66,9 +66,9 @@ fn a_relay_killed_mid_transfer_is_planned_around_and_only_what_is_missing_is_sen
     let sent = sending.finish();
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
-    // Two, or three where a busy machine plans the second before the controller knows that r1 is gone.
+    // Two, or three if a busy machine plans the second before the controller knows that r1 is down.
     assert!((2..=3).contains(&sent.attempts()), "{} attempts", sent.attempts());
-    // From the start again would be half of the file more. What was in buffers and queues goes twice.
+    // Starting over would add half of the file. Data in buffers and queues is sent twice.
     let from_source = net.sent_by("s");
     assert!(from_source < bytes.len() as u64 * 135 / 100, "{from_source} bytes left the source");
 }
@@ -95,7 +95,7 @@ fn a_destination_that_comes_back_goes_on_from_its_partial_file() {
     let sent = sending.finish();
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
-    // From the start again would be half of the file more.
+    // Starting over would add half of the file.
     let received = net.arrived_at("d1");
     assert!(received < bytes.len() as u64 * 135 / 100, "{received} bytes came to d1");
 }
@@ -129,7 +129,7 @@ fn a_controller_that_comes_back_completes_the_transfer() {
     assert!(sent.events.iter().any(|e| e["event"] == "finished"), "the end is told over a restart, too");
 }
 
-/// As [`DIAMOND`], with a thin cable for control traffic from the first site to every other.
+/// As [`DIAMOND`], with a thin control-traffic cable from the first site to every other.
 fn diamond_with_control_plane() -> String {
     let sites = ["r1", "r2", "d1", "d2"];
     let cable = |to: &str| {
@@ -201,7 +201,7 @@ fn a_relay_that_spoils_everything_is_left_soon() {
     sent.expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
     assert_eq!(sent.suspects(), ["r1"]);
-    // To the end of the attempt would be about half of the file again.
+    // Going on until the end of the attempt would resend about half of the file.
     let from_source = net.sent_by("s");
     assert!(from_source < bytes.len() as u64 * 140 / 100, "{from_source} bytes left the source");
 }
@@ -221,7 +221,7 @@ fn a_relay_stores_all_before_it_passes_it_on_and_leaves_nothing() {
     let sending = net.send(&[&SEND[..], &["--scheme", "steiner_store_and_forward"]].concat());
     sending.verified(1);
     let from_source = net.sent_by("s");
-    // What is left may be on its way: buffers of both trees.
+    // The remainder may be in flight: the buffers of both trees.
     assert!(from_source > bytes.len() as u64 / 2, "only {from_source} bytes had left the source");
     sending.finish().expect_done();
     expect_copies(&net, &["d1", "d2"], &bytes);
@@ -231,7 +231,8 @@ fn a_relay_stores_all_before_it_passes_it_on_and_leaves_nothing() {
     }
 }
 
-/// The butterfly, where `c` codes for `d1` and `d2`, which also have ways that pass it by. Full duplex, or one way only.
+/// The butterfly: `c` codes for `d1` and `d2`, which also have paths around it. Full duplex, or one
+/// direction only.
 fn butterfly(full_duplex: bool) -> String {
     let sites = ["s", "a", "b", "c", "e", "d1", "d2"].map(|name| format!("[[site]]\nname = \"{name}\"\n"));
     let links = ["s a", "s b", "a c", "b c", "c e", "a d1", "b d2", "e d1", "e d2"].map(|ends| {
@@ -272,7 +273,7 @@ fn wrong_data_is_refused_where_the_user_says_so() {
     );
 }
 
-/// The diamond with a file of 4 MiB at `s`, all daemons running, where the disk of `site` holds 1 MiB.
+/// The diamond with a file of 4 MiB at `s` and all daemons running; the disk of `site` holds 1 MiB.
 fn diamond_with_a_small_disk(site: &str) -> Option<(Net, Vec<u8>)> {
     let mut net = Net::new(DIAMOND)?;
     let tried = std::process::Command::new("unshare")
@@ -356,7 +357,7 @@ fn bbr_and_stripes_fill_a_lossy_long_link_where_one_cubic_stream_does_not() {
         sent.summary()["rate_bps"].as_f64().expect("a rate")
     };
     let cubic = rate("cubic", &["--congestion-control", "cubic"]);
-    // Only the long hop is run differently: the setting is one of each hop.
+    // Only the long hop has other settings, because the option applies to one hop.
     let bbr = rate("bbr", &["--hop", "s-d1 congestion-control=bbr stripes=4"]);
     println!(
         "1 % loss, 40 ms one way, 20 Mbit/s: {cubic:.1} Mbit/s with one cubic stream, {bbr:.1} with 4 of bbr"
@@ -412,7 +413,7 @@ fn a_new_version_of_a_file_resumes_too() {
     assert!(received < bytes.len() as u64 * 135 / 100, "{received} bytes came to d1");
 }
 
-/// Kills and restarts daemons at moments that follow from `seed`. At most one relay stays away.
+/// Kills and restarts daemons at times drawn from `seed`. At most one relay stays down.
 fn kill_schedule(seed: u64) {
     let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
     let mut random = crate::net::noise(seed, 64).into_iter().map(u64::from);
@@ -475,7 +476,7 @@ between = ["s", "d1"]
 between = ["s", "d2"]
 "#;
 
-/// Runs a command that must fail, and asserts one line on stderr that holds all of `mentions`.
+/// Runs a command that must fail, and asserts one line on stderr that contains all of `mentions`.
 fn expect_one_line(command: std::process::Command, mentions: &[&str]) {
     let shown = format!("{command:?}");
     let (code, stderr) = run(command);
@@ -524,7 +525,7 @@ fn keys_that_do_not_belong_together_get_one_line() {
     };
     expect_one_line(send("other"), &[local.address(), "another authority", "keys of one set"]);
     expect_one_line(send("absent"), &["absent/ca.pem", "make keys (`anabranch replicate keys`)"]);
-    // The other set's files, one after the other, in place of the right ones.
+    // Files of the other set, one after the other, instead of the right ones.
     let take = |file: &str| {
         std::fs::copy(local.path("other").join(file), local.path("keys/replicate").join(file))
             .expect("copied")

@@ -1,4 +1,5 @@
-//! Files that may be sent, written and overwritten, and by which peer: `replicate` and `gather` on loopback, with traps in their folders.
+//! Files that may be sent, written and overwritten, by peer: `replicate` and `gather` on loopback,
+//! with traps in their folders.
 //!
 //! Read [`Local`] first, the controller and sites of most tests.
 
@@ -15,7 +16,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Sends from `s` to `d`, and gives back the exit code and the last line on stderr.
+/// Sends from `s` to `d`. Returns the exit code and the last line on stderr.
 fn send(local: &Local, arguments: &[&str]) -> (Option<i32>, String) {
     let first = ["send", "--quiet", "--controller", local.address(), "--from", "s", "--to", "d"];
     let (code, said) = run(local.command(&[&first, arguments].concat()));
@@ -38,7 +39,8 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// #17: links below --dir led out of it: at the source, on the way to a file, and at its working file's name.
+/// #17: links below --dir led out of it: at the source, in a file's path, and at its working file's
+/// name.
 #[test]
 fn a_link_below_the_folder_leads_nowhere() {
     let local = Local::start(TWO, &["s", "d"]);
@@ -62,7 +64,7 @@ fn a_link_below_the_folder_leads_nowhere() {
     assert_eq!(read(&local.path("d/file")), b"hello");
 }
 
-/// #17: `x` and `x.partial`, sent at the same time, ended verified with each other's bytes.
+/// #17: `x` and `x.partial`, sent at the same time, ended as verified with each other's bytes.
 #[test]
 fn files_that_are_called_like_working_files_of_before_arrive_each_as_it_is() {
     let local = Local::start(TWO, &["s", "d"]);
@@ -105,7 +107,7 @@ fn empty_files_arrive_and_each_keeps_its_mode_and_time() {
     }
 }
 
-/// #17: a pipe as source wedged the daemon, which then had to be killed.
+/// #17: a pipe as source blocked the daemon until it was killed.
 #[test]
 fn what_is_no_file_is_refused_and_the_next_file_is_sent() {
     let local = Local::start(TWO, &["s", "d"]);
@@ -146,7 +148,7 @@ fn names_are_as_long_as_file_systems_take_and_name_a_file() {
     expect_sent(&local, &[whole, "--as", "here"]);
 }
 
-/// #17: existing files were replaced without a question.
+/// #17: existing files were replaced without asking.
 #[test]
 fn another_file_is_replaced_only_with_replace() {
     let local = Local::start(TWO, &["s", "d"]);
@@ -187,7 +189,7 @@ fn a_site_puts_files_only_where_it_is_let() {
     });
 }
 
-/// #17: a relay served the folder that held its keys, so that others could fetch and replace them.
+/// #17: a relay served the folder with its keys, so that other sites could fetch and replace them.
 #[test]
 fn a_folder_with_keys_in_it_is_not_served() {
     let local = Local::start(TWO, &[]);
@@ -221,12 +223,12 @@ fn a_folder_with_keys_in_it_is_not_served() {
     assert!(said.contains("keys") && said.contains("outside"), "{said}");
 }
 
-/// A server of `gather` for the folder `served`, which ends with it.
+/// A server of `gather` for the folder `served`, which ends with this value.
 struct Serving {
     folder: tempfile::TempDir,
     child: Child,
     at: String,
-    /// Until it listened.
+    /// Output until it listened.
     said: String,
 }
 
@@ -242,7 +244,7 @@ impl Serving {
         Self { folder, child, at, said }
     }
 
-    /// A server, and what it says until it listens.
+    /// Starts a server. Returns it with its output until it listens.
     fn serve(folder: &Path) -> (Child, String) {
         let mut command = anabranch();
         command.current_dir(folder).args(["gather", "serve", "served", "--keys", "keys"]);
@@ -277,7 +279,7 @@ impl Drop for Serving {
     }
 }
 
-/// #17: of two pulls into one file the first ended well, and the file was neither's.
+/// #17: of two pulls into one file the first succeeded, and the file was a mix of both.
 #[test]
 fn two_pulls_into_one_file_leave_one_of_both_whole() {
     let serving = Serving::start();
@@ -322,13 +324,13 @@ fn a_pull_replaces_a_file_only_with_replace() {
         assert_eq!(code, Some(1), "{said}");
     }
     assert_eq!(read(&path("secret")), b"secret");
-    // What is arriving in a served folder is nobody's object.
+    // A partial file in a served folder is not an object.
     std::fs::write(path("served/.anabranch-0.partial"), "x").expect("the folder is ours");
     let (code, said) = run(serving.get(".anabranch-0.partial", &["-o", "stolen"]));
     assert!(code != Some(0) && !path("stolen").exists(), "{said}");
 }
 
-/// #17: what was left of a transfer that failed stayed, and no command listed or removed it.
+/// #17: leftovers of a failed transfer stayed, and no command listed or removed them.
 #[test]
 fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -346,7 +348,7 @@ fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
     assert_eq!((found[0]["is_removed"].as_bool(), found.as_array().map(Vec::len)), (Some(false), Some(1)));
     assert_eq!(leftovers(&["--remove"])[0]["is_removed"], true);
     assert_eq!(leftovers(&[]), serde_json::json!([]));
-    // A relay does so by itself.
+    // A relay removes leftovers by itself.
     let local = Local::start_with(TWO, &["s"], &["--keep-partial", "0 s"]);
     let left = local.path("s/.anabranch-0.partial");
     std::fs::write(&left, "x").expect("the folder is ours");
@@ -360,10 +362,10 @@ fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
     again.kill().and_then(|()| again.wait()).expect("ours");
 }
 
-/// Daemons that keep a store: how each is started.
+/// Daemons with a store, and their command lines.
 const KEEPERS: [&str; 2] = ["replicate controller --topology network.toml", "shuffle coordinator"];
 
-/// One of them, with the user's mask as `umask` says.
+/// Starts one of them with the file mode mask `umask`.
 fn keeper(local: &Local, words: &str, umask: &str, store: &str) -> Command {
     let mut command = Command::new("sh");
     let text = format!("umask {umask}; exec \"$0\" {words} --listen 127.0.0.1:0 --store {store}");
@@ -376,7 +378,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).mode() & 0o7777
 }
 
-/// Runs a daemon until it listens, and gives back what it said until then.
+/// Runs a daemon until it listens. Returns its output until then.
 fn until_it_listens(mut daemon: Command) -> String {
     let mut child = daemon.spawn().expect("it starts");
     let said = Lines::of(child.stderr.take().expect("it is piped")).until("listens on");
@@ -384,7 +386,8 @@ fn until_it_listens(mut daemon: Command) -> String {
     said.unwrap_or_else(|said| panic!("it does not listen: {said}"))
 }
 
-/// #17: the controller's and the coordinator's stores were made as the user's mask had it, for all to read by default.
+/// #17: the stores of controller and coordinator followed the user's mask, and were readable by all
+/// by default.
 #[test]
 fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
     let local = Local::start(TWO, &[]);
@@ -403,7 +406,8 @@ fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
         let said = until_it_listens(start("077", &store));
         assert!(said.contains(&format!("{store}: others might read or write it (mode 0666)")), "{said}");
         assert_eq!(mode(&path), 0o600);
-        // Somebody who may write to the folder lays a link: to nothing, to another file, to the store itself.
+        // Someone with write access to the folder places a link: to nothing, to another file, to
+        // the store itself.
         let victim = local.path(&format!("victim-{number}"));
         std::fs::write(&victim, "").expect("ours");
         std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o644)).expect("ours");
@@ -420,7 +424,8 @@ fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
     }
 }
 
-/// #17: a relay looked only for its own keys below --dir, and served an authority's key or a controller's store.
+/// #17: a relay looked only for its own keys below --dir, and served an authority's key or a
+/// controller's store.
 #[test]
 fn anybodys_keys_and_stores_below_a_folder_are_told_and_neither_served_nor_replaced() {
     let local = Local::start(TWO, &[]);
@@ -459,7 +464,8 @@ fn anybodys_keys_and_stores_below_a_folder_are_told_and_neither_served_nor_repla
     assert_eq!(read(&local.path("s/old/ca.key")), before);
 }
 
-/// #17: a site that was let send anything could lay a file that looked like a key or a store. The relay never started again.
+/// #17: a permitted sender could place a file that looked like a key or a store, after which the
+/// relay never started again.
 #[test]
 fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
     let mut local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
@@ -504,7 +510,8 @@ fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
     assert_eq!(read(&local.path("d/in/after")), b"hello");
 }
 
-/// #17: a private file whose content was there already, for all to read, ended as "done" and stayed so.
+/// #17: a private file with content that was already present, readable by all, ended as "done" and
+/// stayed readable.
 #[test]
 fn a_file_that_is_there_for_more_readers_than_at_its_source_is_narrowed() {
     let local = Local::start(TWO, &["s", "d"]);

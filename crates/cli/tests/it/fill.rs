@@ -1,4 +1,5 @@
-//! Uncoded data of the lowest priority in the capacity that bulk flows leave (CodedBulk section 3.2, Figure 6).
+//! Uncoded data of the lowest priority in the capacity that bulk flows leave (CodedBulk section
+//! 3.2, Figure 6).
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
@@ -43,7 +44,8 @@ fn a_destination_with_a_link_to_spare_has_the_file_long_before_the_other() {
     for site in ["a", "b"] {
         assert!(net.has(site, "file", &bytes), "{site} has the file, whole and named");
     }
-    // The links into `a` carry twice what the one into `b` does: it is over at half of the time.
+    // The links into `a` carry twice as much as the link into `b`, so `a` is done after half of the
+    // time.
     let at = sent.events.iter().position(|e| e["event"] == "verdict").expect("two");
     assert_eq!(sent.events[at]["site"], "a", "a is first");
     let before = sent.events[..at].iter().rev().find(|e| e["event"] == "progress").expect("it took seconds");
@@ -53,20 +55,20 @@ fn a_destination_with_a_link_to_spare_has_the_file_long_before_the_other() {
     assert!(share < 0.8, "b has {share:.2} of the file when a has all of it");
 }
 
-/// How one transfer over two ways fared while another held up one of them.
+/// Progress of one transfer over two paths while another transfer delays one of them.
 struct HeldUp {
-    /// Its own rate.
+    /// Its rate.
     mbps: f64,
-    /// The other's in that time.
+    /// Rate of the other transfer in that time.
     other_mbps: f64,
-    /// What came over the way that nobody else used, for each byte of the file.
+    /// Bytes over the uncontended path, for each byte of the file.
     share: f64,
 }
 
 fn held_up(fill: bool) -> Option<HeldUp> {
     let cables = [["s", "r1"], ["s", "r2"], ["r1", "d"], ["r2", "d"]];
     let mut net = Net::new(&network(&["s", "r1", "r2", "d"], &cables))?;
-    // Planned together, the second would be kept off the first one's link.
+    // With joint planning, the second transfer would avoid the first one's link.
     net.arguments(CONTROLLER, &["--joint", "false"]);
     let bytes = net.put("s", "file", 1, 5 * MIB);
     net.put("r1", "other", 2, 16 * MIB);
@@ -82,7 +84,7 @@ fn held_up(fill: bool) -> Option<HeldUp> {
     let (seconds, after) = (began.elapsed().as_secs_f64(), other.now_verified());
     sent.expect_done();
     assert_eq!(sent.attempts(), 1, "{:?}", sent.events);
-    // Working files are there still: the other's.
+    // The other transfer's working files still exist.
     let found = std::fs::read(net.path("d", "file"));
     assert!(found.is_ok_and(|found| found == bytes), "d has the file, whole and named");
     other.interrupt();
@@ -96,7 +98,8 @@ fn held_up(fill: bool) -> Option<HeldUp> {
     Some(HeldUp { mbps: mbps(bytes.len() as u64), other_mbps: mbps(after - before), share })
 }
 
-/// Figure 6: flows that are coded together keep in step, so one that is held up leaves the other's link unfilled.
+/// Figure 6: flows coded together advance in step, so a delayed one leaves the other's link
+/// underused.
 #[test]
 fn what_a_held_up_code_leaves_of_a_link_is_filled() {
     let (Some(plain), Some(filled)) = (held_up(false), held_up(true)) else { return };
@@ -106,8 +109,9 @@ fn what_a_held_up_code_leaves_of_a_link_is_filled() {
             "{name}: {mbps:.2} Mbit/s, {share:.2} of the file over r2; meanwhile the other {other_mbps:.2}"
         );
     }
-    // How the two share a link is TCP's to say and differs from run to run without any fill, too (in five runs the other got
-    // 2.3 to 3.2 Mbit/s); what the way carried, and what both got together, hardly do.
+    // TCP decides how the two share a link, and that varies between runs without fill, too (in five
+    // runs the other got 2.3 to 3.2 Mbit/s). The uncontended path's load and the total rate hardly
+    // vary.
     assert!((0.5..0.58).contains(&plain.share), "in step, each way carries half: {:.2}", plain.share);
     assert!(filled.share > plain.share + 0.1, "{:.2} with fill, {:.2} without", filled.share, plain.share);
     let both = |run: &HeldUp| run.mbps + run.other_mbps;

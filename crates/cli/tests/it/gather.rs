@@ -1,7 +1,8 @@
-//! `gather` over loopback with everything that goes wrong on real ways: losses, damage, deaths, liars and full disks.
+//! `gather` over loopback with the faults of real paths: losses, corruption, crashes, malicious
+//! peers and full disks.
 //!
-//! Each test runs servers and clients as processes in a temporary folder. A [`way::Way`] may stand between them, and harms
-//! datagrams; one test speaks the protocol by hand. Read [`World`] and [`Got`] first.
+//! Each test runs servers and clients as processes in a temporary folder. A [`way::Way`] between
+//! them may harm datagrams; one test speaks the protocol itself. Read [`World`] and [`Got`] first.
 
 mod attacks;
 mod lost;
@@ -35,7 +36,7 @@ const MIB: usize = 1 << 20;
 struct Server {
     child: Child,
     at: SocketAddr,
-    /// What it has said.
+    /// Output so far.
     log: Arc<Mutex<String>>,
     _way: Option<Way>,
 }
@@ -47,7 +48,7 @@ struct World {
 }
 
 impl World {
-    /// With so many servers.
+    /// Creates a world with `servers` servers.
     fn new(servers: usize) -> Self {
         let world = Self { folder: tempfile::tempdir().expect("a temporary folder"), servers: Vec::new() };
         world.make_keys("keys");
@@ -66,7 +67,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// With one more server, behind a harmful way or none, and with more arguments.
+    /// Adds a server, behind a harmful path or none, with further arguments.
     fn with(mut self, harm: Option<Harm>, more: &[&str]) -> Self {
         let number = self.servers.len();
         let dir = self.path(&format!("server-{number}"));
@@ -83,7 +84,7 @@ impl World {
         let line = said.next().expect("it says where it is").expect("text");
         let at = line.rsplit_once(" on ").and_then(|(_, at)| at.parse().ok());
         let at: SocketAddr = at.unwrap_or_else(|| panic!("{line}"));
-        // Whatever it says later, nobody must make it wait.
+        // The reader thread drains later output, so that the server never blocks on it.
         let log = Arc::new(Mutex::new(String::new()));
         let lines = Arc::clone(&log);
         std::thread::spawn(move || {
@@ -99,7 +100,7 @@ impl World {
         self
     }
 
-    /// Puts an object into some servers' folders.
+    /// Puts an object into the folders of some servers.
     fn put(&self, servers: std::ops::Range<usize>, name: &str, bytes: &[u8]) {
         for server in servers {
             let path = self.path(&format!("server-{server}")).join(name);
@@ -107,13 +108,13 @@ impl World {
         }
     }
 
-    /// An object of some servers, as `get` is told.
+    /// Formats an object of some servers as an argument of `get`.
     fn object(&self, servers: std::ops::Range<usize>, name: &str) -> String {
         let servers: Vec<String> = self.servers[servers].iter().map(|s| s.at.to_string()).collect();
         format!("{}/{name}", servers.join(","))
     }
 
-    /// `gather get` with these arguments, to `out` unless they say otherwise.
+    /// Runs `gather get` with these arguments, to `out` unless they name another file.
     fn get(&self, arguments: &[&str]) -> Getting {
         let mut command = anabranch();
         command.args(["gather", "get", "--json", "--keys"]).arg(self.path("keys")).args(arguments);
@@ -133,7 +134,8 @@ impl World {
             && std::fs::read(self.path("out")).is_ok_and(|out| out == bytes)
     }
 
-    /// Waits until so many bytes of `out` have been written, by its journal: an entry for each generation.
+    /// Waits until this many bytes of `out` are written, by its journal, which has an entry for
+    /// each generation.
     fn wait_for(&self, bytes: usize) {
         let entries = bytes as u64 / (256 << 10);
         let end = Instant::now() + PATIENCE;
@@ -153,20 +155,20 @@ impl Drop for World {
     }
 }
 
-/// A client that runs.
+/// A running client.
 struct Getting {
     child: Child,
     out: Option<std::thread::JoinHandle<String>>,
     err: Option<std::thread::JoinHandle<String>>,
 }
 
-/// What a client said.
+/// Output of a client.
 #[derive(Debug)]
 struct Got {
     code: Option<i32>,
-    /// What became of each object, in order.
+    /// Results of the objects, in order.
     objects: Vec<Value>,
-    /// What became of it all.
+    /// Result of the whole command.
     end: Value,
     stderr: String,
 }
@@ -228,18 +230,18 @@ impl Got {
     fn count(&self, what: &str) -> u64 {
         self.end[what].as_u64().unwrap_or_else(|| panic!("{what}: {self:?}"))
     }
-    /// Why the only object failed.
+    /// Reason for the failure of the only object.
     fn reason(&self) -> &str {
         self.objects[0]["error"].as_str().unwrap_or_else(|| panic!("{self:?}"))
     }
-    /// What it said, which is one line.
+    /// Its output on stderr, which must be one line.
     fn line(&self) -> &str {
         assert!(self.stderr.trim_end().lines().count() == 1, "{self:?}");
         self.stderr.trim_end()
     }
 }
 
-/// A rate at which clients ask that even a busy machine's loopback carries: what is lost is what a test loses.
+/// A request rate that even a busy machine's loopback carries, so that only the test causes losses.
 const LINK: [&str; 2] = ["--link", "400 Mbit/s"];
 
 #[test]
@@ -301,7 +303,7 @@ fn what_strangers_send_with_a_true_channel_is_counted_and_harms_nothing() {
     let got = world.get(&[&world.object(0..1, "object"), LINK[0], LINK[1]]).end();
     assert_eq!(got.code, Some(0), "{got:?}");
     assert!(world.has(&bytes));
-    // One for each that is true, but for those that came before or after.
+    // One forged packet for each true one, except those before or after the session.
     assert!(got.count("forged_packets") + got.count("unknown_datagrams") > 500, "{got:?}");
     assert_eq!((got.count("replayed_packets"), got.count("malformed_packets")), (0, 0), "{got:?}");
 }
@@ -318,11 +320,12 @@ fn what_a_server_owes_that_dies_half_way_comes_from_others() {
     assert_eq!(got.code, Some(0), "{got:?}");
     assert!(world.has(&bytes));
     assert!(got.end["servers"][0]["lost"].is_string(), "{got:?}");
-    // What had come was not asked for again.
+    // Data that had arrived was not requested again.
     assert!(got.count("fetched_bytes") == bytes.len() as u64, "{got:?}");
 }
 
-/// #17: nothing was said of a server that could not be reached if the others had all: its user thought that it helped.
+/// #17: an unreachable server was not reported if the other servers had everything, so the user
+/// believed that it helped.
 #[test]
 fn a_server_that_cannot_be_reached_is_named_though_the_others_bring_all() {
     let mut world = World::new(2);
@@ -472,7 +475,7 @@ fn an_output_that_cannot_be_written_is_one_line() {
 }
 
 impl Getting {
-    /// Runs a command that is not asked for JSON.
+    /// Runs a command without `--json`.
     fn start_plain(mut command: Command) -> Got {
         let output = command.output().expect("the command runs");
         let stderr = text(&output.stderr);
@@ -480,7 +483,7 @@ impl Getting {
     }
 }
 
-/// A client that speaks by hand.
+/// A client under the test's control.
 struct Hand {
     stream: tokio_rustls::TlsStream<tokio::net::TcpStream>,
     channel: seal::Channel,
@@ -493,13 +496,13 @@ impl Hand {
         Self::connect_as(keys, "client", to).await.expect("it is let in")
     }
 
-    /// Connects under a name; why not, if it is not let in.
+    /// Connects under a name. Returns the reason if it is refused.
     async fn connect_as(keys: &Path, name: &str, to: SocketAddr) -> Result<Self, String> {
         let id = ChannelId::random().expect("the system has randomness");
         Self::connect_with(keys, name, to, id).await
     }
 
-    /// Connects under a name, and names its channel so.
+    /// Connects under a name, with this channel.
     async fn connect_with(keys: &Path, name: &str, to: SocketAddr, id: ChannelId) -> Result<Self, String> {
         let files = CredentialFiles::in_set(keys, anabranch_gather::SYSTEM, Role::Operator, name);
         let identity = Identity::load(&files).expect("they were made");
@@ -525,7 +528,7 @@ impl Hand {
         hear(&mut self.stream, &mut self.read).await
     }
 
-    /// Packets that come for a while.
+    /// Counts the packets that arrive for a while.
     async fn packets(&mut self) -> usize {
         let mut buffer = vec![0; 1 << 16];
         let mut packets = 0;
@@ -596,9 +599,10 @@ fn no_packet_leaves_before_the_client_shows_where_it_takes_them() {
         assert!(matches!(hand.hear().await, Control::Accepted(accepted) if accepted.bytes == MIB as u64));
         let begun = processor_time(&world.servers[0].child);
         assert_eq!(hand.packets().await, 0);
-        // Issue #4: what was due and could not leave kept a processor busy. Ticks are a hundredth of a second.
+        // Issue #4: due packets that could not leave kept a processor busy. Ticks are a hundredth
+        // of a second.
         assert!(processor_time(&world.servers[0].child) - begun < 20);
-        // Whoever knows the channel's name alone shows nothing.
+        // The channel's name alone proves nothing.
         let mut forged = vec![7; 48];
         forged[..8].copy_from_slice(&hand.channel.sealer.channel().0.to_be_bytes());
         hand.socket.send(&forged).await.expect("loopback is there");
@@ -632,8 +636,8 @@ fn found(bytes: u64, hash: Option<[u8; 32]>) -> Found {
     Found { bytes, mode: 0o644, modified_ns: 0, hash }
 }
 
-/// A server by hand that says how long an object is, if it does, accepts no pull, and answers by `says` once it is asked for the
-/// hash.
+/// A server under the test's control: it reports an object's length, if any, accepts no pull, and
+/// answers by `says` once it is asked for the hash.
 async fn listen_by_hand(
     keys: PathBuf,
     listener: tokio::net::TcpListener,
@@ -647,7 +651,7 @@ async fn listen_by_hand(
     let mut read = Vec::new();
     assert!(matches!(hear(&mut stream, &mut read).await, Control::Hello { .. }));
     write(&mut stream, &Control::Welcome { port: 9 }).await;
-    // Until the client goes.
+    // Until the client leaves.
     loop {
         if let Some((message, length)) = Control::decode_framed(&read).expect("well written") {
             read.drain(..length);
@@ -667,8 +671,9 @@ async fn listen_by_hand(
     }
 }
 
-/// What a client wants leaves with its greeting. A server that drops the connection before it answers hears all of it again, over a
-/// connection with another channel; and what it says instead of an answer is told as it is.
+/// The client's requests leave with its greeting. A server that drops the connection before its
+/// answer gets all of them again, over a connection with another channel; and another message
+/// instead of an answer is reported as it is.
 #[test]
 fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
     let world = World::new(0);
@@ -686,7 +691,7 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
             let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");
             let mut read = Vec::new();
             let Control::Hello { channel } = hear(&mut stream, &mut read).await else { panic!("a greeting") };
-            // Not a word was said to it.
+            // The server has got no request.
             let mut asked = Vec::new();
             while !asked.contains(&true) {
                 if let Control::Describe { object, with_hash } = hear(&mut stream, &mut read).await {
@@ -697,7 +702,7 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
             heard.push((channel, asked));
             if is_last {
                 write(&mut stream, &Control::Goodbye { reason: "full".into() }).await;
-                // As a server does: the last words are lost where something is unread.
+                // As a real server does: closing with unread data would lose the last message.
                 while stream.read_buf(&mut read).await.unwrap_or(0) > 0 {}
             }
         }
@@ -712,7 +717,8 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
     assert_ne!(first, second, "another session's keys, and another channel");
 }
 
-/// Issue #4: an object of which all had come was never finished where the server that was to say its hash did not.
+/// Issue #4: a completely received object never finished if the server did not answer the request
+/// for its hash.
 #[test]
 fn who_does_not_say_an_objects_length_or_hash_is_not_waited_for() {
     let world = World::new(1);
@@ -740,7 +746,7 @@ fn who_does_not_say_an_objects_length_or_hash_is_not_waited_for() {
     }
 }
 
-/// Both hold it, and one of them is slow: the other brings nearly all.
+/// Both servers have the object, and one of them is slow: the other one delivers nearly all.
 #[test]
 fn a_server_that_crawls_holds_nothing_up() {
     let world = World::new(1).with(None, &["--rate-max", "1 Mbit/s"]);
@@ -752,7 +758,8 @@ fn a_server_that_crawls_holds_nothing_up() {
     assert!(world.has(&bytes));
     let of_the_slow_one = got.end["servers"][1]["received_bytes"].as_u64();
     assert!(of_the_slow_one.is_some_and(|bytes| (1..2 << 20).contains(&bytes)), "{got:?}");
-    // Alone it would need three minutes, and 50 s for the quarter that it is asked for at first.
+    // Alone the slow server would need three minutes, and 50 s for the quarter that is requested
+    // from it first.
     assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
 }
 
@@ -794,8 +801,8 @@ fn a_file_cut_for_servers_comes_together_again_though_one_of_them_is_dead() {
     assert!(world.has(&bytes));
 }
 
-/// A world of eight servers, behind harmful ways or none, that each hold an eighth of `bytes`, twice. Its manifest is
-/// `cut/whole.toml`.
+/// A world of eight servers, behind harmful paths or none, each with an eighth of `bytes`, twice.
+/// The manifest is `cut/whole.toml`.
 fn striped(bytes: &[u8], harm: Option<Harm>) -> World {
     let world = (0..8).fold(World::new(0), |world, _| world.with(harm, &[]));
     std::fs::write(world.path("whole"), bytes).expect("the folder is ours");
@@ -817,7 +824,8 @@ fn striped(bytes: &[u8], harm: Option<Harm>) -> World {
     world
 }
 
-/// Issue #4, "done when" 2: a gibibyte striped over eight servers, and what must not stop it.
+/// Issue #4, "done when" 2: a gibibyte striped over eight servers, under faults that must not stop
+/// it.
 #[test]
 fn a_gibibyte_comes_whole_through_whatever_happens() {
     if std::env::var_os("ANABRANCH_LONG").is_none() {

@@ -1,9 +1,10 @@
-//! Memory under peers that misbehave: certificates are good, manners are not.
+//! Memory under authenticated but malicious peers.
 //!
-//! A controller, a source, a relay and a destination run as processes on loopback. The test itself plays two more sites
-//! of the same network: `e`, which sends, and `z`, which receives. Both speak the control protocol well enough to be
-//! given a part in real transfers, and then do all that costs the others memory. Each process's peak memory
-//! comes from `VmHWM`; afterwards an honest transfer must still work.
+//! A controller, a source, a relay and a destination run as processes on loopback. The test plays
+//! two more sites of the same network: `e`, which sends, and `z`, which receives. Both speak the
+//! control protocol well enough to get a part in real transfers, and then do everything that costs
+//! other processes memory. Each process's peak memory comes from `VmHWM`; afterwards an honest
+//! transfer must still work.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]
 
@@ -61,11 +62,12 @@ between = ["e", "d"]
 "#;
 
 const MIB: u64 = 1 << 20;
-/// What each site is given with `--memory`.
+/// Memory of each site, as set by `--memory`.
 const SITE_MEMORY: u64 = 40 * MIB;
-/// What a site's process may take beyond that.
+/// Maximum memory of a site's process beyond that.
 const SITE_REST: u64 = 64 * MIB;
-/// What the controller may take: itself, one large request in the making, and small ones of some peers.
+/// Maximum memory of the controller: itself, one large request in progress, and small requests of
+/// some peers.
 const CONTROLLER_MEMORY: u64 = 128 * MIB;
 /// The default, and the size at which 64 stripes just fit [`SITE_MEMORY`].
 const SYMBOL: u32 = 65_536;
@@ -75,7 +77,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
-/// The honest processes and what the dishonest ones need to know of them.
+/// The honest processes, and the data that dishonest ones need.
 struct World {
     folder: tempfile::TempDir,
     topology: Topology,
@@ -150,7 +152,7 @@ impl World {
         Client::new(address, &self.credentials(role, name), PATIENCE).expect("good credentials")
     }
 
-    /// The most memory that a process had so far.
+    /// Peak memory of a process so far.
     fn peak(&self, who: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemons[who].id()));
         let status = status.unwrap_or_else(|e| panic!("{who} has died: {e}"));
@@ -196,16 +198,16 @@ struct Actor {
     tasks: tokio::task::JoinSet<()>,
 }
 
-/// Length of the file that the dishonest source says it has.
+/// Claimed length of the dishonest source's file.
 const CLAIMED: u64 = 4 << 30;
 
 impl Actor {
-    /// Registers, answers what it is asked, and hands on what it is told to do.
+    /// Registers, answers questions, and passes on its commands.
     fn new(world: &World, name: &str) -> Self {
         Self::at(world, name, &world.address(name).to_string())
     }
 
-    /// As [`Self::new`], for others to be found at `address`.
+    /// As [`Self::new`], with `address` registered for other sites.
     fn at(world: &World, name: &str, address: &str) -> Self {
         let site = world.topology.find_site(name).expect("a site");
         let addresses = world.topology.links_in(site);
@@ -247,7 +249,7 @@ impl Actor {
         next.await.expect("the controller installs in time").expect("the actor lives")
     }
 
-    /// Accepts every flow, shows that it lives, and reads nothing.
+    /// Accepts every flow, sends heartbeats, and reads nothing.
     fn read_nothing(&mut self, at: SocketAddr) {
         let identity = Arc::clone(&self.identity);
         self.tasks.spawn(async move {
@@ -270,7 +272,7 @@ impl Actor {
     }
 }
 
-/// A connection for one stripe of a flow, greeted and welcome.
+/// A greeted and accepted connection for one stripe of a flow.
 async fn greeted(identity: &Identity, run: Run, out: &Outgoing, stripe: u16) -> TlsStream<TcpStream> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -295,25 +297,25 @@ fn data(generation: u64, length: u32) -> [u8; FrameHeader::LEN] {
     FrameHeader::Data { generation, hash: GenerationHash([7; 32]), length }.encode()
 }
 
-/// What a dishonest source does on each of its stripes, until the connection ends.
+/// Misbehaviour of a dishonest source on each of its stripes, until the connection ends.
 #[derive(Copy, Clone, Debug)]
 enum Flood {
-    /// Everything except what comes next, as fast as it is taken, and most of one frame more.
+    /// Everything except the next piece, as fast as possible, and most of one further frame.
     AllButTheNext,
-    /// Pieces whose hash is wrong, as fast as they are taken.
+    /// Pieces with wrong hashes, as fast as possible.
     WrongHashes,
     /// The same piece for ever.
     Duplicates,
-    /// Most of a frame of the largest size, and no more.
+    /// Most of a frame of the maximum size, and no more.
     HalfAFrame,
-    /// A frame larger than any.
+    /// A frame above the maximum size.
     TooLarge,
-    /// A generation that the file does not have.
+    /// A generation beyond the end of the file.
     BeyondTheEnd,
 }
 
 impl Flood {
-    /// True for what ends its connection at once.
+    /// True if the receiver ends the connection at once.
     fn is_refused(self) -> bool {
         matches!(self, Self::TooLarge | Self::BeyondTheEnd)
     }
@@ -347,8 +349,8 @@ async fn flood(how: Flood, stripe: u16, stripes: u16, symbol: u32, stream: &mut 
     }
 }
 
-/// Has `e` send to `to` with as many stripes as there may be, and do `how` on each of them for `long`; or on one stripe
-/// until it is refused.
+/// Makes `e` send to `to` with the maximum number of stripes, with `how` on each for `long`; or on
+/// one stripe until it is refused.
 async fn bad_source(
     world: &World,
     e: &mut Actor,
@@ -384,7 +386,8 @@ async fn submit(operator: &Client, from: &str, to: &str, scheme: SchemeChoice, s
     operator.submit(&request).await.expect("a good request")
 }
 
-/// Many connections to `to` that never say who they are: silent, or in the middle of a handshake, or after it.
+/// Opens many connections to `to` that never authenticate: silent, or in the middle of a handshake,
+/// or after it.
 fn loiter(
     tasks: &mut tokio::task::JoinSet<()>,
     identity: &Arc<Identity>,
@@ -400,7 +403,7 @@ fn loiter(
                 match number % 3 {
                     0 => drop(tcp.read_u8().await),
                     1 => {
-                        // A handshake message of 64 KiB, all but its end.
+                        // A handshake message of 64 KiB without its end.
                         let record = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0xff, 0x00], &[0; 0x3ffc]].concat();
                         for _ in 0..3 {
                             let _ = tcp.write_all(&record).await;
@@ -419,7 +422,7 @@ fn loiter(
     }
 }
 
-/// A request to the controller by hand: what the client would not send.
+/// A raw request to the controller, which the client would not send.
 async fn raw_request(world: &World, identity: &Identity, path: &str, length: usize, body: &[u8]) -> String {
     let to = world.address("controller");
     let tried = async {
@@ -437,7 +440,7 @@ async fn raw_request(world: &World, identity: &Identity, path: &str, length: usi
     tried.await.unwrap_or_else(|e| e.to_string())
 }
 
-/// The largest request bodies that there may be, at once: whole, and without their last byte.
+/// Concurrent request bodies of the maximum size: complete, and without their last byte.
 async fn bodies(world: &World, e: &Actor, long: Duration) {
     let most = 4 * MIB as usize;
     let run = r#""run":{"transfer":1,"attempt":1}"#;
@@ -454,7 +457,7 @@ async fn bodies(world: &World, e: &Actor, long: Duration) {
     let first = r#"{"session":7,"batch":1000000,"reports":["#;
     let ranges = format!(r#"{first}{{"report":"inventory",{run},"length":1,"hash":null,"have":["#);
     let bodies = [
-        // The most ranges that are read, and more than are read.
+        // The maximum number of ranges, and more than that.
         list(ranges.clone(), r#"{"start":9223372036854775806,"end":9223372036854775807}"#, "]}]}"),
         list(ranges, r#"{"start":1,"end":2}"#, "]}]}"),
         list(first.to_owned(), &format!(r#"{{"report":"ready",{run}}}"#), "]}"),
@@ -492,7 +495,7 @@ fn attack(long: Duration) {
         z.read_nothing(world.address("z"));
         world.show("the start");
 
-        // Both ends of the relay are dishonest: its buffers and every reader's hands fill.
+        // Both ends of the relay are dishonest, so its buffers and all readers fill up.
         for scheme in [SchemeChoice::Coded, SchemeChoice::SinglePath] {
             bad_source(&world, &mut e, "z", scheme, Flood::AllButTheNext, long).await;
         }
@@ -526,7 +529,7 @@ fn attack(long: Duration) {
         bodies(&world, &e, long).await;
         drop(e.link);
 
-        // And then an honest one.
+        // An honest transfer afterwards.
         let mut request = SubmitRequest::new(
             "s",
             "file",

@@ -1,4 +1,4 @@
-//! Keys as their users make, mix and renew them.
+//! Keys as users make, mix up and renew them.
 
 use crate::net::{Local, run};
 use crate::{anabranch, answer, text};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// More than anything here takes.
+/// Longer than any step here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const NETWORK: &str = r#"
@@ -37,7 +37,7 @@ impl Room {
         self.0.path()
     }
 
-    /// Exit code and what was said on stderr.
+    /// Returns exit code and stderr.
     fn run(&self, words: &[&str]) -> (Option<i32>, String) {
         let mut command = anabranch();
         command.current_dir(self.path()).args(words).stdout(std::process::Stdio::null());
@@ -49,7 +49,7 @@ impl Room {
         assert_eq!(code, Some(0), "{words:?}: {said}");
     }
 
-    /// One line on stderr that says all of `parts`.
+    /// Expects one line on stderr that contains all of `parts`.
     fn expect_refusal(&self, words: &[&str], parts: &[&str]) {
         let (code, said) = self.run(words);
         assert_eq!(code, Some(1), "{words:?}: {said}");
@@ -60,7 +60,8 @@ impl Room {
     }
 }
 
-/// #17: the three systems' key commands collided when they ran in one folder, or gave each other's parties rights.
+/// #17: the three systems' key commands collided in one folder, or gave rights to each other's
+/// parties.
 #[test]
 fn keys_of_all_systems_are_made_in_one_folder_and_stay_apart() {
     let room = Room::new();
@@ -80,7 +81,7 @@ fn keys_of_all_systems_are_made_in_one_folder_and_stay_apart() {
     assert!(!room.path().join("keys/gather/controller.pem").exists(), "`gather` has no controller");
 }
 
-/// #17: a client of `gather` commanded `replicate` where both used one folder.
+/// #17: a client of `gather` could command `replicate` if both used one folder.
 #[test]
 fn keys_of_one_system_are_refused_by_another() {
     let room = Room::new();
@@ -96,7 +97,7 @@ fn keys_of_one_system_are_refused_by_another() {
         &["replicate", "keys", "add", "--keys", "others", "--sites", "x"],
         &["others holds keys of gather", "keys of replicate need a folder of their own"],
     );
-    // Whoever brings them along as if they were replicate's.
+    // Presented as if they were replicate's keys.
     let send = ["replicate", "send", "x", "--from", "s", "--to", "d", "--controller", "127.0.0.1:1"];
     room.expect_refusal(
         &[&send[..], &["--keys", "others"]].concat(),
@@ -120,7 +121,7 @@ fn help_says_where_each_systems_keys_are() {
         (&["shuffle", "agent", "--help"], "keys/shuffle"),
         (&["shuffle", "keys", "--help"], "keys/shuffle"),
     ] {
-        // However wide the terminal is.
+        // Independent of the terminal's width.
         let help = text(&answer(words).stdout).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(help.contains(&format!("[default: {folder}]")), "{words:?}: {help}");
     }
@@ -146,7 +147,7 @@ impl Daemon {
     }
 }
 
-/// Tries until what is said holds.
+/// Retries until `holds` returns true.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -168,7 +169,8 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// #17: closing a daemon's terminal ended it without a word, and no daemon took new keys or heard of lost ones.
+/// #17: closing a daemon's terminal ended it silently, and no daemon took new keys or learnt of
+/// revoked ones.
 #[test]
 fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
     let room = Room::new();
@@ -185,19 +187,19 @@ fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
             break format!("127.0.0.1:{}", at.split_whitespace().next().expect("a port"));
         }
     };
-    // Nobody reads what it says from here on, as when a terminal is closed.
+    // Its output has no reader from here on, as after a closed terminal.
     drop(lines);
     let object = format!("{address}/object");
     let get = |keys: &str, client: &str, out: &str| {
         room.run(&["gather", "get", &object, "--keys", keys, "--as", client, "-o", out])
     };
-    // Keys are followed from when it first waits.
+    // Keys are followed from its first wait.
     assert_eq!(get("keys/gather", "client", "a").0, Some(0));
     server.hang_up();
     assert_eq!(get("keys/gather", "client", "b").0, Some(0));
     assert!(server.is_alive());
 
-    // As a thief has them: without the list.
+    // As a thief would have them: without the list.
     copy_folder(&room.path().join("keys/gather"), &room.path().join("stolen"));
     room.expect(&["gather", "keys", "revoke", "client"]);
     server.hang_up();
@@ -235,7 +237,7 @@ fn a_controller_hears_of_a_lost_key_without_being_told() {
     assert_eq!(run(local.command(&["keys", "revoke", "operator"])).0, Some(0));
     soon("the lost key is refused", || {
         let (code, said) = status("stolen");
-        // Each time, also where the connection broke before the request had left.
+        // Each time, even if the connection broke before the request had left.
         let is_refused = said.contains("refused our certificate: it was revoked");
         assert_eq!(code, Some(i32::from(is_refused)), "{said}");
         is_refused
@@ -273,7 +275,7 @@ fn renewing_and_revoking_say_whose_keys_they_cannot_find() {
     room.expect(&["replicate", "keys", "renew"]);
     let after = std::fs::read(room.path().join("keys/replicate/sites/d.pem")).expect("it is there");
     assert_ne!(before, after);
-    // A list that nobody can read is no list.
+    // An unreadable list is an error.
     std::fs::write(room.path().join("keys/replicate/revoked"), "site s\n").expect("ours");
     room.expect_refusal(&["replicate", "keys", "revoke", "ann"], &["keys/replicate/revoked: line 1"]);
     let send = [

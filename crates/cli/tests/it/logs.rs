@@ -1,4 +1,5 @@
-//! Logs of daemons: a line for each transfer that begins, waits, fails or ends, and each peer that comes, goes or is refused.
+//! Logs of daemons: a line for each transfer that begins, waits, fails or ends, and for each peer
+//! that connects, leaves or is refused.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
@@ -15,7 +16,8 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
 
-/// #17: daemons log by default, and a transfer's events stood in the controller's log as Rust writes its structs.
+/// #17: daemons log by default, and the controller's log showed a transfer's events as Rust
+/// structs.
 #[test]
 fn a_transfer_stands_in_the_controllers_log_in_words() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -39,7 +41,7 @@ fn a_transfer_stands_in_the_controllers_log_in_words() {
     assert!(!log.iter().any(|l| l.contains("planned: ")), "an attempt's details are for who asks: {log:#?}");
 }
 
-/// #17: `-vv` wrote commands as Rust writes its structs.
+/// #17: `-vv` logged commands as Rust structs.
 #[test]
 fn nothing_in_a_log_looks_like_rust_however_much_is_asked_for() {
     let mut local = Local::start_as(TRIANGLE, &["paris", "tokyo"], &["-vv"], &["-vv"]);
@@ -63,7 +65,7 @@ fn nothing_in_a_log_looks_like_rust_however_much_is_asked_for() {
     assert_eq!(log.iter().filter(is_rust).collect::<Vec<_>>(), [""; 0], "{log:#?}");
 }
 
-/// #17: neither log had a line of a site that cannot be reached; a relay named other sites by number.
+/// #17: neither log mentioned an unreachable site; a relay named other sites by number.
 #[test]
 fn what_is_left_for_later_waited_for_and_cancelled_has_its_line_and_hops_have_names() {
     let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -83,7 +85,7 @@ fn what_is_left_for_later_waited_for_and_cancelled_has_its_line_and_hops_have_na
     local.log_until("ended: cancelled");
 }
 
-/// #17: a controller's log said nothing of sites.
+/// #17: a controller's log did not mention sites.
 #[test]
 fn a_site_that_comes_and_goes_has_its_lines() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
@@ -97,7 +99,7 @@ fn a_site_that_comes_and_goes_has_its_lines() {
     local.relay_log_until("paris", "; trying on");
 }
 
-/// #17: a relay whose terminal was closed ended without a word.
+/// #17: a relay with a closed terminal ended silently.
 #[test]
 fn a_relay_outlives_what_it_wrote_to() {
     let local = Local::start(TRIANGLE, &["paris"]);
@@ -118,7 +120,7 @@ fn a_relay_outlives_what_it_wrote_to() {
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(std::fs::read(local.path("tokyo/file")).expect("it is there"), vec![7; 1 << 20]);
-    // Its last words, too, end nothing.
+    // Its last log lines, too, must not end it.
     tokyo.end_politely();
 }
 
@@ -137,7 +139,7 @@ fn a_relay_goes_on_after_sighup_and_its_last_words_are_in_its_log() {
     assert_eq!(std::fs::read(local.path("tokyo/file")).expect("it is there"), vec![7; 1 << 20]);
 }
 
-/// #17: a page whose controller is not there started without a word.
+/// #17: a page with an unreachable controller started silently.
 #[test]
 fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
     let mut local = Local::start(TRIANGLE, &[]);
@@ -151,7 +153,7 @@ fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
     assert!(place.starts_with("http://127.0.0.1:") && place.contains("/ shows what is under way"), "{place}");
 }
 
-/// #17: nothing said that a controller which was started again goes on with what was under way.
+/// #17: a restarted controller did not report the transfers that it resumed.
 #[test]
 fn a_controller_that_is_started_again_says_how_much_goes_on() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
@@ -163,7 +165,7 @@ fn a_controller_that_is_started_again_says_how_much_goes_on() {
     local.log_until("transfers of before that go on: 1");
 }
 
-/// #17: nobody could see in a log who was refused what.
+/// #17: a log did not show refused requests and their callers.
 #[test]
 fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
@@ -172,7 +174,7 @@ fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
     assert_eq!(code, Some(0), "{said}");
     let status =
         |more: &[&str]| run(local.command(&[&["status", "--controller", local.address()], more].concat()));
-    // Which is no harm done to who asks: it is over.
+    // The caller is not harmed: the transfer is over.
     assert_eq!(status(&["1", "--cancel"]).0, Some(0));
     local.log_until(
         "operator `operator` at 127.0.0.1 is refused: transfer 1 is over already (DELETE /v1/transfers/1)",
@@ -180,7 +182,7 @@ fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
     assert_eq!(status(&["9", "--cancel"]).0, Some(2));
     local.log_until("is refused: no transfer 9: it never existed, or is forgotten");
 
-    // As a site that has nothing to do with it, again and again.
+    // As an uninvolved site, repeatedly.
     let files = CredentialFiles::in_set(
         &local.path("keys/replicate"),
         anabranch_replicate::SYSTEM,
@@ -207,13 +209,13 @@ fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
     );
     assert_eq!(looks.count(), 1, "{log:#?}");
 
-    // Of another authority.
+    // With keys of another authority.
     local.keys("others");
     assert_eq!(status(&["--keys", "others"]).0, Some(1));
     local.log_until("a caller from 127.0.0.1: refused our certificate: it is of another authority");
 }
 
-/// #17: `--quiet` was for all commands, and daemons did not hear of it.
+/// #17: `--quiet` was an option of all commands, but daemons ignored it.
 #[test]
 fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -232,7 +234,7 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
         Running(command.args(&words[1..]).stderr(log).spawn().expect("it starts"))
     };
     let controller = start("controller.log", &["controller", "--listen", "127.0.0.1:0"]);
-    // It does not say where it listens.
+    // The quiet daemon does not log its address.
     let at = listens_on(&controller);
     let relay =
         ["relay", "--site", "paris", "--dir", "paris", "--listen", "127.0.0.1:0", "--controller", &at];
@@ -261,7 +263,7 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
     assert_eq!(said("paris.log"), "");
 }
 
-/// Where a program listens for TCP on loopback, as the kernel knows: for one that does not say.
+/// TCP address of a program on loopback, from the kernel's tables.
 fn listens_on(program: &Running) -> String {
     const LISTEN: &str = "0A";
     let sockets = || {
@@ -291,7 +293,8 @@ fn listens_on(program: &Running) -> String {
     }
 }
 
-/// #17: a controller that ran already was said to be a database that is open, a relay an error number.
+/// #17: a controller that was already running was reported as an open database, a relay as an error
+/// number.
 #[test]
 fn an_address_that_is_taken_is_named_with_what_most_likely_has_it() {
     let local = Local::start(TRIANGLE, &[]);
@@ -322,7 +325,7 @@ fn an_address_that_is_taken_is_named_with_what_most_likely_has_it() {
     }
     taken(words(&["gather", "serve", "served"]));
     taken(words(&["shuffle", "coordinator"]));
-    // With the same store, too, that is what is named.
+    // A shared store is also reported.
     let (code, said) =
         run(local.command(&["controller", "--topology", "network.toml", "--listen", "127.0.0.1:0"]));
     assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");

@@ -1,13 +1,14 @@
-//! The `anabranch` command as users meet it: arguments in, output and exit code out.
+//! The `anabranch` command from a user's view: arguments in, output and exit code out.
 //!
-//! Where the machine allows no namespaces or TUN devices, or lacks a program that a test runs in a site, the test prints
-//! why and counts what it skips.
+//! If the machine allows no namespaces or TUN devices, or lacks a program that a test runs in a
+//! site, the test prints the reason and counts as skipped.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, files and programs")]
 
 mod broker;
 mod chaos;
 mod circuit;
+mod closed;
 mod control;
 mod doctor;
 mod emulate;
@@ -33,13 +34,14 @@ mod spray;
 #[path = "../../../emu/tests/it/start.rs"]
 mod start;
 mod together;
+mod units;
 mod words;
 
 use anabranch_testing::skip::skip;
 use net::anabranch;
 use std::process::Output;
 
-/// What `anabranch` answers to `args`.
+/// Runs `anabranch` with `args`. Returns its output.
 fn answer(args: &[&str]) -> Output {
     anabranch().args(args).output().expect("the command was built with the tests")
 }

@@ -1,8 +1,9 @@
-//! An emulated network with a real `anabranch replicate` daemon at every site, for tests that break things.
+//! An emulated network with a real `anabranch replicate` daemon at every site, for tests with
+//! failures.
 //!
-//! Everything lives in a temporary folder (kept, and its logs printed, where a test fails) and ends with the [`Net`].
-//! Where the machine allows no namespaces or TUN devices, the tests print why and count what they skip.
-//! Read [`Net`] and [`Sending`] first.
+//! Everything lives in a temporary folder, which is kept, with its logs printed, if a test fails,
+//! and ends with the [`Net`]. If the machine allows no namespaces or TUN devices, the tests print
+//! the reason and count as skipped. Read [`Net`] and [`Sending`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
@@ -18,9 +19,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// The longest that a test waits for anything.
+/// Time limit of every wait.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The daemon that is no site's.
+/// Name of the controller among the daemons.
 pub const CONTROLLER: &str = "controller";
 
 /// A topology: two sites, and a cable between them.
@@ -49,7 +50,7 @@ pub fn anabranch() -> Command {
     command
 }
 
-/// Bytes that look like nothing, the same for the same `seed`.
+/// Random-looking bytes, the same for the same `seed`.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -63,7 +64,7 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The journals of files that are arriving in a folder.
+/// Journals of partial files in a folder.
 pub fn working_files(folder: &std::path::Path) -> Vec<PathBuf> {
     let found = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
     let is_journal = |path: &PathBuf| {
@@ -72,7 +73,7 @@ pub fn working_files(folder: &std::path::Path) -> Vec<PathBuf> {
     };
     found.filter(is_journal).collect()
 }
-/// Pieces of the file that will be `path` that have been written, by its journal.
+/// Number of written pieces of the future file `path`, by its journal.
 pub fn journal_entries(path: &std::path::Path) -> u64 {
     const HEADER_BYTES: u64 = 288;
     const ENTRY_BYTES: u64 = 48;
@@ -90,20 +91,21 @@ pub struct Net {
     daemons: BTreeMap<String, Child>,
     controller_at: SiteId,
     arguments: BTreeMap<String, Vec<String>>,
-    /// Put before a daemon's command, to run it inside something.
+    /// Command prefix of a daemon, to run it inside another program.
     wrappers: BTreeMap<String, String>,
     sends: u32,
 }
 
 impl Net {
-    /// The network of a topology file's text, no daemon started; the controller will run at the first site. `None`, with
-    /// the reason printed, where this machine cannot emulate.
+    /// Creates the network of a topology file's text, without daemons; the controller will run at
+    /// the first site. `None`, with a printed reason, if this machine cannot emulate.
     pub fn new(toml: &str) -> Option<Self> {
         Self::with_data_plane(toml, toml)
     }
 
-    /// As [`Net::new`] on `whole`, where the daemons know only the links of `data`: what is beyond them is for control
-    /// traffic. Both list the same sites; a link of `data` runs over the first of the same ends in `whole`.
+    /// As [`Net::new`] on `whole`, with daemons that know only the links of `data`: the other links
+    /// carry control traffic. Both list the same sites; a link of `data` runs over the first link
+    /// with the same ends in `whole`.
     pub fn with_data_plane(whole: &str, data: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let parse = |text: &str| {
@@ -114,7 +116,7 @@ impl Net {
             load(&path, &Defaults::new(BitRate::mbps(10)), text).expect("a good topology")
         };
         let whole = parse(whole);
-        // Small socket buffers, so that what is under way when something breaks is little of a small file.
+        // Small socket buffers, so that little of a small file is in flight when something breaks.
         let tcp_buffer_bytes_max = Some(ByteCount::kib(256));
         let options = EmulationOptions { tcp_buffer_bytes_max, ..EmulationOptions::default() };
         let emulation = start_or_skip(&whole, options)?;
@@ -140,7 +142,7 @@ impl Net {
         Some(net)
     }
 
-    /// More arguments for the daemon `who`, from its next start on.
+    /// Adds arguments for the daemon `who`, from its next start on.
     pub fn arguments(&mut self, who: &str, more: &[&str]) {
         self.arguments.entry(who.to_owned()).or_default().extend(more.iter().map(|a| (*a).to_owned()));
     }
@@ -164,17 +166,17 @@ impl Net {
     fn link(&self, from: &str, to: &str) -> LinkId {
         self.emulated(self.site(from), self.site(to))
     }
-    /// A file of a site.
+    /// Path of a site's file.
     pub fn path(&self, site: &str, name: &str) -> PathBuf {
         self.folder.path().join(site).join(name)
     }
-    /// Puts `length` bytes of noise into a site's file and gives them back.
+    /// Writes `length` bytes of noise into a site's file, and returns them.
     pub fn put(&self, site: &str, name: &str, seed: u64, length: usize) -> Vec<u8> {
         let bytes = noise(seed, length);
         std::fs::write(self.path(site, name), &bytes).expect("the folder is ours");
         bytes
     }
-    /// Whether a site's file is exactly `bytes`, and nothing is arriving beside it any more.
+    /// Returns true if a site's file is exactly `bytes`, and no partial file is left beside it.
     pub fn has(&self, site: &str, name: &str, bytes: &[u8]) -> bool {
         let whole = std::fs::read(self.path(site, name)).is_ok_and(|found| found == bytes);
         whole && working_files(&self.path(site, "")).is_empty()
@@ -190,7 +192,7 @@ impl Net {
         names.iter().for_each(|name| self.start(name));
     }
 
-    /// Starts one daemon, which must not run: the controller, or a site's.
+    /// Starts one daemon, the controller or a site's, which must not be running.
     pub fn start(&mut self, who: &str) {
         assert!(!self.daemons.contains_key(who), "{who} runs already");
         let network = self.folder.path().join("network.toml");
@@ -236,7 +238,7 @@ impl Net {
         self.daemons.insert(who.to_owned(), child);
     }
 
-    /// Kills a daemon so that it can do nothing about it.
+    /// Kills a daemon without warning.
     pub fn kill(&mut self, who: &str) {
         let mut child = self.daemons.remove(who).expect("it runs");
         child.kill().expect("ours to kill");
@@ -247,7 +249,7 @@ impl Net {
         self.daemons.contains_key(who)
     }
 
-    /// A command that talks to the controller, at the controller's site, such as `["send", ...]`.
+    /// A client command at the controller's site, such as `["send", ...]`.
     pub fn operator(&self, arguments: &[&str]) -> Command {
         let controller = format!("{}:{CONTROLLER_PORT}", self.emulation.site_address(self.controller_at));
         let mut command = anabranch();
@@ -256,7 +258,7 @@ impl Net {
         command
     }
 
-    /// Begins `replicate send --json` with these arguments.
+    /// Starts `replicate send --json` with these arguments.
     pub fn send(&mut self, arguments: &[&str]) -> Sending {
         self.sends += 1;
         let log = self.log(&format!("send-{}", self.sends));
@@ -280,21 +282,21 @@ impl Net {
         Sending { child, heard, log, began: Instant::now() }
     }
 
-    /// Bytes that came off the far ends of these links (of the data plane) so far.
+    /// Bytes delivered over these links of the data plane so far.
     fn arrived(&self, links: impl IntoIterator<Item = LinkId>) -> u64 {
         let counters = self.emulation.counters().expect("the emulation runs");
         let emulated = |l: LinkId| self.emulated(self.topology.link(l).from, self.topology.link(l).to);
         links.into_iter().map(|l| counters[emulated(l).index()].arrived_bytes).sum()
     }
-    /// Bytes that came off all links into a site.
+    /// Bytes delivered over all links into a site.
     pub fn arrived_at(&self, site: &str) -> u64 {
         self.arrived(self.topology.links_in(self.site(site)))
     }
-    /// Bytes that came off all links out of a site.
+    /// Bytes delivered over all links out of a site.
     pub fn sent_by(&self, site: &str) -> u64 {
         self.arrived(self.topology.links_out(self.site(site)))
     }
-    /// Bytes that came off all links.
+    /// Bytes delivered over all links.
     pub fn arrived_anywhere(&self) -> u64 {
         self.arrived(self.topology.link_ids())
     }
@@ -340,7 +342,7 @@ struct Heard {
     over: bool,
 }
 
-/// A `replicate send` under way.
+/// A running `replicate send`.
 pub struct Sending {
     child: Child,
     heard: Arc<(Mutex<Heard>, Condvar)>,
@@ -348,13 +350,13 @@ pub struct Sending {
     began: Instant,
 }
 
-/// One that has ended.
+/// A finished `replicate send`.
 #[derive(Debug)]
 pub struct Sent {
     pub status: ExitStatus,
     pub events: Vec<Value>,
     pub stderr: String,
-    /// From the start of the command to its end.
+    /// Time from the start of the command to its end.
     pub took: Duration,
 }
 
@@ -374,7 +376,7 @@ impl Sending {
         }
     }
 
-    /// Waits for an event of this name; the first that there is, or will be.
+    /// Waits for an event of this name; earlier events count.
     pub fn event(&self, name: &str) -> Value {
         self.wait(name, |h| h.events.iter().find(|e| e["event"] == name).cloned())
     }
@@ -385,7 +387,8 @@ impl Sending {
         self.wait(&format!("verdict about {site}"), |h| h.events.iter().find(about).cloned())
     }
 
-    /// Waits until every open destination has verified this many bytes, and says how many the last of them has.
+    /// Waits until every open destination has verified this many bytes. Returns the slowest one's
+    /// count.
     pub fn verified(&self, bytes: u64) -> u64 {
         self.wait(&format!("progress of {bytes} bytes"), |h| {
             h.events.iter().filter(|e| e["event"] == "progress").find_map(|e| {
@@ -396,7 +399,7 @@ impl Sending {
         })
     }
 
-    /// Bytes that the last of the destinations has verified, by the last news.
+    /// Verified bytes of the slowest destination, by the last event.
     pub fn now_verified(&self) -> u64 {
         self.wait("progress", |h| {
             let last = h.events.iter().rev().find(|e| e["event"] == "progress")?;
@@ -404,7 +407,7 @@ impl Sending {
         })
     }
 
-    /// As Ctrl-C does.
+    /// Sends SIGINT, as Ctrl-C does.
     pub fn interrupt(&self) {
         let pid = self.child.id().to_string();
         let status = Command::new("kill").args(["-INT", &pid]).status().expect("kill is there");
@@ -442,7 +445,7 @@ impl Sent {
     pub fn attempts(&self) -> u64 {
         self.summary()["attempts"].as_u64().expect("a number")
     }
-    /// What became of one destination: the verdict's word and its reason.
+    /// Verdict of one destination, and its reason.
     pub fn verdict(&self, site: &str) -> (String, String) {
         let all = self.summary()["destinations"].as_array().expect("a list");
         let of = all.iter().find(|d| d["site"] == site).expect("a destination");
@@ -452,14 +455,15 @@ impl Sent {
     pub fn suspects(&self) -> Vec<&str> {
         self.summary()["suspects"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
     }
-    /// Asserts exit code 0 and every destination verified.
+    /// Asserts exit code 0 and a verified copy at every destination.
     pub fn expect_done(&self) {
         assert_eq!(self.code(), 0, "{}\n{}", self.summary(), self.stderr);
         assert_eq!(self.summary()["verified"], true);
     }
 }
 
-/// A controller and a few sites on loopback, without an emulation: for what goes wrong before a byte moves.
+/// A controller and a few sites on loopback, without an emulation: for errors before any data
+/// moves.
 pub struct Local {
     folder: tempfile::TempDir,
     address: String,
@@ -468,17 +472,17 @@ pub struct Local {
 }
 
 impl Local {
-    /// Starts them; other sites of the topology are away.
+    /// Starts them; other sites of the topology are down.
     pub fn start(toml: &str, sites: &[&str]) -> Self {
         Self::start_with(toml, sites, &[])
     }
 
-    /// As [`Local::start`], where relays have more arguments.
+    /// As [`Local::start`], with further arguments of the relays.
     pub fn start_with(toml: &str, sites: &[&str], more: &[&str]) -> Self {
         Self::start_as(toml, sites, &[], more)
     }
 
-    /// As [`Local::start`], where the controller and the relays have more arguments.
+    /// As [`Local::start`], with further arguments of the controller and the relays.
     pub fn start_as(toml: &str, sites: &[&str], controller: &[&str], relays: &[&str]) -> Self {
         let mut local = Self::without_daemons(toml);
         let command = local.controller(controller);
@@ -491,7 +495,7 @@ impl Local {
         local
     }
 
-    /// Nothing runs yet.
+    /// Creates the folder and keys without daemons.
     pub fn without_daemons(toml: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let local = Self { folder, address: String::new(), daemons: BTreeMap::new(), log: Arc::default() };
@@ -500,7 +504,7 @@ impl Local {
         local
     }
 
-    /// The controller, with more arguments.
+    /// The controller's command, with further arguments.
     pub fn controller(&self, more: &[&str]) -> Command {
         let arguments = ["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml"];
         self.command(&[&arguments, more].concat())
@@ -511,19 +515,20 @@ impl Local {
         self.daemons[CONTROLLER].id()
     }
 
-    /// The controller's log, but for where it listens, to the first line with `last`, which must come in time.
+    /// The controller's log without the address line, up to the first line with `last`, which must
+    /// come in time.
     pub fn log_until(&self, last: &str) -> Vec<String> {
         until(last, || self.log.lock().expect("no panic").clone())
     }
 
-    /// The same of a relay's.
+    /// As `log_until`, for a relay.
     pub fn relay_log_until(&self, site: &str, last: &str) -> Vec<String> {
         let path = self.path(&format!("{site}.log"));
         let text = || std::fs::read_to_string(&path).unwrap_or_default();
         until(last, || text().lines().map(str::to_owned).collect())
     }
 
-    /// A site's daemon that serves a folder of this name.
+    /// A site's relay command for a folder of this name.
     pub fn relay(&self, site: &str, dir: &str) -> Command {
         std::fs::create_dir_all(self.path(dir)).expect("the folder is ours");
         let mut command =
@@ -551,7 +556,7 @@ impl Local {
         rustix::process::kill_process(pid, signal).expect("ours to signal");
     }
 
-    /// Kills the controller, where it runs, and starts it again at its address.
+    /// Kills the controller if it runs, and restarts it at its address.
     pub fn restart_controller(&mut self) {
         if self.daemons.contains_key(CONTROLLER) {
             self.kill(CONTROLLER);
@@ -561,7 +566,7 @@ impl Local {
         self.start_controller(again);
     }
 
-    /// Starts it, keeps its log, and learns its address.
+    /// Starts the controller, keeps its log, and learns its address.
     pub fn start_controller(&mut self, mut command: Command) {
         let mut controller = command.stderr(Stdio::piped()).spawn().expect("the controller starts");
         let stderr = controller.stderr.take().expect("it is piped");
@@ -578,14 +583,14 @@ impl Local {
         self.address = said.1.recv_timeout(PATIENCE).expect("the controller says where it listens");
     }
 
-    /// All transfers, as `status --json` has them.
+    /// All transfers, as in `status --json`.
     pub fn transfers(&self) -> Vec<Value> {
         let mut asked = self.command(&["status", "--json", "--controller", &self.address]);
         let said = asked.stdout(Stdio::piped()).output().expect("the command runs");
         serde_json::from_slice(&said.stdout).unwrap_or_default()
     }
 
-    /// Waits until the controller knows of these sites.
+    /// Waits until the controller reports these sites as up.
     pub fn wait_for(&self, sites: &[&str]) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -610,7 +615,7 @@ impl Local {
         &self.address
     }
 
-    /// Makes a set of keys of its own authority.
+    /// Makes a separate set of keys with a new authority.
     pub fn keys(&self, name: &str) {
         let made = self.command(&["keys", "init", "--topology", "network.toml", "--out", name]).output();
         assert!(made.expect("the command runs").status.success());
@@ -633,7 +638,8 @@ impl Drop for Local {
     }
 }
 
-/// The command with a disk of so many MiB at a folder, which it alone sees; none without a namespace of its own.
+/// The command with a disk of `mib` MiB at a folder, visible to the command only; `None` if a mount
+/// namespace is not permitted.
 pub fn on_a_small_disk(command: &Command, folder: &std::path::Path, mib: u32) -> Option<Command> {
     std::fs::create_dir_all(folder).expect("the folder is ours");
     let small = || {
@@ -668,28 +674,28 @@ fn until(last: &str, log: impl Fn() -> Vec<String>) -> Vec<String> {
     }
 }
 
-/// What a program writes, line by line: none is waited for longer than [`PATIENCE`], and a pipe that nobody reads fills up
-/// nowhere.
+/// Output of a program, line by line. No line is awaited for longer than [`PATIENCE`], and unread
+/// output does not block the program.
 pub struct Lines(mpsc::Receiver<String>);
 
 impl Lines {
     pub fn of(from: impl std::io::Read + Send + 'static) -> Self {
         let (lines, received) = mpsc::channel();
         std::thread::spawn(move || {
-            // Read on though nobody listens any more: a program must not meet a pipe that is closed.
+            // Reads on without a receiver: the program must not meet a closed pipe.
             BufReader::new(from).lines().map_while(Result::ok).for_each(|line| drop(lines.send(line)));
         });
         Self(received)
     }
 
-    /// The next line; `None` at the end, or where it does not come in time.
+    /// Returns the next line; `None` at the end, or if it does not come in time.
     pub fn next(&self) -> Option<String> {
         self.0.recv_timeout(PATIENCE).ok()
     }
 
-    /// What is said up to the first line with `last`, all within [`PATIENCE`].
+    /// Returns the output up to the first line with `last`, all within [`PATIENCE`].
     ///
-    /// Errors: what was said instead.
+    /// Errors: the output, if it has no such line.
     pub fn until(&self, last: &str) -> Result<String, String> {
         let (mut said, end) = (String::new(), Instant::now() + PATIENCE);
         while let Ok(line) = self.0.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -702,7 +708,7 @@ impl Lines {
         Err(said)
     }
 
-    /// All that comes, until the end.
+    /// Iterates over all lines until the end.
     pub fn rest(self) -> impl Iterator<Item = String> {
         self.0.into_iter()
     }
@@ -712,7 +718,7 @@ impl Lines {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Asks it to end, which it must do well, and in time.
+    /// Asks it to end, which it must do successfully and in time.
     pub fn end_politely(mut self) {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("ours to signal");
@@ -744,7 +750,7 @@ pub fn wait_for_the_end(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Runs a command to its end, which must come in time, and gives back its exit code and what it said on stderr.
+/// Runs a command to its end, which must come in time. Returns its exit code and stderr.
 pub fn run(mut command: Command) -> (Option<i32>, String) {
     use std::io::Read as _;
     let mut child = command.stderr(Stdio::piped()).spawn().expect("the command runs");

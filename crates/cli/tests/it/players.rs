@@ -1,8 +1,8 @@
-//! A broker's players' port under strangers with bad manners: honest players are answered, networks
-//! and operators are served.
+//! A broker's players' port under malicious strangers: honest players are answered, networks and
+//! operators are served.
 //!
 //! The broker runs as a process on loopback. Strangers come from three addresses, honest players
-//! from a fourth. Each of their connections is opened again a second after it was closed. Read
+//! from a fourth. Each stranger's connection is reopened a second after it was closed. Read
 //! [`Manners`] and [`Port::serves_beside`] first.
 
 use crate::net::PATIENCE;
@@ -23,21 +23,21 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-/// Where strangers come from, and where honest players do, as last bytes of 127.0.0.0/24.
+/// Last bytes of the strangers' and of the honest players' addresses in 127.0.0.0/24.
 const STRANGERS: [u8; 3] = [10, 11, 12];
 const HONEST: u8 = 2;
-/// How long after its end a connection is opened again.
+/// Pause before a connection is reopened.
 const AGAIN: Duration = Duration::from_secs(1);
 const MIB: u64 = 1 << 20;
 
-/// A stranger's way with a connection.
+/// A stranger's behaviour on a connection.
 #[derive(Copy, Clone, Debug)]
 enum Manners {
-    /// Says nothing.
+    /// Sends nothing.
     Silent,
     /// Sends the head of a report, and never its body.
     HalfSent,
-    /// Asks without end, and reads no answer.
+    /// Sends requests without end, and reads no answer.
     Unread,
 }
 
@@ -72,14 +72,14 @@ async fn hold(at: SocketAddr, host: u8, manners: Manners, opened: &AtomicU64) ->
 
 /// Strangers' connections: `count` at all times.
 async fn flood(at: SocketAddr, count: u64, manners: Manners) -> (Runtime, Arc<AtomicU64>) {
-    // A thread apart, as what is measured would wait for the flood's own work.
+    // A separate runtime, because the flood's work would delay the measured requests.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let opened = Arc::new(AtomicU64::new(0));
     for number in 0..count {
         let (opened, host) = (Arc::clone(&opened), STRANGERS[number as usize % STRANGERS.len()]);
         runtime.spawn(async move {
             loop {
-                // Closed in order or not, it is opened again.
+                // However it was closed, it is reopened.
                 let _ = hold(at, host, manners, &opened).await;
                 tokio::time::sleep(AGAIN).await;
             }
@@ -101,7 +101,7 @@ struct Port {
 }
 
 impl Port {
-    /// A broker with these options, and descriptors if they are said.
+    /// Starts a broker with these options, and with this limit of descriptors if given.
     fn open(descriptors: Option<u32>, options: &[&str]) -> Self {
         let (mut world, players, listen) = (World::new(), free_address(), free_address());
         world.done(&["broker", "keys", "--networks", "a", "--operators", "operator", "--out", "keys"]);
@@ -131,8 +131,8 @@ impl Port {
             .expect("good credentials")
     }
 
-    /// Asks as a player of a new connection, and as an operator of another. How long each was
-    /// answered after.
+    /// Asks as a player and as an operator, each on a new connection. Returns the time of each
+    /// answer.
     async fn ask(&self) -> (Duration, Duration) {
         let begun = Instant::now();
         let asks = async {
@@ -154,8 +154,8 @@ impl Port {
         (player, begun.elapsed())
     }
 
-    /// The longest wait of a player and an operator beside `count` connections of these manners,
-    /// over `time` and at least three questions.
+    /// Longest wait of a player and an operator beside `count` connections of this behaviour, over
+    /// `time` and at least three requests.
     async fn serves_beside(&self, count: u64, manners: Manners, time: Duration) -> Duration {
         let (flood, opened) = flood(self.players, count, manners).await;
         let (begun, mut asked, mut longest) = (Instant::now(), 0, (Duration::ZERO, Duration::ZERO));
@@ -173,7 +173,7 @@ impl Port {
         longest.0.max(longest.1)
     }
 
-    /// The most memory that the broker had so far.
+    /// Peak memory of the broker so far.
     fn peak_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.world.daemons[0].id()));
         let status = status.expect("the broker lives");
@@ -182,8 +182,8 @@ impl Port {
     }
 }
 
-/// #48: silent, half-sent and unread connections took all places of the players' port, the two last
-/// ones for ever.
+/// #48: silent, half-sent and unread connections took all slots of the players' port, the last two
+/// kinds for ever.
 #[test]
 fn rude_connections_keep_no_player_and_no_operator_out() {
     let port = Port::open(None, &["--players-max", "100"]);
@@ -194,7 +194,7 @@ fn rude_connections_keep_no_player_and_no_operator_out() {
     });
 }
 
-/// #48: with few descriptors silent players shut the port for networks and operators, too.
+/// #48: with few descriptors silent players also shut out networks and operators.
 #[test]
 fn silent_players_leave_operators_their_descriptors() {
     let port = Port::open(Some(128), &[]);
@@ -203,7 +203,7 @@ fn silent_players_leave_operators_their_descriptors() {
     });
 }
 
-/// #48: what a release build on a machine that does nothing else has to hold.
+/// #48: a bound for a release build on an idle machine.
 #[test]
 #[ignore = "it measures: `make claims`"]
 fn beside_ten_thousand_rude_connections_a_player_is_answered_within_a_second() {
@@ -227,7 +227,8 @@ fn beside_ten_thousand_rude_connections_a_player_is_answered_within_a_second() {
     });
 }
 
-/// Asks for `count` places of the longest names, each once, by connections that are kept.
+/// Sends requests for `count` places with the longest names, each once, over kept-alive
+/// connections.
 async fn name_places(at: SocketAddr, count: u64) {
     let mut tasks = JoinSet::new();
     for part in 0..64 {
@@ -251,8 +252,8 @@ async fn name_places(at: SocketAddr, count: u64) {
     }
 }
 
-/// Has network `a` bid `clusters` clusters for each place of one round. Returns how many bids were
-/// taken.
+/// Makes network `a` bid `clusters` clusters for each place of one round. Returns the number of
+/// accepted bids.
 async fn bid(port: &Port, clusters: u32) -> u64 {
     let (client, within) = (port.client(Role::Site, "a"), PATIENCE);
     client.join("a", 1, within).await.expect("it has a contract");
@@ -289,7 +290,7 @@ async fn bid(port: &Port, clusters: u32) -> u64 {
     }
 }
 
-/// #48: made-up places held 590 MiB of a broker, and bids of one network 794 MiB.
+/// #48: invented places held 590 MiB of a broker, and bids of one network 794 MiB.
 #[test]
 #[ignore = "it measures: `make claims`"]
 fn strangers_and_a_network_hold_no_more_of_a_broker_than_documents_say() {

@@ -1,9 +1,10 @@
-//! The commands of the README and of `docs/`, as they stand there.
+//! The commands in the README and in `docs/`, run as printed.
 //!
-//! A block of shell commands that follows a line `<!-- run -->` is run. All such blocks of a document run in order, in one shell,
-//! in one folder that is new, with the command under test first in `PATH`. Daemons are started with `&` as their readers start
-//! them; before the next block begins, each address on which the block listens (`--listen 127.0.0.1:PORT`) is waited for. Blocks
-//! that take minutes or need things that a test lacks (`make demo`, a build) have another mark that says why, or none.
+//! A block of shell commands after a line `<!-- run -->` is run. All such blocks of a document run
+//! in order, in one shell, in one new folder, with the command under test first in `PATH`. Daemons
+//! are started with `&` as readers would; before the next block, the test waits for each address on
+//! which the block listens (`--listen 127.0.0.1:PORT`). Blocks that take minutes or need what a
+//! test lacks (`make demo`, a build) have another mark with the reason, or none.
 //!
 //! Leaves out: output shown in documents. Read [`blocks`] first.
 
@@ -12,16 +13,16 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The mark of a block that is run.
+/// Mark of a block to run.
 const MARK: &str = "<!-- run -->";
-/// How long the blocks of a document may take, on a machine that does other things as well.
+/// Time limit of the blocks of a document, on a busy machine.
 const LIMIT_S: u32 = 300;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/cli of a checkout").to_owned()
 }
 
-/// The blocks of a document that are marked, in order.
+/// Marked blocks of a document, in order.
 fn blocks(document: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut lines = document.lines();
@@ -37,14 +38,14 @@ fn blocks(document: &str) -> Vec<String> {
     found
 }
 
-/// What is listened on after a block: its ports on this machine.
+/// Local ports on which a block listens.
 fn ports(block: &str) -> Vec<u16> {
     let after = block.split("--listen ").skip(1);
     let address = after.filter_map(|rest| rest.split_whitespace().next());
     address.filter_map(|a| a.strip_prefix("127.0.0.1:")?.parse().ok()).collect()
 }
 
-/// All blocks as one script, which ends with the first command that fails.
+/// All blocks as one script, which ends with the first failing command.
 fn script(blocks: &[String]) -> String {
     let mut script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
     for block in blocks {
@@ -59,8 +60,8 @@ fn script(blocks: &[String]) -> String {
     script
 }
 
-/// A shell with a loopback of its own, where all ports are free; with this machine's where that is not allowed and the `ports`
-/// are free; `None`, with the reason printed, where neither is so.
+/// A shell with a separate loopback, where all ports are free; or with this machine's loopback if
+/// that is not permitted and the `ports` are free; or `None`, with a printed reason.
 fn shell(ports: &[u16]) -> Option<Vec<&'static str>> {
     const OWN: [&str; 7] = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "bash"];
     let mut try_own = Command::new(OWN[0]);
@@ -94,7 +95,7 @@ fn run(document: &str, check: &str) {
             .into_iter()
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
     );
-    // `timeout` ends what is left of its process group, too.
+    // `timeout` ends the remaining processes of its group, too.
     let output = Command::new("timeout")
         .args(["--kill-after=5", &LIMIT_S.to_string()])
         .args(&shell)
@@ -122,14 +123,14 @@ fn run(document: &str, check: &str) {
     );
 }
 
-/// #17: the README's blocks collided with each other, and none brought a file anywhere as it stood.
+/// #17: the README's blocks collided with each other, and none delivered a file as printed.
 #[test]
 fn the_readme_brings_a_file_to_each_of_its_sites() {
-    // The walk-through's last block ends the daemons; what they wrote stays.
+    // The last block ends the daemons; their output stays.
     run("README.md", "cmp paris/big.tar tokyo/big.tar\ncmp paris/big.tar lima/big.tar\ntest -s lima/big.tar");
 }
 
-/// Quick starts in `docs/` that are marked run as well.
+/// The marked quick starts in `docs/` run as well.
 #[test]
 fn the_marked_blocks_of_each_document_run_as_they_stand() {
     let mut documents: Vec<String> = std::fs::read_dir(root().join("docs"))

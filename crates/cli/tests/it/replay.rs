@@ -1,9 +1,9 @@
-//! `anabranch shuffle replay` and `trace`: made-up traces, and what replays of them say.
+//! `anabranch shuffle replay` and `trace`: generated traces, and results of their replays.
 
 use crate::{answer, text};
 use serde_json::Value;
 
-/// A made-up trace of a few coflows, in a folder that lasts as long as it is held.
+/// A generated trace of a few coflows, in a folder that lives as long as the handle.
 fn trace(coflows: &str) -> (tempfile::TempDir, String) {
     let made = answer(&["shuffle", "trace", "--coflows", coflows, "--seed", "7"]);
     assert!(made.status.success(), "{}", text(&made.stderr));

@@ -1,8 +1,8 @@
-//! Memory of a real `spray` agent whose peer has a good certificate and bad manners.
+//! Memory of a real `spray` agent with an authenticated but malicious peer.
 //!
-//! The agent runs in one network namespace; the test plays its peer in another. Where the machine
-//! allows no namespaces or TUN devices, the test prints why and counts as skipped.
-//! `ANABRANCH_ROGUE_S=300` has the attack last 300 s. Read [`Rogue`] first.
+//! The agent runs in one network namespace; the test plays its peer in another. If the machine
+//! allows no namespaces or TUN devices, the test prints the reason and counts as skipped.
+//! `ANABRANCH_ROGUE_S=300` makes the attack last 300 s. Read [`Rogue`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]
 
@@ -26,12 +26,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsStream;
 
-/// The most memory that the agent's process may take.
+/// Maximum memory of the agent's process.
 const AGENT_MEMORY_MIB: u64 = 64;
-/// Seconds of an attack where nobody says.
+/// Default duration of an attack in seconds.
 const ATTACK_S: u64 = 6;
 const AGENT: &str = "10.77.0.2:7200";
-/// Flows that the attack names.
+/// Number of flows in the attack.
 const FLOWS: u64 = 3_000;
 
 /// A peer of the agent that the test plays.
@@ -72,7 +72,7 @@ impl Rogue {
         Self { runtime, stream, socket, sealer, sent: 0 }
     }
 
-    /// Says that all is well, so that the session goes on.
+    /// Sends a keep-alive, so that the session continues.
     fn say_alive(&mut self) {
         let alive =
             Control::Alive { readiness: Readiness::Ready, longest_bytes: 1_472, came: self.sent.into() };
@@ -90,7 +90,7 @@ impl Rogue {
         let _ = self.socket.send(&bytes);
     }
 
-    /// Sends what takes the most memory: parities of units that are never whole, packets beyond
+    /// Sends the most memory-intensive input: parities of units that never complete, packets beyond
     /// gaps, packets in order of many flows.
     fn attack(&mut self, time: Duration) {
         let mut random = Seed::new(1).stream("rogue", 0);
@@ -110,7 +110,7 @@ impl Rogue {
                     self.send(flow, now, Body::Parity { epoch, first, packets: 64, index, parity: packet });
                 }
                 1 => {
-                    // One that was long under way has the host hold the others.
+                    // A very late packet makes the host hold the others.
                     let sent_at = if random.below(1_000) == 0 { Time::ZERO } else { now };
                     let number = 1 + self.sent / 16 * 2;
                     self.send(self.sent % 16, sent_at, Body::Source { epoch, number, packet });
@@ -131,7 +131,7 @@ async fn say(stream: &mut TlsStream<tokio::net::TcpStream>, message: Control) {
     stream.flush().await.expect("the agent listens");
 }
 
-/// The agent's process, and where it tells how it fares.
+/// The agent's process, and its status socket.
 struct Agent {
     process: Child,
     socket: std::path::PathBuf,
@@ -154,14 +154,14 @@ impl Agent {
         status["peers"][0].clone()
     }
 
-    /// A line of its process's state, in MiB.
+    /// A line of its process status, in MiB.
     fn memory_mib(&self, what: &str) -> u64 {
         let state = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it lives");
         let line = state.lines().find_map(|line| line.strip_prefix(what)).expect("a process has memory");
         line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
     }
 
-    /// Waits until the figures of its peer are right.
+    /// Waits until `is_right` holds for its peer's figures.
     fn wait(&self, what: &str, is_right: impl Fn(&Value) -> bool) {
         let began = Instant::now();
         while !is_right(&self.peer()) {
@@ -178,8 +178,8 @@ impl Drop for Agent {
     }
 }
 
-/// #48: a peer filled the memory of the agent's process, 1.3 GiB in 45 s, and it was never given
-/// back.
+/// #48: a peer filled the memory of the agent's process, 1.3 GiB in 45 s, and the memory was never
+/// freed.
 #[test]
 fn a_hostile_spray_peer_leaves_the_agent_small() {
     let hosts = || -> Result<_, String> {
@@ -230,7 +230,7 @@ fn a_hostile_spray_peer_leaves_the_agent_small() {
     drop(rogue);
     agent.wait("empty", |peer| peer["held_bytes"] == 0 && peer["flows"] == 0 && peer["is_up"] == false);
     println!("RSS after: {} MiB", agent.memory_mib("VmRSS"));
-    // An honest agent with the same key is heard.
+    // An honest agent with the same key is accepted.
     let honest = Agent::start(&hosts[0], folder.path(), "a", "b=10.77.0.2");
     honest.wait("up", |peer| peer["is_up"] == true);
     agent.wait("up", |peer| peer["is_up"] == true);

@@ -1,4 +1,4 @@
-//! Daemons that have few descriptors: connections beyond them are refused, and nothing else.
+//! Daemons with few descriptors: connections beyond the limit are refused, without further effects.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
-/// How long a daemon is watched that has no descriptor left.
+/// Time for which a daemon without free descriptors is observed.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// A daemon with a limit of its own, killed when dropped.
+/// A daemon with a descriptor limit, killed when dropped.
 struct Daemon {
     child: Running,
     at: SocketAddr,
@@ -25,7 +25,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `words` below `replicate` with so many descriptors, and waits until it says ` LISTENS ADDRESS`.
+    /// Starts `words` below `replicate` with this limit of descriptors, and waits until it logs `
+    /// LISTENS ADDRESS`.
     fn start(local: &Local, descriptors: u32, words: &[&str], listens: &str) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {descriptors}; exec \"$0\" replicate \"$@\"");
@@ -37,7 +38,7 @@ impl Daemon {
             .stdout(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let lines = Lines::of(child.stderr.take().expect("it is piped"));
-        // Ended by its guard whatever comes.
+        // The guard ends it in any case.
         let child = Running(child);
         let log =
             Arc::new(Mutex::new(lines.until(listens).unwrap_or_else(|said| panic!("{words:?}: {said}"))));
@@ -57,7 +58,7 @@ impl Daemon {
         self.log.lock().expect("no panic").clone()
     }
 
-    /// Processor time that it has taken, in ticks of 10 ms.
+    /// Processor time of the daemon, in ticks of 10 ms.
     fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.0.id())).expect("it runs");
         let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
@@ -81,7 +82,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// #17: what a daemon does that has no descriptor left was tested nowhere.
+/// #17: the behaviour of a daemon without free descriptors was untested.
 #[test]
 fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_afterwards() {
     const DESCRIPTORS: u32 = 48;
@@ -97,8 +98,8 @@ fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_aft
     );
     let identity = Identity::load(&files).expect("`keys init` made them");
     runtime().block_on(async {
-        // Connections that have shown who they are, which nobody drops, until it has no descriptor left. How long a handshake
-        // takes says nothing about that.
+        // Authenticated connections, which are not dropped, until the daemon has no descriptor
+        // left. The duration of a handshake is irrelevant here.
         let mut held = Vec::new();
         let end = Instant::now() + PATIENCE;
         let mut connecting = tokio::task::JoinSet::new();
@@ -123,7 +124,7 @@ fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_aft
         tokio::time::sleep(WATCHED).await;
         let (took, open) = (daemon.ticks() - before, daemon.open_files());
         println!("{} held, {open} of {DESCRIPTORS} open, {took} ticks in {:?}", held.len(), begun.elapsed());
-        // A loop that does not wait takes all of it.
+        // A busy loop would take all of it.
         assert!(took * 10 < WATCHED.as_millis() as u64 / 2, "{took} ticks");
         assert!(daemon.log().contains("no descriptor is left (see ulimit -n)"), "{}", daemon.log());
         drop((held, waiting, connecting));
@@ -136,7 +137,7 @@ fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_aft
     });
 }
 
-/// #17: with 64 descriptors and 120 connections at a relay a transfer failed at once, as if it could never be done.
+/// #17: with 64 descriptors and 120 connections at a relay a transfer failed at once and for good.
 #[test]
 fn a_relay_with_few_descriptors_under_many_connections_brings_a_file() {
     let local = Local::start(TWO, &["s"]);
@@ -159,7 +160,7 @@ fn a_relay_with_few_descriptors_under_many_connections_brings_a_file() {
     assert!(std::fs::read(local.path("d/file")).is_ok_and(|copy| copy == bytes));
 }
 
-/// A source, and a cable to each of two destinations.
+/// A source, with a cable to each of two destinations.
 const THREE: &str = r#"
 name = "three"
 [[site]]
@@ -187,7 +188,7 @@ fn destination_is_served_while_another_has_no_memory() {
     local.keep("e", relay);
     local.wait_for(&["s", "d", "e"]);
     let send = |words: &[&str]| {
-        // A destination's part takes 14 MiB: one fits into 24, two do not.
+        // A destination's part takes 14 MiB: one fits into 24 MiB, two do not.
         let own = ["send", "--from", "s", "--symbol", "1 MiB", "--buffer-packets", "4"];
         local.command(&[&own[..], &["--controller", local.address()], words].concat())
     };
@@ -217,7 +218,7 @@ fn destination_is_served_while_another_has_no_memory() {
     let begun = Instant::now();
     arrives("d");
     println!("d has the file after {:?}", begun.elapsed());
-    // The slow one takes 80 s: it still holds the memory.
+    // The slow one takes 80 s, so it still holds the memory.
     let slow = local.transfers().into_iter().find(|t| t["id"] == 1).expect("it was sent");
     assert!(slow["phase"] == "running" && !has("e"), "{slow}");
     let cancel = ["status", "1", "--cancel", "--controller", local.address()];

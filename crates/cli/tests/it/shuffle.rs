@@ -1,8 +1,9 @@
-//! `shuffle` over real flows: hosts as network namespaces on a bridge, a coordinator and agents as processes.
+//! `shuffle` over real flows: hosts as network namespaces on a bridge, a coordinator and agents as
+//! processes.
 //!
-//! Hosts' links are as fast as they come; what holds flows back are the agents' limits alone. Namespaces have no names, so
-//! they vanish with their threads and processes. Where the machine allows none, the tests print why and count what they
-//! skip. Read [`Star`] and [`Load`] first.
+//! Hosts' links are unshaped; only the agents' limits slow flows down. Namespaces have no names, so
+//! they vanish with their threads and processes. If the machine allows none, the tests print the
+//! reason and count as skipped. Read [`Star`] and [`Load`] first.
 
 use crate::namespace::Namespace;
 use crate::net::PATIENCE;
@@ -21,17 +22,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Each test's flows would slow another's.
+/// Concurrent tests would slow each other's flows.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-/// What hosts say of their links, Mbit/s.
+/// Goodput that hosts report for their links, in Mbit/s.
 const LINKS: [u64; 3] = [8, 24, 32];
 
-/// The longest that limits are waited for.
+/// Time limit of waits for rate limits.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// What a flow sends without a limit, Mbit/s.
+/// Rate of a flow without a limit, in Mbit/s.
 const LOAD_MBPS: u64 = 40;
 
-/// Three hosts and a switch, where the coordinator runs.
+/// Three hosts and a switch, which also hosts the coordinator.
 struct Star {
     folder: tempfile::TempDir,
     switch: Namespace,
@@ -42,7 +43,8 @@ struct Star {
 }
 
 impl Star {
-    /// With a coordinator and no agents; `None`, with the reason printed, where the machine allows no namespaces.
+    /// Starts with a coordinator and no agents; `None`, with a printed reason, if the machine
+    /// allows no namespaces.
     fn start() -> Option<Self> {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let namespaces = || -> Result<_, String> {
@@ -87,14 +89,14 @@ impl Star {
         self.folder.path().join(name)
     }
 
-    /// Starts this in a namespace and waits for its first line.
+    /// Starts a program in a namespace and waits for its first line.
     fn spawn(namespace: &Namespace, mut command: Command) -> Child {
         command.stderr(Stdio::piped());
         let mut child = namespace.run(move || command.spawn()).expect("it starts");
         let mut said = BufReader::new(child.stderr.take().expect("it is piped")).lines();
         let line = said.next().expect("it says something").expect("text");
         eprintln!("{line}");
-        // Whatever it says later, nobody must make it wait.
+        // The thread drains later output, so that the program never blocks on it.
         std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
         child
     }
@@ -118,7 +120,7 @@ impl Star {
         self.agents[host] = Some(Self::spawn(&self.hosts[host], command));
     }
 
-    /// What takes one connection at this host, and counts what comes over it.
+    /// A listener at this host that accepts one connection and counts its bytes.
     fn sink(&self, host: usize) -> (SocketAddr, Arc<AtomicU64>) {
         let address = format!("10.9.7.{}:0", host + 1);
         let listener = self.hosts[host].run(move || TcpListener::bind(address).expect("its own address"));
@@ -134,7 +136,7 @@ impl Star {
         (remote, received)
     }
 
-    /// A program in Python at host 1 that sends to host 2, and the flow that it says that it has.
+    /// A Python program at host 1 that sends to host 2, and the flow that it announces.
     fn python(&self, script: &str, more: impl FnOnce(&mut Command)) -> (Load, Child) {
         let (remote, received) = self.sink(2);
         let begin = "import os, socket, sys\ns = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n\
@@ -158,7 +160,7 @@ impl Star {
         (Load { from: 1, flow, received, stop, go }, child)
     }
 
-    /// A flow from one host to another, which sends nothing before it is told to.
+    /// A flow from one host to another, which sends nothing until told to.
     fn load(&self, from: usize, to: usize) -> Load {
         let (remote, received) = self.sink(to);
         let stream = self.hosts[from].run(move || TcpStream::connect(remote).expect("listening"));
@@ -199,7 +201,7 @@ impl Star {
         assert_eq!(self.say(load.from, &line), serde_json::json!({ "ok": true }));
     }
 
-    /// What the flow's socket may be paced at, Mbit/s.
+    /// Pacing limit of the flow's socket, in Mbit/s.
     fn limit(&self, load: &Load) -> Option<f64> {
         let flow = load.flow;
         let state = self.hosts[load.from].run(move || FlowReader::new().and_then(|mut r| r.find(flow)));
@@ -207,7 +209,7 @@ impl Star {
         limit.map(|rate| rate.as_mbps_f64())
     }
 
-    /// Waits until flows have these limits, within 6 %, and says how long that took.
+    /// Waits until flows have these limits, within 6 %. Returns the time that took.
     fn wait_for(&self, wanted: &[(&Load, Option<f64>)]) -> Duration {
         let begun = Instant::now();
         loop {
@@ -242,7 +244,7 @@ impl Star {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Waits until figure 5's flows, however far they are, have limits that fill h1's link.
+    /// Waits until figure 5's flows have limits that fill h1's link, whatever their progress.
     fn wait_for_full_links(&self, loads: &[Load; 3]) {
         let begun = Instant::now();
         loop {
@@ -254,7 +256,8 @@ impl Star {
         }
     }
 
-    /// Two coflows as in the paper's figure 5: a's first flow has the narrow link to itself, its second shares one with b.
+    /// Two coflows as in the paper's figure 5: a's first flow has the narrow link to itself, its
+    /// second shares one with b.
     fn figure_5(&self, a: &str, b: &str) -> [Load; 3] {
         let loads = [self.load(0, 2), self.load(1, 2), self.load(1, 2)];
         loads.iter().for_each(Load::go);
@@ -265,7 +268,7 @@ impl Star {
     }
 }
 
-/// What figure 5's flows get: a's second flow is as fast as its first, and b has the rest.
+/// Limits of figure 5's flows: a's second flow is as fast as its first, and b gets the rest.
 const FIGURE_5: [Option<f64>; 3] = [Some(8.0), Some(8.0), Some(16.0)];
 
 fn with(loads: &[Load; 3], limits: [Option<f64>; 3]) -> Vec<(&Load, Option<f64>)> {
@@ -288,7 +291,7 @@ impl Drop for Star {
     }
 }
 
-/// A flow that sends all that it may.
+/// A flow that sends as fast as permitted.
 struct Load {
     from: usize,
     flow: FlowKey,
@@ -306,7 +309,7 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Mbit/s that arrive over the next so long.
+    /// Rates over the next `time`, in Mbit/s.
     fn rates(loads: &[Self], time: Duration) -> Vec<f64> {
         let count = || loads.iter().map(|l| l.received.load(Ordering::Relaxed)).collect::<Vec<_>>();
         let (begun, before) = (Instant::now(), count());
@@ -315,7 +318,7 @@ impl Load {
         before.iter().zip(after).map(|(b, a)| (a - b) as f64 * 8e-6 / seconds).collect()
     }
 
-    /// Waits until this many bytes more have arrived.
+    /// Waits until this many further bytes have arrived.
     fn moves(&self, bytes: u64) {
         let (begun, before) = (Instant::now(), self.received.load(Ordering::Relaxed));
         while self.received.load(Ordering::Relaxed) < before + bytes {
@@ -327,7 +330,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // One that never went ends as nobody can tell it to any more.
+        // A flow that never started ends because it can no longer be started.
         self.stop();
     }
 }
@@ -335,14 +338,14 @@ impl Drop for Load {
 #[test]
 fn flows_of_two_coflows_run_at_their_rates_until_they_end() {
     let Some(mut star) = Star::start() else { return };
-    // Linux before 5.18 has none.
+    // Linux before 5.18 has no such setting.
     let bursts = |star: &Star| star.hosts[1].run(|| anabranch_pace::tso_rtt_log().ok());
     let before = bursts(&star);
     (0..3).for_each(|host| star.start_agent(host, &[]));
     assert_eq!(bursts(&star), before.map(|_| 0));
     let loads = star.figure_5("a", "b");
     star.wait_for(&with(&loads, FIGURE_5));
-    // What was sent before the limits drains.
+    // Data sent before the limits drains.
     std::thread::sleep(Duration::from_millis(300));
     let rates = Load::rates(&loads, Duration::from_secs(1));
     println!("{rates:.1?} Mbit/s where {FIGURE_5:?} were set");
@@ -358,7 +361,7 @@ fn flows_of_two_coflows_run_at_their_rates_until_they_end() {
     let remaining = coflows[0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
     assert!((1_000_000..59_900_000).contains(&remaining), "{status}");
 
-    // b has h1's link to itself once a is through.
+    // b has h1's link to itself once a is complete.
     loads[0].stop();
     loads[1].stop();
     star.wait_for(&[(&loads[2], Some(24.0))]);
@@ -370,7 +373,7 @@ fn flows_of_two_coflows_run_at_their_rates_until_they_end() {
     };
     assert_eq!((ended["name"].as_str(), ended["flows"].as_u64()), (Some("a"), Some(2)), "{ended}");
 
-    // Told to end, an agent lifts and sets back what it has set.
+    // On an orderly end, an agent lifts limits and restores settings.
     let agent = star.agents[1].as_mut().expect("it runs");
     let pid = Pid::from_raw(agent.id() as i32).expect("a process");
     kill_process(pid, Signal::TERM).expect("ours");
@@ -387,7 +390,7 @@ fn a_flow_that_sends_nothing_lends_its_rate_until_it_does() {
     other.go();
     star.announce(&idle, "a", 60);
     star.announce(&other, "b", 600);
-    // a is the smaller one, and comes first.
+    // a is the smaller coflow, and goes first.
     star.wait_for(&[(&idle, Some(23.76)), (&other, Some(0.24))]);
     star.wait_for(&[(&idle, None), (&other, Some(24.0))]);
     let coflows = &star.status()["coflows"];
@@ -411,14 +414,15 @@ fn without_a_coordinator_nothing_is_limited_and_with_it_again_all_is() {
     println!("limits are there again {back:.2?} after it is back");
 }
 
-/// The processes that this one has started.
+/// Child processes of a process.
 fn children(of: &Child) -> Vec<Pid> {
     let path = format!("/proc/{0}/task/{0}/children", of.id());
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
 }
 
-/// Kills an agent and before it its guard; false if that cannot be found, and both live.
+/// Kills an agent, and before it its guard; returns false if the guard is not found, with both
+/// alive.
 fn kill_with_guard(agent: &mut Option<Child>) -> bool {
     let guards = children(agent.as_ref().expect("it runs"));
     if guards.is_empty() {
@@ -439,10 +443,10 @@ fn a_killed_agent_leaves_no_limit_behind() {
     let lifted = star.wait_for(&[(&loads[1], None), (&loads[2], None)]);
     println!("limits are lifted {lifted:.2?} after the agent was killed");
     loads.iter().for_each(|load| load.moves(500_000));
-    // The other flow of a has its host's link in any case.
+    // a's other flow has its host's link in any case.
     star.wait_for(&[(&loads[0], Some(8.0))]);
 
-    // With its guard killed, too, limits stay, and the next agent lifts them.
+    // Without the guard, limits stay, and the next agent lifts them.
     star.start_agent(1, &[]);
     star.announce(&loads[1], "a", 60);
     star.announce(&loads[2], "b", 600);
@@ -460,7 +464,8 @@ fn a_killed_agent_leaves_no_limit_behind() {
     star.wait_for(&[(&loads[1], None), (&loads[2], None)]);
 }
 
-/// By its guard while that lives, by the next agent otherwise; what is not on a flow's socket, too.
+/// Cleanup by its guard if it lives, by the next agent otherwise; including state that is not on a
+/// flow's socket.
 #[test]
 fn a_killed_agent_leaves_neither_its_queue_nor_large_bursts_off() {
     let Some(mut star) = Star::start() else { return };
@@ -499,17 +504,18 @@ fn a_killed_agent_leaves_neither_its_queue_nor_large_bursts_off() {
     assert_eq!(left(&star), before);
 }
 
-/// The longest that a flow may stand still whatever is killed: at the least rate it moves four times a second, and what it sent
-/// in a large burst before an agent was there may take a while. Promised where the machine does nothing else.
+/// Maximum stall of a flow under any kills: at the minimum rate it moves four times a second, and
+/// data sent in a large burst before an agent started may take a while. Guaranteed on an idle
+/// machine.
 const STALL_MAX: Duration = Duration::from_secs(3);
-/// The same where other tests keep the machine busy.
+/// Maximum stall while other tests keep the machine busy.
 const BUSY_STALL_MAX: Duration = Duration::from_secs(15);
 
-/// Kills, freezes and starts coordinator and agents at random while figure 5's flows run, and says how long a flow stood
-/// still at most. In the end all are there, and so are the limits.
+/// Kills, freezes and starts coordinator and agents at random while figure 5's flows run. Returns
+/// the longest stall of a flow. At the end all processes run, and the limits are in force.
 fn survive(star: &mut Star, seed: Seed, stall_max: Duration) -> Duration {
     let mut random = seed.stream("kills", 0);
-    // Under names of its own: what the schedule before has left has not ended yet, perhaps.
+    // With unique names: the previous schedule's coflows may not have ended yet.
     let [a, b] = ["a", "b"].map(|name| format!("{name}-{seed:?}").replace(' ', ""));
     let loads = star.figure_5(&a, &b);
     star.wait_for_full_links(&loads);
@@ -539,7 +545,7 @@ fn survive(star: &mut Star, seed: Seed, stall_max: Duration) -> Duration {
     std::thread::scope(|scope| {
         let watch = scope.spawn(watch);
         for _ in 0..2 + random.below(4) {
-            // Who: an agent, or the coordinator.
+            // An agent, or the coordinator.
             let who = random.below(5).min(3) as usize;
             let child = if who < 3 { &mut star.agents[who] } else { &mut star.coordinator };
             match child {
@@ -605,7 +611,7 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
     std::fs::write(star.path("rules.toml"), rules).expect("the folder is ours");
     let path = star.path("rules.toml").display().to_string();
     star.start_agent(1, &["--rules", &path]);
-    // Its receiver has no agent: its sender's link is the narrow one.
+    // Its receiver has no agent, so its sender's link is the bottleneck.
     star.wait_for(&[(&load, Some(24.0))]);
     assert_eq!(star.status()["coflows"][0]["name"], "to-10.9.7.3");
 
@@ -629,14 +635,14 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
         let error = reply["error"].as_str().unwrap_or_default();
         assert!(reply["ok"] == false && error.contains(says) && !error.contains('\n'), "{line}: {reply}");
     }
-    // What it has for its coflow is moved, though the connection stays.
+    // All data for its coflow has moved, although the connection stays open.
     let (local, remote) = (load.flow.local, load.flow.remote);
     let reply = star.say(1, &format!(r#"{{"ended":{{"local":"{local}","remote":"{remote}"}}}}"#));
     assert_eq!(reply["ok"], true);
     star.wait_for(&[(&load, None)]);
 }
 
-/// Has the program go on from where it reads a line.
+/// Lets the program continue from its read of a line.
 fn go_on(child: &mut Child) {
     child.stdin.as_mut().expect("it is piped").write_all(b"\n").expect("it reads");
 }
@@ -645,7 +651,7 @@ fn go_on(child: &mut Child) {
 fn programs_announce_by_the_libraries_in_rust_and_python() {
     let Some(mut star) = Star::start() else { return };
     star.start_agent(1, &[]);
-    // The machine may be busy; what the tests are about is not how fast it is.
+    // A generous timeout, because the machine may be busy and speed is not under test.
     let announcer = Announcer::new(star.path("h1.sock")).with_timeout(PATIENCE);
     let (remote, _) = star.sink(2);
     let stream = star.hosts[1].run(move || TcpStream::connect(remote).expect("listening"));
@@ -671,7 +677,7 @@ fn programs_announce_by_the_libraries_in_rust_and_python() {
     }
     let error = announcer.announce(&stream, "a b", ByteCount::new(1)).expect_err("no name");
     assert!(matches!(&error, AnnounceError::Refused(reason) if reason.contains("printable")), "{error}");
-    // A socket for both families: the kernel's table has it as IPv4.
+    // A dual-stack socket: the kernel's table lists it as IPv4.
     let mapped = SocketAddr::from((Ipv4Addr::new(10, 9, 7, 3).to_ipv6_mapped(), star.sink(2).0.port()));
     let stream = star.hosts[1].run(move || TcpStream::connect(mapped).expect("listening"));
     drop(announcer.announce(&stream, "mapped", ByteCount::new(1)).expect("taken"));
@@ -701,7 +707,7 @@ fn an_unchanged_program_is_announced_held_to_its_limit_and_forgotten() {
         return skip("no python3");
     }
     star.start_agent(1, &[]);
-    // Cargo puts it beside the tests of rooms that use it.
+    // Cargo puts the library beside the tests of crates that use it.
     let library = std::env::current_exe().expect("it runs").with_file_name("libanabranch_preload.so");
     assert!(library.exists(), "{} is built with the tests", library.display());
     let script = "import time\nopen('part', 'wb').truncate(100_000_000)\nf = os.open('part', os.O_RDONLY)\n\
@@ -721,7 +727,7 @@ fn an_unchanged_program_is_announced_held_to_its_limit_and_forgotten() {
     star.wait_for(&[(&load, Some(24.0))]);
     let status = star.status();
     assert_eq!(status["coflows"][0]["name"], "unchanged");
-    // All that sendfile is about to send, not what has been sent.
+    // The full size of the sendfile call, rather than the bytes sent so far.
     let remaining = status["coflows"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
     assert!((50_000_000..=100_040_000).contains(&remaining), "{status}");
     let rates = Load::rates(std::slice::from_ref(&load), Duration::from_secs(1));

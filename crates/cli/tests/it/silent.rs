@@ -1,8 +1,10 @@
-//! Listeners under a thousand connections that say nothing, or a byte a second: honest peers are served all the same.
+//! Listeners under a thousand connections that send nothing, or a byte a second: honest peers are
+//! still served.
 //!
-//! Each test runs one daemon (the relay's, three) as a process on loopback, measures how long an honest client takes while
-//! all is quiet, and measures it again while silent connections come from four addresses, one of them the client's own, and
-//! are opened again as soon as they are closed. Read [`Flood`] and [`served_all_the_same`] first.
+//! Each test runs one daemon (the relay's test, three) as a process on loopback, and measures an
+//! honest client's time while all is quiet. It measures again while silent connections come from
+//! four addresses, one of them the client's own, and reopen as soon as they are closed. Read
+//! [`Flood`] and [`served_all_the_same`] first.
 
 use crate::net::{PATIENCE, TWO, noise};
 use crate::{anabranch, text};
@@ -20,20 +22,20 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-/// Silent connections at once: as many as are half-open at a listener, and half as many more.
+/// Number of concurrent silent connections: half more than a listener's limit of half-open ones.
 const SILENT: u64 = 1_000;
 const MORE_SILENT: u64 = 1_500;
-/// How long they stay at least: longer than a silent connection is left open.
+/// Minimum duration of an attack: longer than the timeout of a silent connection.
 const ATTACK: Duration = Duration::from_secs(4);
-/// Where they come from.
+/// Last bytes of their source addresses.
 const ADDRESSES: [u8; 4] = [1, 10, 11, 12];
-/// What a machine that others use may add to a time.
+/// Time that a busy machine may add.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// What is measured would disturb what another test measures.
+/// Concurrent tests would disturb each other's measurements.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Daemons in a folder of their own.
+/// Daemons in a temporary folder.
 pub struct World {
     folder: tempfile::TempDir,
     pub daemons: Vec<Child>,
@@ -96,7 +98,7 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().expect("it is bound")
 }
 
-/// What connections say that never say who they are.
+/// Data sent by connections that never authenticate.
 #[derive(Copy, Clone, Debug)]
 pub enum Says {
     Nothing,
@@ -104,7 +106,7 @@ pub enum Says {
     AByteASecond,
 }
 
-/// Connections to one listener, each opened again when it is closed.
+/// Connections to one listener, each reopened when it is closed.
 pub struct Flood {
     _tasks: JoinSet<()>,
     opened: Arc<AtomicU64>,
@@ -119,7 +121,7 @@ impl Flood {
             let (opened, host) = (Arc::clone(&opened), ADDRESSES[number as usize % ADDRESSES.len()]);
             tasks.spawn(async move {
                 loop {
-                    // An address that has no port free, say, has one soon.
+                    // Source ports of an address may run out for a moment.
                     if hold(at, host, says, &opened).await.is_err() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
@@ -142,7 +144,7 @@ async fn hold(at: SocketAddr, host: u8, says: Says, opened: &AtomicU64) -> std::
     socket.bind(([127, 0, 0, host], 0).into())?;
     let mut tcp = socket.connect(at).await?;
     opened.fetch_add(1, Relaxed);
-    // A record of handshake, TLS 1.0 for compatibility, 512 bytes; a ClientHello in it.
+    // A handshake record, labelled TLS 1.0 for compatibility, 512 bytes, with a ClientHello.
     let mut said = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3].into_iter().chain(std::iter::repeat(7));
     loop {
         let wait = match says {
@@ -152,14 +154,14 @@ async fn hold(at: SocketAddr, host: u8, says: Says, opened: &AtomicU64) -> std::
                 Duration::from_secs(1)
             }
         };
-        // Whatever comes, an alert say, the end follows.
+        // Any data, such as an alert, is followed by the end.
         if let Ok(Ok(0) | Err(_)) = tokio::time::timeout(wait, tcp.read(&mut [0; 64])).await {
             return Ok(());
         }
     }
 }
 
-/// How long a client's calls took.
+/// Durations of a client's calls.
 #[derive(Clone, Copy)]
 struct Times {
     calls: usize,
@@ -173,7 +175,7 @@ impl std::fmt::Display for Times {
     }
 }
 
-/// Calls of `ask`, one after another: at least three, for at least `time`.
+/// Sequential calls of `ask`: at least three, for at least `time`.
 async fn times(time: Duration, ask: &mut impl AsyncFnMut()) -> Times {
     let (begun, mut took) = (Instant::now(), Vec::new());
     while took.len() < 3 || begun.elapsed() < time {
@@ -185,16 +187,18 @@ async fn times(time: Duration, ask: &mut impl AsyncFnMut()) -> Times {
     Times { calls: took.len(), median: took[took.len() / 2], longest: took[took.len() - 1] }
 }
 
-/// How much later a client may be served than when all is quiet.
+/// Permitted delay of a client compared with quiet times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
-    /// Its longest call takes at most twice the longest quiet one, and what a machine that others use may add.
+    /// Its longest call takes at most twice the longest quiet one, plus the slack of a busy
+    /// machine.
     Loose,
     /// Its median call takes at most twice the quiet median, beside [`SILENT`] connections.
     Twice,
 }
 
-/// Asserts that an honest client of `at` is served while silent and slow connections come, as soon as `bound` says.
+/// Asserts that an honest client of `at` is served within `bound` during silent and slow
+/// connections.
 async fn served_all_the_same(at: SocketAddr, bound: Bound, mut ask: impl AsyncFnMut()) {
     let quiet = times(if bound == Bound::Loose { Duration::ZERO } else { ATTACK }, &mut ask).await;
     for (count, says) in [(SILENT, Says::Nothing), (SILENT, Says::AByteASecond), (MORE_SILENT, Says::Nothing)]
@@ -216,7 +220,7 @@ pub fn block_on(work: impl Future<Output = ()>) {
     runtime.expect("a runtime").block_on(work);
 }
 
-/// A controller, and where it listens.
+/// A controller, and its address.
 fn controller() -> (World, SocketAddr) {
     let (mut world, at) = (World::new(), free_address());
     std::fs::write(world.path("network.toml"), TWO).expect("the folder is ours");
@@ -228,7 +232,8 @@ fn controller() -> (World, SocketAddr) {
     (world, at)
 }
 
-/// #17: 256 silent connections took all places for handshakes of the controller, 1,000 kept everybody out.
+/// #17: 256 silent connections took all slots for handshakes of the controller, 1,000 shut
+/// everybody out.
 #[test]
 fn silent_connections_do_not_keep_clients_from_the_controller() {
     controller_serves(Bound::Loose);
@@ -243,7 +248,8 @@ fn controller_serves(bound: Bound) {
     }));
 }
 
-/// #17: 256 silent connections took all places for greetings of a site; with 1,000, 200 kB took 15 s.
+/// #17: 256 silent connections took all slots for greetings of a site; with 1,000, 200 kB took 15
+/// s.
 #[test]
 fn silent_connections_do_not_keep_data_from_a_site() {
     site_serves(Bound::Loose);
@@ -267,7 +273,7 @@ fn site_serves(bound: Bound) {
     let client = client.expect("good credentials");
     let mut count = 0;
     block_on(async {
-        // The controller waits for its sites a while after its start.
+        // The controller waits for its sites for a while after its start.
         while !client.topology().await.expect("it answers").sites.iter().all(|s| s.up) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -310,7 +316,7 @@ fn coordinator_serves(bound: Bound) {
     }));
 }
 
-/// #17: 64 silent connections took the places of all clients of a server, which refused everybody else.
+/// #17: 64 silent connections took all clients' slots at a server, which refused all others.
 #[test]
 fn silent_connections_do_not_keep_clients_from_a_gather_server() {
     gather_server_serves(Bound::Loose);
@@ -335,7 +341,7 @@ fn gather_server_serves(bound: Bound) {
     }));
 }
 
-/// #17: what a release build on a machine that does nothing else has to hold.
+/// #17: a bound for a release build on an idle machine.
 #[test]
 #[ignore = "it measures: `make claims`"]
 fn beside_a_thousand_silent_connections_a_client_is_served_within_twice_its_quiet_time() {

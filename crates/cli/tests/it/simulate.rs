@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A scenario that the repository carries.
+/// A scenario of the repository.
 fn carried(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name).display().to_string()
 }
@@ -28,7 +28,8 @@ fn the_first_scenario_shows_the_incast_collapse() {
         of.map(|row| row["goodput_mbps"].as_f64().expect("a rate")).sum::<f64>() / 3.0
     };
     assert!(goodput(1) > 900.0 && goodput(2) > 900.0, "near the line rate: {} {}", goodput(1), goodput(2));
-    // ns-3 3.44 from the same settings: 704 and 813 at 5 servers, 259 and 233 at 10, 292 and 265 at 15.
+    // ns-3 3.44 from the same settings: 704 and 813 at 5 servers, 259 and 233 at 10, 292 and 265 at
+    // 15.
     assert!(
         goodput(4) > 450.0 && goodput(10) < 450.0,
         "the knee lies between: {} {}",
@@ -50,7 +51,8 @@ fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
     let rows = rows(&[&["simulate", &replicate, "--json", "--out", &out], &short[..]].concat());
     assert_eq!(rows.len(), 5 * 2, "five schemes, two workloads");
     for row in rows.iter().filter(|row| row["workload"] == "replicate") {
-        // 35 to 43 Mbit/s of 53 to 90 planned: the others' datagrams, which no plan knows of, take theirs.
+        // 35 to 43 Mbit/s of 53 to 90 planned: other traffic's datagrams, unknown to the plan, take
+        // their share.
         let [goodput, planned] =
             ["goodput_mbps", "planned_mbps"].map(|column| row[column].as_f64().expect("a rate"));
         assert!(goodput > 30.0 && goodput < planned && (50.0..=90.0).contains(&planned), "{row}");
@@ -68,7 +70,7 @@ fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
     assert!(said.contains("workload[0].size: a file without end is only in the simulator"), "{said}");
 }
 
-/// A figure of a layer whose name has no unit made `--out` fail, after the whole run.
+/// A layer's figure without a unit in its name made `--out` fail, after the whole run.
 #[test]
 fn whatever_hosts_do_about_many_paths_can_be_kept_in_a_run_directory() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -173,7 +175,7 @@ fn equal_seeds_give_equal_rows_on_any_number_of_jobs() {
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("anabranch-simulate-{name}-{}", std::process::id()));
-    // Left from an earlier process of this number.
+    // A leftover of an earlier process with this number.
     let _ = std::fs::remove_dir_all(&folder);
     folder
 }
@@ -225,7 +227,8 @@ fn chosen_links_are_captured_packet_by_packet() {
     let pcap = ["--pcap", "hub-h0", "--pcap", "h0-hub", "--out", &shown, "--json"];
     let rows = rows(&[&["simulate", incast.as_str()], &sets[..], &pcap[..]].concat());
     let bytes = std::fs::read(out.join("packets.pcapng")).expect("the capture");
-    // Blocks of the pcapng draft, section 3.1: type, length, ..., length. Type 1 is an interface, 6 a packet.
+    // Blocks of the pcapng draft, section 3.1: type, length, ..., length. Type 1 is an interface, 6
+    // a packet.
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let (mut at, mut interfaces, mut packets) = (0, 0, 0u64);
     while at < bytes.len() {
@@ -236,7 +239,8 @@ fn chosen_links_are_captured_packet_by_packet() {
         at += length;
     }
     assert_eq!(interfaces, 2);
-    // Every packet passes the client's link in one direction or the other, unless its queue was full.
+    // Every packet crosses the client's link in one direction or the other, unless its queue was
+    // full.
     let sent = rows[0]["injected_packets"].as_u64().expect("a count")
         - rows[0]["dropped_queue_full"].as_u64().expect("a count");
     let rest = rows[0]["in_flight_packets"].as_u64().expect("a count");
@@ -250,10 +254,14 @@ fn chosen_links_are_captured_packet_by_packet() {
     );
 }
 
+/// #52: the run directory stayed without its finished trials.
 #[test]
-fn ctrl_c_shows_what_was_whole_and_says_how_much() {
+fn ctrl_c_keeps_and_counts_finished_trials() {
     let incast = carried("incast.toml");
-    let args = ["simulate", &incast, "--trials", "100000", "--set", "workload.rounds=1"];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().join("run");
+    let shown = out.to_str().expect("plain names");
+    let args = ["simulate", &incast, "--trials", "100000", "--set", "workload.rounds=1", "--out", shown];
     let mut command = anabranch();
     let child =
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
@@ -263,7 +271,64 @@ fn ctrl_c_shows_what_was_whole_and_says_how_much() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130));
     assert!(text(&output.stderr).contains("interrupted:"), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("goodput"), "the table of what was whole");
+    assert!(text(&output.stdout).contains("goodput"), "the table of finished trials");
+    let read = |name: &str| std::fs::read_to_string(out.join(name)).expect("it was written");
+    let run: Value = serde_json::from_str(&read("run.json")).expect("JSON");
+    let runs = run["config"]["interrupted_after_runs"].as_u64().expect("a count");
+    assert!(runs > 0, "{run}");
+    assert_eq!(read("rows.jsonl").lines().count() as u64 % runs, 0);
+}
+
+/// #52: flows between sites without a path delivered nothing, without a word.
+#[test]
+fn flows_without_a_path_are_warned_of() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the folder is ours");
+        path.to_str().expect("plain names").to_owned()
+    };
+    let site = |name: &str| format!("[[site]]\nname = \"{name}\"\n");
+    let cable = "[[cable]]\nbetween = [\"a\", \"b\"]\n";
+    write("l.toml", &[&*site("a"), &*site("b"), &*site("lonely"), cable].concat());
+    let scenario = |pairs: &str| {
+        write(
+            "s.toml",
+            &format!(
+                "duration = \"10 ms\"\n[network]\ntopology = \"l.toml\"\n[[workload]]\nkind = \"long\"\npairs = {pairs}\n"
+            ),
+        )
+    };
+    for (pairs, warning) in [
+        ("[[\"a\", \"b\"]]", None),
+        ("[[\"b\", \"a\"], [\"a\", \"lonely\"]]", Some("1 pairs of hosts have no path, as `a` to `lonely`")),
+        ("\"all\"", Some("4 pairs of hosts have no path, as `a` to `lonely`")),
+        ("\"permutation\"", Some("workload[0]: 2 pairs of hosts have no path, as `a` to `lonely`")),
+    ] {
+        let output = answer(&["simulate", &scenario(pairs)]);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.contains("no path"), warning.is_some(), "{pairs}: {said}");
+        assert!(warning.is_none_or(|warning| said.contains(warning)), "{pairs}: {said}");
+    }
+    let output = answer(&["--quiet", "simulate", &scenario("\"all\"")]);
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+/// #52: a file from a spreadsheet has a byte order mark, and its first column had another name.
+#[test]
+fn byte_order_marks_and_line_ends_of_other_systems_are_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("the folder is ours");
+        path.to_str().expect("plain names").to_owned()
+    };
+    write("t.csv", "\u{feff}start_s,from,to,size_bytes\r\n0,h0,h1,1000\r\n");
+    let scenario = "\u{feff}duration = \"10 ms\"\r\n[network]\r\ntopology = \"star\"\r\nhosts = 3\r\n[[workload]]\r\nkind = \"trace\"\r\nfile = \"t.csv\"\r\n";
+    let scenario = write("t.toml", scenario);
+    let output = answer(&["simulate", &scenario]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -277,7 +342,8 @@ fn a_reader_that_goes_away_ends_it_without_a_word() {
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
-/// One scenario, two clocks: the simulator's TCP and the kernel's get the same from the same network.
+/// One scenario, two clocks: the simulator's TCP and the kernel's get the same goodput from the
+/// same network.
 #[test]
 fn simulated_and_emulated_goodput_agree() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
@@ -310,7 +376,8 @@ fn an_incast_is_emulated_with_its_barrier() {
     assert!(goodput > 5.0 && goodput < 50.0, "{goodput}");
 }
 
-/// Seconds that the coflows of Figure 5 take: the first to end, and the last. `None`, with why, on a machine too busy for it.
+/// Completion times of Figure 5's coflows, first and last, in seconds. `None`, with a printed
+/// reason, on a machine too busy for it.
 fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
     let allocator = format!("workload.allocator={allocator}");
     let sets = ["--json", "-q", "--set", "sweep={}", "--set", &allocator];
@@ -320,14 +387,15 @@ fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
         println!("not to be trusted: {}", row["why"]);
         return None;
     }
-    // Of two coflows the lower half is the one, and the upper the other.
+    // Of two coflows the lower half is the first, and the upper half the second.
     Some(["cct_us_p50", "cct_us_p99"].map(|time| row[time].as_f64().expect("both end") / 1e6))
 }
 
 #[test]
 fn figure_5_takes_the_papers_times_by_real_agents_and_sockets() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
-    // b comes 2 s after a, and 200 ms: at 2 s sharp it may meet the end of a2, of which agents hear at their next look.
+    // b arrives 2.2 s after a: at exactly 2 s it could meet the end of a2, which agents see only at
+    // their next listing.
     let late =
         ["--set", "workload.coflows.b.start=3.2 s", "--set", "network.topology=networks/figure-5-late.toml"];
     for (allocator, more, paper) in [
@@ -337,7 +405,7 @@ fn figure_5_takes_the_papers_times_by_real_agents_and_sockets() {
         ("chase", &late, [2.0, 6.0]),
     ] {
         let simulated = figure_5("simulate", allocator, more).expect("the simulator is never too busy");
-        // Of the shortest time it is 1 %.
+        // 1 % of the shortest time.
         let once = |_| figure_5("emulate", allocator, &[more, &["--lateness-bound", "20 ms"]].concat());
         let Some(emulated) = (0..3).find_map(once) else {
             crate::skip("the machine was too busy to emulate, three times");

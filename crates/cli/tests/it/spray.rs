@@ -1,7 +1,9 @@
-//! `spray` with real agents on an emulated network with several paths: that TCP goes through them, and goes on whatever becomes of them.
+//! `spray` with real agents on an emulated multi-path network: TCP passes through them, and
+//! survives whatever happens to them.
 //!
-//! Python's sockets are the programs, so that nothing of TCP is ours. Where the machine allows no namespaces, TUN devices or has no Python, the tests
-//! print why and count what they skip. Read [`World`] first.
+//! The programs use Python's sockets, so the TCP is the kernel's. If the machine allows no
+//! namespaces or TUN devices, or lacks Python, the tests print the reason and count as skipped.
+//! Read [`World`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
@@ -27,7 +29,7 @@ const PATHS: usize = 4;
 const A: SiteId = SiteId(0);
 const B: SiteId = SiteId(1);
 
-/// Sends what is asked for, as fast as it is taken: the bytes of a counter.
+/// Sends the requested number of bytes, a counter, as fast as they are accepted.
 const SERVER: &str = r#"
 import socket, sys
 listener = socket.create_server((sys.argv[1], 9000), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
@@ -43,7 +45,7 @@ while True:
     flow.close()
 "#;
 
-/// Asks for so many bytes, checks each, and says how many came.
+/// Requests a number of bytes, checks each, and prints the count received.
 const CLIENT: &str = r#"
 import socket, sys
 flow = socket.create_connection((sys.argv[1], 9000), timeout=30)
@@ -59,7 +61,8 @@ while True:
 print(got)
 "#;
 
-/// Two hosts behind a switch each, with [`PATHS`] paths of 40 Mbit/s between the two, keys, and what runs in the hosts.
+/// Two hosts behind a switch each, with [`PATHS`] paths of 40 Mbit/s between them, keys, and the
+/// hosts' programs.
 struct World {
     emulation: Emulation,
     folder: tempfile::TempDir,
@@ -118,7 +121,7 @@ impl World {
         self.agents[usize::from(at.0)] = Some(self.start(at, &self.socket(at), more));
     }
 
-    /// Starts an agent that answers `spray status` at this socket.
+    /// Starts an agent with this status socket.
     fn start(&self, at: SiteId, socket: &Path, more: &[&str]) -> Child {
         let (name, other) = if at == A { ("a", ("b", B)) } else { ("b", ("a", A)) };
         let mut agent = anabranch();
@@ -138,7 +141,7 @@ impl World {
         self.folder.path().join(format!("{}.sock", at.0))
     }
 
-    /// Ends an agent, politely or not.
+    /// Ends an agent, by a kill or politely.
     fn end(&mut self, at: SiteId, is_killed: bool) {
         let mut agent = self.agents[usize::from(at.0)].take().expect("it runs");
         if is_killed {
@@ -156,17 +159,17 @@ impl World {
         format!("a: {}\nb: {}", read("a.log"), read("b.log"))
     }
 
-    /// How the peer of a host's agent fares.
+    /// Status of the peer of a host's agent.
     fn peer(&self, at: SiteId) -> Value {
         let mut status = anabranch();
         status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(at));
         let output = status.output().expect("it runs");
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        // Of an agent that does not answer yet nothing is known.
+        // An agent that does not answer yet has no status.
         status["peers"][0].clone()
     }
 
-    /// Waits until TCP goes by datagrams, or does not.
+    /// Waits until TCP travels in datagrams, or no longer does.
     fn wait(&self, at: SiteId, is_up: bool) {
         let began = Instant::now();
         while self.peer(at)["is_up"] != is_up {
@@ -175,14 +178,14 @@ impl World {
         }
     }
 
-    /// Begins to bring so many bytes from `b` to `a`.
+    /// Starts a download of this many bytes from `b` to `a`.
     fn bring(&self, bytes: usize) -> Child {
         let mut client = Command::new("python3");
         client.args(["-c", CLIENT, &self.emulation.site_address(B).to_string(), &bytes.to_string()]);
         self.emulation.spawn(A, piped(client)).expect("it runs")
     }
 
-    /// Waits until all have come.
+    /// Waits until all bytes have arrived.
     fn brought(&self, mut client: Child, bytes: usize) {
         let began = Instant::now();
         while client.try_wait().expect("it can be asked").is_none() {
@@ -195,7 +198,7 @@ impl World {
         assert_eq!(said[0].trim(), bytes.to_string(), "{} {}", said[1], self.log());
     }
 
-    /// Changes both cables of a path, each of which is two links.
+    /// Changes both cables of a path, which are four links.
     fn set_path(&mut self, path: u32, change: impl Fn(LinkState) -> LinkState) {
         // The hosts' links are the first four.
         for link in (4 + path * 4..8 + path * 4).map(LinkId) {
@@ -204,7 +207,7 @@ impl World {
         }
     }
 
-    /// What a host's rules of routing are.
+    /// Routing rules of a host.
     fn rules(&self, at: SiteId) -> String {
         self.shell(at, "ip rule")
     }
@@ -217,13 +220,13 @@ impl World {
         String::from_utf8(shell.expect("it runs").wait_with_output().expect("it ends").stdout).expect("text")
     }
 
-    /// Whether the kernel of a host sends TCP to the other host through its agent's device.
+    /// Returns true if a host's kernel sends TCP for the other host through its agent's device.
     fn goes_by_device(&self, at: SiteId) -> bool {
         let to = self.emulation.site_address(if at == A { B } else { A });
         self.shell(at, &format!("ip route get {to} ipproto tcp sport 5000 dport 9000")).contains("dev spray0")
     }
 
-    /// Waits until this holds.
+    /// Waits until `holds` returns true.
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !holds(self) {
@@ -264,7 +267,7 @@ impl Drop for World {
     }
 }
 
-/// Short and long transfers go by every path, and in the end nothing of the agents is left.
+/// Short and long transfers use every path, and at the end nothing of the agents is left.
 #[test]
 fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
     let Some(mut world) = World::new() else { return };
@@ -283,7 +286,7 @@ fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
     assert!(peer["source_packets"].as_u64() > Some(80), "two flows of 64 kB are short: {peer}");
     assert!(peer["sprayed_packets"].as_u64() > Some(1_000), "{peer}");
     assert_eq!((&peer["refused_in_packets"], &peer["forged_datagrams"]), (&0.into(), &0.into()));
-    // Nothing went the ordinary way.
+    // No packet took the ordinary route.
     assert_eq!(peer["refused_out_packets"], 0);
     world.end(A, false);
     world.wait(B, false);
@@ -292,7 +295,7 @@ fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
     world.brought(world.bring(10_000), 10_000);
 }
 
-/// A connection that began before the agents goes on through them, while either is killed or ends, and after that.
+/// A connection that began before the agents survives their start, kills and ends.
 #[test]
 fn agents_come_and_go_and_no_connection_breaks() {
     let Some(mut world) = World::new() else { return };
@@ -307,7 +310,7 @@ fn agents_come_and_go_and_no_connection_breaks() {
     world.end(B, true);
     world.wait(A, false);
     std::thread::sleep(Duration::from_millis(300));
-    // The guard of the killed one deletes its rules.
+    // The guard of the killed agent deletes its rules.
     world.until("no rules", |world| !world.rules(B).contains("7200"));
     world.up(B, &[]);
     world.wait(B, true);
@@ -319,7 +322,7 @@ fn agents_come_and_go_and_no_connection_breaks() {
     assert_eq!(world.rules(B).matches("lookup 7200").count(), 1, "{}", world.rules(B));
 }
 
-/// Half of the paths lose packets, then one goes down altogether.
+/// Half of the paths lose packets, then one goes down.
 #[test]
 fn paths_that_lose_packets_or_go_down_are_left() {
     let Some(mut world) = World::new() else { return };
@@ -341,8 +344,9 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     let late =
         peer["ways"].as_array().expect("a list").iter().filter(|way| way["late_datagrams"] != 0).count();
     assert!(late >= 8, "{late} ways lost packets: {peer}");
-    // A quarter of the paths is dead, and half of them lose packets: at most 48 ways are left for that. Where the machine stalls, some of the
-    // others are for a moment, too, until probes come back.
+    // A quarter of the paths is dead, and half of them lose packets: at most 48 paths are avoided
+    // for that. While the machine stalls, some further paths are avoided for a moment, until probes
+    // return.
     let began = Instant::now();
     loop {
         let peer = world.peer(B);
@@ -356,7 +360,8 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     }
 }
 
-/// The agents' own connection goes by one path. Whichever it is, TCP goes by the others when it is dead: one half of the paths is, then the other.
+/// The agents' own connection takes one path. When that path is dead, TCP uses the others; tested
+/// by killing one half of the paths, then the other.
 #[test]
 fn the_path_of_the_agents_connection_may_die() {
     let Some(mut world) = World::new() else { return };
@@ -364,14 +369,14 @@ fn the_path_of_the_agents_connection_may_die() {
     world.up(B, &[]);
     world.wait(A, true);
     world.wait(B, true);
-    // One that is up before the other says so, too.
+    // An agent that is up before the other one logs that, too.
     let known = world.log().matches("WARN").count();
     let client = world.bring(60_000_000);
     for dead in [0..2, 2..4] {
         for (path, is_up) in (0..PATHS as u32).map(|path| (path, !dead.contains(&path))) {
             world.set_path(path, |state| LinkState { up: is_up, ..state });
         }
-        // As long as an agent is believed to be there.
+        // The time for which a silent agent counts as alive.
         std::thread::sleep(Duration::from_secs(5));
         assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
     }
@@ -379,7 +384,8 @@ fn the_path_of_the_agents_connection_may_die() {
     assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
 }
 
-/// #48: an agent that stands still has TCP go the ordinary way within seconds, and through the device again once it runs.
+/// #48: a stopped agent returns TCP to the ordinary route within seconds, and takes it back once it
+/// runs.
 #[test]
 fn tcp_goes_on_past_a_stopped_agent() {
     let Some(mut world) = World::new() else { return };
@@ -387,7 +393,7 @@ fn tcp_goes_on_past_a_stopped_agent() {
     world.up(B, &[]);
     world.wait(A, true);
     world.wait(B, true);
-    // A guard that was killed is started again.
+    // A killed guard is restarted.
     let first = world.guard(B).expect("an agent has a guard");
     kill_process(first, Signal::KILL).expect("it runs");
     world.until("a new guard", |world| world.guard(B).is_some_and(|guard| guard != first));
@@ -407,7 +413,7 @@ fn tcp_goes_on_past_a_stopped_agent() {
     assert!(!world.rules(B).contains("7200"), "{}", world.rules(B));
 }
 
-/// #48: what other programs change in the kernel is repaired, and TCP goes through the device again.
+/// #48: changes of other programs in the kernel are repaired, and TCP uses the device again.
 #[test]
 fn changes_by_other_programs_are_repaired() {
     let Some(mut world) = World::new() else { return };
@@ -437,11 +443,11 @@ fn changes_by_other_programs_are_repaired() {
     }
 }
 
-/// Deletes all rules but the system's.
+/// Deletes all rules except the system's.
 const FLUSH_RULES: &str =
     "for pref in 7199 7200 7201; do while ip rule del pref $pref 2>/dev/null; do :; done; done";
 
-/// #48: another program that removes rules again and again wins, and both agents' status says so.
+/// #48: another program that keeps removing rules wins, and both agents' status shows it.
 #[test]
 fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
     let Some(mut world) = World::new() else { return };
@@ -460,7 +466,8 @@ fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
     assert!(!world.goes_by_device(A) && !world.goes_by_device(B));
 }
 
-/// #48: rules of an agent that was killed with its guard are deleted by the next one, whatever its table.
+/// #48: rules of an agent that was killed with its guard are deleted by the next agent, whatever
+/// its table.
 #[test]
 fn rules_of_a_dead_agents_table_are_deleted() {
     let Some(mut world) = World::new() else { return };
@@ -475,80 +482,185 @@ fn rules_of_a_dead_agents_table_are_deleted() {
     assert!(world.rules(B).contains("lookup 9200"), "{}", world.rules(B));
     world.up(B, &[]);
     world.until("rules", |world| world.rules(B).contains("7200") && !world.rules(B).contains("9200"));
-    // An agent of the same host that runs keeps its own.
+    // A running agent of the same host keeps its rules.
     assert!(world.rules(B).contains("lookup 8200"), "{}", world.rules(B));
     drop(other);
 }
 
-/// Over IPv6, which emulated networks do not have: two namespaces and a cable, whose packets become shorter meanwhile.
+/// Two namespaces that a cable joins, for addresses that emulated networks do not have; keys, and
+/// what runs in them.
+struct Cabled {
+    hosts: [Namespace; 2],
+    folder: tempfile::TempDir,
+    running: Vec<Ended>,
+}
+
+impl Cabled {
+    /// Host 1 and host 2, each set up by these `ip` commands, in which `N` is its number and `M`
+    /// the other's.
+    fn new(commands: &[&str]) -> Option<Self> {
+        let hosts = || -> Result<_, String> {
+            let hosts = [Namespace::start()?, Namespace::start()?];
+            hosts[0].connect("v0", &hosts[1], "v0")?;
+            for (host, (own, other)) in hosts.iter().zip([("1", "2"), ("2", "1")]) {
+                for command in ["link set v0 up", "link set lo up"].iter().chain(commands) {
+                    host.command(&format!("ip {}", command.replace('N', own).replace('M', other)))?;
+                }
+            }
+            Ok(hosts)
+        };
+        let hosts = hosts().inspect_err(|why| skip(why)).ok()?;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut keys = anabranch();
+        keys.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(folder.path().join("keys"));
+        assert!(keys.status().expect("it runs").success());
+        Some(Self { hosts, folder, running: Vec::new() })
+    }
+
+    fn socket(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(format!("{name}.sock"))
+    }
+
+    fn spawn(&self, host: usize, mut command: Command) -> Ended {
+        Ended(self.hosts[host].run(move || command.spawn()).expect("it runs"))
+    }
+
+    /// Starts the agent of this name, `a` on the first host.
+    fn up(&mut self, name: &str, more: &[&str]) {
+        let mut agent = anabranch();
+        agent.args(["-q", "spray", "up", "--name", name, "--keys"]).arg(self.folder.path().join("keys"));
+        agent.arg("--socket").arg(self.socket(name)).args(more);
+        let agent = self.spawn(usize::from(name == "b"), agent);
+        self.running.push(agent);
+    }
+
+    fn peer(&self, name: &str) -> Value {
+        let mut status = anabranch();
+        let output = status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(name)).output();
+        let status: Value = serde_json::from_slice(&output.expect("it runs").stdout).unwrap_or_default();
+        status["peers"][0].clone()
+    }
+
+    fn until_up(&self) {
+        for name in ["a", "b"] {
+            let began = Instant::now();
+            while self.peer(name)["is_up"] != true {
+                assert!(began.elapsed() < PATIENCE, "{name} is never up: {}", self.peer(name));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// #52: hosts of routed fabrics have their address on the loopback device, and agents called from
+/// the cable's address.
+#[test]
+fn calls_leave_from_the_listening_address() {
+    let commands = [
+        "address add 10.78.0.N/24 dev v0",
+        "address add 10.99.0.N/32 dev lo",
+        "route add 10.99.0.M via 10.78.0.M",
+    ];
+    let Some(mut world) = Cabled::new(&commands) else { return };
+    world.up("a", &["--peer", "b=10.99.0.2", "--listen", "10.99.0.1"]);
+    world.up("b", &["--peer", "a=10.99.0.1", "--listen", "10.99.0.2:7200"]);
+    world.until_up();
+    let way = "ip route get 10.99.0.2 from 10.99.0.1 ipproto tcp sport 5000 dport 8000";
+    let way = world.hosts[0].command(way).expect("it runs");
+    assert!(way.contains("dev spray0"), "{way}");
+}
+
+/// #52: one name that did not resolve, or one peer without a route, ended the agent for all peers;
+/// a new host was a restart.
+#[test]
+fn peers_of_a_file_come_and_go_by_sighup() {
+    let Some(mut world) = Cabled::new(&["address add 10.78.0.N/16 dev v0"]) else { return };
+    let file = world.folder.path().join("peers");
+    let listed = |last: &[&str]| {
+        let silent = (0..196).map(|n| format!("h{n}=10.78.1.{n}\n"));
+        let named = ["# all hosts\n", "a=10.78.0.1\n", "b=10.78.0.2\n", "c=192.0.2.7 # no route\n"];
+        silent.chain(named.iter().chain(last).map(|line| (*line).to_owned())).collect::<String>()
+    };
+    let write = |text: &str| std::fs::write(&file, text).expect("the folder is ours");
+    let status = |more: &[&str]| {
+        let mut status = anabranch();
+        let output = status.args(["spray", "status", "--socket"]).arg(world.socket("a")).args(more).output();
+        String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned()
+    };
+    let until = |what: &str, is_there: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_there() {
+            assert!(began.elapsed() < PATIENCE, "{what}: {}", status(&[]));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    write(&listed(&["d=nosuch.invalid\n"]));
+    let path = file.to_str().expect("plain names").to_owned();
+    world.up("a", &["--peers", &path]);
+    world.up("b", &["--peer", "a=10.78.0.1"]);
+    let agent = Pid::from_raw(world.running[0].0.id() as i32).expect("it has one");
+    until("b is up", &|| status(&["--summary"]) == "1 of 199 peers up\n");
+    until("d is looked up", &|| {
+        status(&["--down", "--peer", "d"]).contains("no address of `nosuch.invalid`")
+    });
+    assert!(status(&["--peer", "c"]).contains("no way to 192.0.2.7"), "{}", status(&["--peer", "c"]));
+    assert!(!status(&["--down"]).contains("10.78.0.2"), "b is up");
+    let rules = || world.hosts[0].command("ip rule").expect("it runs");
+    let of_b = rules().matches("to 10.78.0.2").count();
+    assert_eq!((of_b, rules().contains("192.0.2.7")), (3, false), "{}", rules());
+
+    write(&listed(&["d=10.78.2.1\n", "e=10.78.2.2\n"]));
+    kill_process(agent, Signal::HUP).expect("it runs");
+    until("e is there", &|| status(&["--summary"]) == "1 of 200 peers up\n");
+    until("d has rules", &|| rules().contains("to 10.78.2.1") && rules().contains("to 10.78.2.2"));
+    write("b=\n");
+    kill_process(agent, Signal::HUP).expect("it runs");
+    write(&listed(&[]));
+    kill_process(agent, Signal::HUP).expect("it runs");
+    until("d and e are gone", &|| status(&["--summary"]) == "1 of 198 peers up\n");
+    until("d has no rules", &|| !rules().contains("10.78.2.1"));
+    let b: Value = serde_json::from_str(&status(&["--json", "--up"])).expect("JSON");
+    assert_eq!((b["up"].as_u64(), b["peers"][0]["name"].as_str()), (Some(1), Some("b")));
+
+    // Two signals, as a terminal's Ctrl-C and a service manager give: the rules go all the same.
+    kill_process(agent, Signal::TERM).expect("it runs");
+    kill_process(agent, Signal::INT).expect("it ends");
+    let ended = world.running[0].0.wait().expect("it ends");
+    assert!(ended.success(), "{ended}");
+    let rules = world.hosts[0].command("ip rule").expect("it runs");
+    assert!(!rules.contains("10.78") && !rules.contains("7200"), "{rules}");
+}
+
+/// Over IPv6, whose packets become shorter meanwhile.
 #[test]
 fn tcp_over_ipv6_goes_by_datagrams_too() {
-    let hosts = || -> Result<_, String> {
-        let hosts = [Namespace::start()?, Namespace::start()?];
-        hosts[0].connect("v0", &hosts[1], "v0")?;
-        for (host, number) in hosts.iter().zip(1..) {
-            host.command(&format!("ip address add fd00::{number}/64 dev v0 nodad"))?;
-            host.command("ip link set v0 up")?;
-            host.command("ip link set lo up")?;
-        }
-        Ok(hosts)
-    };
-    let hosts = match hosts() {
-        Ok(hosts) => hosts,
-        Err(why) => return skip(&why),
-    };
+    let Some(mut world) = Cabled::new(&["address add fd00::N/64 dev v0 nodad"]) else { return };
     if !has_program("python3") {
         return skip("no python3, whose sockets are the programs here");
     }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut keys = anabranch();
-    keys.args(["-q", "spray", "keys", "--hosts", "a,b", "--out"]).arg(folder.path().join("keys"));
-    assert!(keys.status().expect("it runs").success());
-    let socket = |name: &str| folder.path().join(format!("{name}.sock"));
-    let spawn =
-        |host: &Namespace, mut command: Command| Ended(host.run(move || command.spawn()).expect("it runs"));
-    let mut running = Vec::new();
-    for (host, (name, other)) in hosts.iter().zip([("a", "b=fd00::2"), ("b", "a=[fd00::1]:7200")]) {
-        let mut agent = anabranch();
-        agent
-            .args(["-q", "spray", "up", "--name", name, "--peer", other, "--keys"])
-            .arg(folder.path().join("keys"));
-        agent.arg("--socket").arg(socket(name));
-        running.push(spawn(host, agent));
-    }
-    let peer = |name: &str| {
-        let mut status = anabranch();
-        let output = status.args(["spray", "status", "--json", "--socket"]).arg(socket(name)).output();
-        let status: Value = serde_json::from_slice(&output.expect("it runs").stdout).unwrap_or_default();
-        status["peers"][0].clone()
-    };
+    world.up("a", &["--peer", "b=fd00::2"]);
+    world.up("b", &["--peer", "a=[fd00::1]:7200"]);
     let mut server = Command::new("python3");
     server.args(["-c", SERVER, "fd00::2"]).stdout(Stdio::piped());
-    let mut server = spawn(&hosts[1], server);
+    let mut server = world.spawn(1, server);
     server.0.stdout.as_mut().expect("piped").read_exact(&mut [0; 9]).expect("it listens");
-    for name in ["a", "b"] {
-        let began = Instant::now();
-        while peer(name)["is_up"] != true {
-            assert!(began.elapsed() < PATIENCE, "{name} is never up");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
+    world.until_up();
     for (bytes, mtu) in [(64_000, 1_500), (2_000_000, 1_500), (2_000_000, 1_400)] {
-        for host in &hosts {
+        for host in &world.hosts {
             host.command(&format!("ip link set v0 mtu {mtu}")).expect("it can be shorter");
         }
-        let before = peer("b")["source_packets"].as_u64().expect("a number");
+        let before = world.peer("b")["source_packets"].as_u64().expect("a number");
         let mut client = Command::new("python3");
         client.args(["-c", CLIENT, "fd00::2", &bytes.to_string()]).stdout(Stdio::piped());
-        let mut client = spawn(&hosts[0], client);
+        let mut client = world.spawn(0, client);
         let mut said = String::new();
         client.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
         assert_eq!(said.trim(), bytes.to_string());
-        let packets = peer("b")["source_packets"].as_u64().expect("a number") - before;
+        let packets = world.peer("b")["source_packets"].as_u64().expect("a number") - before;
         assert!(packets >= 40, "{packets} packets of the short part went by datagrams");
     }
-    assert_eq!(peer("b")["refused_out_packets"], 0);
-    assert!(hosts[0].command("ip -6 rule").expect("it runs").contains("lookup 7200"));
+    assert_eq!(world.peer("b")["refused_out_packets"], 0);
+    assert!(world.hosts[0].command("ip -6 rule").expect("it runs").contains("lookup 7200"));
 }
 
 /// A process that ends with its test.
@@ -561,7 +673,8 @@ impl Drop for Ended {
     }
 }
 
-/// Keys that seal few datagrams are followed by new ones, and what is not sealed changes nothing and is not answered.
+/// Keys that seal few datagrams are replaced, and unsealed datagrams change nothing and get no
+/// answer.
 #[test]
 fn keys_wear_out_and_strangers_are_not_heard() {
     let Some(mut world) = World::new() else { return };
@@ -606,7 +719,7 @@ except ConnectionResetError:
     assert!(world.log().contains("keys are worn out"), "{}", world.log());
 }
 
-/// What cannot work is refused in a line, before anything is changed.
+/// Invalid settings are refused in a line, before anything changes.
 #[test]
 fn wrong_settings_are_refused_in_a_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");

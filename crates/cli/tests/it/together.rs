@@ -1,10 +1,10 @@
-//! Transfers at the same time, with real daemons on an emulated network.
+//! Concurrent transfers, with real daemons on an emulated network.
 
 use crate::net::Net;
 use anabranch_units::BitRate;
 use serde_json::{Value, json};
 
-/// `s1` reaches `d1` in two ways, one of which is the only way from `s2` to `d2`.
+/// `s1` reaches `d1` by two paths; one of the two is the only path from `s2` to `d2`.
 const SHARED: &str = r#"
 name = "shared"
 [defaults]
@@ -42,7 +42,7 @@ between = ["x", "d1"]
 
 const MIB: usize = 1 << 20;
 
-/// The transfers that it was planned with, and its rate in Mbit/s.
+/// The transfers planned jointly with this one, and its rate in Mbit/s.
 fn share(planned: &Value) -> (Value, u64) {
     let rate = BitRate::bps(planned["rate_bps"].as_u64().expect("a number"));
     (planned["with"].clone(), rate.as_mbps_f64().round() as u64)
@@ -57,7 +57,7 @@ fn one_that_runs_makes_way_for_one_that_comes_and_both_arrive() {
     assert_eq!(share(&first.event("planned")), (json!([]), 20), "nobody else is there");
     first.verified(MIB as u64);
     let second = net.send(&["file", "--from", "s2", "--to", "d2"]);
-    // Not planned anew, the first would take half of the way that they share: 5 Mbit/s would be left.
+    // Without replanning, the first would take half of the shared path, leaving 5 Mbit/s.
     assert_eq!(share(&second.event("planned")), (json!([1]), 10));
     second.finish().expect_done();
     let first = first.finish();

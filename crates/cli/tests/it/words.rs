@@ -1,4 +1,4 @@
-//! Messages of commands about connections that fail: they quote no library.
+//! Error messages of commands about failed connections: they quote no library.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
@@ -16,20 +16,20 @@ use tokio::net::{TcpListener, TcpStream};
 /// Parts of libraries' messages.
 const FOREIGN: [&str; 6] = ["docs.rs", "rustls", "close_notify", "os error", "hyper", "corrupt message"];
 
-/// How a server ends its connections.
+/// Way in which a server ends its connections.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Ends {
     /// At once.
     AtOnce,
-    /// Within the handshake, after the client's first message.
+    /// During the handshake, after the client's first message.
     InTheHandshake,
-    /// With bytes that are no TLS.
+    /// With bytes that are not TLS.
     InPlainText,
     /// With a certificate of another authority.
     AsAStranger,
-    /// After the handshake and the client's first bytes, without TLS's farewell.
+    /// After the handshake and the client's first bytes, without TLS's close_notify.
     AfterTheHandshake,
-    /// After the handshake, with bytes that are no protocol of ours.
+    /// After the handshake, with bytes that are not our protocol.
     WithGarbage,
 }
 
@@ -99,7 +99,7 @@ impl Room {
         command
     }
 
-    /// The server's identity of a set.
+    /// The server's identity in a set.
     fn identity(&self, keys: &str) -> Identity {
         let (role, name) = match self.system.word() {
             "gather" => (Role::Site, "server"),
@@ -109,7 +109,7 @@ impl Room {
         Identity::load(&files).expect("the set was just made")
     }
 
-    /// Runs `with` beside a server that ends every connection like this.
+    /// Runs `with` beside a server that ends every connection in this way.
     fn beside<T>(&self, how: Ends, with: impl FnOnce(SocketAddr) -> T) -> T {
         let (own, stranger) = (self.identity("keys"), self.identity("others"));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -132,7 +132,7 @@ fn assert_ours(said: &str, how: Ends) {
     }
 }
 
-/// #48: shuffle's agent and status still quoted rustls, its documentation's address among it.
+/// #48: shuffle's agent and status quoted rustls, including the address of its documentation.
 #[test]
 fn failed_connections_of_clients_quote_no_library() {
     let verbs: [(System, &[&str]); 4] = [
@@ -141,7 +141,7 @@ fn failed_connections_of_clients_quote_no_library() {
         (anabranch_gather::SYSTEM, &["gather", "ls", "--keys", "keys"]),
         (anabranch_gather::SYSTEM, &["gather", "get", "--keys", "keys", "-o"]),
     ];
-    // Clients wait and try again: all cases at once take as long as the slowest.
+    // Clients retry with pauses: running all cases at once takes as long as the slowest.
     std::thread::scope(|scope| {
         for (system, words) in verbs {
             let room = Arc::new(Room::new(system));
@@ -155,7 +155,7 @@ fn failed_connections_of_clients_quote_no_library() {
 
 fn assert_client_in_our_words(room: &Room, words: &[&str], how: Ends) {
     let said = room.beside(how, |at| {
-        // A file of its own for each pull, as two into one file are refused.
+        // A separate file for each pull, because two pulls into one file are refused.
         let to = match words[1] {
             "get" => vec![format!("{how:?}"), format!("{at}/object")],
             _ => vec![at.to_string()],
@@ -169,7 +169,25 @@ fn assert_client_in_our_words(room: &Room, words: &[&str], how: Ends) {
     assert_ours(&said, how);
 }
 
-/// #48: the same of daemons that call: a relay its controller.
+/// #52: a refused connection was said after 9.5 s of silence.
+#[test]
+fn unreachable_controllers_are_named_while_tries_go_on() {
+    for (system, words) in [
+        (anabranch_replicate::SYSTEM, ["replicate", "status", "--controller"]),
+        (anabranch_shuffle::SYSTEM, ["shuffle", "status", "--coordinator"]),
+    ] {
+        let room = Room::new(system);
+        let mut client = room.command(&[&words[..], &["127.0.0.1:1", "--keys", "keys"]].concat());
+        let mut client = client.stderr(Stdio::piped()).spawn().expect("it starts");
+        let lines = Lines::of(client.stderr.take().expect("it is piped"));
+        let mut client = Running(client);
+        let said = lines.until("trying on for").unwrap_or_else(|said| panic!("{words:?}: {said}"));
+        assert!(said.contains("127.0.0.1:1: connection refused"), "{said}");
+        assert!(client.0.try_wait().expect("it runs").is_none(), "{words:?} has given up: {said}");
+    }
+}
+
+/// #48: the same for daemons as clients: a relay with its controller.
 #[test]
 fn failed_connections_of_a_relay_quote_no_library() {
     let room = Room::new(anabranch_replicate::SYSTEM);

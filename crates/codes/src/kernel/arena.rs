@@ -1,26 +1,27 @@
-//! Many sums in one piece of memory, each of given terms and of sums made before; a decoder runs on them.
+//! Many sums in one allocation, of given symbols and of earlier sums; used by decoders.
 //!
-//! A call of [`xor`](super::xor) looks at the length of each input. Here that is done once for all sums, and a sum costs
-//! little more than its bytes, which are of the order of 1 KiB. Memory is not written before the sums are.
+//! A call of [`xor`](super::xor) checks the length of each input. Here that happens once for all
+//! sums, so a sum costs little more than its bytes, about 1 KiB. Memory is not written before the
+//! sums are.
 
 use super::lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass};
 use super::{Engine, fastest};
 use std::marker::PhantomData;
 
-/// Places begin at multiples of this: a cache line, and the widest vector.
+/// Alignment of slots: a cache line, and the widest vector.
 const ALIGNMENT: usize = 64;
 
-/// Symbols that are given, and places that sums are written to.
+/// Given symbols, and slots for sums.
 pub(crate) struct Arena<'a> {
     engine: Engine,
-    /// By number, first the symbols, then the places: where `len` bytes can be read; null for a place that is all zeros and
-    /// not yet written. The pointers are into what is borrowed for `'a` and into `memory`.
+    /// By number, symbols first, then slots: pointer to `len` readable bytes; null for an unwritten
+    /// slot, which is all zeros. The pointers are into borrows for `'a` and into `memory`.
     at: Vec<*const u8>,
     symbols: usize,
     len: usize,
-    /// Has room for the places, of length 0 and never moved while there are pointers into it.
+    /// Allocation of the slots, with length 0, and never moved while there are pointers into it.
     memory: Vec<u8>,
-    /// Where the places begin; between them are `stride` bytes.
+    /// Start of the first slot; slots are `stride` bytes apart.
     first: *mut u8,
     origin: usize,
     stride: usize,
@@ -28,7 +29,7 @@ pub(crate) struct Arena<'a> {
 }
 
 impl<'a> Arena<'a> {
-    /// Room for so many places of `len` bytes.
+    /// Allocates `places` slots of `len` bytes.
     ///
     /// Panics: if a symbol has another length.
     pub fn new<S: AsRef<[u8]>>(symbols: &'a [S], places: usize, len: usize) -> Self {
@@ -56,9 +57,9 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Writes the sum of these numbers to a place, or adds it to what that holds.
+    /// Writes the sum of the terms with these numbers to a slot, or adds it to the slot's content.
     ///
-    /// Panics: if there is no such place or number, or the place is a term of its own sum.
+    /// Panics: if a slot or number does not exist, or the slot is a term of its sum.
     pub fn sum(&mut self, place: usize, adds: bool, terms: &[u32]) {
         let own = self.symbols + place;
         let before = self.at[own];
@@ -69,7 +70,8 @@ impl<'a> Arena<'a> {
             let term = *term as usize;
             assert!(term != own, "a place is a term of its own sum");
             if !self.at[term].is_null() {
-                // SAFETY: `len` bytes can be read wherever `at` points to, and a number's are not another's.
+                // SAFETY: `len` bytes can be read wherever `at` points to, and a number's are not
+                // another's.
                 unsafe { sum.add_at(self.at[term]) };
             }
         }
@@ -77,7 +79,7 @@ impl<'a> Arena<'a> {
         self.at[own] = output;
     }
 
-    /// The memory, and where each place begins in it. Places that no sum was written to are zeros.
+    /// The memory, and the start of each slot in it. Unwritten slots are zeros.
     pub fn into_bytes(mut self) -> (Vec<u8>, impl Iterator<Item = usize>) {
         let places = self.at.len() - self.symbols;
         for (place, at) in self.at[self.symbols..].iter().enumerate() {
@@ -86,8 +88,8 @@ impl<'a> Arena<'a> {
             // SAFETY: from there to the place's end it is inside the memory.
             unsafe { rest.write_bytes(0, self.stride - written) };
         }
-        // SAFETY: there is room for that much; the bytes before the places are written here, and those of the places, with
-        // what is between them, above and by the sums.
+        // SAFETY: the allocation is large enough; the bytes before the slots are written here, and
+        // the slots, with the bytes between them, above and by the sums.
         unsafe {
             self.memory.as_mut_ptr().write_bytes(0, self.origin);
             self.memory.set_len(self.origin + places * self.stride);
@@ -97,10 +99,10 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// A sum of bytes in the making: terms are kept until there are enough for one pass over them.
+/// A sum under construction: terms are collected until there are enough for one pass over them.
 pub(crate) struct XorSum<'a, 'b> {
     engine: Engine,
-    /// Its invariants hold, but for the number of inputs, which may be none.
+    /// Its invariants hold, except that the number of inputs may be 0.
     pass: Pass<'static>,
     borrowed: PhantomData<(&'a [u8], &'b mut [u8])>,
 }
@@ -114,8 +116,8 @@ impl<'a, 'b> XorSum<'a, 'b> {
     /// A sum of `len` bytes to be written to `output`, or added to what is there.
     ///
     /// # Safety
-    /// For as long as `'b`, `len` bytes must be writable at `output` and overlap no term; where the sum is added to them, they
-    /// must be initialised.
+    /// For as long as `'b`, `len` bytes must be writable at `output` and overlap no term; where the
+    /// sum is added to them, they must be initialised.
     unsafe fn at(engine: Engine, output: *mut u8, len: usize, accumulate: bool) -> Self {
         let pass = Pass {
             coefficients: [[0; PASS_INPUTS]; PASS_OUTPUTS],
@@ -129,9 +131,9 @@ impl<'a, 'b> XorSum<'a, 'b> {
         };
         Self { engine, pass, borrowed: PhantomData }
     }
-    /// One more term.
+    /// Adds a term.
     ///
-    /// Panics: if it is not as long as the sum.
+    /// Panics: if its length differs from the sum's.
     #[inline]
     pub fn add(&mut self, term: &'a [u8]) {
         let (want, got) = (self.pass.len, term.len());
@@ -139,10 +141,11 @@ impl<'a, 'b> XorSum<'a, 'b> {
         // SAFETY: it is as long as the sum, and borrowed for longer than that is in the making.
         unsafe { self.add_at(term.as_ptr()) };
     }
-    /// One more term.
+    /// Adds a term.
     ///
     /// # Safety
-    /// As many bytes as the sum has must be readable there for as long as `'a`, none of them the sum's.
+    /// As many bytes as the sum has must be readable there for as long as `'a`, none of them the
+    /// sum's.
     #[inline]
     unsafe fn add_at(&mut self, term: *const u8) {
         if self.pass.inputs_len == PASS_INPUTS {
@@ -151,7 +154,7 @@ impl<'a, 'b> XorSum<'a, 'b> {
         self.pass.inputs[self.pass.inputs_len] = term;
         self.pass.inputs_len += 1;
     }
-    /// Writes what there is of it. No terms make zeros, or add nothing.
+    /// Writes the sum. Without terms it writes zeros, or adds nothing.
     pub fn finish(&mut self) {
         if self.pass.inputs_len > 0 {
             self.flush();

@@ -1,7 +1,9 @@
-//! Lanes in plain Rust for the tests: the loop of the vector kernels, run where their instructions are not.
+//! Lanes in plain Rust for tests: the loop of the vector kernels on machines without their
+//! instructions.
 //!
-//! `N` = 64 stands for AVX-512 with GFNI (three-way xor by truth table, bit matrices), `N` =
-//! 32 for GFNI on AVX2. The operations are written from the Intel SDM's pseudocode, not from the kernels.
+//! `N` = 64 represents AVX-512 with GFNI (three-way xor by truth table, bit matrices), `N` = 32
+//! represents GFNI on AVX2. The operations are written from the Intel SDM's pseudocode, not from
+//! the kernels.
 
 use super::lanes::{Lanes, Ones, Pass, Tall, run, run_tall};
 use crate::field::AFFINE;
@@ -62,7 +64,7 @@ impl<const N: usize> Lanes for Emulated<N> {
     }
 }
 
-/// Runs a pass on emulated lanes, with as many vectors a turn as the real ones.
+/// Runs a pass on emulated lanes, with as many vectors per turn as the real ones.
 ///
 /// # Safety
 /// The pass's invariants must hold.
@@ -74,7 +76,8 @@ pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
     macro_rules! by_inputs {
         ($lanes:expr, $outputs:literal, $turn:literal, $ones:literal, [$($inputs:literal)+]) => {
             match pass.inputs_len {
-                // SAFETY: the caller's promise, and the numbers of inputs and outputs are those matched on.
+                // SAFETY: the caller's promise, and the numbers of inputs and outputs are those
+                // matched on.
                 $($inputs => unsafe { run::<_, $inputs, $outputs, $turn, $ones>($lanes, pass) },)+
                 inputs => unreachable!("the planner never makes a pass of {inputs} inputs"),
             }

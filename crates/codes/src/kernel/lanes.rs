@@ -1,40 +1,43 @@
-//! The one loop behind every vector kernel, written over [`Lanes`], the operations that a vector unit must have.
+//! The single loop of every vector kernel, written over [`Lanes`], the required operations of a
+//! vector unit.
 //!
-//! The instruction sets differ in a dozen short functions each; everything that decides *which bytes* are read and
-//! written is here, once. So the loop of AVX-512 is tested on a machine without it, through the emulated
-//! lanes of the tests.
+//! The instruction sets differ in a dozen short functions each; all code that decides *which bytes*
+//! are read and written is here, once. The loop of AVX-512 is thus tested on machines without it,
+//! through the emulated lanes of the tests.
 
 #![expect(
     clippy::needless_range_loop,
     reason = "vectors, inputs and outputs index several arrays alike; iterators and closures would not take part in the features of the function that the loop is compiled into"
 )]
 
-/// A vector unit. A value is proof that this machine has its instructions, so only detection makes one.
+/// A vector unit. A value is proof that this machine has its instructions, so only detection makes
+/// one.
 ///
-/// All methods must be `#[inline(always)]`: they become part of a function that has the target's features on.
+/// All methods must be `#[inline(always)]`: they become part of a function that has the target's
+/// features on.
 pub(super) trait Lanes: Copy {
     /// Bytes in a vector, a power of two.
     const WIDTH: usize;
     /// A vector of bytes.
     type Vector: Copy;
-    /// A coefficient in the form in which vectors are multiplied by it.
+    /// A coefficient in the form used for multiplying vectors.
     type Factor: Copy;
-    /// A coefficient in the form in which many are kept: what makes the other form in a single load.
+    /// A coefficient in compact form, from which a single load gives the other form.
     type Kept: Copy + Default;
 
     /// All bytes 0.
     fn zero(self) -> Self::Vector;
-    /// The form of `coefficient`.
+    /// Converts `coefficient` to a factor.
     fn factor(self, coefficient: u8) -> Self::Factor;
-    /// The form in which `coefficient` is kept.
+    /// Converts `coefficient` to the compact form.
     fn kept(self, coefficient: u8) -> Self::Kept;
-    /// The form of a coefficient that was kept.
+    /// Converts the compact form to a factor.
     fn unkept(self, kept: Self::Kept) -> Self::Factor;
     /// Each byte of `x` times the factor's coefficient.
     fn mul(self, factor: Self::Factor, x: Self::Vector) -> Self::Vector;
     /// `a + b`.
     fn xor(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// True where [`Lanes::xor3`] is one instruction, so that inputs are best taken by twos.
+    /// Whether [`Lanes::xor3`] is one instruction, so that inputs are best processed in pairs.
     const XOR3: bool = false;
     /// `a + b + c`.
     #[inline(always)]
@@ -53,57 +56,60 @@ pub(super) trait Lanes: Copy {
     unsafe fn store(self, to: *mut u8, vector: Self::Vector);
 }
 
-/// Most inputs that one pass reads.
+/// Maximum inputs of a pass.
 pub(super) const PASS_INPUTS: usize = 8;
-/// Most outputs that one pass writes.
+/// Maximum outputs of a pass.
 pub(super) const PASS_OUTPUTS: usize = 4;
 
-/// One walk along the inputs: `outputs[o] = sum of coefficients[o][i] * inputs[i]`, plus what is said below.
+/// One pass over the inputs: `outputs[o] = sum of coefficients[o][i] * inputs[i]`, plus the terms
+/// described below.
 ///
-/// Invariants, on which the loops' safety rests: `len` bytes are readable at each of the first `inputs_len` inputs and
-/// at each of `ones`, and writable at each of the first `outputs_len` outputs; no output overlaps another or an input;
-/// where `accumulate` is set the outputs are readable (initialised) too. `ones` is empty unless there is one output.
+/// Invariants, on which the loops' safety rests: `len` bytes are readable at each of the first
+/// `inputs_len` inputs and at each of `ones`, and writable at each of the first `outputs_len`
+/// outputs; no output overlaps another or an input; where `accumulate` is set the outputs are
+/// readable (initialised) too. `ones` is empty unless there is one output.
 pub(super) struct Pass<'a> {
-    /// By output, then by input. Not looked at by an xor pass.
+    /// By output, then by input. Unused by an xor pass.
     pub coefficients: [[u8; PASS_INPUTS]; PASS_OUTPUTS],
-    /// What is multiplied; an xor pass only adds it up.
+    /// Inputs to multiply; an xor pass only adds them.
     pub inputs: [*const u8; PASS_INPUTS],
-    /// How many inputs are meant.
+    /// Number of inputs in use.
     pub inputs_len: usize,
     /// Inputs with coefficient 1, to be added as they are.
     pub ones: &'a [*const u8],
-    /// What is written.
+    /// Output buffers.
     pub outputs: [*mut u8; PASS_OUTPUTS],
-    /// How many outputs are meant.
+    /// Number of outputs in use.
     pub outputs_len: usize,
-    /// Adds to the outputs instead of overwriting them.
+    /// Whether to add to the outputs instead of overwriting them.
     pub accumulate: bool,
     /// Bytes in each input and output.
     pub len: usize,
 }
 
-/// Most inputs that one walk with several outputs reads, and most outputs that it writes.
+/// Maximum inputs, and maximum outputs, of a walk.
 pub(super) const TALL_INPUTS: usize = 32;
 pub(super) const TALL_OUTPUTS: usize = 6;
 
-/// One walk along many inputs for up to [`TALL_OUTPUTS`] outputs: their sums stay in registers, coefficients come from memory. With one
-/// output all coefficients count as 1.
+/// One walk over many inputs for up to [`TALL_OUTPUTS`] outputs: their sums stay in registers,
+/// coefficients come from memory. With one output all coefficients count as 1.
 ///
-/// Invariants, on which the loops' safety rests: there are at most [`TALL_INPUTS`] inputs; `len` bytes, a vector's at least, are readable at
-/// each and writable at each of the first `outputs_len` outputs; no output overlaps another or an input; where `accumulate` is set the
-/// outputs are readable (initialised) too.
+/// Invariants, on which the loops' safety rests: there are at most [`TALL_INPUTS`] inputs; `len`
+/// bytes, at least a vector's, are readable at each input and writable at each of the first
+/// `outputs_len` outputs; no output overlaps another or an input; if `accumulate` is set the
+/// outputs are readable (initialised), too.
 pub(super) struct Tall<'a> {
-    /// Of each output, a coefficient for each input.
+    /// Coefficients of each output, one per input.
     pub rows: [&'a [u8]; TALL_OUTPUTS],
-    /// The place of the first input's coefficient in each row.
+    /// Index of the first input's coefficient in each row.
     pub first: usize,
-    /// What is multiplied.
+    /// Inputs to multiply.
     pub inputs: &'a [*const u8],
-    /// What is written.
+    /// Output buffers.
     pub outputs: [*mut u8; TALL_OUTPUTS],
-    /// How many outputs are meant.
+    /// Number of outputs in use.
     pub outputs_len: usize,
-    /// Adds to the outputs instead of overwriting them.
+    /// Whether to add to the outputs instead of overwriting them.
     pub accumulate: bool,
     /// Bytes in each input and output.
     pub len: usize,
@@ -154,7 +160,7 @@ impl<L: Lanes> Lanes for Ones<L> {
     }
 }
 
-/// What a walk writes.
+/// The sums of a pass or walk.
 trait Sums<L: Lanes, const M: usize> {
     /// The sums of the `U` vectors at byte `at`.
     ///
@@ -178,8 +184,8 @@ impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sums<L, M> for 
     unsafe fn vectors<const U: usize>(&self, at: usize) -> [[L::Vector; M]; U] {
         let lanes = self.lanes;
         let mut sums = [[lanes.zero(); M]; U];
-        // SAFETY: `at + u * WIDTH + WIDTH` is inside every input and, by the pass's invariant, every output that is
-        // read, for each u < U.
+        // SAFETY: `at + u * WIDTH + WIDTH` is inside every input and, by the pass's invariant,
+        // every output that is read, for each u < U.
         unsafe {
             if self.accumulate {
                 for o in 0..M {
@@ -212,7 +218,8 @@ impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sums<L, M> for 
                 for u in 0..U {
                     vectors[u] = lanes.load(self.inputs[i].add(at + u * L::WIDTH));
                 }
-                // Vectors inside, so that a factor which does not fit the registers is fetched once for all of them.
+                // Vectors inside, so that a factor outside the registers is loaded once for all of
+                // them.
                 for o in 0..M {
                     for u in 0..U {
                         sums[u][o] = lanes.xor(sums[u][o], lanes.mul(self.factors[i][o], vectors[u]));
@@ -239,8 +246,8 @@ impl<L: Lanes, const M: usize> Sums<L, M> for TallSum<'_, L, M> {
     unsafe fn vectors<const U: usize>(&self, at: usize) -> [[L::Vector; M]; U] {
         let lanes = self.lanes;
         let mut sums = [[lanes.zero(); M]; U];
-        // SAFETY: `at + u * WIDTH + WIDTH` is inside every input and, by the walk's invariant, every output that is read, for each
-        // u < U; there are no more inputs than factors.
+        // SAFETY: `at + u * WIDTH + WIDTH` is inside every input and, by the walk's invariant,
+        // every output that is read, for each u < U; there are no more inputs than factors.
         unsafe {
             if self.accumulate {
                 for o in 0..M {
@@ -304,7 +311,8 @@ unsafe fn store<L: Lanes, const M: usize, const U: usize>(
     }
 }
 
-/// Runs a pass of `K` inputs and `M` outputs, `U` vectors a turn; the pass's `ones` are looked at where `ONES` is set.
+/// Runs a pass of `K` inputs and `M` outputs, `U` vectors per turn; the pass's `ones` are used if
+/// `ONES` is set.
 ///
 /// # Safety
 /// The pass's invariants must hold, with `K` inputs, `M` outputs and at least one vector's length.
@@ -337,7 +345,7 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usiz
     unsafe { walk::<L, M, U>(lanes, &sum, &outputs, pass.len) }
 }
 
-/// Runs a walk with `M` outputs, `U` vectors a turn.
+/// Runs a walk with `M` outputs, `U` vectors per turn.
 ///
 /// # Safety
 /// The walk's invariants must hold, with `M` outputs.
@@ -359,14 +367,15 @@ pub(super) unsafe fn run_tall<L: Lanes, const M: usize, const U: usize>(lanes: L
     unsafe { walk::<L, M, U>(lanes, &sum, &outputs, pass.len) }
 }
 
-/// Writes all sums, `U` vectors a turn.
+/// Writes all sums, `U` vectors per turn.
 ///
-/// The first and the last vector are summed before the others and stored after them. They may overlap the others: that
-/// costs a vector's work twice, where masked or byte-wise ends cost more, and keeps accumulating right, because
-/// nothing is read after it was written.
+/// The first and the last vector are summed before the rest and stored after it. They may overlap
+/// the rest: that repeats one vector's work, which is cheaper than masked or byte-wise ends, and
+/// keeps accumulation right, because no byte is read after it was written.
 ///
 /// # Safety
-/// `len` bytes, at least a vector's, must be inside what `sums` walks over and writable at each output.
+/// `len` bytes, at least a vector's, must be inside the inputs of `sums` and writable at each
+/// output.
 #[inline(always)]
 unsafe fn walk<L: Lanes, const M: usize, const U: usize>(
     lanes: L,
@@ -379,8 +388,9 @@ unsafe fn walk<L: Lanes, const M: usize, const U: usize>(
     let mut at = outputs[0].addr().wrapping_neg() & (width - 1);
     let (head_apart, tail_apart) = (at != 0, (len - at) & (width - 1) != 0);
     let mut ends = [[lanes.zero(); M]; 2];
-    // SAFETY: `len` is at least a vector, so the vectors at 0 and at `len - width` are inside the pass; the loops'
-    // conditions keep the others inside (`at` is below `width` at first, then never above `len`).
+    // SAFETY: `len` is at least a vector, so the vectors at 0 and at `len - width` are inside the
+    // pass; the loops' conditions keep the others inside (`at` is below `width` at first, then
+    // never above `len`).
     unsafe {
         if head_apart {
             [ends[0]] = sums.vectors::<1>(0);
@@ -409,7 +419,7 @@ unsafe fn walk<L: Lanes, const M: usize, const U: usize>(
     }
 }
 
-/// For lanes that make a factor of a table's row: a coefficient is kept as it is.
+/// For lanes that derive a factor from a table row: a coefficient is its own compact form.
 macro_rules! kept_as_bytes {
     () => {
         type Kept = u8;
@@ -426,9 +436,10 @@ macro_rules! kept_as_bytes {
 }
 pub(super) use kept_as_bytes;
 
-/// Gives lanes a `run` function: `$function(lanes, pass, xor)` with the features on, one copy of the loop for each
-/// number of inputs; and one for walks along many inputs, `$tall(lanes, pass)`, one copy for each number of outputs. `$turn` is
-/// the number of vectors a turn for one output to six.
+/// Defines functions of lanes: `$function(lanes, pass, xor)` with the features enabled, one copy of
+/// the loop for each number of inputs; and `$tall(lanes, pass)` for walks over many inputs, one
+/// copy for each number of outputs. `$turn` is the number of vectors per turn for one output to
+/// six.
 macro_rules! passes {
     ($function:ident, $tall:ident, $lanes:ty, $features:literal,
      [$turn1:literal, $turn2:literal, $turn3:literal, $turn4:literal, $turn5:literal, $turn6:literal]) => {
@@ -449,8 +460,8 @@ macro_rules! passes {
                 // SAFETY: the caller's promise is the one asked for.
                 unsafe { run_tall::<_, 1, 4>(Ones(lanes), pass) }
             }
-            // SAFETY: the value `lanes` proves that the machine has the features; the number of outputs is the one matched on; the
-            // rest is the caller's promise.
+            // SAFETY: the value `lanes` proves that the machine has the features; the number of
+            // outputs is the one matched on; the rest is the caller's promise.
             unsafe {
                 match pass.outputs_len {
                     1 => add(lanes, pass),
@@ -465,7 +476,7 @@ macro_rules! passes {
         }
 
 
-        /// Runs a pass on these lanes; an xor pass takes every coefficient for 1.
+        /// Runs a pass on these lanes; an xor pass takes every coefficient as 1.
         ///
         /// # Safety
         /// The pass's invariants must hold.
@@ -485,13 +496,14 @@ macro_rules! passes {
                 // SAFETY: the caller's promise is the one asked for.
                 unsafe { run::<_, K, 1, 4, false>(Ones(lanes), pass) }
             }
-            // Less than a vector is not worth a loop of its own.
+            // A pass shorter than a vector uses the plain kernel.
             if pass.len < <$lanes as $crate::kernel::lanes::Lanes>::WIDTH {
                 // SAFETY: the caller's promise is the one asked for.
                 return unsafe { $crate::kernel::plain::run(pass, xor) }; // tidy-allow: circle, expands elsewhere
             }
-            // SAFETY: the value `lanes` proves that the machine has the features; the numbers of inputs and outputs
-            // are those matched on, the length is at least a vector's; the rest is the caller's promise.
+            // SAFETY: the value `lanes` proves that the machine has the features; the numbers of
+            // inputs and outputs are those matched on, the length is at least a vector's; the rest
+            // is the caller's promise.
             unsafe {
                 match (xor, pass.outputs_len, pass.inputs_len, !pass.ones.is_empty()) {
                     (true, 1, 1, false) => add::<1>(lanes, pass),

@@ -1,4 +1,5 @@
-//! AArch64 lanes: table look-ups on 16 bytes. `TBL` gives 0 for an index above 15, and both halves are below 16.
+//! AArch64 lanes: table look-ups on 16 bytes. `TBL` gives 0 for an index above 15, and both halves
+//! are below 16.
 
 use super::lanes::{Lanes, kept_as_bytes, passes};
 use crate::field::HALF_PRODUCTS;
@@ -9,7 +10,7 @@ use std::arch::aarch64::*;
 pub(super) struct Neon(());
 
 impl Neon {
-    /// These lanes, if the machine has them.
+    /// These lanes, if available.
     pub fn detect() -> Option<Self> {
         std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
     }

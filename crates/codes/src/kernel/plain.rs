@@ -1,16 +1,17 @@
-//! The plain kernel: no vector instructions, one table row a coefficient. Runs anywhere, and defines the others' results.
+//! The plain kernel: no vector instructions, one table row per coefficient. Runs on any machine,
+//! and defines the results of all kernels.
 
 use super::lanes::Pass;
 use crate::field::PRODUCTS;
 
-/// Runs a pass byte by byte; an xor pass takes every coefficient for 1.
+/// Runs a pass byte by byte; an xor pass takes every coefficient as 1.
 ///
 /// # Safety
 /// The pass's invariants must hold.
 pub(super) unsafe fn run(pass: &Pass<'_>, xor: bool) {
     for (&output, coefficients) in pass.outputs.iter().zip(&pass.coefficients).take(pass.outputs_len) {
-        // SAFETY: `len` bytes are writable at the output and, if they are accumulated to, initialised; zeroing
-        // initialises them otherwise. Nothing else overlaps them.
+        // SAFETY: `len` bytes are writable at the output and, if they are accumulated to,
+        // initialised; zeroing initialises them otherwise. Nothing else overlaps them.
         let output = unsafe {
             if !pass.accumulate {
                 output.write_bytes(0, pass.len);

@@ -1,11 +1,12 @@
-//! Every kernel, and the emulated lanes, against sums that are made byte by byte in the field.
+//! Tests of every kernel, and of the emulated lanes, against sums computed byte by byte in the
+//! field.
 
 use super::*;
 use crate::Gf;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What [`gf_dot`] is defined to give.
+/// Definition of [`gf_dot`].
 fn expected(coefficients: &[u8], inputs: &[&[u8]], start: &[u8]) -> Vec<u8> {
     let sum = |i| coefficients.iter().zip(inputs).map(|(&c, input)| Gf(c) * Gf(input[i])).sum::<Gf>();
     start.iter().enumerate().map(|(i, &byte)| (Gf(byte) + sum(i)).0).collect()
@@ -57,7 +58,7 @@ impl Buffers {
         let parts = self.bytes[self.origin..].chunks_mut(stride).zip(&self.offsets);
         parts.map(|(part, &offset)| &mut part[offset..offset + len]).collect()
     }
-    /// True where no byte outside the buffers was written.
+    /// Whether no byte outside the buffers was written.
     fn guards_stand(&self) -> bool {
         let inside = |i: &usize| (0..self.offsets.len()).any(|index| self.range(index).contains(i));
         (0..self.bytes.len()).filter(|i| !inside(i)).all(|i| self.bytes[i] == GUARD)
@@ -77,7 +78,8 @@ fn noise(seed: u64) -> impl FnMut(usize, usize) -> u8 {
 fn any_coefficient() -> impl Strategy<Value = u8> {
     prop_oneof![2 => any::<u8>(), 1 => Just(0u8), 1 => Just(1u8)]
 }
-/// Long and short runs, the widest vectors' multiples and their neighbours more often than chance would.
+/// Long and short runs, with the widest vectors' multiples and their neighbours more often than
+/// uniform draws.
 fn any_len() -> impl Strategy<Value = usize> {
     prop_oneof![
         0usize..5000,

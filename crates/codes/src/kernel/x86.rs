@@ -19,25 +19,25 @@ pub(super) struct Avx2(());
 pub(super) struct Ssse3(());
 
 impl Gfni512 {
-    /// These lanes, if the machine has them.
+    /// These lanes, if available.
     pub fn detect() -> Option<Self> {
         (has!("gfni") && has!("avx512f") && has!("avx512bw")).then_some(Self(()))
     }
 }
 impl Gfni256 {
-    /// These lanes, if the machine has them.
+    /// These lanes, if available.
     pub fn detect() -> Option<Self> {
         (has!("gfni") && has!("avx2")).then_some(Self(()))
     }
 }
 impl Avx2 {
-    /// These lanes, if the machine has them.
+    /// These lanes, if available.
     pub fn detect() -> Option<Self> {
         has!("avx2").then_some(Self(()))
     }
 }
 impl Ssse3 {
-    /// These lanes, if the machine has them.
+    /// These lanes, if available.
     pub fn detect() -> Option<Self> {
         has!("ssse3").then_some(Self(()))
     }
@@ -48,7 +48,7 @@ passes!(run_gfni256, tall_gfni256, Gfni256, "avx2,gfni", [4, 2, 1, 1, 1, 1]);
 passes!(run_avx2, tall_avx2, Avx2, "avx2", [2, 1, 1, 1, 1, 1]);
 passes!(run_ssse3, tall_ssse3, Ssse3, "ssse3", [2, 2, 1, 1, 1, 1]);
 
-/// For lanes that multiply by a matrix of bits: that is what is kept.
+/// For lanes that multiply by a bit matrix: the matrix is the compact form.
 macro_rules! kept_as_matrices {
     () => {
         type Kept = u64;
@@ -108,7 +108,7 @@ impl Lanes for Gfni512 {
     }
 }
 
-/// What 32-byte lanes share: all but factors and products.
+/// The common part of 32-byte lanes: all but factors and products.
 macro_rules! lanes_of_32_bytes {
     () => {
         const WIDTH: usize = 32;

@@ -1,20 +1,22 @@
-//! How many blocks packets sum: the robust soliton distribution.
+//! Degrees of packets: the robust soliton distribution.
 //!
-//! Source: LTTP equations 1 to 3 (Luby 2002, definition 11). Encoder and decoder must draw the same on any machine, so the
-//! table is made with operations that IEEE 754 defines to the last bit, the logarithm among them.
+//! Source: LTTP equations 1 to 3 (Luby 2002, definition 11). Encoder and decoder must draw the same
+//! on any machine, so the table, including its logarithms, is computed with operations that IEEE
+//! 754 defines to the last bit.
 
 use std::fmt;
 
-/// The parameters of a code.
+/// Parameters of a code.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Params {
-    /// How many packets of degree one there are to be: c of equation 3, above 0.
+    /// Factor of the number of packets of degree one: c of equation 3, above 0.
     pub c: f64,
-    /// The probability that a peeling decoder fails after the packets that the theory asks for: delta of equation 3, above 0
-    /// and below 1.
+    /// Probability that a peeling decoder fails with the theoretical number of packets: delta of
+    /// equation 3, above 0 and below 1.
     pub delta: f64,
-    /// Whether the first packets are the blocks themselves. The others are drawn as they would be without: a peeling decoder
-    /// needs that; [`Code::systematic`](super::Code::systematic) mends with fewer.
+    /// Whether the first packets are the blocks themselves. The sums are drawn as without this,
+    /// which a peeling decoder needs; [`Code::systematic`](super::Code::systematic) needs fewer
+    /// packets.
     pub systematic: bool,
 }
 
@@ -22,9 +24,9 @@ impl Params {
     /// LTTP's parameters (section V-B).
     pub const LTTP: Self = Self { c: 0.2, delta: 0.7, systematic: false };
 
-    /// Parameters that need few packets with [`Inactivation`](super::Inactivation), in the mean and at the 99th percentile: the best of
-    /// 49 pairs tried at 64, 128 and 256 blocks (66.2, 130.2 and 258.3 packets; 73, 136 and 265), and for more
-    /// blocks a pair that was seen to do well.
+    /// Parameters with low overhead for [`Inactivation`](super::Inactivation), on average and at
+    /// the 99th percentile: the best of 49 pairs tried at 64, 128 and 256 blocks (66.2, 130.2 and
+    /// 258.3 packets; 73, 136 and 265), and a good pair for more blocks.
     pub const fn tuned(blocks: usize) -> Self {
         let (c, delta) = match blocks {
             0..=192 => (0.03, 0.001),
@@ -36,15 +38,15 @@ impl Params {
     }
 }
 
-/// Why there is no such code.
+/// Why a code is invalid.
 #[derive(Copy, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ParamsError {
-    /// So many blocks.
+    /// The number of blocks is out of range.
     Blocks(usize),
-    /// This c.
+    /// The value of c is out of range.
     C(f64),
-    /// This delta.
+    /// The value of delta is out of range.
     Delta(f64),
 }
 
@@ -59,12 +61,13 @@ impl fmt::Display for ParamsError {
 }
 impl std::error::Error for ParamsError {}
 
-/// The distribution, ready to be drawn from.
+/// The distribution in a form for draws.
 #[derive(Clone, Debug)]
 pub(super) struct Degrees {
-    /// `ends[d - 1]` is the probability of a degree of at most d, in 2^-32; the last is all.
+    /// `ends[d - 1]` is the probability of a degree of at most d, in 2^-32; the last is the
+    /// maximum.
     ends: Vec<u32>,
-    /// Where to begin to look, by the eight highest bits of a draw.
+    /// Start of the search, by the eight highest bits of a draw.
     first: [u32; 256],
     mean: f64,
 }
@@ -87,7 +90,7 @@ impl Degrees {
             ideal
                 + match degree.cmp(&spike) {
                     std::cmp::Ordering::Less => ripple / (d * k),
-                    // Where the ripple is below delta, the logarithm is negative.
+                    // If the ripple is below delta, the logarithm is negative.
                     std::cmp::Ordering::Equal => (ripple * ln(ripple / delta) / k).max(0.0),
                     std::cmp::Ordering::Greater => 0.0,
                 }
@@ -118,14 +121,15 @@ impl Degrees {
         self.mean
     }
 
-    /// The degree that these bits draw.
+    /// The degree for these random bits.
     pub(super) fn draw(&self, bits: u32) -> usize {
         let from = self.first[(bits >> 24) as usize] as usize;
         from + self.ends[from..].iter().take_while(|end| **end < bits).count() + 1
     }
 }
 
-/// The natural logarithm of a number above 0, the same on every machine: from sums, products and quotients only.
+/// The natural logarithm of a number above 0, equal on every machine: uses sums, products and
+/// quotients only.
 fn ln(x: f64) -> f64 {
     // x = m 2^e with m in [1/sqrt 2, sqrt 2), and ln m = 2 artanh((m - 1) / (m + 1)).
     let bits = x.to_bits();
@@ -158,7 +162,7 @@ mod tests {
     #[test]
     fn the_table_is_the_distribution() {
         let degrees = Degrees::new(64, &Params::LTTP).expect("good parameters");
-        // R = 0.2 ln(64 / 0.7) 8 = 7.225, so that the spike is at 8.
+        // R = 0.2 ln(64 / 0.7) 8 = 7.225, so the spike is at 8.
         let share = |d: usize| {
             let before = if d == 1 { 0 } else { degrees.ends[d - 2] };
             f64::from(degrees.ends[d - 1] - before) / 4_294_967_296.0

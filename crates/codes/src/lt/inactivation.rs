@@ -1,12 +1,14 @@
-//! Decoding by peeling with inactivation: blocks that peeling leaves are solved by elimination, so that hardly more packets than
-//! blocks are needed.
+//! Decoding by peeling with inactivation: blocks that peeling leaves are solved by elimination, so
+//! that hardly more packets than blocks are needed.
 //!
-//! Where no packet is left with a single unknown block, one block is set aside (*inactive*) as if it were known, and peeling
-//! goes on; every block then is a sum of packets and of inactive blocks. The packets that peeling did not use are equations
-//! of the inactive blocks alone: a small dense system. The system follows from ids alone (`plan.rs`), once there are as
-//! many packets as blocks; after that each packet is one more equation. Symbols are touched when the system can be solved.
+//! If no packet has a single unknown block, one block is set aside (*inactive*) as if it were
+//! known, and peeling continues; every block is then a sum of packets and of inactive blocks. The
+//! packets not used by peeling are equations of the inactive blocks alone: a small dense system.
+//! The system follows from ids alone (`plan.rs`), once there are as many packets as blocks; each
+//! later packet is one more equation. Symbols are only processed when the system can be solved.
 //!
-//! Source: inactivation decoding as in RFC 6330 section 5.4.2 (first phase), Shokrollahi and others (US 6,856,263).
+//! Source: inactivation decoding as in RFC 6330 section 5.4.2 (first phase), Shokrollahi and others
+//! (US 6,856,263).
 
 use super::plan::{Block, Plan, Rows};
 use super::{Code, Decoder};
@@ -18,7 +20,7 @@ use crate::symbol::Sums;
 pub struct Inactivation<S> {
     code: Code,
     len: usize,
-    /// Packets taken in: as many as blocks, then only those of use, of which there are fewer.
+    /// Received packets: as many as blocks, then only the useful ones, which are fewer.
     symbols: Vec<S>,
     stage: Stage<S>,
 }
@@ -27,12 +29,12 @@ pub struct Inactivation<S> {
 enum Stage<S> {
     /// Fewer packets than blocks.
     Gathering {
-        /// Of the packets that are kept and are no block by themselves.
+        /// Ids of the received packets that are sums.
         ids: IdSet,
         blocks: Vec<Block>,
         packets: Packets,
     },
-    /// As many, but not independent of each other.
+    /// As many packets as blocks, but not linearly independent.
     Lacking {
         plan: Box<Plan>,
         packets: Packets,
@@ -40,11 +42,11 @@ enum Stage<S> {
     Complete(Vec<S>),
 }
 
-/// What packets sum, other than those that are a block.
+/// Blocks summed by the packets that are sums.
 #[derive(Clone, Debug, Default)]
 struct Packets {
     rows: Rows,
-    /// Of each row, the number of its symbol.
+    /// Number of each row's symbol.
     symbols: Vec<u32>,
 }
 
@@ -61,7 +63,7 @@ impl<S: Symbol> Inactivation<S> {
         Self { code, len, symbols: Vec::with_capacity(count), stage }
     }
 
-    /// The blocks from the packets, all of which a plan can do with.
+    /// Computes the blocks from the packets by a complete plan.
     fn solve(&mut self, (sums, places): (Sums, Vec<u32>)) -> Vec<S> {
         let symbols = std::mem::take(&mut self.symbols);
         let made = S::run(&sums, &symbols, self.len);
@@ -153,7 +155,7 @@ impl<S: Symbol> Decoder<S> for Inactivation<S> {
     }
 }
 
-/// Ids that were seen: a table with at least as many empty places as there can be ids in it.
+/// Set of ids: a table with at least as many empty slots as the maximum number of ids.
 #[derive(Clone, Debug)]
 struct IdSet {
     table: Vec<Option<u32>>,
@@ -165,7 +167,7 @@ impl IdSet {
         let places = (2 * ids_max).next_power_of_two().max(2);
         Self { table: vec![None; places], shift: u32::BITS - places.trailing_zeros() }
     }
-    /// False for one that is there.
+    /// Returns false if the id is already in the set.
     fn insert(&mut self, id: u32) -> bool {
         let mut at = (id.wrapping_mul(0x9e37_79b9) >> self.shift) as usize;
         loop {

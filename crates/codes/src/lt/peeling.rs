@@ -1,13 +1,14 @@
 //! Decoding by peeling: LTTP's Algorithms 1 (`standard`) and 2 (`improved`).
 //!
-//! Both find the same blocks in the same packets; they differ in when they look. `improved` takes each packet in on arrival.
-//! `standard` begins once packets are as many as blocks, and again with each packet of degree one.
+//! Both recover the same blocks from the same packets; they differ in the time of processing.
+//! `improved` processes each packet on arrival. `standard` starts once there are as many packets as
+//! blocks, and again with each packet of degree one.
 
 use super::{Code, Decoder};
 use crate::Symbol;
 use std::collections::BTreeSet;
 
-/// A packet that waits: the blocks that it sums and that were not known, and the sum of the rest with it.
+/// A waiting packet: its unknown blocks, and the sum without its known blocks.
 #[derive(Clone, Debug)]
 struct Waiting<S> {
     blocks: Vec<u32>,
@@ -24,9 +25,9 @@ pub struct Peeling<S> {
     blocks: Vec<Option<S>>,
     known: usize,
     waiting: Vec<Option<Waiting<S>>>,
-    /// Of each block, the packets that wait for it.
+    /// Packets that wait for each block.
     wanted_by: Vec<Vec<u32>>,
-    /// Packets that `standard` has not looked at.
+    /// Packets not yet processed by `standard`.
     unread: Vec<(u32, S)>,
 }
 
@@ -130,7 +131,7 @@ impl<S: Symbol> Decoder<S> for Peeling<S> {
     }
     fn lacks(&self) -> usize {
         let missing = self.blocks.len() - self.known;
-        // One that waits can give a block; a peeling decoder needs one packet at least to go on.
+        // Each waiting packet can give a block; a peeling decoder needs at least one more packet.
         let waiting = self.waiting.iter().flatten().count() + self.unread.len();
         missing.saturating_sub(waiting).max(usize::from(missing > 0))
     }

@@ -1,12 +1,14 @@
-//! Which sums of packets the blocks are: found from ids alone, before any symbol is touched.
+//! Plans of decoding: the sums of packets that give the blocks, derived from ids alone, before any
+//! symbol is processed.
 //!
-//! A [`Plan`] is made once, as soon as a solution is possible: blocks are peeled, some are set aside where peeling stops, and the
-//! packets that peeling did not use become equations of the blocks set aside. Each later packet is one more equation, reduced by
-//! the earlier ones: it brings the solution nearer or is of no use.
+//! A [`Plan`] is made once, as soon as a solution is possible: blocks are peeled, some are set
+//! aside when peeling stops, and the packets not used by peeling become equations of those blocks.
+//! Each later packet is one more equation, reduced by the earlier ones: it either helps or is
+//! linearly dependent.
 
 use crate::symbol::Sums;
 
-/// Lists of numbers, one behind the other.
+/// Lists of numbers, stored one after the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     ends: Vec<u32>,
@@ -14,14 +16,14 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// No rows, with room for so many items.
+    /// No rows, with capacity for `items` items.
     pub fn with_capacity(items: usize) -> Self {
         Self { ends: Vec::new(), items: Vec::with_capacity(items) }
     }
     pub fn len(&self) -> usize {
         self.ends.len()
     }
-    /// One more item of the row that is not yet ended.
+    /// Adds an item to the open row.
     #[inline]
     pub fn push(&mut self, item: u32) {
         self.items.push(item);
@@ -29,7 +31,7 @@ impl Rows {
     pub fn end_row(&mut self) {
         self.ends.push(self.items.len() as u32);
     }
-    /// The row that is not yet ended.
+    /// The open row.
     pub fn open_row(&self) -> &[u32] {
         &self.items[self.ends.last().map_or(0, |end| *end as usize)..]
     }
@@ -42,20 +44,20 @@ impl Rows {
     }
 }
 
-/// What is known of a block.
+/// State of a block.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Block {
     Unknown,
-    /// The symbol of this number is the block.
+    /// Equal to the symbol with this number.
     Given(u32),
-    /// It is the peeled block of this number: a row gives it, once those before it are known.
+    /// The peeled block with this number: a row gives it, once earlier ones are known.
     Peeled(u32),
-    /// It is the inactive block of this number.
+    /// The inactive block with this number.
     Inactive(u32),
 }
 
 impl Block {
-    /// The number of the symbol that is the block.
+    /// Number of the symbol equal to the block.
     pub fn given(&self) -> Option<u32> {
         if let Self::Given(symbol) = self { Some(*symbol) } else { None }
     }
@@ -79,7 +81,7 @@ impl Bits {
     fn row_mut(&mut self, row: usize) -> &mut [u64] {
         &mut self.bits[row * self.words..][..self.words]
     }
-    /// Adds one row to an earlier one.
+    /// Adds a row to an earlier one.
     fn add(&mut self, to: usize, row: usize) {
         let (before, from) = self.bits.split_at_mut(row * self.words);
         xor_into(&mut before[to * self.words..][..self.words], &from[..self.words]);
@@ -103,7 +105,7 @@ fn ones(row: &[u64]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// The unknown blocks, those with the largest `key` first.
+/// The unknown blocks, in order of decreasing `key`.
 fn by_most(blocks: &[Block], key: impl Fn(u32) -> usize) -> Vec<u32> {
     let unknown = || (0..blocks.len() as u32).filter(|block| blocks[*block as usize] == Block::Unknown);
     let mut starts: Vec<u32> = Vec::new();
@@ -127,28 +129,31 @@ fn by_most(blocks: &[Block], key: impl Fn(u32) -> usize) -> Vec<u32> {
     sorted
 }
 
-/// How the blocks follow from rows, each the blocks that a packet sums.
+/// Derivation of the blocks from rows. Each row lists the blocks of a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     blocks: Vec<Block>,
-    /// Peeled blocks in the order in which they become known, each with the row that gives it.
+    /// Peeled blocks in the order in which they become known, each with its row.
     peeled: Vec<(u32, u32)>,
     inactive: Vec<u32>,
-    /// Of each block, which inactive ones are part of it: of a peeled one, of what its row gives; of an inactive one, itself.
+    /// Inactive blocks that are part of each block: for a peeled one, in the result of its row; for
+    /// an inactive one, itself.
     parts: Bits,
-    /// Rows that are equations of inactive blocks, none of them a sum of others.
+    /// Rows that are equations of inactive blocks, linearly independent.
     equations: Vec<u32>,
-    /// By pivot, its first unknown: an equation, reduced, and which of `equations` it sums. Where there is none, zeros.
+    /// Reduced equations by pivot, the first unknown, and the `equations` summed in each. Zeros for
+    /// a missing one.
     reduced: Bits,
     sums: Bits,
-    /// Room for an equation and its sum.
+    /// Buffer for an equation and its sum.
     scratch: Vec<u64>,
 }
 
 impl Plan {
-    /// What follows from these rows and the blocks that are given.
+    /// The plan for these rows and given blocks.
     ///
-    /// Cost: some walks along the rows, and the elimination of as many unknowns as blocks must be set aside.
+    /// Cost: some walks along the rows, and an elimination with as many unknowns as blocks set
+    /// aside.
     pub fn new(rows: &Rows, blocks: Vec<Block>) -> Self {
         let (plan, used) = Self::peel(rows, blocks);
         let mut plan = plan.with_parts(rows);
@@ -161,15 +166,15 @@ impl Plan {
         plan
     }
 
-    /// How many rows are lacking at least.
+    /// Minimum number of missing rows.
     pub fn lacks(&self) -> usize {
         self.inactive.len() - self.equations.len()
     }
 
-    /// Peels, and sets aside what must be; rows that were used are marked.
+    /// Peels blocks and sets blocks aside; marks the used rows.
     fn peel(rows: &Rows, mut blocks: Vec<Block>) -> (Self, Vec<bool>) {
         let is_unknown = |blocks: &[Block], block: u32| blocks[block as usize] == Block::Unknown;
-        // Of each block that is unknown, the rows that hold it: written from the back, so that ends become starts.
+        // Rows that contain each unknown block: filled from the back, so that ends become starts.
         let mut ends = vec![0u32; blocks.len() + 1];
         for &block in &rows.items {
             ends[block as usize] += u32::from(is_unknown(&blocks, block));
@@ -180,7 +185,8 @@ impl Plan {
             *end = total;
         }
         let mut holders = vec![0u32; total as usize];
-        // Of each row, how many of its blocks are unknown, and their sum: where one is, that one.
+        // For each row the number of its unknown blocks, and their sum: with one left, the sum is
+        // that block.
         let mut unknown = vec![(0u32, 0u32); rows.len()];
         for (row, (left, sum)) in unknown.iter_mut().enumerate().rev() {
             for &block in rows.row(row).iter().filter(|block| is_unknown(&blocks, **block)) {
@@ -197,7 +203,7 @@ impl Plan {
         let (mut peeled, mut inactive) = (Vec::with_capacity(rows.len()), Vec::new());
         let mut ready: Vec<u32> =
             (0..rows.len() as u32).filter(|row| unknown[*row as usize].0 == 1).collect();
-        // Set aside first what most rows hold.
+        // Blocks in the most rows are set aside first.
         let by_holders = by_most(&blocks, |block| holders(block).len());
         let count = by_holders.len();
         let mut next_inactive = by_holders.into_iter();
@@ -245,7 +251,7 @@ impl Plan {
         (plan, used)
     }
 
-    /// The inactive blocks in the sum of these, all peeled ones replaced.
+    /// Inactive blocks in the sum of these blocks, with all peeled ones substituted.
     fn gather(&self, row: &[u32], sum: &mut [u64]) {
         if let [sum] = sum {
             *sum = row.iter().fold(0, |sum, block| sum ^ self.parts.bits[*block as usize]);
@@ -258,14 +264,14 @@ impl Plan {
     fn with_parts(mut self, rows: &Rows) -> Self {
         let mut sum = vec![0; self.parts.words];
         for (block, row) in &self.peeled {
-            // Its own parts are zeros as yet.
+            // Its parts are still zeros.
             self.gather(rows.row(*row as usize), &mut sum);
             self.parts.bits[*block as usize * sum.len()..][..sum.len()].copy_from_slice(&sum);
         }
         self
     }
 
-    /// Takes in one more row. False where it is a sum of those there are, and may be forgotten.
+    /// Adds a row. Returns false if it is linearly dependent, and need not be kept.
     pub fn add(&mut self, row: &[u32], number: usize) -> bool {
         let words = self.parts.words;
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -298,9 +304,10 @@ impl Plan {
         false
     }
 
-    /// The sums to be made, and of each block the number of its symbol: those of the packets come first, then those made.
+    /// The sums to compute, and the number of each block's symbol: packets' symbols come first,
+    /// then computed ones.
     ///
-    /// `symbols` says how many packets there are, `symbol_of` which is a row's.
+    /// `symbols` is the number of packets, `symbol_of` the symbol of each row.
     pub fn finish(mut self, rows: &Rows, symbols: usize, symbol_of: &[u32]) -> (Sums, Vec<u32>) {
         assert_eq!(self.lacks(), 0, "as many equations as inactive blocks");
         for pivot in (0..self.inactive.len()).rev() {
@@ -319,12 +326,14 @@ impl Plan {
         };
         let places: Vec<u32> = (0..self.blocks.len() as u32).map(place).collect();
         let mut sums = Sums::new(symbols);
-        // Rows are read once, most peeled ones twice, and half of the equations by each inactive block.
+        // Rows are read once, most peeled ones twice, and half of the equations by each inactive
+        // block.
         let inactive = self.inactive.len();
         sums.reserve(2 * (self.peeled.len() + inactive), 2 * rows.items.len() + inactive * inactive);
         let is_known = move |place: u32| !(inactive_at..equations_at).contains(&place);
         let place_of = places.as_slice();
-        // What a row gives, its own place and inactive blocks left out. Closures that move what they know keep it at hand.
+        // Result of a row without its block and without inactive blocks. Closures that capture by
+        // move keep their data in registers.
         let known_of = |sums: &mut Sums, own: u32, row: u32| {
             let others = rows.row(row as usize).iter().map(move |block| place_of[*block as usize]);
             sums.set_some(
@@ -349,7 +358,8 @@ impl Plan {
             let (own, parts) = (peeled_at + number as u32, self.parts.row(*block as usize));
             let added = parts.iter().map(|word| word.count_ones() as usize).sum::<usize>();
             let row_places = rows.row(*row as usize);
-            // Either the inactive blocks are added to what there is, or the row is summed again: whichever reads less.
+            // Either adds the inactive blocks to the existing sum, or sums the row again, whichever
+            // reads less.
             if added > 0 && added < row_places.len() {
                 sums.add(own, ones(parts).map(|number| inactive_at + number as u32));
             } else if added > 0 {

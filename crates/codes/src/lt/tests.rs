@@ -1,4 +1,5 @@
-//! Laws of the codes: from any packets in any order, decoded blocks are the encoded ones; and how many packets decoding takes.
+//! Properties of the codes: any packets in any order decode to the encoded blocks; and the number
+//! of packets that decoding takes.
 
 use super::*;
 use crate::Sums;
@@ -14,12 +15,12 @@ fn blocks(count: usize, len: usize) -> Vec<Bytes> {
     (0..count).map(|_| (0..len).map(|_| byte()).collect::<Vec<u8>>().into()).collect()
 }
 
-/// Packets that a decoder takes until it is complete, ids from `first` on.
+/// Number of packets until a decoder is complete, with ids from `first` on.
 fn needed<D: Decoder<Len>>(mut decoder: D, first: u32) -> usize {
     (0..).position(|n| decoder.push(first + n, Len(1))).expect("it ends") + 1
 }
 
-/// Mean and 99th percentile of the packets needed, over so many draws.
+/// Mean and 99th percentile of the packets needed, over `draws` draws.
 fn overhead<D: Decoder<Len>>(draws: u32, make: impl Fn() -> D) -> (f64, usize) {
     let mut all: Vec<usize> = (0..draws).map(|draw| needed(make(), 1_000_000 + draw * 10_000)).collect();
     all.sort_unstable();
@@ -42,7 +43,8 @@ proptest! {
             with(Inactivation::new(code.clone(), len)),
         ];
         let mut done_at = [0; 3];
-        // From the first on where the code is systematic, so that blocks themselves are among them.
+        // Starts with the first packet of a systematic code, so that blocks themselves are
+        // included.
         let first = if systematic { 0 } else { first };
         for n in 0..40_000u32 {
             let id = first.wrapping_add(n);
@@ -74,7 +76,7 @@ proptest! {
         let params = Params { systematic, ..if tuned { Params::tuned(count) } else { Params::LTTP } };
         let code = if dense { Code::systematic(count) } else { Code::new(count, &params) }.expect("a good code");
         let mut file = blocks(count, len);
-        // The last block of a file, and here its first too, may be shorter.
+        // The last block of a file, and here its first, may be shorter.
         for block in [0, count - 1] {
             file[block].truncate(short);
         }
@@ -86,10 +88,11 @@ proptest! {
     }
 }
 
-/// A packet in, the blocks out once they are known.
+/// Adds a packet, and returns the blocks once they are known.
 type Decoding = Box<dyn FnMut(u32, Bytes) -> Option<Vec<Bytes>>>;
 
-/// The decoder as a function: a packet in, the blocks out once they are known. Each packet goes in twice.
+/// The decoder as a function that adds a packet and returns the blocks once they are known. Each
+/// packet is added twice.
 fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> Decoding {
     Box::new(move |id, packet| {
         let lacked = decoder.lacks();
@@ -100,7 +103,7 @@ fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> Decoding {
     })
 }
 
-/// Bytes whose sums are all made by `combine`: the plain twin of those made in one piece of memory.
+/// Bytes whose sums are all computed by `combine`: the plain counterpart of sums in one allocation.
 #[derive(Clone, Debug, PartialEq)]
 struct PlainBytes(Bytes);
 
@@ -143,7 +146,7 @@ proptest! {
         let first = if code.is_systematic() { 0 } else { first };
         let mut ids: Vec<u32> = (0..count as u32).filter(|_| draw(100) >= lost_percent as usize).collect();
         ids.extend(count as u32..3 * count as u32 + 200);
-        // Out of order by up to as many as there are blocks, and one in four comes twice.
+        // Reordered by up to the number of blocks, with one in four duplicated.
         for at in 0..ids.len() {
             let end = ids.len().min(at + count);
             ids.swap(at, at + draw(end - at));
@@ -162,7 +165,8 @@ proptest! {
             prop_assert_eq!(plain.push(id, PlainBytes(packet)), is_complete);
             prop_assert_eq!(lengths.push(id, Len(len)), is_complete);
             let lacks = [fast.lacks(), plain.lacks(), lengths.lacks()];
-            // It is a lower bound, and may turn out too low once, when there are as many packets as blocks.
+            // It is a lower bound, and may be too low once, when there are as many packets as
+            // blocks.
             prop_assert!(lacks == [lacks[0]; 3] && is_complete == (lacks[0] == 0) && lacked <= lacks[0] + 1);
             if is_complete {
                 break;
@@ -180,7 +184,7 @@ proptest! {
     ) {
         let symbols = blocks(count, len);
         let mut planned = Sums::new(count);
-        // There are twelve places, though nothing may be written to the others.
+        // There are twelve slots, though some may stay unwritten.
         planned.set(count as u32 + 11, []);
         for (place, adds, mut terms) in sums {
             let place = count as u32 + place;
@@ -195,7 +199,7 @@ proptest! {
     }
 }
 
-/// Packets of repair needed above the blocks missing, in the mean and at the 99th percentile.
+/// Repair packets needed beyond the missing blocks, on average and at the 99th percentile.
 fn repair_overhead(count: usize, missing: usize, draws: usize) -> (f64, usize) {
     let code = Code::systematic(count).expect("a good code");
     let mut state = missing as u64;
@@ -248,7 +252,7 @@ fn repair_has_the_degrees_that_it_says() {
                         "{count} {number} {degree}"
                     );
                 }
-                // Half of them, within six standard deviations, and never none.
+                // Half of the blocks, within six standard deviations, and never 0.
                 _ => assert!(
                     degree >= 1 && degree.abs_diff(count / 2) <= 1 + 3 * count.isqrt(),
                     "{count} {degree}"
@@ -296,7 +300,7 @@ fn elimination_needs_few_packets_more_than_blocks() {
 
 #[test]
 fn peeling_needs_a_third_more() {
-    // As measured when it was written: the paper has 68, 137 and 271 (Table I), which elimination needs.
+    // Regression values: the paper has 68, 137 and 271 (Table I), which elimination needs.
     for (count, expected) in [(64, 87.0), (128, 171.0), (256, 336.0)] {
         let code = || Code::new(count, &Params::LTTP).expect("a good code");
         let (improved, _) = overhead(400, || Peeling::improved(code(), 1));
@@ -321,7 +325,7 @@ fn a_packets_blocks_are_part_of_the_format() {
     let found = [4, 5, 6, 7].map(|id| of(&code, id));
     assert_eq!(found, [vec![4], vec![0, 1, 2, 3, 4], vec![0, 2, 3], vec![0, 2, 3, 4]]);
 
-    // One of half the blocks, one of a share of them and one of the fewest.
+    // Packets with half the blocks, with a share of them, and with the minimum.
     let code = Code::systematic(1_000).expect("a good code");
     let found = [1_003, 1_099, u32::MAX].map(|id| of(&code, id));
     assert_eq!(found.each_ref().map(Vec::len), [509, 41, 33]);
@@ -338,8 +342,8 @@ fn what_is_no_code_is_refused_in_one_line() {
     assert!(Code::new(BLOCKS_MAX + 1, &Params::LTTP).is_err());
 }
 
-/// Issue #18: packets of a block that was known were remembered without being kept. Once they filled the table of ids, a decoder
-/// looked for a free place for ever.
+/// Issue #18: packets of a known block were recorded without being kept. Once they filled the table
+/// of ids, a decoder searched a free slot forever.
 #[test]
 fn packets_of_a_block_that_is_known_are_not_remembered() {
     let code = Code::systematic(2).expect("a good code");

@@ -1,10 +1,12 @@
-//! Units of packets: so many blocks with so many parities, all made at once and got back at once.
+//! Units of packets: a fixed number of blocks and of parities, all encoded and recovered at once.
 //!
-//! What does not depend on the bytes is made beforehand. Lost blocks are sums of the others and of as many parities: the part of the matrix
-//! that has to be inverted is a Cauchy matrix with scaled columns, whose inverse is a formula.
+//! Tables that do not depend on the bytes are computed in advance. Lost blocks are sums of the
+//! received blocks and of as many parities as losses: the submatrix to invert is a Cauchy matrix
+//! with scaled columns, whose inverse is a formula.
 //!
-//! Source: Schechter, *On the Inversion of Certain Matrices* (1959), for the inverse. Leaves out: packets that come one by one,
-//! and parities without end ([`Elimination`](super::Elimination)).
+//! Source: Schechter, *On the Inversion of Certain Matrices* (1959), for the inverse. Leaves out:
+//! packets that arrive one by one, and an unlimited number of parities
+//! ([`Elimination`](super::Elimination)).
 
 use super::{BLOCKS_MAX, Code, Elimination, FIELD};
 use crate::fixed::{FixedRate, SizeError};
@@ -12,15 +14,15 @@ use crate::kernel::gf_dot_rows;
 use crate::{Gf, Symbol, gf_mul_add, xor};
 use std::fmt;
 
-/// Rows of coefficients are as long as the widest vector, or a multiple.
+/// Granularity of coefficient rows: the widest vector.
 const ROW_STEP: usize = 64;
 
-/// Numbers of blocks and parities that no unit has.
+/// Numbers of blocks and parities that a unit does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
-    /// The number of blocks.
+    /// Number of blocks.
     pub blocks: usize,
-    /// The number of parities.
+    /// Number of parities.
     pub parities: usize,
 }
 
@@ -38,9 +40,9 @@ impl std::error::Error for UnitError {}
 /// More blocks are lost than there are parities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LackingError {
-    /// How many blocks are lost.
+    /// Number of lost blocks.
     pub lost: usize,
-    /// How many parities there are.
+    /// Number of parities.
     pub parities: usize,
 }
 
@@ -51,9 +53,9 @@ impl fmt::Display for LackingError {
 }
 impl std::error::Error for LackingError {}
 
-/// So many blocks and parities of [`Code`].
+/// A number of blocks and parities of [`Code`].
 ///
-/// Cost: making one takes an operation on bytes for each block and parity: it is to be kept.
+/// Cost: construction takes one byte operation per block and parity; a unit should be reused.
 ///
 /// ```
 /// use anabranch_codes::mds::Unit;
@@ -69,14 +71,14 @@ impl std::error::Error for LackingError {}
 pub struct Unit {
     code: Code,
     parities: usize,
-    /// Of each parity, a coefficient for each block, and zeros up to [`Unit::stride`].
+    /// Coefficients of each parity, one per block, padded with zeros to [`Unit::stride`].
     rows: Vec<u8>,
 }
 
 impl Unit {
     /// The unit of `blocks` blocks and `parities` parities.
     ///
-    /// Errors: no blocks, or more of both together than the field has elements.
+    /// Errors: 0 blocks, or more blocks and parities together than the field has elements.
     pub fn new(blocks: usize, parities: usize) -> Result<Self, UnitError> {
         let error = UnitError { blocks, parities };
         let code = Code::new(blocks).map_err(|_| error.clone())?;
@@ -90,11 +92,11 @@ impl Unit {
         }
         Ok(Self { code, parities, rows })
     }
-    /// How many blocks it has.
+    /// Number of blocks.
     pub const fn blocks(&self) -> usize {
         self.code.blocks()
     }
-    /// How many parities it has.
+    /// Number of parities.
     pub const fn parities(&self) -> usize {
         self.parities
     }
@@ -107,29 +109,30 @@ impl Unit {
 
     /// All parities of these blocks.
     ///
-    /// Shape: as many blocks as the unit has, each as long as the parities or shorter, as if padded with zeros; as many parities, all of
-    /// one length.
-    /// Panics: if there are others, or a block is longer.
-    /// Cost: each block is read once for every six parities.
+    /// Shape: `blocks` has the unit's number of blocks, each at most as long as the parities and
+    /// padded with zeros; `parities` has the unit's number of parities, all of one length. Panics:
+    /// if a number is wrong, or a block is longer. Cost: each block is read once for every six
+    /// parities.
     pub fn encode(&self, blocks: &[&[u8]], parities: &mut [&mut [u8]]) {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the unit has");
         assert_eq!(parities.len(), self.parities, "as many parities as the unit has");
         if let [parity] = &mut *parities
             && blocks.iter().all(|block| block.len() == parity.len())
         {
-            // The first one is plain XOR.
+            // The first parity is plain XOR.
             return xor(blocks, parity);
         }
         sums(|parity| &self.padded(parity)[..blocks.len()], blocks, parities);
     }
 
-    /// The blocks that are lost, in order.
+    /// The lost blocks, in order.
     ///
-    /// Shape: of `packets` there are as many as blocks and parities, by id, none where one is lost or not there yet; all are of one length,
-    /// but blocks may be shorter, as if padded with zeros. There is an output of that length for each lost block.
-    /// Errors: more blocks are lost than there are parities.
-    /// Panics: for another number of packets or outputs, or of other lengths.
-    /// Cost: as making as many parities as blocks are lost, and m^2 operations on bytes for m of them.
+    /// Shape: `packets` has an entry for each block and parity, by id, `None` if it is lost or not
+    /// yet received; all have one length, but blocks may be shorter, as if padded with zeros.
+    /// `lost` has an output of that length for each lost block. Errors: more blocks are lost than
+    /// there are parities. Panics: if the number of packets or outputs, or a length, is wrong.
+    /// Cost: as encoding as many parities as blocks are lost, and m^2 operations on bytes for m of
+    /// them.
     pub fn recover(&self, packets: &[Option<&[u8]>], lost: &mut [&mut [u8]]) -> Result<(), LackingError> {
         let blocks = self.blocks();
         assert_eq!(
@@ -144,7 +147,7 @@ impl Unit {
             return Err(LackingError { lost: count, parities: there });
         }
         let Some(len) = lost.first().map(|output| output.len()) else { return Ok(()) };
-        // Where a block is lost stands the parity that is taken for it.
+        // A lost block is replaced by the parity used for it.
         let mut taken = (blocks..packets.len()).filter(|id| packets[*id].is_some());
         let mut places = Vec::with_capacity(count);
         let mut inputs: Vec<&[u8]> = Vec::with_capacity(blocks);
@@ -167,7 +170,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Of each lost block, with the parity that stands in its place, the coefficients of all blocks and of those parities.
+    /// Coefficients of all blocks and replacing parities for each lost block, given with its
+    /// parity.
     fn rows_of_lost(&self, places: &[(usize, usize)]) -> Vec<u8> {
         let (count, stride) = (places.len(), self.stride());
         let inverse = inverse(self.blocks(), places);
@@ -200,7 +204,8 @@ impl FixedRate for Unit {
     }
 }
 
-/// The inverse of the matrix of these parities' coefficients of these blocks: a row for each block, in it one for each parity.
+/// Inverse of the matrix of these parities' coefficients for these blocks: a row for each block,
+/// with one cell for each parity.
 fn inverse(blocks: usize, places: &[(usize, usize)]) -> Vec<u8> {
     let count = places.len();
     let log = |a: usize, b: usize| Gf((a ^ b) as u8).log();
@@ -208,7 +213,7 @@ fn inverse(blocks: usize, places: &[(usize, usize)]) -> Vec<u8> {
         (0..count).filter(|other| *other != at).map(|other| log(of(at), of(other))).sum()
     };
     let (x, y) = (&|at: usize| places[at].1, &|at: usize| places[at].0);
-    // Logarithms of what all cells of a column, and of a row, have in common.
+    // Logarithms of the common factors of a column, and of a row.
     let shared = |at: usize, is_row: bool| {
         let all: u32 =
             (0..count).map(|other| if is_row { log(x(other), y(at)) } else { log(x(at), y(other)) }).sum();
@@ -227,7 +232,8 @@ fn inverse(blocks: usize, places: &[(usize, usize)]) -> Vec<u8> {
     cells
 }
 
-/// Sums of inputs of which some may be shorter than the outputs; `row` is the row of coefficients of an output.
+/// Sums of inputs, some of them possibly shorter than the outputs; `row` is the row of coefficients
+/// of an output.
 fn sums<'a>(row: impl Fn(usize) -> &'a [u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
     let Some(len) = outputs.first().map(|output| output.len()) else { return };
     let is_whole = |input: &[u8]| input.len() == len;

@@ -1,9 +1,11 @@
-//! Secrets, of which others get nothing though they lie in a folder that others read and write: keys of this system, and stores.
+//! Secrets that are never given out, even from a folder that other parties read and write: keys of
+//! this system, and stores.
 //!
-//! A process's own secrets are known by their paths, and must lie elsewhere ([`keep_outside`]). Other processes' are recognised when
-//! they are asked for ([`super::Folder::file_at`], [`super::Folder::place`]): keys by the certificate beside them, stores by redb's
-//! first bytes. No file ends a daemon, as a peer that may send could lay one; a daemon warns of found secrets at its start
-//! ([`warn_of_any`]).
+//! A process's own secrets are known by their paths, and must lie elsewhere ([`keep_outside`]).
+//! Other processes' secrets are recognised when requested ([`super::Folder::file_at`],
+//! [`super::Folder::place`]): keys by the certificate beside them, stores by redb's first bytes. No
+//! file stops a daemon, because a sender could place one; a daemon warns of secrets that it finds
+//! at its start ([`warn_of_any`]).
 
 use super::{Folder, OpenError, at, shown};
 use anabranch_net::keys::holder_of;
@@ -16,14 +18,15 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// How far is looked when a daemon starts, names in the folder itself first, then those one folder deeper. A second's work.
+/// Extent of the search at a daemon's start, about a second's work: names in the folder first, then
+/// one folder deeper.
 const LOOK_MAX: Limits = Limits { names: 100_000, bytes: 64 << 20, told: 20 };
 /// Bytes of a key, or of its certificate, that are looked at.
 const PEM_BYTES_MAX: u64 = 64 << 10;
-/// How a file of redb begins. Source: redb's design document, "File format".
+/// First bytes of a redb file. Source: redb's design document, "File format".
 const STORE_MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// How far [`look`] goes.
+/// Extent of [`look`].
 struct Limits {
     names: usize,
     bytes: u64,
@@ -32,11 +35,11 @@ struct Limits {
 
 /// Checks that secrets lie outside a folder that others read and write, links followed.
 ///
-/// Errors: one line that says which of the files lies where.
+/// Errors: one line that names the secret and the folder.
 pub fn keep_outside<'a>(folder: &Path, secrets: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
     let folder = at(folder, folder.canonicalize())?;
     for secret in secrets {
-        // One that is not there is told of where it is read.
+        // A missing secret is reported where it is read.
         let Ok(real) = secret.canonicalize() else { continue };
         if real.starts_with(&folder) {
             let reason = format!(
@@ -78,16 +81,16 @@ pub fn warn_of_any(folder: &Folder) {
     }
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Default)]
 struct Looked {
     names: usize,
     bytes: u64,
     /// The first of them.
     found: Vec<(PathBuf, String)>,
-    /// How many others.
+    /// Number of further secrets.
     more: usize,
-    /// Where it ended before all was seen.
+    /// Path at which the search stopped early.
     stopped: Option<PathBuf>,
 }
 
@@ -97,7 +100,7 @@ fn look(folder: &Folder, limits: &Limits) -> Looked {
     while let Some(path) = waiting.pop_front() {
         let mut candidates = Vec::new();
         let mut last = None;
-        // What cannot be read cannot be served.
+        // An unreadable folder cannot be served either.
         let _ = folder.each_name(&path, |name, kind| {
             if looked.names >= limits.names {
                 last = Some(path.join(name));
@@ -130,8 +133,8 @@ fn look(folder: &Folder, limits: &Limits) -> Looked {
     looked
 }
 
-/// What the file is that is open and was asked for as `path`, if it is a secret: by that name, and by its own where links led
-/// to it.
+/// Returns the kind of the open file requested as `path`, if it is a secret: by that name, and by
+/// its real name if links led to it.
 pub(super) fn read_through(folder: &Folder, path: &Path, file: &File) -> Option<String> {
     let real = |descriptor: std::os::fd::BorrowedFd<'_>| {
         let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
@@ -148,7 +151,8 @@ pub(super) fn read_through(folder: &Folder, path: &Path, file: &File) -> Option<
     })
 }
 
-/// What would be lost if something took the place of the file at `path`: a secret, or the certificate by which it is known.
+/// Returns the secret, or the certificate that identifies it, that a replacement of the file at
+/// `path` would destroy.
 pub(super) fn replaced_at(folder: &Folder, path: &Path) -> Option<String> {
     found(folder, path, &mut 0).or_else(|| {
         let is_certificate = path.extension() == Some(OsStr::new("pem"));
@@ -157,7 +161,7 @@ pub(super) fn replaced_at(folder: &Folder, path: &Path) -> Option<String> {
     })
 }
 
-/// What a file may be, by its name.
+/// Possible kinds of a file, by its name.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Key,
@@ -174,7 +178,7 @@ impl Kind {
     }
 }
 
-/// What the file at `path` is, if it is a secret; `bytes` grows by what was read.
+/// Returns the kind of the file at `path` if it is a secret; adds the bytes read to `bytes`.
 fn found(folder: &Folder, path: &Path, bytes: &mut u64) -> Option<String> {
     let mut read = |path: &Path, most: u64| -> Result<Vec<u8>, OpenError> {
         let mut begin = Vec::new();
@@ -243,7 +247,8 @@ mod tests {
         (folder, opened)
     }
 
-    /// What is said of a folder with these files in it; `None` if nothing. What is told at the start is what nobody is given.
+    /// Warning about a folder with these files; `None` if there is none. Files in the warning are
+    /// never given out.
     fn said(files: &[(&str, &[u8])]) -> Option<String> {
         let (_kept, folder) = folder_of(files);
         let looked = look(&folder, &LOOK_MAX);

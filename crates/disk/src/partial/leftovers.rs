@@ -1,7 +1,8 @@
-//! Leftovers in a folder, of files that did not arrive whole: found by their journals, listed, and removed.
+//! Leftovers in a folder, of files that did not arrive whole: found by their journals, listed, and
+//! removed.
 //!
-//! A working file that is open is locked, and so never taken for a leftover. The age of a leftover counts from its
-//! last opening or write. Read [`find`] first.
+//! A working file that is open is locked, and so never taken for a leftover. The age of a leftover
+//! counts from its last opening or write. Read [`find`] first.
 
 use super::{Header, open_at};
 use crate::folder::{Folder, shown};
@@ -15,28 +16,29 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The endings of working files' names; the journal's last, as it holds the lock.
+/// Endings of working files' names; the journal's is last, because the journal holds the lock.
 const ENDINGS: [&str; 4] = [".partial", ".named", ".spool", ".journal"];
 
 /// The leftover of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// The place of the file, had it arrived; that of its working file, if nothing names the file.
+    /// Path of the complete file; path of its working file if the name is unknown.
     pub path: PathBuf,
     /// The length of the whole file, in bytes, where it is known.
     pub length: Option<u64>,
     /// Space that it takes on the disk, in bytes.
     pub disk_bytes: u64,
-    /// Since it was last opened or written to.
+    /// Time since it was last opened or written to.
     pub age: Duration,
-    /// Somebody is writing it.
+    /// True if a process is writing it.
     pub is_open: bool,
 }
 
-/// Looks for leftovers below a folder and hands each to `visit`, which says whether it is to be removed. An open one is
-/// shown and stays in any case. Folders that cannot be read are passed over.
+/// Finds leftovers below a folder and passes each to `visit`, which returns true to remove it. Open
+/// ones are shown and always kept. Unreadable folders are skipped.
 ///
-/// Errors: the folder itself cannot be read; the first leftover that cannot be removed, when all others are.
+/// Errors: the folder itself is unreadable; the first leftover that cannot be removed, once the
+/// remaining ones are.
 pub fn find(folder: &Folder, mut visit: impl FnMut(&Leftover) -> bool) -> io::Result<()> {
     let mut failed = Ok(());
     folder.each_folder(RESERVED, |below, descriptor, names| {
@@ -110,7 +112,7 @@ fn look(
     Ok(())
 }
 
-/// Removes leftovers with which nobody has gone on for `keep`, and says so in the log.
+/// Removes leftovers that have not been resumed for `keep`, and logs them.
 pub fn remove_old(folder: &Folder, keep: Duration) {
     let result = find(folder, |left| {
         let is_old = !left.is_open && left.age >= keep;
@@ -133,7 +135,7 @@ mod tests {
     use anabranch_pieces::ByteRange;
     use anabranch_pieces::PieceHasher;
 
-    /// A file of 10 bytes of which one has come.
+    /// A file of 10 bytes with one received.
     fn begun(path: &Path) -> PartialFile {
         let mut file = PartialFile::open(Place::of(path).expect("a name"), 10).expect("opens");
         let range = ByteRange { start: 0, end: 1 };
@@ -154,7 +156,7 @@ mod tests {
         found
     }
 
-    /// #17: what was left of files that failed stayed for ever, and no command listed or removed it.
+    /// #17: leftovers of failed files stayed for ever, and no command listed or removed them.
     #[test]
     fn what_is_left_is_found_by_what_it_was_for_and_removed_unless_it_is_open() {
         let temporary = tempfile::tempdir().expect("a temporary folder");

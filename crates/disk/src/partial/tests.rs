@@ -41,6 +41,26 @@ fn what_was_written_before_a_crash_is_there_after_it() {
     assert_eq!(std::fs::read_dir(path.parent().expect("a folder")).expect("listed").count(), 1);
 }
 
+/// #52: an image of a disk of 100 GB with 2 GB in it took 100 GB at each site.
+#[test]
+fn holes_of_sparse_files_stay_holes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("image");
+    let mut bytes = vec![0; 8 << 20];
+    bytes[..4_096].fill(7);
+    bytes[(8 << 20) - 4_096..].fill(9);
+    let mut file = open(&path, bytes.len() as u64).expect("opens");
+    let ranges: Vec<_> = (0..8).map(|n| range(n << 20, (n + 1) << 20)).collect();
+    // Damage from an earlier attempt does not show through a hole.
+    put(&mut file, &vec![1; 8 << 20], ranges[3]);
+    ranges.iter().rev().for_each(|range| put(&mut file, &bytes, *range));
+    let hash = FileHash(*blake3::hash(&bytes).as_bytes());
+    file.finish(bytes.len() as u64, hash, &Naming::default()).expect("all is there");
+    assert!(std::fs::read(&path).expect("it has its name") == bytes);
+    let taken = std::fs::metadata(&path).expect("it is there").blocks() * 512;
+    assert!(taken <= 3 << 20, "{taken} bytes of disk");
+}
+
 #[test]
 fn damaged_bytes_and_a_torn_journal_do_not_count() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -71,10 +91,10 @@ fn a_file_is_here_in_at_most_so_many_pieces() {
     let last = 2 * RANGES_MAX as u64;
     assert_eq!(file.have().ranges().len(), RANGES_MAX);
     assert_eq!(file.have().ranges().last(), Some(&range(last - 2, last - 1)));
-    // Nor does what was not written count as hashed.
+    // Bytes that were not written do not count as hashed either.
     put(&mut file, &bytes, range(last + 1024, last + 2048));
     assert_eq!(file.hasher.missing(), [range(0, length)]);
-    // Once a gap closes there is room, and what touches is always taken.
+    // Once a gap closes there is room, and adjacent ranges are always accepted.
     put(&mut file, &bytes, range(1, 2));
     put(&mut file, &bytes, range(last, last + 1));
     assert_eq!(file.have().ranges().last(), Some(&range(last, last + 1)));
@@ -114,7 +134,7 @@ fn what_was_hashed_as_it_was_written_is_not_read_back() {
     let mut file = open(&path, 100_000).expect("opens");
     put(&mut file, &bytes, range(65_536, 100_000));
     drop(file);
-    // What was read back on opening counts as well.
+    // Bytes read back on opening count as well.
     let mut file = open(&path, 100_000).expect("opens again");
     assert_eq!(file.hasher.missing(), [range(0, 65_536)]);
     put(&mut file, &bytes, range(30_720, 65_536));
@@ -145,13 +165,13 @@ fn pieces_that_share_chunks_leave_nothing_to_be_read_back() {
 
 #[derive(Clone, Debug)]
 enum Deed {
-    /// Bytes are written, changed from those that were there before.
+    /// Writes bytes that differ from the earlier ones.
     Write {
         start: u64,
         length: u64,
         flip: u8,
     },
-    /// Fewer bytes come than were said.
+    /// Writes fewer bytes than announced.
     WriteShort {
         start: u64,
         length: u64,
@@ -260,7 +280,7 @@ fn told(result: Result<impl Sized, FinishError>) -> String {
     }
 }
 
-/// #17: the working file of `x` was called `x.partial`, which may be a file of its own.
+/// #17: the working file of `x` was named `x.partial`, which may be an independent file.
 #[test]
 fn a_file_that_is_called_like_a_working_file_of_before_is_left_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -305,7 +325,7 @@ fn a_second_writer_is_refused_and_told_why() {
     open(&folder.path().join("way/x"), 10).expect_err("the same file by another way");
     put(&mut first, &[7; 10], range(0, 10));
     finish(&mut first, &[7; 10], false).expect("all is there");
-    // Once the first has its name the second may begin, with a file of its own.
+    // Once the first has its name, the second may begin, with a new file.
     let mut second = open(&path, 10).expect("opens");
     put(&mut second, &[8; 10], range(0, 10));
     assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]);
@@ -314,7 +334,7 @@ fn a_second_writer_is_refused_and_told_why() {
     assert_eq!(std::fs::read(&path).expect("it has its name"), [8; 10]);
 }
 
-/// #17: whatever had the working file's name by then was given the file's.
+/// #17: any file that had the working file's name by then was renamed to the final name.
 #[test]
 fn what_gets_the_name_is_what_was_hashed() {
     for replace in [false, true] {
@@ -330,7 +350,7 @@ fn what_gets_the_name_is_what_was_hashed() {
         std::fs::rename(&other, working(&path, "partial")).expect("somebody meddles");
         match finish(&mut file, &[7; 10], replace) {
             Ok(()) => assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]),
-            // Its only name was taken from it, and some kernels give no new one to a file without any.
+            // Its only name was removed, and some kernels give no new one to a nameless file.
             Err(FinishError::Io(_)) => assert_ne!(std::fs::read(&path).unwrap_or_default(), [9; 10]),
             Err(other) => panic!("{other:?}"),
         }
@@ -356,7 +376,7 @@ fn working_files_that_are_links_or_not_ones_own_are_refused() {
     std::fs::hard_link(&victim, working(&path, "journal")).expect("it can be made");
     assert!(open(&path, 10).expect_err("a second name").to_string().contains("another name"));
     std::fs::remove_file(working(&path, "journal")).expect("ours");
-    // What has a name already is not written to; the file begins anew.
+    // A file that already has a name is never written to; the transfer starts over.
     std::fs::hard_link(&victim, working(&path, "partial")).expect("it can be made");
     let mut file = open(&path, 10).expect("opens");
     put(&mut file, &[7; 10], range(0, 10));
@@ -383,7 +403,7 @@ fn a_file_that_is_there_is_replaced_only_where_that_was_asked_for() {
     assert_eq!(file.have().total(), 10, "what has arrived is kept");
     finish(&mut file, &[7; 10], true).expect("all is there");
     assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]);
-    // The same bytes are as good.
+    // Identical bytes are accepted.
     let mut file = open(&path, 10).expect("opens");
     put(&mut file, &[7; 10], range(0, 10));
     finish(&mut file, &[7; 10], false).expect("it is there already");
@@ -420,7 +440,8 @@ fn attributes_of(found: &Metadata) -> (u32, i64) {
     (mode, modified_ns)
 }
 
-/// #17: a sender's word took all of a destination's disk, and what verified nothing stayed for ever.
+/// #17: a sender's claim reserved all of a destination's disk, and files without verified bytes
+/// stayed for ever.
 #[test]
 fn disk_is_taken_as_bytes_arrive_and_given_back_where_none_did() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -466,20 +487,21 @@ fn a_journal_says_what_it_is_for() {
     assert_eq!(Header::decode(&[0; Header::BYTES]), None);
 }
 
-/// One of a set of transfers that run at the same time.
+/// A step of one of several concurrent transfers.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Opens its file, if it has none open.
+    /// Opens its file, if it is not open.
     Open(usize),
-    /// Writes one of the four quarters of it.
+    /// Writes one of the file's four quarters.
     Write(usize, u8),
     /// Is killed.
     Kill(usize),
-    /// Fetches what it lacks and finishes, three times if need be.
+    /// Fetches the missing bytes and finishes, up to three times.
     Finish(usize),
 }
 
-/// Names that are prefixes, suffixes, spellings, cases and links of each other; in the second column the file meant.
+/// Names that are prefixes, suffixes, spellings, cases and links of each other; in the second
+/// column the file meant.
 const COLLIDING: [(&str, &str); 14] = [
     ("x", "x"),
     ("./x", "x"),
@@ -508,7 +530,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..80)
 }
 
-/// What transfer `who` sends: of a length and with bytes of its own.
+/// Content of transfer `who`: a distinct length and distinct bytes.
 fn sent(who: usize) -> Vec<u8> {
     (0..4_096 + 400 * (who % 3)).map(|i| (i * 7 + who * 31 + i / 256) as u8).collect()
 }
@@ -559,8 +581,8 @@ proptest! {
                             put(&mut file, &bytes, gap);
                         }
                         match finish(&mut file, &bytes, replace) {
-                            // An earlier transfer left other bytes, which were taken for this one's: those that it
-                            // wrote over are found first, then the rest.
+                            // Bytes left by an earlier transfer counted as this one's: overwritten
+                            // ones are found first, then the rest.
                             Err(FinishError::Mismatch { .. }) if tries < 2 => tries += 1,
                             other => break other,
                         }

@@ -1,8 +1,9 @@
-//! A file that comes whole, at once: without a journal, and without a name before it has its own.
+//! A small file received in one piece: without a journal, and nameless until complete.
 //!
-//! The bytes go to a file that has no name (open(2), `O_TMPFILE`), and that gets its name once all of it is there with its rights
-//! and its time. A crash before leaves nothing. Leaves out: the check of the bytes against their hash, which the caller has
-//! done; file systems without such files, on which a [`super::PartialFile`] does it.
+//! The bytes go to a nameless file (open(2), `O_TMPFILE`), which gets its name once it is complete,
+//! with its permissions and its time. An earlier crash leaves nothing. Leaves out: the check of the
+//! bytes against their hash, done by the caller; file systems without nameless files, where a
+//! [`super::PartialFile`] takes over.
 
 use super::{Naming, Working, link_or, same_as, set_attributes, sync_folder};
 use crate::folder::{Place, at};
@@ -13,16 +14,17 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 
-/// Whether an earlier transfer has left a part of the file that will be at `place`.
+/// Returns true if an earlier transfer has left a part of the file for `place`.
 pub fn is_begun(place: &Place) -> bool {
     let working = Working::of(place.name().as_bytes());
     rustix::fs::statat(place.folder(), working.journal.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
-/// Puts a file with these bytes in place, on the disk before it has its name if it `syncs`. False where this file system, or this
-/// machine, cannot do it so; nothing is left then.
+/// Puts a file with these bytes in place, on the disk before it has its name if it `syncs`. False
+/// where this file system, or this machine, cannot do it so; nothing is left then.
 ///
-/// Errors: the system's, with the name of the file; another file has the name and may not be replaced.
+/// Errors: the system's, with the name of the file; another file has the name and may not be
+/// replaced.
 pub fn put(place: &Place, bytes: &[u8], hash: FileHash, naming: &Naming, syncs: bool) -> io::Result<bool> {
     let path = place.path();
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;

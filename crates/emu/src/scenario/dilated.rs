@@ -8,9 +8,10 @@
 
 use super::host::monotonic_ns;
 use super::{Options, ScenarioError, run_at};
-use crate::{Dilation, Emulation};
+use crate::{Dilation, Emulation, EmulationHandle};
 use anabranch_sim::{Plan, scenario};
 use anabranch_units::{Duration, Instant};
+use std::any::Any;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,17 +19,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) const LATENESS_MAX: Duration = Duration::from_ms(1);
 /// Packets may be late by this part of the shortest day.
 const DAY_PART: u64 = 100;
-/// Real time between the word to go and the first flow.
+/// Real time between the start signal and the first flow.
 const LEAD: std::time::Duration = std::time::Duration::from_millis(100);
-/// Real times of the runs that try a dilation: the first rejects most, and the second sees TCP's windows
-/// grow and the forwarder's share of a processor, which is measured by the second.
+/// Real times of the runs that try a dilation: the first rejects most, and the second sees TCP's
+/// windows grow and the forwarder's share of a processor, which is measured by the second.
 const TRIALS: [std::time::Duration; 2] =
     [std::time::Duration::from_millis(500), std::time::Duration::from_secs(4)];
-/// The search ends when the dilation is known to this part of it.
+/// The search ends when the dilation is known to this fraction of its value.
 const PRECISION: u32 = 8;
 
 /// Length of the shortest day of circuits. `None` without circuits.
 pub(super) fn shortest_day_of(plan: &Plan) -> Option<Duration> {
+    if let Some(schedule) = plan.circuit_schedule() {
+        return Some(schedule.day_min);
+    }
     let (_, settings) = plan.network().circuit()?;
     let days = settings.timetable.slots().filter(|(_, matching)| matching.iter().any(Option::is_some));
     days.map(|(length, _)| length).min()
@@ -51,8 +55,8 @@ pub(super) fn begin_ns(plan: &Plan, emulation: &Emulation, dilation: Dilation) -
 }
 
 /// The smallest dilation from `least` at which a run of `plan` is trusted on this machine, to one
-/// part in eight; the largest if none is. Each one is tried for half a second and for four seconds,
-/// or for a week of circuits if that is longer.
+/// part in eight; the largest if all that were tried are too small, itself included. Each one is
+/// tried for half a second and for four seconds, or for a week of circuits if that is longer.
 ///
 /// Errors: a run that sends no packet in that time; see [`ScenarioError`].
 pub fn measured_dilation(
@@ -81,9 +85,25 @@ pub fn measured_dilation(
         }
         Ok(true)
     };
-    let most = Dilation::MAX.factor();
-    let (mut late, mut honest) = (least.factor() - 1, least.factor());
-    while honest < most && !is_honest(honest)? {
+    let honest = least_honest(least.factor(), Dilation::MAX.factor(), is_honest)?;
+    let honest = honest.map_or(Ok(Dilation::MAX), Dilation::try_from);
+    honest.map_err(|error| ScenarioError::new(error.to_string()))
+}
+
+/// The least factor from `least` to `most` that is honest, to one part in eight. `None` if `most`
+/// is not: it was tried.
+///
+/// Errors: as `is_honest`.
+fn least_honest<E>(
+    least: u32,
+    most: u32,
+    mut is_honest: impl FnMut(u32) -> Result<bool, E>,
+) -> Result<Option<u32>, E> {
+    let (mut late, mut honest) = (least - 1, least);
+    while !is_honest(honest)? {
+        if honest == most {
+            return Ok(None);
+        }
         (late, honest) = (honest, (2 * honest).min(most));
     }
     while honest - late > 1.max(honest / PRECISION) {
@@ -94,7 +114,14 @@ pub fn measured_dilation(
             late = between;
         }
     }
-    Dilation::try_from(honest).map_err(|error| ScenarioError::new(error.to_string()))
+    Ok(Some(honest))
+}
+
+/// For [`Options::started`]: serves nothing.
+///
+/// Errors: none.
+pub fn no_service(_: EmulationHandle) -> std::io::Result<Box<dyn Any>> {
+    Ok(Box::new(()))
 }
 
 /// Two racks with one host each, a flow between them, and days that no machine is too late for.
@@ -134,8 +161,36 @@ pub fn shortest_day(host: &dyn Fn() -> std::io::Result<Command>) -> Result<Durat
         lateness_p99_max: None,
         dilation: None,
         congestion_control: None,
+        started: &no_service,
         interrupted: &interrupted,
     };
     let run = run_at(&plan, 0, &options, Dilation::NONE, None)?;
     Ok(Duration::from_ns((run.report.lateness_us_p99 * 1e3) as u64 * DAY_PART))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn search_ends_within_an_eighth_above_the_least_honest(
+            least in 1u32..=1_024, honest in 1u32..=1_100
+        ) {
+            let mut tried = Vec::new();
+            let found = least_honest(least, 1_024, |factor| {
+                tried.push(factor);
+                Ok::<_, ()>(factor >= honest)
+            });
+            let expected = honest.max(least);
+            match found.expect("no error") {
+                Some(found) => {
+                    prop_assert!(found >= expected && found <= expected + 1.max(found / PRECISION), "{found}");
+                    prop_assert!(tried.contains(&found), "{found} of {tried:?}");
+                }
+                None => prop_assert!(honest > 1_024 && tried.last() == Some(&1_024), "{tried:?}"),
+            }
+        }
+    }
 }

@@ -7,31 +7,31 @@ use super::{Rehearsal, Running, ScenarioError, System, congestion_control, linux
 use crate::Emulation;
 use anabranch_sim::scenario::{Incast, Udp, Workload};
 use anabranch_sim::traffic::{Start, UdpFlow};
-use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
+use anabranch_sim::{CoflowRow, FlowEnd, Plan, Times, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// How long a run without a duration may take.
+/// Maximum duration of a run without one.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A system's workload in a run, by the number of the workload.
 pub(super) type Systems = Vec<(usize, Box<dyn Running>)>;
 
-/// Which flows there are, and what each site has to do for them.
+/// The flows, and each site's part in them.
 pub(super) struct Flows {
-    /// By workload: the numbers of its flows, and their sizes.
+    /// Numbers and sizes of each workload's flows.
     pub(super) of_workload: Vec<Vec<(u32, Option<ByteCount>)>>,
-    /// By site.
+    /// Tasks by site.
     pub(super) tasks: BTreeMap<u16, Task>,
-    /// What all tasks begin as.
+    /// Common start of all tasks.
     pub(super) timing: Task,
     /// Systems' workloads, by their numbers.
     rehearsals: BTreeMap<usize, Box<dyn Rehearsal>>,
     taken: u32,
 }
 
-/// Where hosts are, and their addresses.
+/// Sites of hosts, and their addresses.
 struct Places<'a> {
     plan: &'a Plan,
     address: &'a dyn Fn(SiteId) -> IpAddr,
@@ -204,7 +204,8 @@ impl Flows {
         Ok(numbers)
     }
 
-    /// A flow of TCP from one host to another, with its priority, and its congestion control where that is not the task's.
+    /// A flow of TCP from one host to another, with its priority, and its congestion control where
+    /// that is not the task's.
     fn flow(
         &mut self,
         flow: u32,
@@ -220,7 +221,7 @@ impl Flows {
         self.task(places.site(start.src)).outgoing.push(outgoing);
     }
 
-    /// Changes what is common to all tasks.
+    /// Changes the settings that all tasks have in common.
     pub(super) fn set(&mut self, change: impl Fn(&mut Task)) {
         self.tasks.values_mut().chain([&mut self.timing]).for_each(change);
     }
@@ -229,7 +230,8 @@ impl Flows {
         self.tasks.entry(site.0).or_insert_with(|| self.timing.clone())
     }
 
-    /// Starts the systems' programs, and has the hosts' programs say of flows what these want to hear.
+    /// Starts the systems' programs, and lets the hosts' programs report the flow events that these
+    /// programs subscribe to.
     ///
     /// Errors: the systems'.
     pub(super) fn start(
@@ -258,7 +260,19 @@ impl Flows {
     }
 }
 
-/// What the workloads got, by what the hosts saw.
+/// A flow at the end of a run, by what the hosts saw.
+fn flow_end(seen: &Seen, number: u32) -> FlowEnd {
+    let flow = seen.flows.get(&number).cloned().unwrap_or_default();
+    let end_ns = flow.whole_ns.unwrap_or(seen.over_ns);
+    let lasted = flow.start_ns.map_or(0, |start_ns| end_ns.saturating_sub(start_ns));
+    FlowEnd {
+        lasted: Duration::from_ns(lasted),
+        is_whole: flow.whole_ns.is_some(),
+        delivered_bytes: flow.received_bytes,
+    }
+}
+
+/// Results of the workloads, from the hosts' observations.
 pub(super) fn rows(
     plan: &Plan,
     all: &Flows,
@@ -307,6 +321,9 @@ pub(super) fn rows(
                 });
                 if !flows.is_empty() {
                     row.complete(&Times(whole.collect()));
+                }
+                if let Workload::Racks(_) = workload {
+                    row.all_flows(flows.iter().map(|(number, _)| flow_end(seen, *number)));
                 }
                 if let Some((_, running)) = systems.iter().find(|(number, _)| *number == index) {
                     let numbers: Vec<u32> = flows.iter().map(|(number, _)| *number).collect();

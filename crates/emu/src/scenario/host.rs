@@ -1,12 +1,14 @@
-//! A host of an emulated scenario: a program in its namespace that sends, receives, asks and answers over the kernel's TCP
-//! and UDP.
+//! A host of an emulated scenario: a program in its namespace that sends, receives, requests and
+//! answers over the kernel's TCP and UDP.
 //!
-//! It reads its [`Task`] as a line of JSON, listens, says `ready`, reads when to begin (by the machine's monotonic clock, which
-//! all hosts share), does its part, says `done`, and prints what it has [`Seen`] when it is told that all hosts are done.
+//! It reads its [`Task`] as a line of JSON, listens, prints `ready`, reads the start time (on the
+//! machine's monotonic clock, common to all hosts), does its part, prints `done`, and prints its
+//! observations ([`Seen`]) once all hosts are done.
 //!
-//! One thread, the pacer, begins flows and sends datagrams at their times; one receives datagrams; flows are tasks of one
-//! more, so that thousands cost little. Requests of an incast have a thread each, as they wait for one another. A flow is known
-//! by its source port. Read [`run`] first.
+//! One thread, the pacer, starts flows and sends datagrams at their times; one receives datagrams;
+//! flows are tasks of a third thread, so that thousands cost little. Requests of an incast have a
+//! thread each, because they wait for one another. A flow is identified by its source port. Read
+//! [`run`] first.
 
 use super::ScenarioError;
 use crate::{Dilation, Histogram};
@@ -35,15 +37,16 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle;
 
-/// Flow 0 comes from here, the others from the ports behind: below those that the kernel gives out itself.
+/// Source port of flow 0; other flows use the following ports, below the kernel's ephemeral range.
 const PORT_FIRST: u16 = 20_000;
 /// Most flows of a run: each has its port.
 pub(super) const FLOWS_MAX: u32 = 10_000;
-/// Where flows of priority 0 are taken in; the other priorities follow. Datagrams of all arrive at the first.
+/// Port for flows of priority 0; the other priorities follow. Datagrams of all priorities arrive at
+/// the first.
 const PORT_LISTENING: u16 = 19_990;
 /// Connections that wait to be taken in.
 const BACKLOG: i32 = 4_096;
-/// What a receiver of datagrams may have waiting. At 100 Mbit/s it lasts for a third of a second.
+/// Receive buffer for datagrams, a third of a second at 100 Mbit/s.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 /// A host's part of a run. Times are emulated nanoseconds from the beginning.
@@ -51,9 +54,9 @@ const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 pub(super) struct Task {
     /// When it ends at the latest.
     pub duration_ns: u64,
-    /// From when bytes count.
+    /// Time from which bytes count.
     pub warmup_ns: u64,
-    /// The kernel's name of it, for every socket.
+    /// The kernel's name of the congestion control, set on every socket.
     pub congestion_control: String,
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
@@ -83,15 +86,16 @@ pub(super) struct Outgoing {
     pub congestion_control: Option<String>,
     pub start_ns: u64,
     pub size_bytes: Option<u64>,
-    /// What waits for it, and who is to be told before it sends.
+    /// Announcement of the flow before it sends, if any.
     #[serde(default)]
     pub announce: Option<Announce>,
 }
 
-/// The announcement of a flow before it sends: a line of JSON to a Unix socket, whose answer says `"ok": true`.
+/// Announcement of a flow before it sends: a line of JSON to a Unix socket, answered by `"ok":
+/// true`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Announce {
-    /// Where somebody listens.
+    /// Path of the socket.
     pub socket: PathBuf,
     /// The line; `"flow": {"local": .., "remote": ..}`, the connection's two ends, is added.
     pub line: Map<String, Value>,
@@ -131,7 +135,7 @@ pub(super) struct Ask {
     pub seed: u64,
 }
 
-/// What a host has seen. Times are nanoseconds from the beginning.
+/// Observations of a host. Times are nanoseconds from the start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// When it was done.
@@ -144,15 +148,15 @@ pub struct Seen {
     pub sent: BTreeMap<u32, u64>,
     /// Datagrams received, by flow.
     pub sinks: BTreeMap<u32, SeenSink>,
-    /// How much later than they were due flows began.
+    /// Lateness of flows' starts.
     pub starts_late: Histogram,
-    /// How much later than they were due datagrams were sent.
+    /// Lateness of datagrams' sending.
     pub datagrams_late: Histogram,
     /// Datagrams that arrived and were not read in time.
     pub unread_datagrams: u64,
     /// Flows and datagrams that the kernel did not take.
     pub failed: u64,
-    /// Why the first was not.
+    /// Reason of the first failure.
     pub failure: Option<String>,
 }
 
@@ -161,22 +165,22 @@ pub struct Seen {
 pub struct SeenFlow {
     /// Bytes that arrived.
     pub received_bytes: u64,
-    /// Of them, those before the end of the warm-up.
+    /// Bytes before the end of the warm-up.
     pub warmup_bytes: u64,
     /// When it began.
     pub start_ns: Option<u64>,
-    /// When all of it had arrived.
+    /// Time at which all bytes had arrived.
     pub whole_ns: Option<u64>,
 }
 
 /// Datagrams of a flow, as their receiver saw them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SeenSink {
-    /// How many, how late, in which order.
+    /// Count, delays and order of datagrams.
     pub sink: UdpSink,
     /// Bytes that arrived, headers included.
     pub received_bytes: u64,
-    /// Of them, those before the end of the warm-up.
+    /// Bytes before the end of the warm-up.
     pub warmup_bytes: u64,
 }
 
@@ -187,12 +191,12 @@ pub struct SeenRounds {
     pub first_flow: u32,
     /// Bytes of a round, from all servers together.
     pub round_bytes: u64,
-    /// From when to when each round took.
+    /// Start and end of each round.
     pub rounds_ns: Vec<(u64, u64)>,
 }
 
 impl Seen {
-    /// Adds what another host has seen.
+    /// Adds the observations of another host.
     pub(super) fn merge(&mut self, other: Self) {
         self.over_ns = self.over_ns.max(other.over_ns);
         for (number, theirs) in other.flows {
@@ -223,13 +227,13 @@ pub(super) fn port(flow: u32) -> u16 {
     PORT_FIRST + flow as u16
 }
 
-/// The flow that comes from `port`.
+/// The flow of the source port `port`.
 fn flow_from(port: u16) -> Option<u32> {
     port.checked_sub(PORT_FIRST).map(u32::from).filter(|flow| *flow < FLOWS_MAX)
 }
 
-/// The byte that gives a socket's packets their priority: DSCP EF (RFC 3246), none, or LE (RFC 8622), as the emulator tells
-/// them apart, above the two bits of ECN.
+/// The byte that gives a socket's packets their priority: DSCP EF (RFC 3246), none, or LE (RFC
+/// 8622), as the emulator tells them apart, above the two bits of ECN.
 const fn tos(priority: u8) -> u8 {
     match priority {
         0 => 46 << 2,
@@ -238,7 +242,7 @@ const fn tos(priority: u8) -> u8 {
     }
 }
 
-/// What a datagram says of itself, in its first bytes.
+/// Header of a datagram, in its first bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     flow: u32,
@@ -262,8 +266,8 @@ impl Stamp {
         bytes
     }
 
-    /// That of a datagram which has come by `now_ns`. One clock stamps and reads: what comes from the future is not from a
-    /// host of ours.
+    /// Parses the stamp of a datagram received by `now_ns`. One clock stamps and reads: a stamp in
+    /// the future is not from one of our hosts.
     fn received(bytes: &[u8], now_ns: u64) -> Option<Self> {
         Self::decode(bytes).filter(|stamp| stamp.sent_ns <= now_ns)
     }
@@ -280,7 +284,7 @@ impl Stamp {
     }
 }
 
-/// For the fuzz target: whether the bytes are a datagram that may have come by now.
+/// For the fuzz target: returns true if the bytes are a datagram that may have arrived by now.
 #[doc(hidden)]
 pub fn exercise_stamp(bytes: &[u8]) -> bool {
     let Some(stamp) = Stamp::received(bytes, monotonic_ns()) else { return false };
@@ -297,9 +301,10 @@ pub(super) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Bytes that are read or written at once.
+/// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-static ZEROES: [u8; CHUNK] = [0; CHUNK];
+/// Maximum bytes of a write. A write of a whole flow shows its size to a preloaded library.
+const WRITE_MAX: u64 = 128 << 20;
 
 /// The beginning by the machine's clock, and emulated times that count from it.
 #[derive(Copy, Clone, Debug)]
@@ -332,15 +337,17 @@ impl Clock {
     }
 }
 
-/// What the parts of a host share.
+/// State common to the threads of a host.
 #[derive(Debug)]
 struct Host {
     task: Task,
     clock: Clock,
-    /// Of flows that are received.
+    /// Sizes of received flows.
     sizes: BTreeMap<u32, Option<u64>>,
     seen: Mutex<Seen>,
-    /// What is read goes here; nobody looks at it.
+    /// Data of all sent flows. Pages that are only read take no memory.
+    zeroes: Vec<u8>,
+    /// Buffer for received data, which is discarded.
     scratch: Mutex<Vec<u8>>,
     /// Told of each part of the task that is done.
     done: Sender<()>,
@@ -356,8 +363,8 @@ impl Host {
     }
 }
 
-/// Runs a host's program in this process, which [`super::run`] started: reads a task, does it, prints what it saw, and ends the
-/// process.
+/// Runs a host's program in this process, which [`super::run`] started: reads a task, performs it,
+/// prints its observations, and ends the process.
 ///
 /// Errors: the system's; input that is no task.
 pub fn run() -> Result<(), ScenarioError> {
@@ -369,11 +376,12 @@ pub fn run() -> Result<(), ScenarioError> {
     let task: Task = serde_json::from_str(&line("task")?)?;
     // Else sleeps end up to 50 us late; threads inherit it.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    // Hosts of their own would not wait for one another's processors, nor for other work here; where it is not permitted,
-    // the lateness tells.
+    // Real hosts would not wait for one another's processors, nor for other work here; without this
+    // right, the lateness shows the effect.
     let _ = rustix::process::nice(-20);
     let files = getrlimit(Resource::Nofile);
-    // A flow is a file, and a usual limit 1,024; where it cannot be raised, the flows beyond fail and are told.
+    // Each flow is a file, and a usual limit is 1,024. If it cannot be raised, the flows beyond
+    // fail and are reported.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let control = task.congestion_control.as_str();
@@ -384,7 +392,7 @@ pub fn run() -> Result<(), ScenarioError> {
             ScenarioError::new(format!("congestion control {control}: not on this machine: {error}"))
         })?;
     }
-    // What is accepted inherits both.
+    // Accepted connections inherit both options.
     let listening = |port, priority| {
         let socket = tcp_socket(control, priority, port)?;
         listen(&socket, BACKLOG)?;
@@ -418,6 +426,7 @@ pub fn run() -> Result<(), ScenarioError> {
         sizes: task.incoming.iter().map(|i| (i.flow, i.size_bytes)).collect(),
         clock,
         seen: Mutex::default(),
+        zeroes: vec![0; write_max(&task) as usize],
         scratch: Mutex::new(vec![0; CHUNK]),
         done,
         task,
@@ -461,7 +470,7 @@ pub fn run() -> Result<(), ScenarioError> {
     seen.unread_datagrams = unread_datagrams();
     println!("{}", serde_json::to_string(&seen)?);
     std::io::stdout().flush()?;
-    // What still runs is not waited for.
+    // Running tasks are not awaited.
     std::process::exit(0)
 }
 
@@ -498,10 +507,10 @@ fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
             let host = host.clone();
             runtime.spawn(async move {
                 let sent = match begun {
-                    Ok(stream) => send(stream, &flow).await,
+                    Ok(stream) => send(stream, &flow, &host.zeroes).await,
                     Err(error) => Err(error),
                 };
-                // A network can keep a flow from its receiver; and when time is up receivers go.
+                // A network can keep a flow from its receiver; and receivers end when time is up.
                 if let Err(error) = sent
                     && error.kind() != ErrorKind::TimedOut
                     && !host.clock.left().is_zero()
@@ -560,7 +569,7 @@ impl Sending {
     }
 }
 
-/// Takes datagrams in as long as the process lives.
+/// Receives datagrams for as long as the process lives.
 fn receive_datagrams(host: &Host, socket: &UdpSocket) {
     crate::elevate();
     let mut buffer = vec![0; CHUNK];
@@ -584,7 +593,8 @@ fn receive_datagrams(host: &Host, socket: &UdpSocket) {
     }
 }
 
-/// Datagrams for which a socket here had no room: `RcvbufErrors` in `/proc/net/snmp` (RFC 4113 has it among udpInErrors).
+/// Datagrams for which a socket here had no room: `RcvbufErrors` in `/proc/net/snmp` (RFC 4113 has
+/// it among udpInErrors).
 fn unread_datagrams() -> u64 {
     let text = std::fs::read_to_string("/proc/self/net/snmp").unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -593,7 +603,7 @@ fn unread_datagrams() -> u64 {
     of.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }
 
-/// Takes flows in as long as the process lives.
+/// Accepts flows for as long as the process lives.
 async fn accept(host: Arc<Host>, listener: tokio::net::TcpListener) {
     loop {
         match listener.accept().await {
@@ -605,7 +615,7 @@ async fn accept(host: Arc<Host>, listener: tokio::net::TcpListener) {
             }
             Err(error) => {
                 host.seen().fail("a flow could not be taken in", &error);
-                // Out of files: those that end make room.
+                // Out of descriptors: ended flows make room.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -657,30 +667,36 @@ fn begin(host: &Host, task: &Outgoing) -> std::io::Result<TcpStream> {
     }
 }
 
+/// Bytes of the largest write of a task: all of a flow, up to a limit.
+fn write_max(task: &Task) -> u64 {
+    let sizes = task.outgoing.iter().map(|flow| flow.size_bytes.unwrap_or(WRITE_MAX));
+    sizes.max().unwrap_or(0).min(WRITE_MAX)
+}
+
 /// Sends one flow and waits until its receiver has it.
-async fn send(stream: TcpStream, task: &Outgoing) -> std::io::Result<()> {
+async fn send(stream: TcpStream, task: &Outgoing, zeroes: &[u8]) -> std::io::Result<()> {
     let mut stream = tokio::net::TcpStream::from_std(stream)?;
     if let Some(announce) = &task.announce {
-        // Of a connection that does not stand yet nobody else knows anything.
+        // A pending connection is known to this host only.
         stream.writable().await?;
         say(announce, &stream).await?;
     }
     let mut left = task.size_bytes.unwrap_or(u64::MAX);
     while left > 0 {
         stream.writable().await?;
-        match stream.try_write(&ZEROES[..left.min(CHUNK as u64) as usize]) {
+        match stream.try_write(&zeroes[..left.min(zeroes.len() as u64) as usize]) {
             Ok(written) => left -= written as u64,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
     }
     stream.shutdown().await?;
-    // The receiver goes when it has it all; an earlier end here would leave the rest to a kernel that may give it up. That the
-    // connection has gone tells others that the flow is over.
+    // The receiver closes once it has all bytes; an earlier end here would leave the rest to a
+    // kernel that may give it up. The closed connection shows other hosts that the flow is over.
     stream.readable().await
 }
 
-/// Says what is to be said of a flow, and waits until it has been taken in.
+/// Announces a flow, and waits until the announcement was accepted.
 async fn say(announce: &Announce, stream: &tokio::net::TcpStream) -> std::io::Result<()> {
     let mut line = announce.line.clone();
     let ends = [("local", stream.local_addr()?), ("remote", stream.peer_addr()?)];
@@ -713,7 +729,8 @@ fn serve(task: &Serve, listener: &TcpListener) {
     }
 }
 
-/// Asks all servers for a block, again when all have come; one thread a server, a barrier between rounds.
+/// Asks all servers for a block, and again when all have arrived; one thread for each server, and a
+/// barrier between rounds.
 fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
     let streams: Vec<TcpStream> = task.servers.iter().map(TcpStream::connect).collect::<Result<_, _>>()?;
     let barrier = std::sync::Barrier::new(streams.len() + 1);

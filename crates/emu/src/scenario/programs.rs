@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 /// The longest that programs may take to end before they are killed.
 const END_MAX: Duration = Duration::from_secs(5);
 
-/// Starts a program in a site, and waits for its first line on standard error. Further lines are shown, and `hear` hears them.
+/// Starts a program in a site, and waits for its first line on standard error. Further lines are
+/// printed and passed to `hear`.
 ///
-/// Errors: the system's; a program that ends at once, by its line.
+/// Errors: the system's; a program that ends at once, with its line.
 pub fn start(
     emulation: &Emulation,
     site: SiteId,
@@ -28,7 +29,7 @@ pub fn start(
     let mut line = String::new();
     said.read_line(&mut line)?;
     let is_there = child.try_wait()?.is_none() && !line.is_empty();
-    // Whatever the program says later, it must not wait for a reader.
+    // The thread drains later output, so that the program never blocks on it.
     std::thread::spawn(move || {
         for line in said.lines().map_while(Result::ok) {
             hear(&line);
@@ -43,7 +44,7 @@ pub fn start(
     Ok(child)
 }
 
-/// What a system's programs call themselves at a site, in keys and the like.
+/// Name of a system's programs at a site, in keys and elsewhere.
 pub fn name(site: SiteId) -> String {
     format!("h{}", site.0)
 }

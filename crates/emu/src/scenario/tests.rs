@@ -83,7 +83,7 @@ fn too_many_flows_and_too_late_ones_are_refused_and_as_many_as_fit_are_not() {
     assert!(error.contains("workload[0]: a flow begins later than"), "{error}");
 }
 
-/// A system whose flows are said to somebody before they send.
+/// A system whose flows are announced before they send.
 #[derive(Debug)]
 struct Talk;
 

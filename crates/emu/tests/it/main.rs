@@ -1,6 +1,8 @@
-//! The emulator against the real kernel: every test builds its own network and asserts within its recorded lateness.
+//! The emulator against the real kernel: every test builds its own network and asserts within its
+//! recorded lateness.
 //!
-//! Where the machine allows no namespaces or TUN devices, the tests print why and count what they skip.
+//! Where the machine allows no namespaces or TUN devices, the tests print why and count what they
+//! skip.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
@@ -9,7 +11,7 @@ mod start;
 
 use std::io::{BufRead, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration as StdDuration, Instant as WallInstant};
@@ -73,7 +75,8 @@ fn set_tos(socket: &impl std::os::fd::AsRawFd, tos: i32) {
     assert_eq!(result, 0);
 }
 
-/// Puts this thread ahead of ordinary ones, if permitted: what a test measures with must not wait for a processor.
+/// Gives this thread priority over ordinary ones, if permitted: a measuring thread must not wait
+/// for a processor.
 fn be_prompt() {
     // SAFETY: all-zero bytes are a valid sched_param; thread 0 is the calling one.
     unsafe {
@@ -83,7 +86,7 @@ fn be_prompt() {
     }
 }
 
-/// Sends back what it gets until `stop`.
+/// Returns every received datagram to its sender until `stop`.
 fn echo(socket: &UdpSocket, stop: &AtomicBool) {
     be_prompt();
     let mut buffer = [0; 2_000];
@@ -94,7 +97,8 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) {
     }
 }
 
-/// Round-trip times of `count` packets of `size` bytes of IP, one after the other; lost ones are left out.
+/// Round-trip times of `count` packets of `size` bytes of IP, one after the other; lost ones are
+/// left out.
 fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> Vec<StdDuration> {
     be_prompt();
     let payload = vec![7; size - 28];
@@ -110,7 +114,7 @@ fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> V
     times
 }
 
-/// Sends without end, until `stop`; says how many bytes `sink` has had in the meantime.
+/// Sends without end until `stop`; returns the number of bytes that `sink` received meanwhile.
 fn pump(mut stream: TcpStream, stop: &AtomicBool) {
     let chunk = vec![0; 64 << 10];
     while !stop.load(Ordering::Relaxed) && stream.write_all(&chunk).is_ok() {}
@@ -231,7 +235,8 @@ fn a_high_priority_probe_is_not_delayed_by_bulk_that_fills_the_link() {
         return skip(&format!("this machine was too busy: {:?}", report.why));
     }
     println!("high {high:?}\nsame {same:?}\nqueued {queued}\n{report:?}");
-    // Both ways 5 ms, 100 bytes twice, and at most one packet of 1,500 bytes that is being sent: 10.68 ms.
+    // 5 ms each way, 100 bytes twice, and at most one packet of 1,500 bytes in transmission: 10.68
+    // ms.
     let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
     assert_eq!(high.len(), 30);
     assert!(high[15] <= StdDuration::from_micros(10_680) + slack, "median {:?}", high[15]);
@@ -263,7 +268,7 @@ fn a_link_that_is_down_passes_nothing_and_works_again_once_up() {
         assert_eq!(handle.counters().expect("running")[THERE.index()].dropped_link_down, 3);
         handle.set_link(THERE, state).expect("in range");
         assert_eq!(count(3), 3);
-        // A new delay holds at once.
+        // A new delay applies at once.
         handle.set_link(THERE, LinkState { delay: Duration::from_ms(30), ..state }).expect("in range");
         assert!(
             round_trips(&near, (b, 7_000).into(), 100, 1).iter().all(|t| *t >= StdDuration::from_millis(31))
@@ -312,9 +317,8 @@ fn a_link_address_is_reached_over_its_link_and_a_site_over_the_least_delay() {
     assert_eq!(sent, [5, 5, 5, 5, 5, 5]);
 }
 
-/// Runs in a process of its own, started by the test below: builds a network, starts a program that puts itself in the
-/// background, prints what is there, and waits to be killed.
-/// Ten datagrams at once on a link that takes 40 ms for each: the first is sent, six find at most 5 kB before them.
+/// Ten datagrams at once on a link with 40 ms each: the first is sent, six find at most 5 kB before
+/// them.
 #[test]
 fn a_port_marks_what_may_be_marked_and_the_kernel_takes_it() {
     let _alone = alone();
@@ -335,7 +339,7 @@ fn a_port_marks_what_may_be_marked_and_the_kernel_takes_it() {
         for _ in 0..10 {
             sender.send_to(&[0; 972], (to, 9)).expect("sent");
         }
-        // One whose header is wrong would not pass the kernel.
+        // The kernel would drop one with a wrong header.
         for _ in 0..10 {
             receiver.recv(&mut [0; 1_000]).expect("all arrive");
         }
@@ -387,7 +391,8 @@ fn flows_spread_by_themselves_where_switches_forward() {
     }
 }
 
-/// Of forty flows from the first site to the second, how many leave by the first link; each keeps to its way.
+/// Number of forty flows from the first site to the second that leave by the first link; each keeps
+/// its path.
 fn flows_over_the_first_link(topology: &Topology, options: EmulationOptions) -> Option<u64> {
     let emulation = start(topology, options)?;
     let (to, from) = (emulation.site_address(B), emulation.site_address(A));
@@ -408,6 +413,9 @@ fn flows_over_the_first_link(topology: &Topology, options: EmulationOptions) -> 
     Some(over_left)
 }
 
+/// Runs in a separate process, started by
+/// `nothing_is_left_after_the_emulating_process_is_killed`: builds a network, starts a background
+/// program, prints its state, and waits to be killed.
 #[test]
 fn child_of_the_kill_test() {
     if std::env::var_os("ANABRANCH_EMU_KILL_TEST").is_none() {
@@ -418,17 +426,9 @@ fn child_of_the_kill_test() {
         println!("\nSKIP");
         return;
     };
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "setsid sleep 1001 & echo $!; readlink /proc/self/ns/net; exec sleep 1002"]);
-    shell.stdout(Stdio::piped());
-    let mut shell = emulation.spawn(A, shell).expect("sh is there");
-    let mut lines = std::io::BufReader::new(shell.stdout.take().expect("piped")).lines();
-    let (background, namespace) = (lines.next(), lines.next());
-    let (Some(Ok(background)), Some(Ok(namespace))) = (background, namespace) else {
-        panic!("two lines expected")
-    };
-    println!("\nREADY {} {background} {namespace}", shell.id());
-    // Until the kill, or 1,002 seconds if it never comes.
+    let (mut shell, ready) = held_site(&emulation);
+    println!("{ready}");
+    // Runs until the kill, or for 1,002 seconds if it never comes.
     let _ = shell.wait();
 }
 
@@ -443,12 +443,29 @@ fn holders(name: &str) -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn nothing_is_left_after_the_emulating_process_is_killed() {
-    let _alone = alone();
+/// Two programs in site A that hold its namespace, the second in another session. The line names
+/// both processes and the namespace, for [`kill_test`].
+fn held_site(emulation: &Emulation) -> (Child, String) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "setsid sleep 1001 & echo $!; readlink /proc/self/ns/net; exec sleep 1002"]);
+    shell.stdout(Stdio::piped());
+    let mut shell = emulation.spawn(A, shell).expect("sh is there");
+    let mut lines = std::io::BufReader::new(shell.stdout.take().expect("piped")).lines();
+    let (background, namespace) = (lines.next(), lines.next());
+    let (Some(Ok(background)), Some(Ok(namespace))) = (background, namespace) else {
+        panic!("two lines expected")
+    };
+    let ready = format!("\nREADY {} {background} {namespace}", shell.id());
+    (shell, ready)
+}
+
+/// Runs the test `name` in another process, where `variable` is set, kills the process once it
+/// prints [`held_site`]'s line, and checks that its programs and its namespace disappear. False if
+/// the machine cannot emulate.
+fn kill_test(name: &str, variable: &str) -> bool {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child_of_the_kill_test", "--nocapture"])
-        .env("ANABRANCH_EMU_KILL_TEST", "1")
+        .args(["--exact", name, "--nocapture"])
+        .env(variable, "1")
         .stdout(Stdio::piped())
         .spawn()
         .expect("this test starts again");
@@ -457,7 +474,8 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
     let line = lines.find(|l| l == "SKIP" || l.starts_with("READY ")).expect("the child says how it goes");
     if line == "SKIP" {
         child.wait().expect("our child");
-        return skip("no emulation here");
+        skip("no emulation here");
+        return false;
     }
     let fields: Vec<_> = line.split(' ').collect();
     let namespace = fields[3];
@@ -475,12 +493,19 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
         let left = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         assert_eq!(left, "", "process {pid} still runs");
     }
+    true
+}
+
+#[test]
+fn nothing_is_left_after_the_emulating_process_is_killed() {
+    let _alone = alone();
+    kill_test("child_of_the_kill_test", "ANABRANCH_EMU_KILL_TEST");
 }
 
 #[test]
 fn it_works_inside_a_user_namespace() {
     let _alone = alone();
-    // Reno is there in every kernel and, unlike others, allowed in every namespace.
+    // Every kernel has Reno and, unlike other controls, allows it in every namespace.
     let options = EmulationOptions {
         isolation: Some(Isolation::UserNamespace),
         congestion_control: Some("reno".into()),
@@ -518,7 +543,8 @@ fn it_works_inside_a_user_namespace() {
     assert!(output.contains("\nGOT "), "{output}");
 }
 
-/// Runs in a process of its own inside a site, started by the test above: answers, or asks until it has an answer.
+/// Runs in a separate process inside a site, started by the test above: answers, or asks until it
+/// gets an answer.
 #[test]
 fn child_of_the_user_namespace_test() {
     let Some(role) = std::env::var("ANABRANCH_EMU_TALK_TEST").ok() else { return };

@@ -1,10 +1,12 @@
-//! How a test begins an emulation, or says why this machine has none. Part of the tests of each room that emulates.
+//! Start of an emulation in tests, or the reason why this machine has none. Part of the tests of
+//! each crate that emulates.
 
 use anabranch_emu::{EmuError, Emulation, EmulationOptions};
 use anabranch_graph::Topology;
 use anabranch_testing::skip::{is_lacking, skip};
 
-/// The network emulated, for programs at least; none, with the reason printed, where this machine cannot.
+/// The network emulated, for programs at least; none, with the reason printed, where this machine
+/// cannot.
 pub fn start_or_skip(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
     match Emulation::start(topology, options) {
         Ok(emulation) => Some(emulation),

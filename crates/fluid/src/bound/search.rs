@@ -130,7 +130,7 @@ struct Case {
 ///
 /// A coflow completes by some instant or after it, so a bound in both cases is a bound. The split
 /// is at the mean completion of the coflow with the highest variance: there the prices are between
-/// two schedules, and their average is no schedule. Source: branch and bound (Land and Doig,
+/// two schedules, and their average is not a schedule. Source: branch and bound (Land and Doig,
 /// *Econometrica* 28, 1960), on completion times rather than on variables.
 pub fn branch(works: &[Work], proof: Proof, effort: Effort) -> f64 {
     let mut cases = vec![Case { windows: windows(works), proof }];

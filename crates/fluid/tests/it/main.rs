@@ -1,4 +1,4 @@
-//! The Facebook trace of the coflow benchmark, if it is present beside the checkout.
+//! The Facebook trace of the coflow benchmark, if it is present next to the checkout.
 
 use anabranch_fluid::benchmark::Trace;
 use anabranch_fluid::{

@@ -8,7 +8,6 @@ use anabranch_units::{Duration, Instant};
 
 /// Factor by which the deadline grows while the server's other pulls receive packets: on a lossy
 /// path, each packet of this pull may have been lost.
-/// may be packets of this one that are lost, each time.
 const UNHEARD_MAX: u64 = 4;
 /// Maximum wait for the first packet of a pull before shorter packets are requested.
 const FIRST_MAX: Duration = Duration::from_secs(2);

@@ -138,7 +138,7 @@ impl<S: Symbol> Client<S> {
             few.came = Came::default();
             return false;
         };
-        // Probes, and the drain after each, are no evidence.
+        // Probes, and the drain after each, are not evidence.
         if !is_held {
             return false;
         }
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Throughput reduced by an overflow is no evidence of slow servers.
+    /// Throughput reduced by an overflow is not evidence of slow servers.
     #[test]
     fn losses_show_that_the_link_is_full() {
         let mut few = Few::default();

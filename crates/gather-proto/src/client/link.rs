@@ -51,7 +51,7 @@ const MEASURE_PACKETS: u64 = 128;
 /// processors, 20 ms show from 0.5 to 2 times the link's rate, and the higher of two in a row was
 /// up to 1.5 times too high.
 const LONG_MEASURES: u32 = 3;
-/// Minimum packets of a measurement in a probe or drain; fewer are no evidence, however long it
+/// Minimum packets of a measurement in a probe or drain; fewer are not evidence, however long it
 /// takes.
 const LEAST_PACKETS: u64 = 8;
 /// Minimum packets per server in a measurement.

@@ -372,7 +372,7 @@ mod tests {
         assert!(matches!(link.ends(), Some(Said::Full(found)) if (0.3..1.1).contains(&(found / 1.25e7))));
     }
 
-    /// Packets of a further server are no evidence of a faster link.
+    /// Packets of a further server are not evidence of a faster link.
     #[test]
     fn servers_that_begin_later_are_no_evidence() {
         let mut link = Link::new(1e7, 640_000.0, Duration::from_ms(1), 32).expect("they begin as one");

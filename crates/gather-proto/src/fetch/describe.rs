@@ -125,7 +125,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     self.compared(now, object);
                 }
                 _ if it.asked.is_none() || !is_late => {}
-                // The last holder asked may still answer meanwhile.
+                // The last holder asked may still answer in the meantime.
                 Stage::Opening | Stage::Getting(_) if !may_ask => {}
                 Stage::Describing => self.describe(now, object),
                 Stage::Opening | Stage::Getting(_) | Stage::Finishing if it.wanted.hash.is_none() => {

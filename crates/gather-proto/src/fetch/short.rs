@@ -7,8 +7,8 @@
 //! as much as it can. The number that a server may owe adapts to its delay: one more after each
 //! timely content, half after a late one, so that no answer waits long behind others. If all
 //! servers owe their maximum and some are slow (because of packet loss, for example), further
-//! objects are pulled meanwhile. An object whose content does not arrive, or does not match its
-//! description, is pulled, too.
+//! objects are pulled in the meantime. An object whose content does not arrive, or does not match
+//! its description, is pulled, too.
 //!
 //! Leaves out: the order of objects (`turns`), the choice of the describing holder (`describe`),
 //! the check of the hash (the driver).

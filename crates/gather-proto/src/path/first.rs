@@ -3,9 +3,9 @@
 //!
 //! A flight that is far too long for a slow path loses its end, and no packet follows that end. The
 //! client sees the gap when the queue's last packets arrive, and sums sent in response arrive a
-//! round trip later: the path idles meanwhile. But the first packets show the path's rate. If the
-//! queue holds one bandwidth-delay product, as is usual, path and queue hold two, and the part of
-//! the flight beyond that is lost. If nothing else is left to send, sums then leave unrequested,
+//! round trip later: the path idles in the meantime. But the first packets show the path's rate. If
+//! the queue holds one bandwidth-delay product, as is usual, path and queue hold two, and the part
+//! of the flight beyond that is lost. If nothing else is left to send, sums then leave unrequested,
 //! enough to keep the path busy for a round trip. With a longer queue they are useless; their
 //! number is at most half of the flight's packets beyond the first product.
 //!
@@ -84,7 +84,7 @@ mod tests {
     const PACKET: u64 = 1_500;
     const RTT: Duration = Duration::from_ms(20);
 
-    /// Sends a flight of `packets` of which `come` arrive, one each `gap`. Returns the maximum
+    /// Sends a flight of `packets`; `come` of them arrive, one each `gap`. Returns the maximum
     /// estimate of lost packets.
     fn most(packets: u64, gap: Duration, come: u64) -> u64 {
         let mut first = FirstFlight::default();
@@ -107,7 +107,7 @@ mod tests {
         // 10 Mbit/s hold 17 packets in 20 ms, and as many in a queue: of 48 packets those beyond 34
         // are lost.
         assert_eq!(most(48, Duration::from_us(1_200), 10), 14);
-        // 5 Mbit/s: losses beyond the arrivals of a round trip can be requested meanwhile.
+        // 5 Mbit/s: losses beyond the arrivals of a round trip can be requested in the meantime.
         assert_eq!(most(48, Duration::from_us(2_400), 10), 8);
     }
 

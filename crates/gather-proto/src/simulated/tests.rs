@@ -164,7 +164,7 @@ fn pulls_that_last_as_long_as_the_run_are_seen_by_probes() {
     assert_eq!(row.probed_idle_us_max, Some(0.0));
     assert!(row.probed_link_use_share_min > Some(0.9));
     let flows = |sample: &&anabranch_sim::Sample| sample.what.starts_with("flow");
-    // Control streams are no data flows; every sender has a rate.
+    // Control streams are not data flows; every sender has a rate.
     assert_eq!(outcome.series.iter().filter(flows).filter(|sample| sample.time_s < 0.051).count(), 3);
     assert!(outcome.series.iter().filter(flows).all(|sample| sample.allowed_mbps > Some(0.0)));
 }

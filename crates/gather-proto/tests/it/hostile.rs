@@ -138,7 +138,7 @@ fn the_last_sequence_number_is_not_used() {
     assert_eq!(client.counts().malformed, 1);
 }
 
-/// #17: a piece added after the loss of all its holders waited for them for ever.
+/// #17: a piece added after the loss of all its holders waited for them forever.
 #[test]
 fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
     let mut client = Client::<Bytes>::new(ClientConfig::default()).expect("a good configuration");
@@ -158,7 +158,7 @@ fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
 
 /// Found by fault test seed 162: of two pulls over a path with a third of all packets lost, one was
 /// given up, with its object, while the other's packets arrived. A server may not delay a client
-/// for ever in this way.
+/// forever in this way.
 #[test]
 fn a_pull_is_given_up_late_while_others_of_its_server_come() {
     let given_up_after = |was_heard: bool, comes: Option<PullId>| {
@@ -226,7 +226,7 @@ fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
     }
 }
 
-/// Issue #4: less than a bit a second per pull was granted as zero, so that packets took for ever.
+/// Issue #4: less than a bit a second per pull was granted as zero, so that packets took forever.
 #[test]
 fn every_pull_is_granted_something() {
     let link = Some(BitRate::bps(1_000));

@@ -202,7 +202,7 @@ fn a_client_that_is_gone_is_given_up() {
     world.client.add(Piece { object: "a".into(), ranges: None, holders: vec![server] });
     world.run(SECOND * 60);
     assert!(world.servers_are_idle() && world.has_failed(0), "{}", world.story());
-    // The rate fell meanwhile: 500 blocks, and a few probes.
+    // The rate fell in the meantime: 500 blocks, and a few probes.
     assert!(world.packets_sent < 600, "{} packets", world.packets_sent);
 }
 

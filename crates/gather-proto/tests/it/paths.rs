@@ -220,8 +220,8 @@ fn few_of_many_servers_are_asked_where_few_are_enough() {
         blocks: 46_800.0,
     };
     let goodput = |outcome: &Outcome| outcome.workloads[0].goodput_mbps.expect("all comes");
-    // A single seed is no evidence for drops: of twelve on this path one drops 650 packets, and one
-    // 2,300.
+    // A single seed is not evidence for drops: of twelve on this path one drops 650 packets, and
+    // one 2,300.
     let outcomes: Vec<Outcome> = (0..5).map(|trial| path.run(trial)).collect();
     let mut dropped: Vec<u64> = outcomes.iter().map(|outcome| outcome.network.dropped_queue_full).collect();
     dropped.sort_unstable();

@@ -32,7 +32,7 @@ const RECENT_NS: i128 = 2_000_000_000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// The file cannot be opened or read, or is no plain file of this user.
+    /// The file cannot be opened or read, or is not a plain file of this user.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
@@ -91,8 +91,8 @@ impl Hashes {
 
     /// A cache backed by the file `path`: known hashes are read from it and new ones appended.
     ///
-    /// Errors: one line: the file cannot be opened, is no plain file of this user, or is in use by
-    /// another server.
+    /// Errors: one line: the file cannot be opened, is not a plain file of this user, or is in use
+    /// by another server.
     pub fn kept_in(path: &Path) -> Result<Self, CacheError> {
         let at = |error| CacheError::File { path: path.to_owned(), error };
         let file = private::open(path, File::options().read(true).append(true)).map_err(at)?;

@@ -47,7 +47,7 @@ impl Page<'_> {
     /// Errors: one line: the folder has too many names.
     fn folder(&mut self, folder: &str, depth: usize) -> Result<(), String> {
         let opened = self.files.open_folder(folder);
-        // A folder that was removed meanwhile, or that may not be read, counts as empty.
+        // A folder that was removed in the meantime, or that may not be read, counts as empty.
         let Ok(mut entries) = opened.and_then(Dir::new) else { return Ok(()) };
         let mut names: BTreeMap<String, FileType> = BTreeMap::new();
         while let Some(Ok(entry)) = entries.read() {

@@ -463,7 +463,7 @@ impl Session<'_> {
 
     /// Handles a control message, and those received after it.
     ///
-    /// Errors: bytes that are no message.
+    /// Errors: bytes that are not a message.
     fn hear_all(
         &mut self,
         first: Control,

@@ -1,4 +1,4 @@
-//! Our own topology format, in TOML.
+//! This project's topology format, in TOML.
 //!
 //! ```toml
 //! name = "two continents"          # for people; the file's name if left out
@@ -35,8 +35,9 @@
 //! loss_burst = 8
 //! ```
 //!
-//! Sites and links are numbered in file order; a cable or link that the file has twice, the topology has twice. Leaves out:
-//! anything but the topology. [`write()`] is the inverse. Read its example and [`super::parse`] first.
+//! Sites and links are numbered in file order. A cable or link that occurs twice in the file occurs
+//! twice in the topology. Leaves out: everything but the topology. [`write()`] is the inverse. Read
+//! its example and [`super::parse`] first.
 
 use super::{At, Defaults, Problem, quoted};
 use crate::builtin::{fibre_delay, fibre_delay_over};
@@ -46,10 +47,10 @@ use ::toml::de::{DeTable, DeValue};
 use anabranch_units::{BitRate, ByteCount, LOSS_BURST_MAX, ParseQuantityError, SiteId};
 use std::fmt::Write;
 
-/// The longest fibre: half way round the Earth, a hundred times.
+/// Maximum length of a fibre: half the circumference of the Earth, a hundred times.
 const DISTANCE_KM_MAX: f64 = 2e6;
 
-/// One table of the file and how it is called in messages.
+/// One table of the file and its name in messages.
 struct Table<'a> {
     called: &'static str,
     at: usize,
@@ -135,12 +136,12 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, At> {
     Ok(topology)
 }
 
-/// TOML's own messages run over several lines now and then.
+/// TOML's own messages sometimes have several lines.
 fn quoted_syntax(message: &str) -> String {
     format!("not TOML: {}", message.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The `[defaults]` table over the caller's.
+/// The `[defaults]` table, which overrides the caller's defaults.
 struct LinkDefaults {
     outer: Defaults,
     cost: f64,
@@ -240,7 +241,7 @@ impl<'a> Table<'a> {
         let missing = || Problem::MissingField { table: self.called, example }.at(self.at);
         self.field(name).ok_or_else(missing)
     }
-    /// The tables of the array `name`, none if it is not there.
+    /// The tables of the array `name`; none if it is missing.
     fn tables(&self, name: &'static str, called: &'static str) -> Result<Vec<Table<'a>>, At> {
         let Some(field) = self.field(name) else { return Ok(Vec::new()) };
         let Some(items) = field.value.get_ref().as_array() else {
@@ -268,7 +269,7 @@ impl<'a> Field<'a> {
     fn at(&self) -> usize {
         self.value.span().start
     }
-    /// The refusal of this field's value.
+    /// Error for this field's value.
     fn bad(&self, allowed: &str) -> At {
         let value = match self.value.get_ref() {
             DeValue::String(s) => format!("\"{}\"", quoted(s)),
@@ -327,7 +328,7 @@ impl<'a> Field<'a> {
             DeValue::Integer(i) if i.radix() == 10 => i.as_str().parse().ok(),
             _ => None,
         };
-        // Not-a-number is in no range.
+        // NaN is in no range.
         value.filter(|x| (least..=most).contains(x)).ok_or_else(|| self.bad(allowed))
     }
     fn cost(&self) -> Result<f64, At> {
@@ -346,11 +347,11 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The topology as a file that [`super::parse`] reads back to an equal one.
+/// Writes the topology as a file that [`super::parse`] reads back to an equal one.
 ///
-/// Every link states all its properties (losses that are not in bursts have no `loss_burst`), so the reader's defaults do not
-/// matter. Two links in a row that
-/// make a cable are written as one. The one topology that is not read back is the one without sites.
+/// Every link states all its properties (losses that are not in bursts have no `loss_burst`), so
+/// the reader's defaults do not matter. Two consecutive links that form a cable are written as one
+/// cable. The only topology that cannot be read back is the one without sites.
 ///
 /// ```
 /// use anabranch_graph::builtin::builtin;
@@ -404,7 +405,7 @@ pub fn write(topology: &Topology) -> String {
     out
 }
 
-/// The pretty form of a quantity where it loses nothing, else a plain count of its base unit.
+/// The short form of a quantity if it is exact, else a plain count of its base unit.
 fn exactly<Q: std::fmt::Display + std::str::FromStr + PartialEq>(
     quantity: Q,
     count: u64,

@@ -1,4 +1,5 @@
-//! Routes against every simple path of small networks, and against the known counts of paths in a fat tree.
+//! Routes compared with all simple paths of small networks, and with the known numbers of paths in
+//! a fat tree.
 
 use super::*;
 use crate::LinkProperties;
@@ -12,7 +13,7 @@ fn properties() -> LinkProperties {
 
 /// A network and the lengths of its links.
 fn networks() -> impl Strategy<Value = (Topology, Vec<u64>)> {
-    // Few lengths, so that paths are often equally long; half of the networks have no switch at all.
+    // Few lengths, so that paths often have equal length. Half of the networks have no switch.
     let lengths = prop_oneof![Just(0), Just(1), Just(2), Just(u64::MAX)];
     let sites = prop_oneof![Just(vec![false; 6]), proptest::collection::vec(any::<bool>(), 2..=6)];
     (sites, proptest::collection::vec((any::<(u16, u16)>(), lengths), 0..=16)).prop_map(|(sites, links)| {
@@ -40,7 +41,7 @@ fn measure(lengths: &[u64], path: &[LinkId]) -> (u128, usize) {
     (path.iter().map(|l| u128::from(of(l))).sum(), path.iter().filter(|l| of(l) == 0).count())
 }
 
-/// All shortest paths between two sites, out of all simple ones.
+/// All shortest paths between two sites, from all simple paths.
 fn brute_force(t: &Topology, lengths: &[u64], src: SiteId, dst: SiteId) -> Vec<Vec<LinkId>> {
     let any_switch = t.sites().iter().any(|s| s.is_switch);
     let (mut all, mut open) = (Vec::new(), vec![Vec::new()]);
@@ -85,7 +86,8 @@ proptest! {
                     prop_assert!(left(t.link(link).to).is_some());
                 }
             }
-            // Every link of a shortest path is chosen from where it begins, and every chosen one is on such a path.
+            // Every link of a shortest path is chosen at its beginning, and every chosen link is on
+            // a shortest path.
             for src in t.site_ids() {
                 let mut on_paths: Vec<_> = paths[src.index()].concat();
                 on_paths.sort();
@@ -111,7 +113,7 @@ proptest! {
     }
 }
 
-/// All links that a packet from `src` to `dst` may come over.
+/// All links over which a packet from `src` to `dst` may pass.
 fn reached(t: &Topology, routes: &Routes, src: SiteId, dst: SiteId) -> Vec<LinkId> {
     let (mut links, mut open) = (std::collections::BTreeSet::new(), vec![src]);
     while let Some(site) = open.pop() {
@@ -124,7 +126,8 @@ fn reached(t: &Topology, routes: &Routes, src: SiteId, dst: SiteId) -> Vec<LinkI
     links.into_iter().collect()
 }
 
-/// The number of paths from `src` to `dst` along the routes, and the links of each; all have the same number.
+/// Number of paths from `src` to `dst` along the routes, and number of links of each, which is the
+/// same for all.
 fn count(t: &Topology, routes: &Routes, src: SiteId, dst: SiteId) -> (usize, usize) {
     let (mut paths, mut hops, mut at) = (0, 0, vec![src]);
     while !at.is_empty() {

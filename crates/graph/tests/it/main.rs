@@ -1,4 +1,4 @@
-//! Integration tests of the graph room: the corpus of its fuzz targets, replayed without a fuzzer.
+//! Integration tests: the corpora of the fuzz targets, replayed without a fuzzer.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
@@ -13,6 +13,7 @@ use anabranch_units::{BitRate, Duration};
 fn corpus_replays() {
     assert!(replay("topology_toml", |bytes| exercise(Format::Toml, bytes)) >= 5);
     assert!(replay("topology_graphml", |bytes| exercise(Format::GraphMl, bytes)) >= 5);
+    assert!(replay("topology_gml", |bytes| exercise(Format::Gml, bytes)) >= 5);
 }
 
 fn read(text: &str) -> Result<Topology, Problem> {

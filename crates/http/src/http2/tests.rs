@@ -21,7 +21,7 @@ const LONG_BYTES: usize = 8 << 20;
 struct Server {
     at: SocketAddr,
     trust: ServerTrust,
-    /// The same without ALPN.
+    /// Like `trust`, without ALPN.
     trust_without_protocols: ServerTrust,
     task: tokio::task::JoinHandle<()>,
 }
@@ -145,7 +145,7 @@ async fn some_cancelled_streams_are_no_offence() {
     assert!(client.is_answered().await);
 }
 
-/// One address took all places of requests with a few connections.
+/// One address took all request slots with a few connections.
 #[tokio::test]
 async fn of_a_busy_address_the_oldest_stream_goes() {
     let server = Server::start(patient(8));
@@ -168,7 +168,7 @@ async fn stream_whose_client_takes_nothing_is_reset() {
     let server = Server::start(PlainLimits { write_time: SHORT, ..patient(100) });
     let mut client = server.connect(LOCAL).await;
     let mut body = client.ask("/long").await.await.expect("an answer").into_body();
-    // Of the first window nothing is released.
+    // The first window is never replenished.
     let mut length = 0;
     let broken = async {
         loop {

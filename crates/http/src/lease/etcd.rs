@@ -1,18 +1,18 @@
 //! A store that several controllers share: etcd, by the JSON form of its interface (version 3.4 and
 //! later).
 //!
-//! Below a prefix: `leader`, which the lease of its holder keeps; `last`, the identity of the
-//! stored value and the number of its parts; and the parts below `decision/`, as a value of etcd
-//! has at most 1.5 MiB. A value is stored by the transaction that writes `last`, on two conditions:
-//! the lead still stands, and `last` is unchanged since it was seen. A question that is asked twice
-//! is carried out once.
+//! Keys below a prefix: `leader`, kept by its holder's lease; `last`, the identity of the stored
+//! value and the number of its parts; and the parts below `decision/`, because a value in etcd has
+//! at most 1.5 MiB. A value is stored by the transaction that writes `last`, on two conditions: the
+//! lead still stands, and `last` is unchanged since it was read. A repeated operation takes effect
+//! once.
 //!
-//! An unreadable `last` is logged once and left to the leader, which writes its known value over
-//! it. An unreadable `leader`, or one without a lease, would stand for ever: it is replaced by
+//! An unreadable `last` is logged once and left to the leader, which overwrites it with its known
+//! value. An unreadable `leader`, or one without a lease, would stay for ever: it is replaced by
 //! [`Leader::nobody`], which ends with its lease. Any earlier leader has ended by then.
 //!
 //! Source: etcd's documentation, *gRPC gateway* (`/v3/kv/txn`, `/v3/lease/grant`, `keepalive`,
-//! `revoke`). Leaves out: who leads when (`election`). Read [`EtcdStore`] first.
+//! `revoke`). Leaves out: elections (`election`). Read [`EtcdStore`] first.
 
 mod config;
 mod form;
@@ -163,7 +163,7 @@ impl<V: Stored> EtcdStore<V> {
         }
     }
 
-    /// Whether this controller leads, and then renews its lease, or another one.
+    /// Returns whether this controller leads, and then renews its lease, or another one does.
     fn told(&self, looked: &Looked) -> Result<StoreTold<V>, String> {
         let (revision, last) = (looked.revision, looked.stamp());
         if let Some(Held { value: Err(fault), kv }) = &looked.leader {
@@ -186,7 +186,7 @@ impl<V: Stored> EtcdStore<V> {
         })
     }
 
-    /// Replaces an unreadable holder by nobody, for a lease.
+    /// Replaces an unreadable leader by an empty entry under a new lease.
     fn end_unreadable_lead(&self, kv: &KeyValue) -> Result<(), String> {
         let lease = self.grant()?;
         let key = encoded(self.key("leader"));
@@ -233,8 +233,8 @@ impl<V: Stored> EtcdStore<V> {
         });
         let done: Transaction = self.post("/v3/kv/txn", &asked)?;
         if done.succeeded {
-            // The stored value may be newer than the one seen: look again, now that no other
-            // controller can store any.
+            // The stored value may be newer than the one read: read again, now that no other
+            // controller can store one.
             let (epoch, looked) = (done.header.revision.0, self.look()?);
             return Ok(StoreTold::Leads { epoch, revision: looked.revision, last: looked.stamp() });
         }

@@ -47,7 +47,7 @@ impl<V: Stored> FileStore<V> {
 
     fn last(&self) -> Result<Option<V>, StoreError> {
         self.file.run(|database| {
-            // A missing table holds nothing.
+            // A missing table is empty.
             let write = database.begin_write()?;
             write.open_table(DECISION)?;
             write.commit()?;
@@ -58,7 +58,7 @@ impl<V: Stored> FileStore<V> {
     }
 }
 
-/// Stamp of a file's value. The round stands in for the revision, of the value and of the file.
+/// Stamp of a file's value. The value's round replaces the revisions of value and file.
 fn stamp<V: Stored>(last: Option<&V>) -> Stamp {
     last.map_or(Stamp::default(), |last| Stamp { revision: last.round(), epoch: EPOCH, round: last.round() })
 }

@@ -21,7 +21,7 @@ fn patient(silent_max: usize, speaking_max: usize) -> PlainLimits {
     PlainLimits { admission, bodies_max: 4, ..times }
 }
 
-/// Serves until the test ends; says where.
+/// Serves until the test ends; returns the address.
 fn serve(limits: PlainLimits) -> SocketAddr {
     let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), limits).expect("a free port");
     let at = server.local_addr().expect("it is bound");
@@ -33,7 +33,7 @@ fn serve(limits: PlainLimits) -> SocketAddr {
     at
 }
 
-/// A connection from 127.0.0.`host` that has said this.
+/// Opens a connection from 127.0.0.`host` and sends `words`.
 async fn say(at: SocketAddr, host: u8, words: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, host], 0).into()).expect("all of 127.0.0.0/8 is loopback");
@@ -42,7 +42,7 @@ async fn say(at: SocketAddr, host: u8, words: &str) -> TcpStream {
     tcp
 }
 
-/// The answer up to and with `end`, or all of it if the connection ends before.
+/// Returns the answer up to and including `end`, or all of it if the connection ends before.
 async fn hear(tcp: &mut TcpStream, end: &str) -> String {
     let (mut heard, mut bytes) = (String::new(), [0; 1_024]);
     let hears = async {
@@ -61,7 +61,7 @@ async fn is_answered(tcp: &mut TcpStream) -> bool {
     hear(tcp, "well").await.starts_with("HTTP/1.1 200 ")
 }
 
-/// How many of the connections are open, once no more than `most` are.
+/// Number of open connections, once it is at most `most`.
 async fn open(held: &mut [TcpStream], most: usize) -> usize {
     let counts = async {
         loop {
@@ -76,7 +76,7 @@ async fn open(held: &mut [TcpStream], most: usize) -> usize {
     timeout(LONG, counts).await.expect("in time")
 }
 
-/// #48: silent connections took a place each, before they were accepted, and nobody else got in
+/// #48: silent connections took a slot each, before they were accepted, and no other client got in
 /// when all were taken.
 #[tokio::test]
 async fn silent_connections_of_one_address_keep_nobody_out() {
@@ -109,7 +109,7 @@ async fn of_a_busy_address_the_longest_idle_connection_goes() {
         assert!(is_answered(&mut tcp).await);
         held.push(tcp);
     }
-    // The first asks again, so that the second is the one that asked longest ago.
+    // The first asks again, so that the second has been idle for longest.
     held[0].write_all(QUESTION.as_bytes()).await.expect("it is open");
     assert!(is_answered(&mut held[0]).await);
     let mut newcomer = say(at, FLOOD, QUESTION).await;
@@ -182,6 +182,74 @@ async fn a_request_sent_before_the_last_answer_waits() {
     let mut pipelined = say(at, 2, &QUESTION.repeat(2)).await;
     assert!(is_answered(&mut pipelined).await && is_answered(&mut pipelined).await);
     assert!(begun.elapsed() >= PIPELINED_PAUSE);
+}
+
+/// Serves who asks.
+fn serve_clients(proxies: &str, has_proxy_protocol: bool) -> SocketAddr {
+    let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), patient(8, 8)).expect("a free port");
+    let proxies: Proxies = proxies.parse().expect("prefixes");
+    let at = server.local_addr().expect("it is bound");
+    let who = async |Extension(PeerAddress(from)): Extension<PeerAddress>| format!("{from}!");
+    let router = Router::new().route("/", get(who));
+    let server = server.with_proxies(proxies.with_proxy_protocol(has_proxy_protocol));
+    tokio::spawn(server.with_cors(Cors::default()).run(router));
+    at
+}
+
+fn forwarded_question(address: &str) -> String {
+    format!("GET / HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {address}\r\n\r\n")
+}
+
+#[tokio::test]
+async fn each_request_of_a_proxy_has_its_own_client() {
+    let at = serve_clients("127.0.0.2", false);
+    let mut proxy = say(at, 2, &forwarded_question("203.0.113.9")).await;
+    assert!(hear(&mut proxy, "!").await.ends_with("\r\n\r\n203.0.113.9!"));
+    proxy.write_all(forwarded_question("2001:db8::9").as_bytes()).await.expect("it is open");
+    assert!(hear(&mut proxy, "!").await.ends_with("\r\n\r\n2001:db8::9!"));
+    let mut other = say(at, 3, &forwarded_question("203.0.113.9")).await;
+    assert!(hear(&mut other, "!").await.ends_with("\r\n\r\n127.0.0.3!"));
+}
+
+#[tokio::test]
+async fn the_proxy_protocol_stands_before_the_first_request() {
+    let at = serve_clients("127.0.0.2", true);
+    let header = "PROXY TCP4 203.0.113.9 127.0.0.1 4711 80\r\n";
+    let mut proxy = say(at, 2, &format!("{header}{QUESTION}")).await;
+    assert!(hear(&mut proxy, "!").await.ends_with("203.0.113.9!"));
+    let mut without = say(at, 2, QUESTION).await;
+    assert_eq!(hear(&mut without, "!").await, "", "the proxy is not set up for it");
+    let mut forged = say(at, 3, &format!("{header}{QUESTION}")).await;
+    assert!(hear(&mut forged, "\n").await.starts_with("HTTP/1.1 400 "), "it is no proxy");
+    let mut direct = say(at, 3, QUESTION).await;
+    assert!(hear(&mut direct, "!").await.ends_with("127.0.0.3!"));
+}
+
+#[tokio::test]
+async fn pages_of_other_origins_read_refusals_too() {
+    let at = serve_clients("none", false);
+    let origin = "origin: https://page.example\r\n";
+    for (method, path, status, header) in [
+        ("GET", "/", 200, "access-control-expose-headers: "),
+        ("GET", "/unknown", 404, "access-control-expose-headers: "),
+        ("PUT", "/", 405, "access-control-expose-headers: "),
+        ("OPTIONS", "/unknown", 204, "access-control-allow-headers: cmcd-session\r\n"),
+    ] {
+        let asks = "access-control-request-method: GET\r\naccess-control-request-headers: cmcd-session";
+        let words =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{origin}{asks}\r\n\r\n");
+        let heard = hear(&mut say(at, 2, &words).await, "\0").await;
+        assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")), "{heard}");
+        for header in ["access-control-allow-origin: *\r\n", "cache-control: no-store\r\n", header] {
+            assert!(heard.contains(header), "{method} {path}: {heard}");
+        }
+    }
+    let too_long = "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\nconnection: close\r\n\r\n";
+    let heard = hear(&mut say(at, 2, &format!("{too_long}{:0<900000}", "")).await, "\0").await;
+    assert!(
+        heard.starts_with("HTTP/1.1 413 ") && heard.contains("access-control-allow-origin: *"),
+        "{heard}"
+    );
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 //! | base | from | clock |
 //! | --- | --- | --- |
 //! | [`Base::Reno`] | the kernel's Reno | none |
-//! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, which [`Settings::factor`] stretches |
+//! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, which [`Settings::dilation`] stretches |
 //! | [`Base::Dctcp`] | programs of ours | none |
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.4.4: a factor of 2 on the 0 -> 1 transition of the
@@ -25,6 +25,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use anabranch_units::Dilation;
 use rustix::fs::{Mode, OFlags};
 
 use super::btf::{Btf, VMLINUX};
@@ -35,8 +36,6 @@ use super::sys::{self, CgroupHook, Map, SocketStorage};
 use crate::cgroup;
 use fields::Fields;
 
-/// Largest factor of [`Settings::factor`].
-pub const FACTOR_MAX: u32 = 1_024;
 /// Largest code point of differentiated services (RFC 2474, section 3: six bits).
 const DSCP_MAX: u8 = 63;
 
@@ -69,8 +68,8 @@ pub struct Settings<'a> {
     pub base: Base,
     /// Mark to which reTCP reacts. `None` for the base alone.
     pub mark: Option<Mark>,
-    /// Factor of time dilation, from 1 to [`FACTOR_MAX`]: CUBIC counts a second where the real clock counts this many.
-    pub factor: u32,
+    /// Time dilation: CUBIC counts a second where the real clock counts as many as its factor.
+    pub dilation: Dilation,
 }
 
 /// Counters of a control, over all its connections.
@@ -110,11 +109,6 @@ pub enum AttachError {
         /// The code point.
         value: u8,
     },
-    /// The factor is out of range.
-    Factor {
-        /// The factor.
-        value: u32,
-    },
     /// The kernel's types lack a structure, a field or a function.
     Missing {
         /// Its name.
@@ -145,9 +139,6 @@ impl std::fmt::Display for AttachError {
                 write!(f, "mark ECE under DCTCP: ECN has ECE there: mark by DSCP")
             }
             Self::Dscp { value } => write!(f, "mark DSCP {value}: must be from 1 to {DSCP_MAX}"),
-            Self::Factor { value } => {
-                write!(f, "time dilation factor {value}: must be from 1 to {FACTOR_MAX}")
-            }
             Self::Missing { name } => {
                 write!(f, "this kernel lacks `{name}`: Linux 6.4 with CONFIG_DEBUG_INFO_BTF is needed")
             }
@@ -214,7 +205,8 @@ pub fn is_left(name: &str) -> io::Result<bool> {
 /// # // no_run: it needs root and a kernel with BPF.
 /// use anabranch_linux::bpf::retcp::{Base, Mark, Settings, attach};
 ///
-/// let settings = Settings { name: "retcp", base: Base::Cubic, mark: Some(Mark::Dscp(46)), factor: 20 };
+/// let dilation = anabranch_units::Dilation::try_from(20)?;
+/// let settings = Settings { name: "retcp", base: Base::Cubic, mark: Some(Mark::Dscp(46)), dilation };
 /// let retcp = attach(&settings, None)?;
 /// // Run programs in a namespace where net.ipv4.tcp_congestion_control is "retcp".
 /// println!("{} jumps up", retcp.counts()?.jumps_up);
@@ -240,7 +232,7 @@ pub fn attach(settings: &Settings<'_>, cgroup: Option<&Path>) -> Result<Retcp, A
     });
     let programs = match settings.base {
         Base::Reno => reno::programs(&fields, marks)?,
-        Base::Cubic => cubic::programs(&fields, marks, settings.factor)?,
+        Base::Cubic => cubic::programs(&fields, marks, settings.dilation.factor())?,
         Base::Dctcp => dctcp::programs(&fields, marks)?,
     };
     let watcher = match marks {
@@ -260,9 +252,6 @@ fn check(settings: &Settings<'_>) -> Result<(), AttachError> {
             return Err(AttachError::Dscp { value });
         }
         _ => {}
-    }
-    if !(1..=FACTOR_MAX).contains(&settings.factor) {
-        return Err(AttachError::Factor { value: settings.factor });
     }
     Ok(())
 }
@@ -297,19 +286,18 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_refused_by_name() {
-        let good = Settings { name: "retcp", base: Base::Reno, mark: Some(Mark::Ece), factor: 1 };
+        let good =
+            Settings { name: "retcp", base: Base::Reno, mark: Some(Mark::Ece), dilation: Dilation::NONE };
         let check = |settings: Settings<'_>| check(&settings).map_err(|error| error.to_string());
         assert_eq!(check(good), Ok(()));
-        for (mark, factor) in [(Mark::Dscp(1), 1), (Mark::Dscp(DSCP_MAX), FACTOR_MAX)] {
-            assert_eq!(check(Settings { mark: Some(mark), factor, ..good }), Ok(()));
+        for mark in [Mark::Dscp(1), Mark::Dscp(DSCP_MAX)] {
+            assert_eq!(check(Settings { mark: Some(mark), ..good }), Ok(()));
         }
         for (settings, words) in [
             (Settings { name: "a name that is too long", ..good }, "1 to 15"),
             (Settings { base: Base::Dctcp, ..good }, "ECE under DCTCP"),
             (Settings { mark: Some(Mark::Dscp(0)), ..good }, "DSCP 0"),
             (Settings { mark: Some(Mark::Dscp(DSCP_MAX + 1)), ..good }, "DSCP 64"),
-            (Settings { factor: 0, ..good }, "factor 0"),
-            (Settings { factor: FACTOR_MAX + 1, ..good }, "factor 1025"),
         ] {
             let error = check(settings).expect_err("out of range");
             assert!(error.contains(words), "{error}");

@@ -10,6 +10,7 @@ use anabranch_linux::bpf::congestion::RegisterError;
 use anabranch_linux::bpf::retcp::{AttachError, Base, Counts, Mark, Retcp, Settings, attach, is_left};
 use anabranch_linux::socket_options::{set_max_pacing_rate, window_packets};
 use anabranch_testing::skip::{is_lacking, skip};
+use anabranch_units::Dilation;
 use rustix::net::sockopt::{set_tcp_congestion, set_tcp_nodelay, tcp_congestion};
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 
@@ -35,9 +36,13 @@ fn lacks(error: &AttachError) -> bool {
     }
 }
 
+fn dilation(factor: u32) -> Dilation {
+    Dilation::try_from(factor).expect("in range")
+}
+
 /// A control and a wire that marks for it; `None`, with the reason printed, where the machine allows none.
 fn start(name: &str, base: Base, mark: Option<Mark>, factor: u32) -> Option<(Retcp, Wire)> {
-    let retcp = match attach(&Settings { name, base, mark, factor }, None) {
+    let retcp = match attach(&Settings { name, base, mark, dilation: dilation(factor) }, None) {
         Err(error) if lacks(&error) => {
             skip(&error.to_string());
             return None;
@@ -248,7 +253,7 @@ const READY: &str = "reTCP is attached";
 fn the_holder_of_the_next_test() {
     let Ok(held) = std::env::var(HELD) else { return };
     let mark = if held.ends_with('e') { Mark::Ece } else { Mark::Dscp(DSCP) };
-    let settings = Settings { name: &held, base: Base::Cubic, mark: Some(mark), factor: 20 };
+    let settings = Settings { name: &held, base: Base::Cubic, mark: Some(mark), dilation: dilation(20) };
     let _retcp = attach(&settings, None).expect("as for the parent");
     println!("\n{READY}");
     std::thread::sleep(Duration::from_secs(60));

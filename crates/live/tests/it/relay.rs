@@ -79,7 +79,7 @@ async fn answers_have_age_and_headers_for_browsers() {
         ("content-length", "10"),
         ("content-range", "bytes 10-19/60000"),
         ("access-control-allow-origin", "*"),
-        ("access-control-expose-headers", "age, content-length, content-range, date"),
+        ("access-control-expose-headers", "age, content-length, content-range, date, retry-after"),
     ] {
         assert_eq!(reply.headers().get(name).map(HeaderValue::as_bytes), Some(value.as_bytes()), "{name}");
     }

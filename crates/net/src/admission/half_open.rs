@@ -10,7 +10,8 @@ use std::net::IpAddr;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number(u64);
 
-/// What somebody can have many addresses of: one address of IPv4, a network of 64 bits of IPv6.
+/// Unit of accounting, within which one party may have many addresses: an IPv4 address, or an IPv6
+/// network of 64 bits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Network {
     /// An IPv4 address, also where it came over IPv6.
@@ -32,19 +33,20 @@ impl Network {
     }
 }
 
-/// Connections that are half-open, at most so many, each with a `T`.
+/// A bounded table of half-open connections, each with a `T`.
 ///
-/// One more than there may be drops the oldest of the network that has most; where several have as many, the one whose
-/// oldest is oldest. So whoever holds `n` connections of his own keeps them until every other network has at most `n`.
+/// At the limit, a new connection drops the oldest one of the network with the most connections;
+/// among equal networks, of the one with the oldest. So a party with `n` connections keeps them
+/// until every other network has at most `n`.
 #[derive(Debug)]
 pub struct HalfOpenTable<T> {
     limit: usize,
     next: u64,
     connections: BTreeMap<Number, (Network, T)>,
-    /// None is empty.
+    /// Connections of each network; no set is empty.
     of_network: BTreeMap<Network, BTreeSet<Number>>,
-    /// One entry for each network of `of_network`: how many it has, and its oldest. The last entry
-    /// is the next to lose one.
+    /// One entry for each network of `of_network`: its number of connections, and its oldest. The
+    /// last entry is the next to lose one.
     by_size: BTreeSet<(usize, Reverse<Number>, Network)>,
 }
 
@@ -65,7 +67,7 @@ impl<T> HalfOpenTable<T> {
         }
     }
 
-    /// How many there are.
+    /// Number of connections.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
@@ -75,19 +77,22 @@ impl<T> HalfOpenTable<T> {
         self.connections.is_empty()
     }
 
-    /// Takes a new one in, and says what was dropped for it. The new one itself never is.
+    /// Adds a connection. Returns its number, and the connection dropped for it, which is never the
+    /// new one.
     pub fn arrive(&mut self, from: IpAddr, value: T) -> (Number, Option<T>) {
         let number = Number(self.next);
         self.next += 1;
         let network = Network::of(from);
         self.connections.insert(number, (network, value));
         self.change(network, |numbers| numbers.insert(number));
-        // With two or more, the youngest is nobody's oldest unless it is alone in its network, and then others come first.
+        // Among two or more, the youngest is the oldest of its network only if it is alone there,
+        // and then other networks come first.
         let dropped = if self.len() > self.limit { self.drop_one() } else { None };
         (number, dropped)
     }
 
-    /// One is no longer half-open, or gone. None that was dropped before.
+    /// Removes a connection that has left the half-open state. Returns `None` if it was dropped
+    /// before.
     pub fn leave(&mut self, number: Number) -> Option<T> {
         let (network, value) = self.connections.remove(&number)?;
         self.change(network, |numbers| numbers.remove(&number));

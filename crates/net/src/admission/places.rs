@@ -5,8 +5,8 @@ use crate::tls::PeerIdentity;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Connections of peers that have shown who they are: so many altogether, so many of each identity, each identity's with a
-/// `T` in common (what else it may have, say).
+/// Slots of authenticated connections: a total limit, and a limit for each identity, whose
+/// connections share a `T` (such as further limits).
 pub struct Places<T = ()> {
     shared: Arc<Shared<T>>,
 }
@@ -17,7 +17,7 @@ struct Shared<T> {
     max: usize,
     peer_max: usize,
     make: Box<dyn Fn() -> T + Send + Sync>,
-    /// How many each identity has; none has 0.
+    /// Number of connections of each identity; absent for 0.
     taken: Mutex<Taken<T>>,
 }
 
@@ -33,20 +33,20 @@ impl<T> Clone for Places<T> {
     }
 }
 
-/// Why there is no place.
+/// Reason for the lack of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Crowded {
-    /// All are taken.
+    /// All slots are taken.
     All {
-        /// How many there are.
+        /// The limit.
         limit: usize,
     },
     /// The peer has all that one may have.
     Peer {
-        /// Who it is.
+        /// The identity.
         peer: PeerIdentity,
-        /// How many one may have.
+        /// The limit for one identity.
         limit: usize,
     },
 }
@@ -64,8 +64,8 @@ impl std::fmt::Display for Crowded {
 impl std::error::Error for Crowded {}
 
 impl<T> Places<T> {
-    /// `max` places, of which one identity has at most `peer_max`. An identity's `T` is made by `make` when it comes and
-    /// forgotten when its last connection goes.
+    /// Creates `max` slots, at most `peer_max` for one identity. `make` creates an identity's `T`
+    /// with its first connection; its last connection drops it.
     pub fn new(max: usize, peer_max: usize, make: impl Fn() -> T + Send + Sync + 'static) -> Self {
         Self { shared: Arc::new(Shared { max, peer_max, make: Box::new(make), taken: Mutex::default() }) }
     }
@@ -89,7 +89,7 @@ impl<T> Places<T> {
     }
 }
 
-/// A connection's place. What its identity's connections have in common is behind it.
+/// Slot of one connection, with access to the state that its identity's connections share.
 pub struct Place<T = ()> {
     shared: Arc<Shared<T>>,
     key: (Role, String),
@@ -97,7 +97,7 @@ pub struct Place<T = ()> {
 }
 
 impl<T> Place<T> {
-    /// What the identity's connections have in common.
+    /// State shared by the identity's connections.
     pub fn common(&self) -> &Arc<T> {
         &self.value
     }

@@ -33,7 +33,7 @@ struct Door {
     identity: Identity,
     admission: Admission,
     at: SocketAddr,
-    /// How each connection ended, in words; "welcome" for those who greeted.
+    /// Reason for the end of each connection; "welcome" after a greeting.
     ends: tokio::sync::mpsc::UnboundedReceiver<String>,
 }
 
@@ -99,7 +99,8 @@ fn patient(silent_max: usize, speaking_max: usize) -> AdmissionLimits {
     AdmissionLimits { silent_max, speaking_max, silent_time: LONG, speaking_time: LONG }
 }
 
-/// A burst of connections took all descriptors for as long as the dropped ones had not gone, and a file could not be opened.
+/// A burst of connections took all descriptors while the dropped ones had not closed, and a file
+/// could not be opened.
 #[tokio::test]
 async fn what_was_dropped_is_gone_before_more_are_accepted() {
     let limits = patient(8, 8);
@@ -123,7 +124,8 @@ async fn what_was_dropped_is_gone_before_more_are_accepted() {
     assert_eq!(admission.shared.lock().open, 0);
 }
 
-/// #17: a listener took a place for each silent connection, and nobody else got in when all were taken.
+/// #17: a listener took a slot for each silent connection, and no other peer got in when all were
+/// taken.
 #[tokio::test]
 async fn silent_connections_of_one_address_keep_nobody_else_out() {
     let mut door = Door::open(patient(8, 8));
@@ -133,7 +135,7 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
     for _ in 0..40 {
         held.push(door.connect(3).await);
     }
-    // 33 of the 40 were dropped, the oldest first, and not the one that came before them.
+    // 33 of the 40 were dropped, the oldest first; the connection that came before them was not.
     for _ in 0..33 {
         assert!(door.next_end().await.contains("dropped while half-open"));
     }
@@ -143,17 +145,17 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
     assert_eq!(door.greet(honest).await.expect("it is let in"), 1);
     assert_eq!(door.next_end().await, "welcome");
     door.until_half_open(7).await;
-    // Nor one that comes when all places are taken.
+    // A connection that arrives when all slots are taken gets in no more than the others.
     held.push(door.connect(3).await);
     let newcomer = door.connect(4).await;
     assert_eq!(door.greet(newcomer).await.expect("it is let in"), 1);
 }
 
-/// #17: those who speak stand apart from those who are silent.
+/// #17: speaking connections are counted separately from silent ones.
 #[tokio::test]
 async fn who_has_spoken_is_not_dropped_for_silent_ones() {
     let mut door = Door::open(patient(4, 4));
-    // One address for all: a handshake that is done and not greeted yet.
+    // All connections come from one address: a finished handshake without a greeting.
     let tcp = door.connect(2).await;
     let mut stream = door.identity.connect(tcp, Role::Site, "a").await.expect("it is let in");
     let mut held = Vec::new();

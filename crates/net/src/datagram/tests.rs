@@ -8,7 +8,7 @@ const TO: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 struct Kernel {
     mtu_bytes: usize,
     offload: bool,
-    /// What it says of an offloaded send with a segment that is too big.
+    /// Kernel's error for an offloaded send with an oversized segment.
     too_big: Errno,
     room: usize,
     taken: Vec<Vec<u8>>,

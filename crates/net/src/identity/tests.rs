@@ -28,7 +28,7 @@ fn request(sites: &[&str]) -> SetRequest {
     }
 }
 
-/// A set in a folder of its own, whose certificates end in `left`.
+/// A set in a separate folder, with certificates that expire after `left`.
 fn set(name: &str, left: time::Duration) -> Folder {
     let folder =
         Folder(std::env::temp_dir().join(format!("anabranch-identity-{}-{name}", std::process::id())));
@@ -46,7 +46,7 @@ fn identity(folder: &Folder, role: Role, name: &str) -> Identity {
     Identity::load(&files).expect("a good set")
 }
 
-/// Both ends of a connection of site a to site b, or why there is none.
+/// Both ends of a connection of site a to site b, or the reason why there is none.
 async fn connected(
     a: &Identity,
     b: &Identity,
@@ -56,7 +56,7 @@ async fn connected(
     let calls = async {
         let tcp = TcpStream::connect(to).await.expect("it listens");
         let mut stream = a.connect(tcp, Role::Site, "b").await?;
-        // A client hears of its certificate's refusal after its own handshake.
+        // A client learns of its certificate's refusal only after its own handshake.
         stream.write_all(b"?").await?;
         stream.read_u8().await?;
         io::Result::Ok(stream)
@@ -78,7 +78,7 @@ async fn connected(
     }
 }
 
-/// #17: a connection that stood when its peer's certificate ended went on for as long as it liked.
+/// #17: a connection continued indefinitely after its peer's certificate had ended.
 #[tokio::test]
 async fn a_guard_tells_when_a_certificate_ends_and_no_handshake_passes_after() {
     let folder = set("ends", time::Duration::seconds(2));
@@ -121,14 +121,14 @@ async fn guards_follow_a_wall_clock_that_is_set() {
         let mut withdrawn = std::pin::pin!(guard.withdrawn());
         let stays = tokio::time::timeout(Duration::from_millis(50), &mut withdrawn).await;
         assert!(stays.is_err(), "{stays:?}");
-        // It sleeps now, until long before the certificate ends.
+        // The identity sleeps now, until long before the certificate expires.
         AHEAD_S.set(ahead_s);
         let over = tokio::time::timeout(Duration::from_secs(60), withdrawn).await;
         assert!(over.as_ref().is_ok_and(|over| over.contains(reason)), "{ahead_s}: {over:?}");
     }
 }
 
-/// #17: there was no way to lock out the holder of a key that is lost but to make all keys anew.
+/// #17: the only way to lock out the holder of a stolen key was a new set of keys.
 #[tokio::test]
 async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certificate() {
     let folder = set("revoked", LONG);
@@ -147,11 +147,11 @@ async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certifi
     let (said, heard) = connected(&a, &b).await.expect_err("revoked");
     assert!(said.contains("refused our certificate: it was revoked"), "{said}");
     assert!(heard.contains("its certificate was revoked"), "{heard}");
-    // As a client b refuses a likewise; a itself learns of it where it reads the list.
+    // As a client, b refuses a, too; a notices when it reads the list.
     let error = a.reload().expect_err("its own").to_string();
     assert!(error.contains("a.pem: the certificate was revoked") && error.contains("keys renew"), "{error}");
 
-    // In the same second, and still later than what is refused.
+    // Made in the same second, and still later than the revoked certificate.
     let new = renew(&folder.0, HAUL, std::slice::from_ref(a.own()), DAYS).expect("the set is there");
     replace_in_set(&folder.0, &new).expect("ours");
     a.reload().expect("a new certificate");
@@ -174,7 +174,7 @@ async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not
     let new = a.current().validity;
     assert!(new.0 > old.0 && new.1 > old.1);
     assert!(a.expires().1 > Duration::from_secs(9 * 24 * 3_600), "{:?}", a.expires());
-    // The one that stands goes on.
+    // The established connection continues.
     client.write_all(b"x").await.expect("it stands");
     assert_eq!(server.read_u8().await.expect("it stands"), b'x');
     let mut guard = b.guard(server.get_ref().1);
@@ -189,7 +189,7 @@ async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not
     let leaf = webpki::EndEntityCert::try_from(&der).expect("a certificate");
     assert!(leaf.valid_dns_names().any(|name| name == "control.example"));
 
-    // Half of a change, and somebody else's keys: what was read is used on.
+    // Half of a change, and keys of another party: the credentials read before stay in use.
     let path = |end: &str| folder.0.join(format!("sites/a.{end}"));
     let good = std::fs::read(path("key")).expect("renewed");
     std::fs::copy(folder.0.join("sites/b.key"), path("key")).expect("ours");
@@ -245,7 +245,7 @@ fn keys_that_others_may_read_or_replace_are_refused_with_what_to_run() {
         chmod(&path, good);
         Credentials::load(&files).expect("as it should be");
     }
-    // A folder that anybody may write is no place for keys.
+    // A world-writable folder is refused.
     chmod(&folder.0.join("sites"), 0o777);
     let more = add_to_set(&folder.0, &SetRequest { operators: vec![], ..request(&["c"]) })
         .expect("the set is there");

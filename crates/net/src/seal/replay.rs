@@ -1,20 +1,20 @@
-//! Which of the newest packet numbers have come: a bitmap that moves with the highest one.
+//! Replay window: a bitmap of the newest received packet numbers, which moves with the highest one.
 //!
-//! Source: RFC 4303, section 3.4.3 (its decisions); RFC 6479 (words in a ring, so that moving it clears words instead of
-//! shifting them all). Read [`Window`] first.
+//! Source: RFC 4303, section 3.4.3 (its decisions); RFC 6479 (words in a ring, so that moving it
+//! clears words instead of shifting them all). Read [`Window`] first.
 
 use super::OpenError;
 
-/// How many numbers behind the newest one a datagram may come: 16 ms of datagrams of 1,200 bytes at 10 Gbit/s.
+/// Size of the window in numbers: 16 ms of datagrams of 1,200 bytes at 10 Gbit/s.
 pub const WINDOW: u64 = 16_384;
 const WORD_BITS: u64 = 64;
-/// One more than the window fills, as it rarely begins where a word does.
+/// One more than the window fills, because it rarely starts at a word boundary.
 const WORDS: u64 = WINDOW / WORD_BITS + 1;
 
-/// Which of the last [`WINDOW`] numbers have been marked.
+/// Marks of the last [`WINDOW`] numbers.
 pub(super) struct Window {
     words: [u64; WORDS as usize],
-    /// One more than the highest number marked.
+    /// One more than the highest marked number.
     next: u64,
 }
 
@@ -23,7 +23,7 @@ impl Window {
         Self { words: [0; WORDS as usize], next: 0 }
     }
 
-    /// One more than the highest number that was marked.
+    /// One more than the highest marked number.
     pub(super) const fn next(&self) -> u64 {
         self.next
     }
@@ -32,7 +32,7 @@ impl Window {
         ((number / WORD_BITS % WORDS) as usize, 1 << (number % WORD_BITS))
     }
 
-    /// Whether `number` may still be marked.
+    /// Checks that `number` may still be marked.
     pub(super) fn check(&self, number: u64) -> Result<(), OpenError> {
         if number >= self.next {
             return Ok(());

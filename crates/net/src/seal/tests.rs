@@ -27,7 +27,7 @@ proptest! {
             let mut datagram = sealed(&mut sealer, payload);
             prop_assert_eq!(datagram.len(), payload.len() + OVERHEAD_BYTES);
             prop_assert_eq!(ChannelId::of(&datagram), Some(ID));
-            // Four bytes and fewer may come out the same by chance.
+            // Four bytes and fewer may be equal by chance.
             prop_assert!(payload.len() < 8 || datagram[HEADER_BYTES..][..payload.len()] != payload[..]);
             let opened = opener.open(&mut datagram).expect("it is authentic");
             prop_assert_eq!((opened.number, &*opened.payload), (number as u64, payload.as_slice()));
@@ -137,7 +137,7 @@ fn the_last_bytes_of_a_number_tell_the_whole_one_next_to_those_that_came() {
         {
             assert_eq!(whole(number as u32, expected), number, "{number} where {expected} is next");
         }
-        // One further is told from none that is nearer, where there is one.
+        // A number one further on can be reconstructed only if no nearer number exists.
         let is_told = whole((expected + half + 1) as u32, expected) == expected + half + 1;
         assert_eq!(is_told, expected + half + 1 < 1 << 32, "{expected}");
     }
@@ -171,7 +171,7 @@ fn a_forged_number_does_not_move_the_window() {
 #[test]
 fn seals_up_to_the_keys_limit_and_not_past_it() {
     let (mut sealer, _) = pair_for_measurement(Aead::Aes256Gcm, ID);
-    // 91 blocks of payload, one of header.
+    // 91 blocks of payload and one of header.
     let payload = 1_452;
     let max = AES_BLOCKS_MAX / 92;
     assert_eq!(sealer.packets_left(payload), max);
@@ -184,7 +184,7 @@ fn seals_up_to_the_keys_limit_and_not_past_it() {
     assert!(datagram.iter().all(|&b| b == 7), "what is refused goes nowhere");
     // A shorter one does not make the earlier, longer ones shorter.
     assert!(sealer.seal(&mut [0; OVERHEAD_BYTES]).is_err());
-    // Nor does a longer one that is refused count.
+    // A longer datagram that is refused does not count either.
     let (mut sealer, _) = pair_for_measurement(Aead::Aes128Gcm, ID);
     sealer.next = max;
     assert!(sealer.seal(&mut vec![0; payload + OVERHEAD_BYTES]).is_err());
@@ -193,7 +193,7 @@ fn seals_up_to_the_keys_limit_and_not_past_it() {
 
 #[test]
 fn the_limits_are_those_of_rfc_9001() {
-    // Its two examples, with the header's block on top: within one part in a hundred and below.
+    // The RFC's two examples, plus the header's block: at most one percent lower.
     for aead in [Aead::Aes128Gcm, Aead::Aes256Gcm] {
         for (payload, packets) in [(1 << 11, 1u64 << 28), (1 << 16, 1 << 23)] {
             let ours = pair_for_measurement(aead, ID).0.packets_left(payload);

@@ -39,7 +39,7 @@ fn party(set: &KeySet, stem: &str) -> Credentials {
     load(set, set, stem).expect("a good set")
 }
 
-/// Whom the server saw, or the first end's error.
+/// Identity that the server saw, or the first end's error.
 fn shake(client: &Credentials, server: &Credentials, expected: (Role, &str)) -> Result<PeerIdentity, String> {
     let name = server_name(HAUL, expected.0, expected.1).expect("a good name");
     shake_named(client, server, name)
@@ -122,7 +122,7 @@ fn a_party_of_another_system_is_refused_from_both_ends() {
     let ours = set(0);
     let authority = ours.files[0].clone();
     for system in System::all().filter(|s| *s != HAUL) {
-        // By the same authority, as nobody makes them: with the names that the other system has.
+        // Keys of the same authority with the other system's names; no tool makes these.
         let request = SetRequest {
             system,
             sites: vec!["seattle".into()],
@@ -141,7 +141,7 @@ fn a_party_of_another_system_is_refused_from_both_ends() {
         for (stem, who) in [
             (
                 "operators/operator",
-                // Of a system without operators, too, whose keys nobody makes.
+                // Also for a system without operators; operators' keys cannot be made there.
                 format!("{} `operator`", system.role_name(Role::Operator).unwrap_or("operator")),
             ),
             ("sites/seattle", format!("{} `seattle`", system.role_name(Role::Site).expect("all have"))),
@@ -195,7 +195,8 @@ fn another_authority_is_refused_from_both_ends() {
         (Role::Controller, "controller"),
     );
     assert!(error.as_ref().is_err_and(|e| e.contains("another authority")), "{error:?}");
-    // A client that trusts us but is not of ours gets through its own check, and not through the server's.
+    // A client that trusts us but belongs to another authority passes its own check, and fails the
+    // server's.
     let mut stranger = party(&theirs, "sites/seattle");
     stranger.trust = party(&ours, "controller").trust;
     let error = shake(&stranger, &party(&ours, "controller"), (Role::Controller, "controller"));
@@ -246,7 +247,7 @@ fn bad_files_are_named_with_what_is_wrong() {
 fn nobody_resumes_a_session_whatever_he_asks_for() {
     let set = set(0);
     let (client, server) = (party(&set, "sites/seattle"), party(&set, "sites/New%20York"));
-    // A client of its own, that would.
+    // A modified client that would accept.
     let mut eager = ClientConfig::clone(&client.client_config().expect("loaded"));
     eager.resumption = rustls::client::Resumption::in_memory_sessions(8);
     let (eager, server) = (Arc::new(eager), server.server_config().expect("loaded"));

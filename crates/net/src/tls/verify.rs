@@ -1,4 +1,5 @@
-//! Checks of a peer's certificate beyond the authority's signature, in a handshake and while a connection is kept.
+//! Checks of a peer's certificate beyond the authority's signature, in a handshake and while a
+//! connection is kept.
 
 use super::{PeerIdentity, peer_identity, provider, server_name};
 use crate::certificate::{Facts, written};
@@ -31,21 +32,21 @@ impl rustls::time_provider::TimeProvider for Clock {
     }
 }
 
-/// Which peers a party trusts.
+/// Trust settings of a party.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    /// They are of this system.
+    /// System of the party and its peers.
     pub(crate) system: System,
-    /// One of these vouches for them.
+    /// Authorities that may sign peers.
     pub(crate) authorities: Vec<CertificateDer<'static>>,
-    /// The same, for rustls.
+    /// The authorities, for rustls.
     pub(crate) roots: Arc<RootCertStore>,
-    /// None of these.
+    /// Certificates that are refused.
     pub(crate) revoked: Revoked,
 }
 
 impl Trust {
-    /// Whom a leaf names that an authority vouches for.
+    /// Identity in a leaf certificate of a trusted authority.
     fn holder(&self, leaf: &CertificateDer<'_>) -> Result<PeerIdentity, rustls::Error> {
         let holder = peer_identity(std::slice::from_ref(leaf)).ok_or(Stranger::Nameless)?;
         let facts = Facts::of(leaf).ok_or(Stranger::Nameless)?;
@@ -55,7 +56,7 @@ impl Trust {
         Ok(holder)
     }
 
-    /// Why a peer that a handshake let in may not stay; `None` as long as it may.
+    /// Reason why an accepted peer is no longer trusted; `None` while it is.
     pub(crate) fn withdrawn(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Option<String> {
         let Some(now) = Clock::at(now) else { return Some(super::CLOCK_TEXT.to_owned()) };
         match verify_chain(&self.authorities, chain, now) {
@@ -82,15 +83,15 @@ impl Trust {
     }
 }
 
-/// What is wrong with a chain.
+/// Error of a certificate chain.
 pub(crate) enum ChainError {
-    /// Its time was over at this moment.
+    /// Expired at this time.
     Expired(OffsetDateTime),
-    /// Its time begins at this moment.
+    /// Valid from this time on.
     NotYet(OffsetDateTime),
-    /// None of the authorities made it.
+    /// The certificate was not made by any of the authorities.
     OtherAuthority,
-    /// Something else.
+    /// Another error of webpki.
     Other(webpki::Error),
 }
 
@@ -104,7 +105,7 @@ pub(crate) fn moment(at: UnixTime) -> String {
     written(of_unix(at))
 }
 
-/// Checks a chain as a peer would, whatever it is used for.
+/// Checks a chain as a peer would, for either use of the certificate.
 pub(crate) fn verify_chain(
     authorities: &[CertificateDer<'_>],
     chain: &[CertificateDer<'_>],
@@ -118,11 +119,12 @@ pub(crate) fn verify_chain(
     let (leaf, rest) = chain.split_first().ok_or(ChainError::Other(webpki::Error::BadDer))?;
     let leaf = webpki::EndEntityCert::try_from(leaf).map_err(ChainError::Other)?;
     let algorithms = provider().signature_verification_algorithms.all;
-    // A controller's certificate is for servers only, an operator's for clients only: either use will do here.
+    // A controller's certificate is for servers only, an operator's for clients only: either use
+    // will do here.
     let verdict = [webpki::KeyUsage::server_auth(), webpki::KeyUsage::client_auth()]
         .map(|usage| leaf.verify_for_usage(algorithms, &anchors, rest, now, usage, None, None).err());
     let [Some(first), Some(second)] = verdict else { return Ok(()) };
-    // That it is for the other use only says nothing about what is wrong.
+    // If the certificate is restricted to the other use, the first error hides all others.
     let wrong_use = matches!(first, webpki::Error::RequiredEkuNotFoundContext(_));
     Err(match if wrong_use { second } else { first } {
         webpki::Error::CertExpired { not_after, .. } => ChainError::Expired(of_unix(not_after)),
@@ -134,14 +136,14 @@ pub(crate) fn verify_chain(
     })
 }
 
-/// Why a peer that the authority vouches for is not the right one.
+/// Reason why a peer with a valid certificate is not the right one.
 #[derive(Debug)]
 pub(crate) enum Stranger {
-    /// Its certificate names nobody.
+    /// The certificate names no party.
     Nameless,
-    /// Somebody else answers.
+    /// The peer has another identity than expected.
     Another { expected: String, found: PeerIdentity },
-    /// It calls another system.
+    /// The peer calls another system.
     OtherSystem { system: System, found: PeerIdentity },
 }
 
@@ -167,7 +169,7 @@ impl From<Stranger> for rustls::Error {
     }
 }
 
-/// How a signature is checked is webpki's business, for either end alike.
+/// Signatures are verified by webpki, equally for both ends.
 macro_rules! signatures_by_inner {
     () => {
         fn verify_tls12_signature(
@@ -230,8 +232,8 @@ impl rustls::server::danger::ClientCertVerifier for Callers {
     signatures_by_inner!();
 }
 
-/// A caller's check: the authority vouches for whoever answers, who is the one that was asked for, or of this system in the
-/// role that will do.
+/// A caller's check: the peer has a valid certificate, and is the named party, or one of this
+/// system in the required role.
 #[derive(Debug)]
 pub(crate) struct Called {
     trust: Arc<Trust>,
@@ -263,7 +265,8 @@ impl rustls::client::danger::ServerCertVerifier for Called {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        // The holder's own name: that the authority vouches for it is webpki's to check, whose it is ours.
+        // Checks the certificate against the holder's own name: webpki verifies the authority, and
+        // we compare the identity.
         let found = peer_identity(std::slice::from_ref(leaf));
         let own = found.as_ref().and_then(|p| server_name(p.system, p.role, &p.name).ok());
         let verified =
@@ -282,7 +285,7 @@ impl rustls::client::danger::ServerCertVerifier for Called {
     signatures_by_inner!();
 }
 
-/// Who was asked for, in words.
+/// Describes the expected peer.
 fn expected(asked: &ServerName<'_>) -> String {
     let text = asked.to_str();
     party::of_dns_name(&text).map_or_else(|| text.into_owned(), |peer| peer.to_string())

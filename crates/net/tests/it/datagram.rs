@@ -1,5 +1,6 @@
-//! Datagrams over loopback. Nothing waits for longer than [`PATIENCE`]. Datagrams that have to arrive fit, together, the receive
-//! buffer that Linux grants to anybody (`net.core.rmem_max` of 212,992).
+//! Datagrams over loopback. Nothing waits for longer than [`PATIENCE`]. Datagrams that have to
+//! arrive fit, together, the receive buffer that Linux grants to anybody (`net.core.rmem_max` of
+//! 212,992).
 
 use anabranch_net::datagram::{
     Batch, DatagramOptions, DatagramSocket, Ecn, Segments, SendError, payload_max, route_mtu,
@@ -29,7 +30,7 @@ fn has_ipv6() -> bool {
     there
 }
 
-/// What came, and from whom.
+/// Receives `count` datagrams, with their senders.
 async fn receive(socket: &DatagramSocket, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
     let (mut batch, mut all) = (Batch::new(), Vec::new());
     while all.len() < count {
@@ -200,7 +201,7 @@ async fn buffers_are_as_large_as_the_socket_says() {
     let socket = DatagramSocket::bind(V4.parse().expect("an address"), &options).expect("a free port");
     let granted = socket.buffers();
     assert_eq!((granted.receive, granted.send), (ByteCount::kib(100), ByteCount::kib(50)));
-    // What a machine does not allow is said and not claimed.
+    // A setting that the machine does not permit is reported.
     let options = DatagramOptions { receive_buffer: ByteCount::mib(64), ..options };
     let socket = DatagramSocket::bind(V4.parse().expect("an address"), &options).expect("a free port");
     assert!(socket.buffers().receive <= ByteCount::mib(64));

@@ -1,4 +1,4 @@
-//! TCP Fast Open in a network namespace of its own, as the machine has to allow it to those that listen.
+//! TCP Fast Open in a network namespace, because the machine must permit it to listeners.
 
 use anabranch_net::socket::{self, TcpOptions};
 use anabranch_testing::skip::{is_lacking, skip};
@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Does this in a namespace whose loopback is up, and whose kernel lets `allowed` (`net.ipv4.tcp_fastopen`). Left out where the machine
-/// has no such namespace.
+/// Runs `job` in a namespace with loopback up, and with the kernel's `net.ipv4.tcp_fastopen` at
+/// `allowed`. Skipped if the machine permits no namespace.
 fn in_a_namespace<F: Future<Output = ()>>(allowed: u32, job: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         match nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(io::Error::from) {
@@ -47,7 +47,8 @@ async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket::connect(to, &TcpOptions { opens_fast: true, ..TcpOptions::default() }).await
 }
 
-/// Says something to a listener, which says it again; whether it left with the first packet, as the kernel counts.
+/// Sends data to a listener, which echoes it. Returns true if it left with the first packet, by the
+/// kernel's counters.
 async fn says_with_its_first_packet(listener: &TcpListener, to: SocketAddr) -> bool {
     let before = opened_fast();
     let mut caller = connect(to).await.expect("somebody listens");
@@ -78,7 +79,7 @@ fn who_called_before_says_something_with_the_first_packet() {
         let (listener, at) = listen();
         assert!(!says_with_its_first_packet(&listener, at).await, "nobody knows it yet");
         assert!(says_with_its_first_packet(&listener, at).await);
-        // Nobody listens there any more, which is said late.
+        // The listener is gone, which shows only later.
         drop(listener);
         let mut caller = connect(at).await.expect("nothing has left yet");
         let said = caller.write_all(b"who is there?").await;

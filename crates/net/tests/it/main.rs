@@ -1,4 +1,5 @@
-//! Integration tests of the net room: connections that open fast, datagrams over loopback, channels keyed from real sessions, and the fuzz corpus.
+//! Integration tests of the net room: connections that open fast, datagrams over loopback, channels
+//! keyed from real sessions, and the fuzz corpus.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: sockets, files and the namespace's tables")]
 
@@ -17,7 +18,7 @@ anabranch_net::system! {
     };
 }
 anabranch_net::system! {
-    /// The system whose certificates the fuzz corpus holds.
+    /// System of the certificates in the fuzz corpus.
     REPLICATE = anabranch_net::keys::SystemSpec {
         word: "replicate",
         site: "site",

@@ -12,7 +12,7 @@ use anabranch_testing::replay;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsStream;
 
-/// A folder that goes away with its test.
+/// A folder that is removed at the end of its test.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -84,7 +84,7 @@ async fn both_ends_of_a_session_open_what_the_other_seals_and_nothing_else() {
     let mut to_near = sealed(&mut far, b"data");
     assert_eq!(near.opener.open(&mut to_near.clone()).expect("the other end's").payload, b"data");
 
-    // Reflected to who sealed it: the number has not come yet in that direction, and the key is another.
+    // Reflected to its sender: the number is unused in that direction, and the key differs.
     let mut back = sealed(&mut near, b"more");
     assert_eq!(near.opener.open(&mut back), Err(OpenError::Forged));
     assert_eq!(near.opener.open(&mut to_near), Err(OpenError::Replayed { number: 0 }));

@@ -1,21 +1,25 @@
-//! The two BPF programs: one that the kernel calls when a connection opens and at each round-trip sample, and one that it
-//! calls for each existing socket.
+//! The two BPF programs: one that the kernel calls when a connection opens and at each round-trip
+//! sample, and one that it calls for each existing socket.
 //!
-//! Both do the same for a socket whose tuple is in the map of wanted rates, unless the map has another cookie than the socket's:
-//! note the socket's `SO_MAX_PACING_RATE` in the map of earlier rates, and set the wanted one. So one write to a map changes a rate,
-//! for sockets of now as for those to come.
+//! Both do the same for a socket whose tuple is in the map of wanted rates, unless the entry has
+//! another socket's cookie: they record the socket's `SO_MAX_PACING_RATE` in the map of earlier
+//! rates, and set the wanted one. So one write to a map changes a rate, for present and future
+//! sockets.
 //!
-//! Source: the kernel's include/uapi/linux/bpf.h, `struct bpf_sock_ops` and the helpers' notes. Read [`sock_ops`].
+//! Source: the kernel's include/uapi/linux/bpf.h, `struct bpf_sock_ops` and the helpers' notes.
+//! Read [`sock_ops`].
 
 use anabranch_linux::bpf::asm::{Assembler, Helper, Label, Width};
 use anabranch_linux::bpf::btf::Btf;
 use anabranch_linux::socket_options::SO_MAX_PACING_RATE;
 
-/// Of a tuple in a map: both addresses (IPv4 as mapped), then both ports, each as a number of 32 bits.
+/// Bytes of a map's key: both addresses (IPv4 as mapped), then both ports, each as a number of 32
+/// bits.
 pub(crate) const KEY_BYTES: usize = 40;
-/// Of a rate in a map.
+/// Bytes of a rate in a map.
 pub(crate) const RATE_BYTES: usize = 4;
-/// Of what is wanted, in a map: a rate, four bytes of nothing, and the cookie of the socket that it is for; zero is any.
+/// Bytes of a wanted rate in a map: the rate, four bytes of padding, and the cookie of its socket;
+/// zero for any socket.
 pub(crate) const WANTED_BYTES: usize = 16;
 const WANTED_COOKIE: i16 = 8;
 
@@ -30,7 +34,7 @@ const REMOTE_PORT: i16 = 64;
 const LOCAL_PORT: i16 = 68;
 const CB_FLAGS: i16 = 84;
 
-// Its `op`.
+// Values of `op`.
 const ACTIVE_ESTABLISHED: i32 = 4;
 const PASSIVE_ESTABLISHED: i32 = 5;
 const RTT: i32 = 12;
@@ -42,7 +46,7 @@ const SOL_SOCKET: i32 = libc::SOL_SOCKET;
 const ANY: i32 = 0;
 const NOEXIST: i32 = 1;
 
-// Where things lie on the stack.
+// Offsets on the stack.
 const KEY: i16 = -(KEY_BYTES as i16);
 const KEY_LOCAL: i16 = KEY;
 const KEY_REMOTE: i16 = KEY + 16;
@@ -60,7 +64,8 @@ pub(crate) struct Maps {
     pub(crate) before: i32,
 }
 
-/// For `BPF_PROG_TYPE_SOCK_OPS`; looks only at connections of the network namespace with this cookie.
+/// For `BPF_PROG_TYPE_SOCK_OPS`; looks only at connections of the network namespace with this
+/// cookie.
 pub(crate) fn sock_ops(maps: Maps, netns_cookie: u64) -> Vec<u64> {
     let mut asm = Assembler::default();
     let (opened, sample, done) = (asm.label(), asm.label(), asm.label());
@@ -103,8 +108,8 @@ pub(crate) fn sock_ops(maps: Maps, netns_cookie: u64) -> Vec<u64> {
     asm.finish()
 }
 
-/// For `BPF_PROG_TYPE_TRACING` as an iterator over TCP sockets (`bpf_iter/tcp`); `None` where the kernel's types lack what
-/// it reads.
+/// Program of type `BPF_PROG_TYPE_TRACING`, as an iterator over TCP sockets (`bpf_iter/tcp`);
+/// `None` if the kernel's types lack a field that it reads.
 pub(crate) fn iterator(maps: Maps, btf: &Btf<'_>) -> Option<Vec<u64>> {
     let [family, local4, remote4, local6, remote6, local_port, remote_port] = btf.offsets(
         "sock_common",
@@ -164,8 +169,8 @@ fn copy_words(asm: &mut Assembler, local: i16, remote: i16) {
     }
 }
 
-/// With the key on the stack, the socket in `R6` and the update's flags in `R8`: gives the socket the wanted rate, if there
-/// is one.
+/// With the key on the stack, the socket in `R6` and the update's flags in `R8`: gives the socket
+/// the wanted rate, if there is one.
 fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     let (is_its, known) = (asm.label(), asm.label());
     asm.set_map(1, maps.wanted);
@@ -185,7 +190,7 @@ fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     asm.store_value(Width::Word, STACK, CURRENT, 0);
     socket_option(asm, Helper::Getsockopt, CURRENT);
     asm.jump_if_equal(0, 0, known);
-    // Kernels before 6.0 do not say; hardly any program sets a limit itself.
+    // Kernels before 6.0 do not report the present rate; hardly any program sets a limit itself.
     asm.store_value(Width::Word, STACK, CURRENT, -1);
     asm.place(known);
     asm.load(Width::Word, 1, STACK, CURRENT);

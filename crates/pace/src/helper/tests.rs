@@ -5,13 +5,13 @@ use rustix::process::{Signal, kill_process};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 
-/// A place of which only the user counts.
+/// A place where only the user matters.
 fn nowhere(user: u32) -> Place {
     let pid = Pid::from_raw(i32::MAX).expect("beyond what there is");
     Place { pid, fd: 0, inode: 0, cookie: 0, user }
 }
 
-/// Of a change of rate to 13 nobody hears again; others are done.
+/// Never answers a change of rate to 13; executes all other tasks.
 fn never_ends_at_13(task: &Task) -> Result<u64, Errno> {
     match task.1 {
         Change::Rate(13) => loop {
@@ -32,14 +32,14 @@ fn kinds(results: &[io::Result<u64>]) -> Vec<Result<u64, io::ErrorKind>> {
     results.iter().map(|result| result.as_ref().map(|value| *value).map_err(io::Error::kind)).collect()
 }
 
-/// Ends those that tests have left behind.
+/// Ends the processes that tests have left behind.
 fn end_left_behind(helper: &Helper) {
     for left in &helper.left_behind {
         let _ = kill_process(left.pid, Signal::KILL);
     }
 }
 
-/// A program that holds up what touches its descriptors once stopped all limits (#17).
+/// A program that delayed operations on its descriptors stopped all limits (#17).
 #[test]
 fn a_task_that_never_ends_bars_its_user_and_no_other() {
     let mut helper = helper(never_ends_at_13);
@@ -51,9 +51,9 @@ fn a_task_that_never_ends_bars_its_user_and_no_other() {
     assert_eq!(kinds(&results), [Ok(7), late, Ok(8), late, Err(io::ErrorKind::NotFound)]);
     let text = results[3].as_ref().expect_err("late").to_string();
     assert!(text.contains("user 2") && !text.contains('\n'), "{text}");
-    // The machine may be busy; what is held up is held up for ever.
+    // The machine may be busy; a task that is held up is held up for ever.
     assert!(begun.elapsed() < 20 * PATIENCE, "{:?}", begun.elapsed());
-    // It stays so for as long as the process is there, and a while longer.
+    // The user stays barred while the process exists, and some time longer.
     assert_eq!(kinds(&helper.carry_out(&[rate(2, 9), rate(1, 9)])), [late, Ok(9)]);
     end_left_behind(&helper);
     while helper.left_behind[0].ended_at.is_none() {
@@ -126,20 +126,20 @@ fn only_the_socket_that_is_meant_is_changed() {
     assert_eq!(sys::max_pacing_rate(&near).expect("ours"), 2_000_000);
 }
 
-/// As an owner who closes at the worst moment: between the duplication and the end of it.
+/// Acts as an owner that closes at the worst moment, between the duplication and its end.
 fn closes_last(task: &Task) -> Result<u64, Errno> {
     let process = pidfd_open(task.0.pid, PidfdFlags::empty())?;
     let duplicate = pidfd_getfd(&process, task.0.fd, PidfdGetfdFlags::empty())?;
     while is_there(&task.0) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The owner's number is gone a moment before what it stood for is.
+    // The owner's process number disappears a moment before its descriptors do.
     std::thread::sleep(Duration::from_millis(20));
     drop(duplicate);
     Ok(0)
 }
 
-/// The kernel holds up who closes a socket last that lingers, for as long as its owner has set (#17).
+/// The kernel delays the last close of a lingering socket for as long as its owner has set (#17).
 #[test]
 fn a_close_that_the_kernel_holds_up_holds_up_nobody_else() {
     let (near, far, place) = connected();
@@ -151,7 +151,7 @@ fn a_close_that_the_kernel_holds_up_holds_up_nobody_else() {
     assert!(helper.carry_out(&[(nowhere(9), Change::ReadRate)])[0].is_err());
     let pid = helper.running.as_ref().expect("it runs").pid;
     let owner = std::thread::spawn(move || {
-        // Once it has been duplicated; before that, this would wait itself.
+        // Runs once the socket has been duplicated; before that, this call would wait itself.
         let has_it = |fd: RawFd| is_there(&Place { pid, fd, ..place });
         while !(0..64).any(has_it) {
             std::thread::yield_now();

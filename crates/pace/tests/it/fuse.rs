@@ -14,7 +14,8 @@ use anabranch_pace::FlowKey;
 
 const CONNECT_TO: &str = "ANABRANCH_PACE_TEST_FUSE_CONNECT_TO";
 
-/// Such a program, with a connection. When this is dropped the program ends, and what waits for its file system goes on.
+/// A program with a connection and a FUSE file. Dropping it ends the program, and releases callers
+/// that wait for its file system.
 pub struct Attacker {
     pub flow: FlowKey,
     child: Child,
@@ -22,7 +23,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Has it connect to this address; or why this machine has no such file systems.
+    /// Makes it connect to this address; fails with the reason if this machine has no FUSE.
     pub fn start(to: std::net::SocketAddr) -> Result<Self, String> {
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         command.args(["--exact", "--nocapture", "the_attacker_of_other_tests"]);
@@ -38,7 +39,7 @@ impl Attacker {
         }
     }
 
-    /// Has it put the file where its socket was; the socket is then under another descriptor.
+    /// Makes it put the file in place of its socket, which moves to another descriptor.
     pub fn strike(&mut self) {
         self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("it reads");
         next(&mut self.said, "struck").expect("it can");
@@ -47,13 +48,14 @@ impl Attacker {
 
 impl Drop for Attacker {
     fn drop(&mut self) {
-        // It cannot be killed while it closes the file: it has to take the file system away.
+        // The attacker cannot be killed while it closes the file; it must remove the file system
+        // itself.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-/// What follows these words in a line that comes.
+/// Returns the text after these words in the next line that has them.
 fn next(said: &mut impl std::io::BufRead, words: &str) -> Result<String, String> {
     for line in said.lines().map_while(Result::ok) {
         if let Some((_, rest)) = line.split_once(words) {
@@ -66,7 +68,7 @@ fn next(said: &mut impl std::io::BufRead, words: &str) -> Result<String, String>
     Err("it has ended".into())
 }
 
-/// In the process that [`Attacker::start`] starts.
+/// Runs the attacker, in the process that [`Attacker::start`] starts.
 pub fn attack_if_asked() {
     let Ok(to) = std::env::var(CONNECT_TO) else { return };
     if let Err(why) = attack(&to) {
@@ -77,9 +79,9 @@ pub fn attack_if_asked() {
 fn attack(to: &str) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("anabranch-pace-fuse-{}", std::process::id()));
     std::fs::create_dir(&folder).map_err(|error| error.to_string())?;
-    // Its descriptor is below the file's: so the file system is gone before the file is closed.
+    // Its descriptor is below the file's, so the file system is gone before the file is closed.
     let mounted = mount(&folder);
-    // Nobody else sees the mount, so the folder is empty to all others.
+    // The mount is private, so the folder is empty to other processes.
     let file = mounted.and_then(|device| {
         std::thread::spawn(move || serve(device));
         File::open(folder.join("file")).map_err(|error| error.to_string())
@@ -96,7 +98,7 @@ fn attack(to: &str) -> Result<(), String> {
     println!("{}", if struck == at { "struck" } else { "cannot: dup2" });
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let at = CString::new(folder.to_str().expect("a name of ours")).expect("no zero in it");
-    // SAFETY: the string outlives the call. Whoever waits for the file system hears that it is gone.
+    // SAFETY: the string outlives the call. Callers that wait for the file system get an error.
     unsafe { libc::umount2(at.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
     let _ = std::fs::remove_dir(&folder);
     drop((elsewhere, file));
@@ -112,7 +114,8 @@ fn mount(folder: &Path) -> Result<OwnedFd, String> {
     let text = |text: &str| CString::new(text).expect("no zero in it");
     let (options, at) = (text(&options), text(folder.to_str().expect("a name of ours")));
     let (root, kind) = (c"/".as_ptr(), c"fuse".as_ptr());
-    // SAFETY: all pointers are to strings that outlive the calls; the thread's view of mounts is its own affair.
+    // SAFETY: all pointers are to strings that outlive the calls; the thread's view of mounts is
+    // its own affair.
     unsafe {
         if libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) < 0 {
             return Err(failed("no mount namespace"));
@@ -135,7 +138,7 @@ const OPEN: u32 = 14;
 const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 
-/// Answers whatever is asked but that a file is closed.
+/// Answers all requests except the closing of a file.
 fn serve(device: OwnedFd) {
     // SAFETY: it is ours, and stays with this file.
     let mut device = unsafe { File::from_raw_fd(device.into_raw_fd()) };
@@ -145,7 +148,7 @@ fn serve(device: OwnedFd) {
         let opcode = word(4);
         let unique: [u8; 8] = request[8..16].try_into().expect("eight bytes");
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
-        // A fuse_attr of a file of its own: no size, no times.
+        // A fuse_attr of a regular file without sizes and times.
         let attr = words(&[&[0; 15][..], &[0o100_600, 1, 0, 0, 0, 4_096, 0]].concat());
         let body = match opcode {
             FORGET | FLUSH => continue,

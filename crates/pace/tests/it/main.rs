@@ -1,7 +1,7 @@
 //! Rates of real TCP flows, between two network namespaces or over loopback.
 //!
-//! Namespaces have no names, so the kernel removes them, and their devices, with the test. Where the machine allows none, or
-//! lacks a mechanism, the tests print why and count what they skip.
+//! Namespaces have no names, so the kernel removes them, and their devices, with the test. Where
+//! the machine allows none, or lacks a mechanism, the tests print why and count what they skip.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
@@ -17,14 +17,16 @@ use anabranch_pace::*;
 use anabranch_units::BitRate;
 use net::*;
 
-/// How far a rate over half a second or so may be from the one that was set.
+/// Tolerance of a rate measured over about half a second.
 const TOLERANCE: f64 = 0.10;
-/// Times that are looked at: on a machine that does other things, a flow stands still for a while and then catches up.
+/// Number of intervals that are measured: on a busy machine a flow pauses for a while and then
+/// catches up.
 const WINDOWS: usize = 10;
 
-/// Asserts that each of these flows, all limited so, runs at its limit as soon as the machine has the time.
+/// Asserts that each of these flows, all limited so, runs at its limit as soon as the machine has
+/// the time.
 fn assert_run_at(loads: &[Load], rate: BitRate) {
-    // What was sent at an earlier rate drains.
+    // Data sent at an earlier rate drains.
     std::thread::sleep(Duration::from_millis(200));
     let mut is_at_limit = vec![false; loads.len()];
     for _ in 0..WINDOWS {
@@ -101,11 +103,12 @@ fn a_flow_of_another_process_is_limited_and_restored_when_the_pacer_goes() {
     assert_are_faster_than(&loads, BitRate::mbps(20));
 }
 
-/// Leaves a test out where the machine lacks a mechanism; what else keeps it from working fails the test.
+/// Leaves a test out if the machine lacks a mechanism; every other cause of failure fails the test.
 fn skip_without(error: &StartError) {
     // The verifier's word for a program that it does not take, which is our mistake.
     const EACCES: i32 = 13;
-    // What has no kernel module, and the type information that a kernel was built without. A device of ours is there.
+    // Errors of a missing kernel module, and of a kernel built without type information. Our device
+    // exists.
     let codes: &[i32] = match error.step {
         "make a root qdisc" | "make a u32 filter" | "read the kernel's types" => &[2],
         _ => &[],
@@ -119,7 +122,7 @@ fn skip_without(error: &StartError) {
     skip(&error.to_string());
 }
 
-/// Whether all mechanisms work, else the reason is printed.
+/// Returns true if all mechanisms work; otherwise prints the reason.
 fn has_all(pacer: &Pacer) -> bool {
     pacer.missing().iter().for_each(skip_without);
     pacer.missing().is_empty()
@@ -164,7 +167,7 @@ fn bpf_limits_connections_that_were_there_before_it_or_come_after_and_restores_t
     let Some(mut pacer) = bpf_pacer(&pair, &cgroup) else { return };
     let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
     let mut limit = |flow| reader.find(flow).expect("asked").map(|state| state.pacing_limit);
-    // Named before it is there.
+    // The flow is named before it exists.
     let waiting = pair.waiting_load(Ipv::Four, Some(&cgroup));
     let later = waiting.flow;
     for result in
@@ -190,7 +193,8 @@ fn set_all_by_htb(pacer: &mut HtbPacer, loads: &[Load], limit: Limit) {
     }
 }
 
-/// What the device has beside its default, by `tc`, without the count of packets that met no class: IPv6 sends of itself.
+/// The device's qdiscs besides its default, by `tc`, without the count of unclassified packets:
+/// IPv6 sends by itself.
 fn qdiscs(pair: &Pair) -> String {
     let seen = pair.a.command("tc qdisc show dev v0").unwrap_or_default();
     let seen = seen + &pair.a.command("tc class show dev v0").unwrap_or_default();
@@ -209,7 +213,7 @@ fn htb_limits_flows_by_class_steered_by_their_sockets_or_by_filters() {
     let Some(pair) = Pair::start() else { return };
     let before = qdiscs(&pair);
     let Some(mut pacer) = htb_pacer(&pair) else { return };
-    // The class of those that are not there yet cannot be steered by a socket.
+    // The class of flows that do not exist yet cannot be steered by a socket.
     let waiting = [pair.waiting_load(Ipv::Four, None), pair.waiting_load(Ipv::Six, None)];
     let changes = waiting.each_ref().map(|w| (w.flow, Limit::Rate(BitRate::mbps(20))));
     pacer.set(&changes).into_iter().for_each(|result| result.expect("a class can be made"));
@@ -217,7 +221,7 @@ fn htb_limits_flows_by_class_steered_by_their_sockets_or_by_filters() {
     loads.extend(pair.load("cubic"));
     loads.push(pair.foreign_load(Ipv::Six));
     set_all_by_htb(&mut pacer, &loads, Limit::Rate(BitRate::mbps(20)));
-    // Of what HTB counts, headers down to Ethernet's are a twentieth.
+    // A twentieth of the bytes that HTB counts are headers, down to Ethernet's.
     assert_run_at(&loads, BitRate::mbps(19));
     set_all_by_htb(&mut pacer, &loads, Limit::Rate(BitRate::mbps(80)));
     assert_run_at(&loads, BitRate::mbps(76));
@@ -242,7 +246,7 @@ fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
     drop(pacer);
     let without = qdiscs(&pair);
     assert!(!pair.a.run(|| HtbPacer::clear("v0")).expect("it may look"), "nothing is left");
-    // As a killed one would have left it.
+    // The state that a killed pacer leaves.
     let leave = || {
         let lines = [
             "tc qdisc add dev v0 root handle ab0a: htb default 0xfa1e",
@@ -297,7 +301,7 @@ fn a_pacer_takes_the_first_mechanism_that_holds_a_flow_and_says_which() {
     assert_are_faster_than(&loads, BitRate::mbps(20));
     drop(pacer);
 
-    // Without BPF, what is not there yet is for the last in the order.
+    // Without BPF, flows that do not exist yet fall to the last mechanism in the order.
     let options = PacerOptions { bpf: false, device: Some("v0".into()), ..PacerOptions::default() };
     let mut pacer = pair.a.run(move || Pacer::new(&options).expect("as before"));
     let waiting = pair.waiting_load(Ipv::Four, None);
@@ -315,7 +319,7 @@ fn bpf_raises_a_flow_above_what_32_bits_say() {
     let loads = [pair.foreign_load_in(Ipv::Four, Some(&cgroup))];
     let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
     let mut limit = || reader.find(loads[0].flow).expect("asked").expect("running").pacing_limit;
-    // The most that it says, and what it takes for no limit.
+    // Its maximum rate, and the rate that counts as no limit.
     let most = BitRate::bps(8 * (u64::from(u32::MAX) - 1));
     for (rate, is_limit) in
         [(BitRate::mbps(20), true), (most, true), (BitRate::mbps(20), true), (BitRate::gbps(50), false)]
@@ -336,7 +340,8 @@ fn every_finding_that_is_not_ok_has_a_fix() {
     }
 }
 
-/// A flow at 100 kbit/s whose program has closed it with most of its data unsent; what holds it, and its other end.
+/// A flow at 100 kbit/s whose program has closed it with most of its data unsent, with its pacer
+/// and its other end.
 fn closed_with_data(options: &PacerOptions) -> Option<(Pacer, TcpStream, FlowKey)> {
     let mut pacer = Pacer::new(options).expect("sockets at least");
     if !has_all(&pacer) {
@@ -357,7 +362,7 @@ fn limit_of(flow: FlowKey) -> Option<BitRate> {
     found.expect("asked").expect("there").pacing_limit
 }
 
-/// Its descriptor is nobody's, so no duplicate can be had.
+/// No process has its descriptor, so it cannot be duplicated.
 #[test]
 fn a_limit_is_changed_and_lifted_after_the_program_has_closed() {
     let Some(cgroup) = TestCgroup::make() else { return };
@@ -393,7 +398,7 @@ fn a_limit_that_cannot_be_lifted_is_not_forgotten_nor_another_set_beside_it() {
             assert!(matches!(result, Err(PaceError::NoOwner { .. })), "{result:?}");
             assert_eq!(pacer.mechanism(flow), Some(Mechanism::Socket));
         }
-        // It is gone at once, by a reset.
+        // A reset ends it at once.
         drop(far);
         assert_eq!(
             pacer.set(&[(flow, Limit::None)]).pop().expect("one").expect("nothing is left"),
@@ -411,10 +416,12 @@ fn connected() -> (TcpStream, TcpStream, FlowKey) {
     (near, far, flow)
 }
 
-/// A connection with the same addresses as one that was closed, at once: a reset leaves none of them waiting.
+/// Opens a connection with the same addresses as a closed one, at once: a reset leaves none in
+/// TIME_WAIT.
 ///
-/// An address is given again once nothing holds the closed socket. A pacer of a test beside this one may: it duplicates
-/// every descriptor of this process for a moment. Its own address keeps other tests' ports out of the way.
+/// An address is free once nothing holds the closed socket. A pacer of a parallel test may hold it:
+/// it duplicates every descriptor of this process for a moment. A separate address avoids other
+/// tests' ports.
 fn connected_again(listener: &TcpListener, local: Option<SocketAddr>) -> (TcpStream, TcpStream, Connection) {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
     let near = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
@@ -449,14 +456,14 @@ fn limits_are_for_one_connection(options: &PacerOptions, mechanism: Mechanism) {
     assert!(second.flow == first.flow && second.cookie != first.cookie);
     let limit = || pacing_limit(&near).expect("ours");
     assert_eq!(limit(), None);
-    // Too late; BPF alone cannot tell.
+    // This is too late, which BPF alone cannot notice.
     let late = set(first, fast);
     let is_told = matches!(late, Err(PaceError::NoSuchFlow { .. }));
     assert!(is_told || mechanism == Mechanism::Bpf, "{late:?}");
     assert_eq!(limit(), None);
     assert_eq!(set(second, fast).expect("it is there"), Some(mechanism));
     assert_eq!(limit(), Some(BitRate::mbps(7)));
-    // What the first one had is nothing of the second's, whose limit stands.
+    // The first connection's limit does not affect the second one's, which stays in force.
     assert_eq!(set(first, Limit::None).expect("it has none"), None);
     assert_eq!(limit(), Some(BitRate::mbps(7)));
     assert_eq!(set(second, Limit::None).expect("it is there"), Some(mechanism));
@@ -533,7 +540,7 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
     rustix::net::sockopt::set_tcp_congestion(&near, "reno").expect("always there");
     near.write_all(&[7; 100_000]).expect("connected");
     let mut reader = FlowReader::new().expect("sock_diag");
-    // What is sent over loopback is acknowledged at once, but perhaps by another processor.
+    // Data over loopback is acknowledged at once, but perhaps by another processor.
     let state = (0..100).find_map(|_| {
         std::thread::sleep(Duration::from_millis(5));
         let listing = reader.list(FLOWS_MAX).expect("asked");
@@ -552,7 +559,7 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
     assert!(sent.as_u64() + waiting.as_u64() >= 100_000, "{state:?}");
     let short = reader.list(1).expect("asked");
     assert!(short.flows.len() == 1 && short.left_out > 0, "{short:?}");
-    // What is asked for is there, however many others there are.
+    // The requested flow is listed, however many others exist.
     let short = reader.list_with(0, |listed| listed == flow).expect("asked");
     assert!(short.flows.len() == 1 && short.flows[0].flow == flow && short.left_out > 0, "{short:?}");
     let mapped = |a: SocketAddr| match a {
@@ -561,7 +568,7 @@ fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
     };
     let both = FlowKey::new(mapped(flow.local), mapped(flow.remote));
     assert!(reader.find(both).expect("asked").is_some());
-    // Who has been told that no more comes may still answer.
+    // A half-closed connection can still send.
     far.shutdown(Shutdown::Write).expect("it is open");
     std::thread::sleep(Duration::from_millis(50));
     assert!(reader.find(flow).expect("asked").expect("it is there").may_send);
@@ -583,7 +590,7 @@ fn the_attacker_of_other_tests() {
     fuse::attack_if_asked();
 }
 
-/// Closing a duplicate of such a file never returned, and no limit was set or lifted any more (#17).
+/// Closing a duplicate of this file never returned, and no limit was set or lifted any more (#17).
 #[test]
 fn a_file_system_that_never_answers_holds_up_no_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,4 +1,4 @@
-//! Network namespaces of tests, which go with their values.
+//! Network namespaces of tests, which are removed when their values are dropped.
 
 use std::process::Command;
 

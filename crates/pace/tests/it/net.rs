@@ -22,7 +22,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Which internet protocol.
+/// Internet protocol version.
 #[derive(Copy, Clone, Debug)]
 pub enum Ipv {
     Four,
@@ -67,7 +67,8 @@ impl Pair {
         Sink::start(self.b.run(move || TcpListener::bind(to).expect("our own address")))
     }
 
-    /// A flow of this process; `None`, with the reason printed, if the machine lacks the congestion control.
+    /// A flow of this process; `None`, with the reason printed, if the machine lacks the congestion
+    /// control.
     pub fn load(&self, congestion_control: &'static str) -> Option<Load> {
         let sink = self.sink(Ipv::Four);
         let to = sink.address;
@@ -102,7 +103,7 @@ impl Pair {
     pub fn waiting_load(&self, ipv: Ipv, cgroup: Option<&TestCgroup>) -> WaitingLoad {
         let sink = self.sink(ipv);
         let to = sink.address;
-        // A port that was free a moment ago, below those that the kernel hands out.
+        // A port that was just free, below the kernel's ephemeral range.
         let port = 20_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) as u16;
         let from = SocketAddr::new(if to.is_ipv4() { A4 } else { A6 }.parse().expect("good"), port);
         let child = self.a.run(move || {
@@ -123,7 +124,7 @@ const A4: &str = "10.9.0.1";
 const A6: &str = "fd09::1";
 static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
 
-/// A program that will connect when it is told to.
+/// A program that connects on request.
 pub struct WaitingLoad {
     pub flow: FlowKey,
     sink: Sink,
@@ -131,7 +132,7 @@ pub struct WaitingLoad {
 }
 
 impl WaitingLoad {
-    /// Tells it, and waits until it has.
+    /// Requests the connection, and waits until it is made.
     pub fn start(mut self) -> Load {
         self.child.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
         assert_eq!(self.sink.peer(), self.flow.local);
@@ -191,7 +192,7 @@ impl Drop for TestCgroup {
 const SEND_FROM: &str = "ANABRANCH_PACE_TEST_SEND_FROM";
 const SEND_TO: &str = "ANABRANCH_PACE_TEST_SEND_TO";
 
-/// In the process that [`Pair::foreign_load`] starts: fills a flow until the other end is gone.
+/// Runs in the process that [`Pair::foreign_load`] starts: fills a flow until the other end closes.
 pub fn send_if_asked() {
     let Ok(to) = std::env::var(SEND_TO) else { return };
     let _ = std::io::stdin().read(&mut [0]);
@@ -212,7 +213,7 @@ fn pump(mut stream: TcpStream, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) && start.elapsed() < LOAD_MAX && stream.write_all(&chunk).is_ok() {}
 }
 
-/// Takes one connection and counts what arrives.
+/// Accepts one connection and counts the bytes that arrive.
 struct Sink {
     address: SocketAddr,
     received: Arc<AtomicU64>,
@@ -242,7 +243,7 @@ impl Sink {
         Self { address, received, peer, stop, thread: Some(thread) }
     }
 
-    /// Who has connected.
+    /// Address of the connected peer.
     fn peer(&self) -> SocketAddr {
         self.peer.recv_timeout(Duration::from_secs(5)).expect("somebody connects")
     }
@@ -257,7 +258,7 @@ pub struct Load {
     child: Option<Child>,
 }
 
-/// How fast each of these flows runs over the next so long.
+/// Rate of each flow over the next `time`.
 pub fn rates_over(loads: &[Load], time: Duration) -> Vec<BitRate> {
     let count = || loads.iter().map(|load| load.sink.received.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let (start, before) = (Instant::now(), count());

@@ -108,7 +108,7 @@ pub unsafe extern "C" fn timespec_get(at: *mut timespec, base: c_int) -> c_int {
 
 /// A count of the machine's ticks as the program's.
 fn dilate_ticks(ticks: c_long) -> c_long {
-    dilation().map_or(ticks, |dilation| ticks.div_euclid(dilation.factor().into()))
+    dilation().map_or(ticks, |dilation| ticks.div_euclid(dilation.dilation().factor().into()))
 }
 
 /// The C library's, in the program's time.

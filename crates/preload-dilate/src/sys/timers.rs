@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use anabranch_dilate::{Clock, Dilation};
+use anabranch_dilate::{Clock, ProgramTime};
 use libc::{c_int, c_uint, clockid_t, itimerspec, itimerval, timespec, timeval};
 
 use super::descriptors::Opaque;
@@ -37,7 +37,7 @@ fn clock_of(fd: c_int, at: &timespec) -> Clock {
 }
 
 /// A timer by the machine's time. 0 disarms a timer and stays 0.
-fn real_timer(dilation: Dilation, timer: &itimerspec, until: Option<Clock>) -> Option<itimerspec> {
+fn real_timer(dilation: ProgramTime, timer: &itimerspec, until: Option<Clock>) -> Option<itimerspec> {
     let (value, interval) = (nanoseconds(&timer.it_value)?, nanoseconds(&timer.it_interval)?);
     let value = match until {
         _ if value == 0 => 0,
@@ -51,7 +51,7 @@ fn real_timer(dilation: Dilation, timer: &itimerspec, until: Option<Clock>) -> O
 ///
 /// # Safety
 /// The pointer is null, or the program's own to a timer.
-unsafe fn shrink(dilation: Dilation, timer: *mut itimerspec) {
+unsafe fn shrink(dilation: ProgramTime, timer: *mut itimerspec) {
     // SAFETY: by this function's own condition.
     let Some(timer) = (unsafe { timer.as_mut() }) else { return };
     for part in [&mut timer.it_value, &mut timer.it_interval] {
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn timer_gettime(id: Opaque, timer: *mut itimerspec) -> c_
 ///
 /// # Safety
 /// The pointer is null, or the program's own to a timer.
-unsafe fn shrink_interval(dilation: Dilation, timer: *mut itimerval) {
+unsafe fn shrink_interval(dilation: ProgramTime, timer: *mut itimerval) {
     // SAFETY: by this function's own condition.
     let Some(timer) = (unsafe { timer.as_mut() }) else { return };
     for part in [&mut timer.it_value, &mut timer.it_interval] {
@@ -174,7 +174,7 @@ unsafe fn shrink_interval(dilation: Dilation, timer: *mut itimerval) {
     }
 }
 
-fn real_interval(dilation: Dilation, timer: &itimerval) -> Option<itimerval> {
+fn real_interval(dilation: ProgramTime, timer: &itimerval) -> Option<itimerval> {
     let real = |part: &timeval| Some(time_val(dilation.stretched(nanoseconds_of(part)?)));
     // Microseconds past a second are the kernel's to refuse.
     let is_good = |part: &timeval| part.tv_usec < 1_000_000;
@@ -235,18 +235,22 @@ pub unsafe extern "C" fn alarm(seconds: c_uint) -> c_uint {
         return unsafe { next(seconds) };
     };
     // SAFETY: a number.
-    let left = unsafe { next(seconds.saturating_mul(dilation.factor())) };
-    left.div_ceil(dilation.factor())
+    let left = unsafe { next(seconds.saturating_mul(dilation.dilation().factor())) };
+    left.div_ceil(dilation.dilation().factor())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use anabranch_dilate::Bases;
+    use anabranch_units::Dilation;
 
     #[test]
     fn timers_are_stretched_and_disarmed_ones_stay_so() {
-        let dilation = Dilation::new(20, Bases { monotonic_ns: 1_000, ..Bases::default() });
+        let dilation = ProgramTime::new(
+            Dilation::try_from(20).expect("in range"),
+            Bases { monotonic_ns: 1_000, ..Bases::default() },
+        );
         let timer =
             |value, interval| itimerspec { it_value: time_spec(value), it_interval: time_spec(interval) };
         let real = |own: itimerspec, until| {

@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anabranch_dilate::{Environment, LIBRARY};
+use anabranch_dilate::{LIBRARY, ProgramTime};
 use anabranch_testing::skip::skip;
+use anabranch_units::Dilation;
 
 const FACTORS: [u32; 3] = [1, 4, 20];
 /// Length of each wait of the programs.
@@ -51,10 +52,15 @@ pub fn library() -> PathBuf {
     path
 }
 
+/// Stretched time from now on.
+fn time(factor: u32) -> ProgramTime {
+    ProgramTime::now(Dilation::try_from(factor).expect("in range"))
+}
+
 /// The program under a factor.
 pub fn dilated(program: &str, factor: u32) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", library()).envs(Environment::now(factor).expect("in range").variables());
+    command.env("LD_PRELOAD", library()).envs(time(factor).variables());
     command
 }
 
@@ -198,7 +204,7 @@ fn two_programs_of_one_base_agree_about_the_time() {
     if !is_there("python3", "--version") {
         return skip("no python3");
     }
-    let environment = Environment::now(20).expect("in range");
+    let environment = time(20);
     let clock = || -> f64 {
         let mut command = Command::new("python3");
         command.env("LD_PRELOAD", library()).envs(environment.variables());
@@ -210,6 +216,19 @@ fn two_programs_of_one_base_agree_about_the_time() {
     let (second, real) = (clock(), begun.elapsed().as_secs_f64());
     let between = second - first;
     assert!((0.5 / 20.0..=real / 20.0).contains(&between), "{between} s of {real} s");
+}
+
+/// A lookup takes the loader's lock, which a signal's handler may not.
+#[test]
+fn functions_are_looked_up_before_the_program_begins() {
+    let mut command = dilated("sleep", 4);
+    let output = command.arg("0.01").env("LD_DEBUG", "symbols").env("LD_BIND_NOW", "1").output();
+    let said = String::from_utf8_lossy(&output.expect("sleep is there").stderr).into_owned();
+    let (before, after) = said.split_once("transferring control: sleep").expect("the loader says it");
+    for name in ["nanosleep", "clock_nanosleep", "clock_gettime"] {
+        let lookup = format!("symbol={name};");
+        assert!(before.contains(&lookup) && !after.contains(&lookup), "{name}");
+    }
 }
 
 #[test]
@@ -229,6 +248,6 @@ fn without_a_base_children_have_their_parents() {
     let mut command = Command::new("sh");
     command.env("LD_PRELOAD", library()).env("ANABRANCH_DILATION", "4").env_remove("ANABRANCH_DILATION_BASE");
     let run = run(command.args(["-c", "echo $ANABRANCH_DILATION_BASE"]));
-    let environment = Environment::read("4", run.output.trim()).expect("five times");
+    let environment = ProgramTime::read("4", run.output.trim()).expect("five times");
     assert!(environment.bases().realtime_ns > 0);
 }

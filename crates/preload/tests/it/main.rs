@@ -1,7 +1,7 @@
-//! Unchanged programs under the library, and a socket that hears their announcements.
+//! Unmodified programs with the library, and a socket that receives their announcements.
 //!
-//! The programs are Python's, whose sockets are the C library's. Where there is no Python, tests print why and count what they
-//! skip. `cli`'s tests have a real agent hear them. Read [`World`] first.
+//! The programs are in Python, whose sockets are the C library's. Without Python, tests print the
+//! reason and count as skipped. Tests in `cli` use a real agent. Read [`World`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they run programs")]
 
@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_testing::skip::{is_lacking, skip};
 
-/// What every program begins with.
+/// Common start of all programs.
 const PROLOGUE: &str = "import os, socket, sys, threading\n\
     def connect(): return socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n";
 
-/// A folder, a socket in it whose lines are kept, and a receiver that counts.
+/// A folder with a socket that records lines, and a receiver that counts bytes.
 struct World {
     folder: PathBuf,
     lines: Arc<Mutex<Vec<serde_json::Value>>>,
@@ -38,7 +38,7 @@ fn what_may_be_our_mistake_leaves_no_test_out() {
     }
 }
 
-/// A test that cannot run, as a program of its own for the one below.
+/// Entry of the separate program that the test below runs.
 #[test]
 #[ignore = "run by skips_are_counted_where_asked_and_fail_where_nothing_may_be_left_out"]
 fn a_test_that_cannot_run() {
@@ -84,7 +84,7 @@ impl World {
                     let mut line = String::new();
                     BufReader::new(&stream).read_line(&mut line).expect("text");
                     lines.lock().expect("no panic").push(serde_json::from_str(&line).expect("JSON"));
-                    // It may have gone without waiting.
+                    // The client may have gone without waiting.
                     let _ = stream.write_all(b"{\"ok\":true}\n");
                 }
             });
@@ -120,7 +120,7 @@ impl World {
         command
     }
 
-    /// Runs it to its good end; what it prints.
+    /// Runs the script, which must succeed, and returns its output.
     fn run(&self, script: &str) -> String {
         finished(&mut self.program(script))
     }
@@ -140,7 +140,7 @@ impl World {
         sizes()
     }
 
-    /// Waits until so much has arrived.
+    /// Waits until this many bytes have arrived.
     fn receives(&self, bytes: u64) {
         for _ in 0..2_000 {
             if *self.received.lock().expect("no panic") >= bytes {
@@ -226,7 +226,7 @@ fn connections_that_take_a_descriptors_place_begin_anew() {
 #[test]
 fn duplicates_and_ranges_that_are_closed_begin_anew() {
     let Some(world) = World::new("anew", true) else { return };
-    // `fclose` is the C library's own affair: what was known of the descriptor stays.
+    // The C library closes the descriptor of `fclose` internally, so its entry stays.
     world.run(
         "import ctypes, fcntl\nc = ctypes.CDLL(None)\nc.fdopen.restype = ctypes.c_void_p\nc.fclose.argtypes = [ctypes.c_void_p]\n\
          u = connect()\n\

@@ -1,4 +1,4 @@
-//! Reads files back with a reader that shares nothing with the writer and refuses everything unexpected.
+//! Reads files with a reader that shares no code with the writer and refuses everything unexpected.
 
 use super::*;
 use crate::Cell;
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         }
         numbers
     }
-    /// The part of a page's header that its type has, and the page.
+    /// The part of a page's header that belongs to its type, and the page.
     fn page(&mut self, page_type: i64, field: i64) -> (Node, Self) {
         let header = self.node(12);
         assert_eq!((header.int(1), header.int(2)), (page_type, header.int(3)));
@@ -258,7 +258,7 @@ fn cell(value: &Value) -> Cell<'_> {
 }
 
 fn column() -> impl Strategy<Value = (Kind, Vec<Value>)> {
-    // Few different values, so that there are runs; nulls in one column out of two.
+    // Few different values, so that there are runs; nulls in one of two columns.
     let value =
         prop_oneof![Just(Kind::I64), Just(Kind::U64), Just(Kind::F64), Just(Kind::Bool), Just(Kind::Text)];
     (value, 1u64..40, 0u64..2, proptest::collection::vec((any::<u64>(), 1usize..30), 0..40)).prop_map(
@@ -329,8 +329,8 @@ fn empty_tables_and_columns_without_a_value_read_back() {
     assert!(read(&written(&Table::default())).is_empty());
 }
 
-/// The file of this hash was read with pyarrow 26.0, Polars 2.1 and the crate `parquet` 60.1: all values and nulls equal.
-/// A change of bytes needs that again.
+/// pyarrow 26.0, Polars 2.1 and the crate `parquet` 60.1 have read the file of this hash: all
+/// values and nulls were equal. After a change of the bytes, repeat that check.
 #[test]
 fn the_bytes_are_those_that_other_readers_have_read() {
     let hash = written(&sample()).iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
@@ -339,7 +339,8 @@ fn the_bytes_are_those_that_other_readers_have_read() {
     assert_eq!(hash, 5_192_121_141_035_713_509);
 }
 
-/// A little of everything: two row groups, runs and groups, nulls, the extremes of each kind, a column of nulls.
+/// A sample of everything: two row groups, runs and groups, nulls, the extremes of each kind, a
+/// column of nulls.
 fn sample() -> Table {
     let kinds = [Kind::I64, Kind::U64, Kind::F64, Kind::Bool, Kind::Text, Kind::Text];
     let names = ["delta", "flow", "took_s", "marked", "scheme", "nothing"];

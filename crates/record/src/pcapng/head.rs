@@ -1,22 +1,27 @@
-//! The headers that a simulated packet would have had: IPv4, then TCP or UDP.
+//! The headers that a simulated packet would have: IPv4, then TCP or UDP.
 //!
-//! Source: RFC 791 section 3.1 (IPv4), RFC 768 (UDP), RFC 9293 sections 3.1 and 3.2 (TCP, its options), RFC 7323 sections
-//! 2.2 and 3.2 and appendix A (window scale, timestamps, their layout), RFC 2018 sections 2 and 3 (SACK), RFC 3168
-//! sections 5 and 6.1 (ECN), RFC 1071 (checksum), RFC 6864 section 4 (no identification without fragments).
+//! Source: RFC 791 section 3.1 (IPv4), RFC 768 (UDP), RFC 9293 sections 3.1 and 3.2 (TCP, its
+//! options), RFC 7323 sections 2.2 and 3.2 and appendix A (window scale, timestamps, their layout),
+//! RFC 2018 sections 2 and 3 (SACK), RFC 3168 sections 5 and 6.1 (ECN), RFC 1071 (checksum), RFC
+//! 6864 section 4 (no identification without fragments).
 //!
-//! Lengths are the simulation's: the IP packet is as long as the simulated one, and all but its payload is its
-//! headers. The TCP options have the room that the fixed headers leave. Where not all of them fit,
-//! - those of a SYN come in the order maximum segment size, SACK permitted, window scale;
-//! - timestamps stay unless they take the room of the first SACK block, which says more;
+//! Lengths come from the simulation: the IP packet is as long as the simulated packet, and
+//! everything except its payload is headers. The TCP options fill the room that the fixed headers
+//! leave. If not all of them fit,
+//!
+//! - options of a SYN are included in the order maximum segment size, SACK permitted, window scale;
+//! - timestamps are included unless they take the room of the first SACK block, which carries more
+//!   information;
 //! - SACK blocks that do not fit are left out, the last first.
 //!
-//! Room to spare is filled with zeros (end of option list). A 40-byte ACK has no option at all.
+//! Remaining room is filled with zeros (end of option list). A 40-byte ACK has no option.
 //!
-//! Checksums are those of a payload of zeros. Leaves out: fragments, IPv6, Ethernet. Read [`PacketHead`] first.
+//! Checksums are computed for a payload of zeros. Leaves out: fragments, IPv6, Ethernet. Read
+//! [`PacketHead`] first.
 
 use std::net::Ipv4Addr;
 
-/// The longest headers: 20 bytes of IP, 60 of TCP.
+/// Maximum length of the headers: 20 bytes of IP, 60 of TCP.
 pub const HEADERS_BYTES_MAX: usize = 80;
 
 const IP_BYTES: u32 = 20;
@@ -35,20 +40,20 @@ const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// A simulated packet, as far as its headers tell.
+/// The properties of a simulated packet that its headers show.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketHead<'a> {
-    /// Host that sent it; see [`host_address`].
+    /// Source host; see [`host_address`].
     pub src: u16,
-    /// Host that it is for; see [`host_address`].
+    /// Destination host; see [`host_address`].
     pub dst: u16,
     /// The sender's port.
     pub src_port: u16,
     /// The receiver's port.
     pub dst_port: u16,
-    /// The IP packet, headers included.
+    /// Length of the IP packet, headers included.
     pub size_bytes: u32,
-    /// Whether queues may mark it, or one has.
+    /// Whether queues may mark it, or have marked it.
     pub ecn: Ecn,
     /// The content of the IP packet.
     pub kind: PacketKind<'a>,
@@ -57,14 +62,14 @@ pub struct PacketHead<'a> {
 /// The ECN field (RFC 3168 section 5).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// Queues must drop it where they would mark.
+    /// Queues drop the packet instead of marking it.
     #[default]
     NotEct = 0,
-    /// May be marked.
+    /// The packet may be marked.
     Ect0 = 2,
-    /// May be marked, the other codepoint.
+    /// The packet may be marked; the other codepoint.
     Ect1 = 1,
-    /// Congestion was met.
+    /// Congestion was experienced.
     Ce = 3,
 }
 
@@ -80,64 +85,65 @@ pub enum PacketKind<'a> {
 /// A TCP segment without its payload.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpHead<'a> {
-    /// Sequence number of its first byte, which has gone around at 2^32.
+    /// Sequence number of its first byte, modulo 2^32.
     pub seq: u32,
-    /// The next sequence number that is expected; without one the ACK flag is not set.
+    /// The next expected sequence number; `None` leaves the ACK flag unset.
     pub ack: Option<u32>,
-    /// Bytes of data. All else in the packet is its headers.
+    /// Bytes of data. The rest of the packet is headers.
     pub payload_bytes: u32,
-    /// Set on a SYN, with its options.
+    /// Options of a SYN; `None` for other segments.
     pub syn: Option<SynOptions>,
-    /// The stream ends behind its data.
+    /// The stream ends after its data.
     pub fin: bool,
-    /// The connection is no more.
+    /// The connection is reset.
     pub rst: bool,
-    /// Congestion was met; on a SYN, that ECN is spoken (RFC 3168 section 6.1).
+    /// Congestion was experienced; on a SYN, that ECN is supported (RFC 3168 section 6.1).
     pub ece: bool,
-    /// The sender has slowed down.
+    /// The sender has reduced its window.
     pub cwr: bool,
-    /// The field as it is on the wire: already shifted by the connection's window scale.
+    /// Value of the field on the wire: already shifted by the window scale of the connection.
     pub window: u16,
-    /// First sequence number of each block and the one behind its last, most recent first. Four fit at most, and
-    /// three beside timestamps (RFC 2018 section 3).
+    /// First sequence number of each block and the number after its last, most recent block first.
+    /// At most four fit, and three together with timestamps (RFC 2018 section 3).
     pub sack: &'a [(u32, u32)],
     /// Timestamp value and echo reply.
     pub timestamps: Option<(u32, u32)>,
 }
 
-/// Options that only a SYN has.
+/// Options of SYN segments only.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SynOptions {
     /// Maximum segment size.
     pub mss_bytes: Option<u16>,
-    /// Whether selective acknowledgements may come.
+    /// Whether selective acknowledgements are permitted.
     pub sack_permitted: bool,
-    /// By how many bits windows are shifted; 14 at most (RFC 7323 section 2.3).
+    /// Window scale in bits; at most 14 (RFC 7323 section 2.3).
     pub window_shift: Option<u8>,
 }
 
-/// Why there are no such headers.
+/// Why no such headers exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeadError {
-    /// Longer than an IP packet can be.
+    /// The packet is longer than an IP packet can be.
     TooLong {
-        /// The simulated packet.
+        /// Length of the simulated packet.
         got_bytes: u32,
     },
-    /// Less than UDP's headers.
+    /// The packet is shorter than UDP's headers.
     TooShort {
-        /// The simulated packet.
+        /// Length of the simulated packet.
         got_bytes: u32,
     },
-    /// The rest of the packet beside TCP's payload is not a length that IP's and TCP's headers can have.
+    /// The length of the packet without TCP's payload is not a possible length of IP's and TCP's
+    /// headers.
     HeaderLength {
-        /// Of the packet without its payload; negative where the payload is longer.
+        /// Length of the packet without its payload; negative if the payload is longer.
         got_bytes: i64,
     },
-    /// A window scale above 14.
+    /// The window scale is above 14.
     WindowShift {
-        /// The shift.
+        /// The window scale.
         got: u8,
     },
 }
@@ -165,7 +171,7 @@ pub fn host_address(host: u16) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + u32::from(host))
 }
 
-/// Bytes from IP's first to TCP's or UDP's last.
+/// The bytes from the first of IP's header to the last of TCP's or UDP's header.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
     bytes: [u8; HEADERS_BYTES_MAX],
@@ -229,13 +235,13 @@ impl PacketHead<'_> {
         // Pseudo header: addresses, protocol and length.
         let pseudo = sum(&headers.bytes[12..20]) + u32::from(protocol) + (self.size_bytes - IP_BYTES);
         let checksum = !fold(pseudo + sum(&headers.as_slice()[transport_at..]));
-        // In UDP zero says that there is none.
+        // In UDP, zero means that there is no checksum.
         let checksum = if checksum == 0 && protocol == PROTOCOL_UDP { u16::MAX } else { checksum };
         headers.set(checksum_at, checksum);
         Ok(headers)
     }
 
-    /// TCP's header behind its ports.
+    /// Appends TCP's header after the ports.
     fn extend_tcp(&self, headers: &mut Headers, tcp: &TcpHead<'_>) -> Result<(), HeadError> {
         let got_bytes = i64::from(self.size_bytes) - i64::from(tcp.payload_bytes);
         let fits = (i64::from(IP_BYTES + TCP_BYTES)..=HEADERS_BYTES_MAX as i64).contains(&got_bytes);
@@ -272,7 +278,7 @@ impl PacketHead<'_> {
                 add([NO_OPERATION, WINDOW_SCALE, 3, shift]);
             }
         }
-        // A list of blocks takes four bytes, and each block eight.
+        // A list of blocks takes four bytes, plus eight per block.
         let blocks_in = |room: usize| room.saturating_sub(4) / 8;
         let room = end - headers.len;
         let beside = room.checked_sub(TIMESTAMPS_BYTES);
@@ -296,7 +302,7 @@ impl PacketHead<'_> {
     }
 }
 
-/// RFC 1071: the sum of the words, carries still to be folded in.
+/// RFC 1071: the sum of the words, before the carries are folded in.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low))).sum()
 }

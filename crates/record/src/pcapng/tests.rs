@@ -1,4 +1,5 @@
-//! Reads captures back with a reader that shares nothing with the writer and refuses everything unexpected.
+//! Reads captures with a reader that shares no code with the writer and refuses everything
+//! unexpected.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,7 +17,7 @@ fn u32_be(bytes: &[u8]) -> u32 {
     u16_be(bytes) << 16 | u16_be(&bytes[2..])
 }
 
-/// Types and bodies, with both lengths checked.
+/// Types and bodies of all blocks; checks both lengths.
 fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
     let mut blocks = Vec::new();
     while !file.is_empty() {
@@ -30,7 +31,7 @@ fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
     blocks
 }
 
-/// Codes and values of options that end as they must.
+/// Codes and values of options; checks that they end correctly.
 fn options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut options = Vec::new();
     while !bytes.is_empty() {
@@ -48,7 +49,7 @@ fn options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     options
 }
 
-/// RFC 1071, in 64 bits: all words with their checksum add up to all ones.
+/// RFC 1071, in 64 bits: all words and their checksum add up to all ones.
 fn adds_up(parts: &[&[u8]]) -> bool {
     let words = |part: &&[u8]| {
         part.chunks(2).map(|w| u64::from(w[0]) * 256 + u64::from(*w.get(1).unwrap_or(&0))).sum::<u64>()
@@ -57,7 +58,7 @@ fn adds_up(parts: &[&[u8]]) -> bool {
     sum > 0 && sum.is_multiple_of(0xffff)
 }
 
-/// What a segment's options say.
+/// The options of a segment.
 #[derive(Debug, Default, PartialEq)]
 struct Options {
     mss: Option<u32>,
@@ -99,7 +100,7 @@ fn tcp_options(mut bytes: &[u8]) -> Options {
     found
 }
 
-/// Checks everything that the headers say against the head, and returns the TCP options.
+/// Compares everything in the headers with the head, and returns the TCP options.
 fn check(head: &PacketHead<'_>, bytes: &[u8]) -> Options {
     let (ip, transport) = bytes.split_at(20);
     assert_eq!((ip[0], u16_be(&ip[2..])), (0x45, head.size_bytes));
@@ -186,7 +187,7 @@ proptest! {
         prop_assert!(captured <= HEADERS_BYTES_MAX && captured <= size_bytes as usize);
         let found = check(&head, &body[20..]);
         if !udp {
-            // Whatever is there is what was asked for.
+            // Every option that is present was requested.
             prop_assert!(found.timestamps.is_none() || found.timestamps == timestamps);
             prop_assert!(sack.starts_with(&found.sack));
             let asked = syn.unwrap_or_default();

@@ -1,12 +1,14 @@
-//! The site that turned a generation bad: digests of the same symbols, taken at both ends of every flow, compared.
+//! Finds the site that corrupted a generation by comparing digests of the same symbols from both
+//! ends of every flow.
 //!
-//! The source knows which symbol every flow ought to carry: of a routed group because it sent the chunk itself, of a coded one
-//! because it has the generation's data and is told every flow's global coding vector (Jaggi and others 2005, section
-//! II). A site whose inputs all arrived right and that sent a wrong symbol is named. TCP under TLS does not
-//! deliver flipped bits, so a difference between a sender's digest and its receiver's counts against the sender.
+//! The source knows the symbol that every flow should carry. Of a routed group it sent the chunk
+//! itself; of a coded group it has the generation's data and receives every flow's global coding
+//! vector (Jaggi and others 2005, section II). A site is named if all its inputs arrived correct
+//! and it sent a wrong symbol. TCP under TLS does not deliver flipped bits, so a difference between
+//! a sender's digest and its receiver's counts against the sender.
 //!
-//! Leaves out: codes with delayed terms, whose flows carry sums over many generations. Read [`vectors`] and [`suspects`]
-//! first.
+//! Leaves out: codes with delayed terms, whose flows carry sums over many generations. Read
+//! [`vectors`] and [`suspects`] first.
 
 use crate::control::{FlowDigest, FlowSide, FlowVector};
 use crate::plan::{FlowId, Input, Mode, Plan};
@@ -14,7 +16,7 @@ use anabranch_graph::Topology;
 use anabranch_units::SiteId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Product in GF(2^8), polynomial 0x11D. Only for the handful of coefficients of a plan.
+/// Product in GF(2^8), polynomial 0x11D. Only for the few coefficients of a plan.
 fn product(mut a: u8, mut b: u8) -> u8 {
     let mut sum = 0;
     while b != 0 {
@@ -27,14 +29,14 @@ fn product(mut a: u8, mut b: u8) -> u8 {
     sum
 }
 
-/// Global coding vectors of all flows of `group`; nothing where a term is delayed or the flows do not follow from the
-/// streams.
+/// Global coding vectors of all flows of `group`. Empty if a term is delayed or the flows cannot be
+/// computed from the streams.
 pub(super) fn vectors(plan: &Plan, group: u16) -> Vec<FlowVector> {
     let streams = usize::from(plan.groups[usize::from(group)].streams);
     let mut known: BTreeMap<FlowId, Vec<u8>> = BTreeMap::new();
     let flows: Vec<FlowId> =
         (0..plan.flows.len() as u32).map(FlowId).filter(|f| plan.flows[f.index()].group == group).collect();
-    // Flows need not be in the order of the data: pass over them until nothing new follows.
+    // Flows need not be in data order: repeat the pass until nothing new follows.
     loop {
         let before = known.len();
         for &flow in &flows {
@@ -68,8 +70,8 @@ pub(super) fn vectors(plan: &Plan, group: u16) -> Vec<FlowVector> {
     }
 }
 
-/// Sites that the digests prove to have sent something wrong, ascending. A sink that got all its inputs right and still
-/// decoded something wrong (`complainant`) is named itself.
+/// Sites that, according to the digests, sent wrong data, ascending. A sink (`complainant`) that
+/// received only correct inputs and still decoded wrong data is named itself.
 pub(super) fn suspects(
     plan: &Plan,
     topology: &Topology,
@@ -79,7 +81,7 @@ pub(super) fn suspects(
 ) -> Vec<SiteId> {
     let first = |f: FlowId| topology.link(plan.flows[f.index()].link).from;
     let last = |f: FlowId| topology.link(plan.flows[f.index()].link).to;
-    // A site may speak of its own flows only, and only the source of what ought to be.
+    // A site may report only its own flows, and only the source may report expected digests.
     let mut seen: BTreeMap<(FlowId, FlowSide), u64> = BTreeMap::new();
     for (&site, list) in digests {
         for d in list.iter().filter(|d| d.flow.index() < plan.flows.len()) {
@@ -98,7 +100,8 @@ pub(super) fn suspects(
         if !routed {
             return seen.get(&(flow, FlowSide::Expected)).copied();
         }
-        // A routed flow carries what its tree's first flow carried. The bound ends a malformed plan's cycle.
+        // A routed flow carries the same data as the first flow of its tree. The bound ends the
+        // cycle of a malformed plan.
         let mut at = flow;
         for _ in 0..=plan.flows.len() {
             match plan.flows[at.index()].terms.first()?.input {
@@ -108,7 +111,7 @@ pub(super) fn suspects(
         }
         None
     };
-    // Some(true): right at that end. None: not known.
+    // `Some(true)`: correct at that end. `None`: unknown.
     let right = |flow: FlowId, side: FlowSide| Some(expected(flow)? == *seen.get(&(flow, side))?);
 
     let mut named = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! The interface by which a coordinator has transfers planned, and the planner of the [`plan`](crate::plan) module.
+//! The interface through which a coordinator plans transfers, and the planner of the
+//! [`plan`](crate::plan) module.
 //!
 //! Read [`Planner`] first.
 
@@ -14,27 +15,29 @@ pub struct PlanRequest<'a> {
     pub topology: &'a Topology,
     /// The site that holds the file.
     pub source: SiteId,
-    /// The sites to be served, ascending; never empty.
+    /// The destinations, ascending; never empty.
     pub destinations: &'a [SiteId],
     /// Sites that must not be used, ascending; never the source or one of `destinations`.
     pub avoid_sites: &'a [SiteId],
     /// Links that must not be used, ascending.
     pub avoid_links: &'a [LinkId],
-    /// How to plan.
+    /// The scheme.
     pub scheme: SchemeChoice,
     /// Whether the plan may have groups that fill others.
     pub fill: bool,
 }
 
-/// Plans a transfer on the network; any `Fn(&PlanRequest<'_>) -> Result<Plan, String>` is one.
+/// Plans a transfer on the network. Any `Fn(&PlanRequest<'_>) -> Result<Plan, String>` is a
+/// planner.
 pub trait Planner {
-    /// A plan that serves every one of the request's destinations, as if no other transfer ran.
+    /// A plan that serves all destinations of the request, as if no other transfer ran.
     ///
-    /// Errors: one line that says why there is none.
+    /// Errors: one line with the reason why there is no plan.
     fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String>;
 
-    /// Plans for transfers that run at the same time and beside `others`, which go on as they were planned: one for each
-    /// request, in their order. Unless it is said otherwise, each as if alone.
+    /// Plans for transfers that run at the same time and together with `others`, whose plans do not
+    /// change: one plan per request, in their order. The default implementation plans each as if
+    /// alone.
     fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
         let _ = others;
         requests.iter().map(|r| self.plan(r)).collect()
@@ -62,7 +65,7 @@ impl Planner for DefaultPlanner {
     }
 
     fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
-        // One that has no plan must not cost the others theirs.
+        // A request without a plan must not affect the plans of the others.
         let able: Vec<Result<(), PlanError>> =
             requests.iter().map(|r| plan::Planner::new(asked(r)).map(|_| ())).collect();
         let joint: Vec<JointRequest<'_>> = requests

@@ -1,7 +1,8 @@
 //! Questions about a source's file, without a transfer, for dry runs.
 //!
-//! A question is an inquiry of the source under a number that no transfer has, so that nothing is left of it after the
-//! answer: not in the store, not in the list, not at a site. Leaves out: checks of requests. Read [`Questions`] first.
+//! A question is an inquiry of the source under a number that no transfer has. Nothing remains of
+//! it after the answer: not in the store, not in the list, not at a site. Leaves out: checks of
+//! requests. Read [`Questions`] first.
 
 use super::{
     Command, CoordinatorConfig, Full, Outbox, Places, Run, SiteId, SiteState, SubmitError, Submitter,
@@ -12,21 +13,22 @@ use anabranch_graph::Topology;
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Questions about files that may be open at once.
+/// Maximum number of open questions about files.
 pub const QUESTIONS_MAX: usize = 100;
-/// Of these, how many sites may have asked: all together, so that operators always find places.
+/// Maximum number of open questions of all sites together, so that operators always find free
+/// slots.
 pub const SITES_QUESTIONS_MAX: usize = 50;
-/// And how many one site may have asked.
+/// Maximum number of open questions of one site.
 pub const SITE_QUESTIONS_MAX: usize = 10;
 
-/// The length of a source's file, or why it cannot be sent: one line.
+/// The length of a source's file, or one line with the reason why the file cannot be sent.
 pub type Answer = Result<u64, String>;
 
-/// Those that are open, and answers that were not polled yet.
+/// Open questions, and answers that have not been polled.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     open: BTreeMap<TransferId, Question>,
-    /// The number of the next one.
+    /// Number of the next question.
     next: u64,
     answers: VecDeque<(TransferId, Answer)>,
 }
@@ -37,14 +39,14 @@ struct Question {
     path: String,
     submitter: Submitter,
     asked_at: Instant,
-    /// The source was up, and has been told.
+    /// The source was up and has received the question.
     is_told: bool,
     deadline: Instant,
 }
 
 impl Question {
     fn tell(&mut self, id: TransferId, now: Instant, config: &CoordinatorConfig, out: &mut Outbox) {
-        // However often the source registers anew, the question ends.
+        // The question ends at a fixed time, even if the source registers repeatedly.
         let end = self.asked_at + config.gather + config.inquire_timeout;
         (self.is_told, self.deadline) = (true, end.min(now + config.inquire_timeout));
         let (run, path) = (Run::of_question(id), self.path.clone());
@@ -54,15 +56,15 @@ impl Question {
 }
 
 impl Questions {
-    /// The number of the next question: one that no earlier controller gave out, so that no answer to its questions is taken
-    /// for one to these.
+    /// Sets the number of the next question. No earlier controller used it, so an answer to an
+    /// earlier question is not taken for an answer to a new one.
     pub(super) fn begin_at(&mut self, number: u64) {
         self.next = number;
     }
 
-    /// Asks.
+    /// Asks a question.
     ///
-    /// Errors: too many are open.
+    /// Errors: too many open questions.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -98,12 +100,12 @@ impl Questions {
         Ok(id)
     }
 
-    /// Nobody waits for the answer any more.
+    /// The answer is no longer needed.
     pub(super) fn withdraw(&mut self, id: TransferId) {
         self.open.remove(&id);
     }
 
-    /// A site is there, perhaps as another process.
+    /// A site is up, possibly as a new process.
     pub(super) fn handle_site_up(
         &mut self,
         now: Instant,
@@ -132,7 +134,7 @@ impl Questions {
         true
     }
 
-    /// Gives those up that are not answered in time.
+    /// Abandons the questions that were not answered in time.
     pub(super) fn handle_timeout(&mut self, now: Instant, topology: &Topology, config: &CoordinatorConfig) {
         let late: Vec<_> = self.open.iter().filter(|(_, q)| now >= q.deadline).map(|(id, _)| *id).collect();
         for id in late {

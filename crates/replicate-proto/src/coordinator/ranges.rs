@@ -1,10 +1,10 @@
 //! Sets of bytes of a file, as ascending, disjoint, non-empty ranges with gaps between them.
 //!
-//! Leaves out: any other set. Reports come from outside, so everything passes through [`normal`] first.
+//! Leaves out: other sets. Reports come from outside, so all input passes through [`normal`] first.
 
 use anabranch_pieces::ByteRange;
 
-/// `ranges` as a set within `0..length`: sorted, merged, cut.
+/// `ranges` as a set within `0..length`: sorted, merged, truncated.
 pub(super) fn normal(ranges: &[ByteRange], length: u64) -> Vec<ByteRange> {
     let mut sorted: Vec<ByteRange> = ranges
         .iter()
@@ -22,7 +22,7 @@ pub(super) fn normal(ranges: &[ByteRange], length: u64) -> Vec<ByteRange> {
     merged
 }
 
-/// What of `0..length` is not in the normal set `have`.
+/// The part of `0..length` that is not in the normal set `have`.
 pub(super) fn missing(have: &[ByteRange], length: u64) -> Vec<ByteRange> {
     let mut gaps = Vec::new();
     let mut start = 0;
@@ -38,7 +38,7 @@ pub(super) fn missing(have: &[ByteRange], length: u64) -> Vec<ByteRange> {
     gaps
 }
 
-/// Bytes in a normal set.
+/// Number of bytes in a normal set.
 pub(super) fn bytes(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(|r| r.end - r.start).sum()
 }

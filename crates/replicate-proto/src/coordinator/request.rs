@@ -1,5 +1,5 @@
-//! Requests to a coordinator: transfers, with every choice that a user has; its own limits and patience; and reasons of
-//! refusals.
+//! Requests to a coordinator: transfers with all settings of a user, the limits and timeouts of the
+//! coordinator, and reasons for refusals.
 //!
 //! Leaves out: answers (`status`), and the checks of a request (`coordinator`).
 
@@ -12,23 +12,25 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// How transfers are planned together.
+/// Settings for planning transfers together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JointConfig {
-    /// How long a first attempt waits for others, counted from its inquiry.
+    /// Time that a first attempt waits for other transfers, counted from its inquiry.
     pub gather: Duration,
-    /// How long an attempt whose inquiry is answered waits for others that still inquire.
+    /// Time that an attempt with a completed inquiry waits for others that still inquire.
     pub gather_max: Duration,
-    /// How long one waits for those that are stopped to be planned anew with it.
+    /// Time that a transfer waits for the stopped transfers that will be planned again with it.
     pub switch: Duration,
-    /// By which share the smallest rate, or without loss to it the sum, must gain for running transfers to be planned
-    /// anew.
+    /// Minimum gain for planning running transfers again, as a fraction: of the smallest rate, or
+    /// of the sum if the smallest rate does not fall.
     pub gain_min: f64,
-    /// How long each of them must have left at its present rate: a switch stops it for some round trips.
+    /// Minimum remaining time of each of them at its current rate: a switch stops a transfer for
+    /// some round trips.
     pub left_min: Duration,
-    /// How long one that was planned anew is left alone, whoever comes or goes.
+    /// Time after a new plan in which the transfer is not planned again, whatever other transfers
+    /// do.
     pub again_min: Duration,
-    /// With more transfers under way than that, each is planned as if alone.
+    /// If more transfers run, each is planned as if alone.
     pub transfers_max: usize,
 }
 
@@ -51,9 +53,9 @@ impl Default for JointConfig {
 pub struct TransferRequest {
     /// The site that holds the file.
     pub source: SiteId,
-    /// The file there.
+    /// The file at the source.
     pub source_path: String,
-    /// The destinations, each with the file's path there.
+    /// The destinations, each with the path of the file there.
     pub destinations: Vec<Destination>,
     /// Sites that must not relay.
     #[serde(default)]
@@ -61,37 +63,39 @@ pub struct TransferRequest {
     /// Links that must not be used.
     #[serde(default)]
     pub avoid_links: Vec<LinkId>,
-    /// How to plan.
+    /// The scheme.
     #[serde(default)]
     pub scheme: SchemeChoice,
-    /// How hops are run, where `hop_overrides` says nothing else.
+    /// Settings of hops without an entry in `hop_overrides`.
     pub hop: HopSettings,
-    /// Hops that are run differently.
+    /// Hops with other settings.
     #[serde(default)]
     pub hop_overrides: Vec<HopOverride>,
-    /// Ceiling on the source's rate.
+    /// Maximum rate of the source.
     #[serde(default)]
     pub bandwidth_limit: Option<BitRate>,
-    /// Bytes of a symbol, at least 1.
+    /// Length of a symbol in bytes, at least 1.
     pub symbol_bytes: u32,
-    /// Packets that each virtual buffer holds, at least 1.
+    /// Capacity of each virtual buffer in packets, at least 1.
     pub buffer_packets: u16,
-    /// How to treat data that arrives wrong.
+    /// Reaction to data that arrives wrong.
     #[serde(default)]
     pub on_corrupt: CorruptPolicy,
-    /// Whether uncoded data of the lowest priority fills capacity that the plan's flows leave ([`crate::plan::Group::fills`]).
+    /// Whether uncoded data of the lowest priority fills the capacity that the plan's flows leave
+    /// ([`crate::plan::Group::fills`]).
     #[serde(default)]
     pub fill: bool,
     /// The submitter.
     #[serde(default)]
     pub submitter: Submitter,
-    /// Whether it may take the place of other files of its names; else a destination that has one is left as it is.
+    /// Whether the transfer may replace other files of the same names; otherwise a destination that
+    /// has one is left unchanged.
     #[serde(default)]
     pub replace: bool,
 }
 
 impl TransferRequest {
-    /// About how many bytes it takes in memory and in the store: its lists, and its texts.
+    /// Approximate size in memory and in the store in bytes: its lists and texts.
     pub fn bytes(&self) -> usize {
         let hop = |h: &HopSettings| h.congestion_control.as_ref().map_or(0, String::len);
         let destinations: usize =
@@ -102,7 +106,8 @@ impl TransferRequest {
         size_of::<Self>() + self.source_path.len() + hop(&self.hop) + destinations + overrides + avoided
     }
 
-    /// Whether both bring the same file to the same places for the same submitter. The order of lists means nothing.
+    /// Whether both bring the same file to the same places for the same submitter. The order of
+    /// lists is ignored.
     pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
         fn places(r: &TransferRequest) -> BTreeSet<(SiteId, &str)> {
             r.destinations.iter().map(|d| (d.site, d.path.as_str())).collect()
@@ -112,7 +117,8 @@ impl TransferRequest {
             && places(self) == places(other)
     }
 
-    /// In which settings a request for the same differs from this one, in words: what this one has, then what the other.
+    /// Settings in which this request and another for the same file differ, in words: the value of
+    /// this one, then of the other.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         let (own, its) = (self.settings(), other.settings());
         let shown = |value: &Value| match value {
@@ -130,7 +136,7 @@ impl TransferRequest {
             .collect()
     }
 
-    /// Everything that decides how it is done, by name; whatever becomes a field is among it.
+    /// All settings that affect the transfer, by name. New fields are included automatically.
     fn settings(&self) -> Map<String, Value> {
         let mut sorted = self.clone();
         sorted.destinations.sort_by(|a, b| (a.site, &a.path).cmp(&(b.site, &b.path)));
@@ -152,13 +158,13 @@ impl TransferRequest {
 /// The result of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Submitted {
-    /// A transfer of its own.
+    /// A new transfer.
     New(TransferId),
-    /// One that is under way does the same.
+    /// A running transfer does the same.
     Attached(TransferId),
 }
 
-/// A site that wants the file, and its name there.
+/// A destination site, and the name of the file there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destination {
     /// The site.
@@ -167,20 +173,20 @@ pub struct Destination {
     pub path: String,
 }
 
-/// One link's own settings.
+/// Settings of one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopOverride {
     /// The link.
     pub link: LinkId,
-    /// How it is run.
+    /// Its settings.
     pub hop: HopSettings,
 }
 
-/// How to plan a transfer.
+/// Choice of the scheme of a transfer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SchemeChoice {
-    /// The highest predicted rate, uncoded where they tie.
+    /// The highest predicted rate; uncoded if rates are equal.
     #[default]
     Auto,
     /// [`Scheme::Coded`].
@@ -199,85 +205,94 @@ pub enum SchemeChoice {
     SinglePath,
 }
 
-/// How to treat data that arrives wrong.
+/// Reaction to data that arrives wrong.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CorruptPolicy {
-    /// Name the relay, avoid it, send the data again.
+    /// Names the relay, avoids it, and sends the data again.
     #[default]
     Repair,
-    /// Give the destination up with the verdict `integrity`. What an earlier transfer left there of another file is no reason.
+    /// Ends the destination with the verdict `integrity`. Data that an earlier transfer left there
+    /// of another file is no reason.
     Refuse,
 }
 
-/// Limits and patience.
+/// Limits and timeouts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoordinatorConfig {
-    /// Transfers under way at once.
+    /// Maximum number of running transfers.
     pub transfers_max: usize,
-    /// Of these, how many sites may have submitted: all together, so that operators always find places.
+    /// Maximum number of running transfers of all sites together, so that operators always find
+    /// free slots.
     pub sites_transfers_max: usize,
-    /// And how many one site may have submitted. As many of its transfers that are over are remembered.
+    /// Maximum number of running transfers of one site. The same number of its ended transfers is
+    /// remembered.
     pub site_transfers_max: usize,
-    /// Transfers that are over and still remembered; the oldest of whoever submitted most of them goes first.
+    /// Maximum number of ended transfers that are remembered. The oldest transfer of the submitter
+    /// with the most of them is forgotten first.
     pub finished_max: usize,
-    /// Bytes of a request ([`TransferRequest::bytes`]).
+    /// Maximum size of a request in bytes ([`TransferRequest::bytes`]).
     pub request_bytes_max: usize,
-    /// Destinations of one transfer.
+    /// Maximum number of destinations of one transfer.
     pub destinations_max: usize,
-    /// Bytes of a path.
+    /// Maximum length of a path in bytes.
     pub path_bytes_max: usize,
-    /// Ranges that one site may report of one file; what is beyond counts as missing.
+    /// Maximum number of ranges that one site may report of one file; further ranges count as
+    /// missing.
     pub ranges_max: usize,
-    /// Events not yet polled; the oldest goes first.
+    /// Maximum number of events that have not been polled; the oldest is dropped first.
     pub events_max: usize,
-    /// How long a new transfer (and every transfer after a restart) waits for its sites to show up before it begins with
-    /// those that are there.
+    /// Time that a new transfer (and every transfer after a restart) waits for its sites to
+    /// register before it starts with the available ones.
     pub gather: Duration,
-    /// How transfers that run at the same time are planned together; `None` plans each as if alone.
+    /// Settings for planning simultaneous transfers together; `None` plans each as if alone.
     pub joint: Option<JointConfig>,
-    /// How long to wait for an inventory, besides `work_rate`.
+    /// Timeout of an inventory, in addition to the time that `work_rate` gives.
     pub inquire_timeout: Duration,
-    /// How long to wait until programs are installed.
+    /// Timeout of the installation of programs.
     pub install_timeout: Duration,
-    /// How long an attempt may stand still.
+    /// Maximum time without progress in an attempt.
     pub stall_timeout: Duration,
-    /// How long to wait for a finished file or a hash, besides `work_rate`.
+    /// Timeout of a finished file or a hash, in addition to the time that `work_rate` gives.
     pub finish_timeout: Duration,
-    /// How fast a site reads or checks a file at the very least.
+    /// Minimum rate at which a site reads or checks a file.
     pub work_rate: BitRate,
-    /// How long to wait for audits.
+    /// Timeout of audits.
     pub audit_timeout: Duration,
-    /// How long to wait after a hop failed, so that the loss of a site is known before the next plan: longer than a
-    /// service waits for a silent site, or the next plan counts on it once more.
+    /// Pause after a failed hop, so that the loss of a site is known before the next plan. It is
+    /// longer than the time after which a service gives up a silent site; otherwise the next plan
+    /// would use that site again.
     pub settle: Duration,
-    /// The first pause after an attempt that moved nothing; doubles each time.
+    /// First pause after an attempt that moved no data; it doubles each time.
     pub pause_min: Duration,
-    /// The longest such pause.
+    /// Maximum pause after attempts that moved no data.
     pub pause_max: Duration,
-    /// Attempts in a row that move nothing before the rest is given up.
+    /// Maximum number of consecutive attempts that move no data.
     pub idle_attempts_max: u32,
-    /// Attempts altogether.
+    /// Maximum number of attempts.
     pub attempts_max: u32,
-    /// How long an absent site is waited for, and one that others cannot connect to (with at least three tries).
+    /// Time to wait for an absent site, and for a site to which others cannot connect (with at
+    /// least three tries).
     pub site_wait: Duration,
-    /// How long a link that failed is left alone at first; doubles each time.
+    /// First time for which a failed link is avoided; it doubles each time.
     pub avoid_min: Duration,
-    /// The longest such time.
+    /// Maximum time for which a failed link is avoided.
     pub avoid_max: Duration,
-    /// How long a destination may hold the others back.
+    /// Maximum time for which a destination may delay the others.
     pub slow_hold: Duration,
-    /// Below which share of the planned rate the others count as held back.
+    /// Fraction of the planned rate below which the others count as delayed.
     pub slow_share: f64,
-    /// Share of the time that a destination's disk, or all flows into it, must be blocked to count as the cause.
+    /// Fraction of the time for which a destination's disk, or all flows into it, must be blocked
+    /// to count as the cause.
     pub slow_blocked: f64,
-    /// How often idle codes are removed again where the site may have missed it.
+    /// Interval at which idle codes are removed again if the site may have missed the removal.
     pub sweep: Duration,
-    /// Audits in one attempt.
+    /// Maximum number of audits in one attempt.
     pub audits_max: u32,
-    /// Wrong generations in one attempt after which a named relay is planned around at once.
+    /// Number of wrong generations in one attempt after which a named relay is planned around at
+    /// once.
     pub corrupt_max: u32,
-    /// Attempts that left one destination with wrong data before it is given up.
+    /// Number of attempts with wrong data at one destination after which it is given up.
     pub integrity_max: u32,
 }
 
@@ -320,7 +335,7 @@ impl Default for CoordinatorConfig {
     }
 }
 
-/// Why a transfer was not accepted.
+/// Why a transfer was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubmitError {
@@ -338,7 +353,7 @@ pub enum SubmitError {
         /// Number of links.
         links: usize,
     },
-    /// There is no destination.
+    /// The list of destinations is empty.
     NoDestination,
     /// The source is among the destinations.
     SourceIsDestination {
@@ -350,79 +365,79 @@ pub enum SubmitError {
         /// Its name.
         site: String,
     },
-    /// The source or a destination is to be avoided.
+    /// The source or a destination is among the sites to be avoided.
     AvoidedEnd {
         /// Its name.
         site: String,
     },
     /// A number or a path is out of range.
     OutOfRange {
-        /// What.
+        /// Name of the quantity.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
-    /// A path that no file can have.
+    /// An invalid path.
     BadPath(NameError),
-    /// A setting leaves nothing for what fills.
+    /// A setting excludes filling groups.
     FillWith {
         /// The setting.
         what: &'static str,
     },
-    /// No links lead to a destination, even when all of them work.
+    /// No links lead to a destination, even if all of them work.
     NoPath {
         /// The source's name.
         source: String,
         /// The destination's name.
         destination: String,
     },
-    /// The name of a congestion control that no kernel has.
+    /// A name of a congestion control that no kernel can have.
     CongestionControl {
         /// Its beginning.
         name: String,
     },
-    /// Two overrides of one link.
+    /// Two overrides for one link.
     RepeatedOverride {
         /// The link.
         link: LinkId,
     },
-    /// A transfer that is under way brings the same file to the same places by other settings.
+    /// A running transfer brings the same file to the same places with other settings.
     RunsOtherwise {
         /// The transfer.
         transfer: TransferId,
-        /// In which, and what it has.
+        /// The differing settings and the running transfer's values.
         differs: Vec<String>,
     },
-    /// No more transfers for now.
+    /// Too many transfers at the moment.
     TooMany {
         /// The limit.
         limit: usize,
     },
-    /// No more questions about files for now.
+    /// Too many questions about files at the moment.
     TooManyQuestions {
         /// The limit.
         limit: usize,
     },
-    /// No more questions of sites for now.
+    /// Too many questions of sites at the moment.
     TooManyQuestionsOfSites {
         /// The limit.
         limit: usize,
     },
-    /// No more questions of this site for now.
+    /// Too many questions of this site at the moment.
     TooManyQuestionsOfSite {
         /// Its name.
         site: String,
         /// The limit.
         limit: usize,
     },
-    /// No more transfers of sites for now.
+    /// Too many transfers of sites at the moment.
     TooManyOfSites {
         /// The limit.
         limit: usize,
     },
-    /// No more transfers of this site for now.
+    /// Too many transfers of this site at the moment.
     TooManyOfSite {
         /// Its name.
         site: String,

@@ -1,4 +1,5 @@
-//! Output of a coordinator: verdicts, events, how a transfer stands, and its state that must survive.
+//! Output of a coordinator: verdicts, events, the status of a transfer, and its state that must
+//! survive a restart.
 //!
 //! Leaves out: requests (`request`), and commands to sites ([`crate::control`]).
 
@@ -9,42 +10,42 @@ use anabranch_pieces::{Attributes, FileHash};
 use anabranch_units::{BitRate, SiteId};
 use serde::{Deserialize, Serialize};
 
-/// How a transfer ended for one destination.
+/// Result of a transfer for one destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
-    /// The file is there, verified, synced and named.
+    /// The file exists there: verified, synced and named.
     Done,
-    /// It could not be done.
+    /// The transfer failed.
     Failed {
         /// One line.
         reason: String,
     },
-    /// The site, or every way to it, stayed away.
+    /// The site, or every path to it, remained unavailable.
     Unreachable {
         /// One line.
         reason: String,
     },
-    /// Data kept arriving wrong. Nothing wrong was delivered.
+    /// Data arrived wrong repeatedly. No wrong data was delivered.
     Integrity {
         /// One line.
         reason: String,
     },
 }
 
-/// How a transfer ended altogether.
+/// Overall result of a transfer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Every destination has the file.
     Done,
-    /// Some have it, some do not.
+    /// Some destinations have the file, some do not.
     SomeFailed,
-    /// None has it.
+    /// No destination has the file.
     Failed,
-    /// At least one was given up because data arrived wrong.
+    /// At least one destination was given up because data arrived wrong.
     Integrity,
-    /// The user gave it up.
+    /// The user cancelled it.
     Cancelled,
 }
 
@@ -61,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// Something worth a line in a log or a browser; sites by id, or by name ([`Event::map_sites`]).
+/// An event for a log or a browser; sites by id, or by name ([`Event::map_sites`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event<S = SiteId> {
     /// The transfer.
@@ -74,7 +75,7 @@ pub struct Event<S = SiteId> {
 }
 
 impl<S> Event<S> {
-    /// The same, with other names for sites.
+    /// The same event with other names for sites.
     pub fn map_sites<T>(self, name: impl Fn(S) -> T) -> Event<T> {
         Event { transfer: self.transfer, attempt: self.attempt, kind: self.kind.map_sites(&name) }
     }
@@ -85,39 +86,39 @@ impl<S> Event<S> {
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
 pub enum EventKind<S = SiteId> {
-    /// It was accepted.
+    /// The transfer was accepted.
     Submitted,
     /// Sites are asked for their inventories.
     Inquiring,
     /// An attempt was planned and is being installed.
     Planned {
-        /// How.
+        /// The scheme.
         scheme: Scheme,
         /// Predicted rate.
         #[serde(rename = "rate_bps", with = "crate::bps")]
         rate: BitRate,
-        /// No scheme can be faster.
+        /// Upper bound of the rate of any scheme.
         #[serde(rename = "bound_bps", with = "crate::bps")]
         bound: BitRate,
-        /// Who is served.
+        /// Destinations of the attempt.
         destinations: Vec<S>,
-        /// The transfers that it was planned together with; none if it was planned as if alone.
+        /// The transfers that were planned together with it; empty if it was planned as if alone.
         with: Vec<TransferId>,
     },
-    /// Every site is ready. The first data may have left before.
+    /// Every site is ready. The first data may have left earlier.
     Started,
-    /// How far things are, at most every half second.
+    /// Progress, at most every half second.
     Progress {
         /// Length of the file.
         length_bytes: u64,
-        /// One for each destination, in the request's order.
+        /// Progress of each destination, in the request's order.
         destinations: Vec<DestinationProgress<S>>,
     },
-    /// The attempt was stopped; another follows if anything is left to do.
+    /// The attempt was stopped; another one follows if data is missing.
     Stopped {
         /// One line.
         reason: String,
-        /// The site that is why, if the controller no longer hears of one.
+        /// The site that caused the stop, if the controller lost contact with it.
         #[serde(skip_serializing_if = "Option::is_none")]
         gone: Option<S>,
     },
@@ -130,40 +131,41 @@ pub enum EventKind<S = SiteId> {
         /// The generation.
         generation: u64,
     },
-    /// Digests prove that a site sent (or decoded) something wrong. It relays no more in this transfer.
+    /// Digests prove that a site sent (or decoded) wrong data. It no longer relays in this
+    /// transfer.
     Suspected {
         /// The site.
         site: S,
     },
-    /// A destination that is slow or has no room is left for later, so that the others finish.
+    /// A destination that is slow or has no room is postponed, so that the others finish.
     Postponed {
         /// The site.
         site: S,
         /// One line.
         reason: String,
     },
-    /// Nothing can be done until something comes back.
+    /// Nothing can be done until a site or link returns.
     Waiting {
         /// One line.
         reason: String,
     },
-    /// A destination is over.
+    /// The transfer has ended for a destination.
     Verdict {
         /// The site.
         site: S,
-        /// How.
+        /// Its result.
         #[serde(flatten)]
         verdict: Verdict,
     },
-    /// The transfer is over.
+    /// The transfer has ended.
     Finished {
-        /// How.
+        /// Its result.
         outcome: Outcome,
     },
 }
 
 impl<S> EventKind<S> {
-    /// The same, with other names for sites.
+    /// The same event with other names for sites.
     pub fn map_sites<T>(self, name: &impl Fn(S) -> T) -> EventKind<T> {
         match self {
             Self::Submitted => EventKind::Submitted,
@@ -193,7 +195,7 @@ impl<S> EventKind<S> {
         }
     }
 
-    /// The event in one line for people, sites by `name`.
+    /// The event in one line for people, with sites named by `name`.
     pub fn in_words(&self, name: &dyn Fn(&S) -> String) -> String {
         match self {
             Self::Submitted => "begins".into(),
@@ -252,70 +254,72 @@ impl Outcome {
     }
 }
 
-/// How far one destination is.
+/// Progress of one destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DestinationProgress<S = SiteId> {
     /// The site.
     pub site: S,
-    /// Bytes of the file that are there and verified.
+    /// Existing and verified bytes of the file.
     pub verified_bytes: u64,
-    /// Over the last seconds, bits per second.
+    /// Rate over the last seconds, in bits per second.
     pub rate_bps: u64,
 }
 
-/// How a transfer stands.
+/// Status of a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransferStatus {
     /// The transfer.
     pub id: TransferId,
     /// Its phase.
     pub phase: PhaseName,
-    /// What was asked for.
+    /// The request.
     pub request: TransferRequest,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u32,
     /// Length of the file, once known.
     pub length_bytes: Option<u64>,
     /// BLAKE3 of the file, once known.
     pub hash: Option<FileHash>,
-    /// How the present or last attempt was planned.
+    /// Scheme of the current or last attempt.
     pub scheme: Option<Scheme>,
-    /// Its predicted rate, bits per second.
+    /// Its predicted rate in bits per second.
     pub planned_bps: Option<u64>,
-    /// The rate that no scheme can exceed, bits per second.
+    /// Upper bound of the rate of any scheme, in bits per second.
     pub bound_bps: Option<u64>,
-    /// The transfers that this attempt was planned together with; none if it was planned as if alone.
+    /// The transfers that were planned together with this attempt; empty if it was planned as if
+    /// alone.
     pub planned_with: Vec<TransferId>,
-    /// One for each destination, in the request's order.
+    /// Status of each destination, in the request's order.
     pub destinations: Vec<DestinationStatus>,
-    /// Generations that arrived wrong.
+    /// Number of generations that arrived wrong.
     pub corrupt: u64,
-    /// Sites that were proven to have sent something wrong.
+    /// Sites that provably sent wrong data.
     pub suspects: Vec<SiteId>,
-    /// The congestion controls that its connections ran on since the controller last started, by the kernel's names.
+    /// The congestion controls of its connections since the controller last started, by the
+    /// kernel's names.
     pub congestion_controls: Vec<String>,
-    /// Why the last attempt was stopped, if one was.
+    /// Why the last attempt was stopped, if it was.
     pub last_trouble: Option<String>,
-    /// How it ended.
+    /// Its result.
     pub outcome: Option<Outcome>,
 }
 
-/// How one destination stands.
+/// Status of one destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DestinationStatus {
     /// The site.
     pub site: SiteId,
-    /// The file there.
+    /// The file at the site.
     pub path: String,
-    /// Bytes of the file that are there and verified.
+    /// Existing and verified bytes of the file.
     pub verified_bytes: u64,
-    /// Over the last seconds, bits per second.
+    /// Rate over the last seconds, in bits per second.
     pub rate_bps: u64,
-    /// True while it is left for later because it is slow.
+    /// Whether it is postponed because it is slow.
     pub postponed: bool,
-    /// Why it is waited for, if it is.
+    /// Why the transfer waits for it, if it does.
     pub away: Option<String>,
-    /// How it ended.
+    /// Its result.
     pub verdict: Option<Verdict>,
 }
 
@@ -324,17 +328,17 @@ pub struct DestinationStatus {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PhaseName {
-    /// Waiting for sites, for a pause to end, or for a last answer.
+    /// The transfer waits for sites, for the end of a pause, or for a last answer.
     Waiting,
     /// Asking sites for their inventories.
     Inquiring,
-    /// Programs are on their way.
+    /// Programs are being installed.
     Installing,
     /// Data flows.
     Running,
-    /// Data is there; files are being checked and named.
+    /// All data has arrived; files are being checked and named.
     Finishing,
-    /// Over.
+    /// The transfer has ended.
     Over,
 }
 
@@ -343,13 +347,13 @@ pub enum PhaseName {
 pub struct TransferSnapshot {
     /// The transfer.
     pub id: TransferId,
-    /// What was asked for.
+    /// The request.
     pub request: TransferRequest,
-    /// Attempts whose numbers are used.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Attempts in a row that moved nothing.
+    /// Number of consecutive attempts that moved no data.
     pub idle_attempts: u32,
-    /// Attempts that ended for lack of room at a site.
+    /// Number of attempts that ended for lack of room at a site.
     #[serde(default)]
     pub crowded_attempts: u32,
     /// Length of the file, once known.
@@ -359,32 +363,33 @@ pub struct TransferSnapshot {
     /// The file's attributes, once known.
     #[serde(default)]
     pub attributes: Option<Attributes>,
-    /// One for each destination of the request.
+    /// State of each destination of the request.
     pub destinations: Vec<DestinationSnapshot>,
-    /// Sites that relay no more.
+    /// Sites that no longer relay.
     pub suspects: Vec<SiteId>,
-    /// Generations that arrived wrong.
+    /// Number of generations that arrived wrong.
     pub corrupt: u64,
-    /// Sites that may still hold a run's virtual links.
+    /// Sites that may still have a run's virtual links.
     pub installed: Vec<(SiteId, Run)>,
-    /// Sites that have heard of the transfer.
+    /// Sites that know of the transfer.
     pub informed: Vec<SiteId>,
-    /// How it ended.
+    /// Its result.
     pub outcome: Option<Outcome>,
 }
 
-/// The state of one destination that must survive.
+/// The state of one destination that must survive a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DestinationSnapshot {
-    /// Bytes there when last heard of; only for show, the next attempt asks again.
+    /// Last known number of its bytes; only for display, since the next attempt asks again.
     pub verified_bytes: u64,
-    /// How often it was left for later.
+    /// How often it was postponed.
     pub level: u8,
-    /// Attempts that left it with wrong data.
+    /// Number of attempts that left it with wrong data.
     pub integrity: u32,
-    /// Whether some of it may be what an earlier transfer left, of another file perhaps; none before it first answered.
+    /// Whether some of its data may come from an earlier transfer, possibly of another file; `None`
+    /// before its first answer.
     #[serde(default)]
     pub leftover: Option<bool>,
-    /// How it ended.
+    /// Its result.
     pub verdict: Option<Verdict>,
 }

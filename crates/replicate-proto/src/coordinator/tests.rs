@@ -1,4 +1,5 @@
-//! The coordinator against a world of made-up sites that answer commands, die, come back, lie and dawdle.
+//! The coordinator with simulated sites that answer commands, fail, return, report wrong data and
+//! delay.
 
 mod attach;
 mod digests;
@@ -44,7 +45,7 @@ fn who_has_everything_need_not_ask_for_the_hash() {
         w.tick();
         assert_eq!(w.outcome(id), None, "the hash is told while data still arrives");
     }
-    // The end of the file may be told before the end of the flows.
+    // The end of the file may be reported before the end of the flows.
     let run = Run { transfer: id, attempt: Attempt(1) };
     w.sites[3].have = whole();
     w.report(SiteId(3), Report::Completed { run });
@@ -117,7 +118,7 @@ fn an_empty_file_arrives() {
     assert!(w.sites[3].finished);
 }
 
-/// A transfer with flows that fill, under way, and a site that only passes these on.
+/// A running transfer with filling flows, and a site that relays only those.
 fn filling(prepare: impl Fn(&mut World, SiteId)) -> (World, TransferId, SiteId) {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
@@ -250,7 +251,7 @@ fn a_killed_source_is_waited_for() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
-/// #18: a destination had a file of that name, and the transfer stood still for ever.
+/// #18: a destination had a file of that name, and the transfer never continued.
 #[test]
 fn a_source_that_dies_before_it_has_said_the_length_is_asked_again() {
     let mut w = World::new(internet2());
@@ -332,7 +333,8 @@ fn a_destination_behind_a_dead_link_holds_nobody_up() {
     assert!(w.now.as_secs_f64() < 1_200.0);
 }
 
-/// #17: a site with a wrong address stalled everybody, others were blamed, and there was no end.
+/// #17: a site with a wrong address stalled all other sites, which were blamed, and the transfer
+/// never ended.
 #[test]
 fn a_site_that_nobody_can_connect_to_holds_nobody_up_and_is_named_with_the_cause() {
     let config = CoordinatorConfig { site_wait: Duration::from_secs(60), ..CoordinatorConfig::default() };
@@ -357,7 +359,7 @@ fn a_site_that_nobody_can_connect_to_holds_nobody_up_and_is_named_with_the_cause
     assert!(status.attempts < 20, "{}", status.attempts);
 }
 
-/// #17: a site that others could not connect to at first is served once they can.
+/// #17: a site to which others could not connect at first is served once they can.
 #[test]
 fn a_site_that_can_be_connected_to_after_all_gets_its_file() {
     let mut w = World::new(topology(3, &[(0, 1), (0, 2), (1, 2)]));
@@ -436,7 +438,7 @@ fn a_cut_vertex_that_flips_bits_ends_as_an_integrity_failure() {
     let id = w.submit(request(0, &[2]));
     let status = w.run_to_end(id);
     assert_eq!(status.suspects, [SiteId(1)]);
-    // The only way leads through the site that was named: that it is avoided makes the destination unreachable.
+    // The only path leads through the named site, so avoiding it makes the destination unreachable.
     assert!(matches!(verdict(&status, 2), Verdict::Unreachable { .. } | Verdict::Integrity { .. }));
     assert_eq!(w.sites[2].have, []);
 }
@@ -461,7 +463,8 @@ fn a_file_that_turns_out_wrong_is_sent_again_and_in_the_end_refused() {
     }
 }
 
-/// #18: what an earlier transfer had left there of another file was refused as if it had arrived wrong.
+/// #18: data of another file that an earlier transfer had left there was refused as if it had
+/// arrived wrong.
 #[test]
 fn what_was_there_of_another_file_is_no_reason_to_refuse() {
     for (left, outcome) in [(LENGTH, Outcome::Done), (0, Outcome::Integrity)] {
@@ -502,7 +505,8 @@ fn a_slow_destination_is_left_for_later() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
-/// #17: of two like disks, both slower than the plan said, the one that was behind for five seconds was left for later.
+/// #17: of two equal disks, both slower than the plan, the one that was behind for five seconds was
+/// postponed.
 #[test]
 fn of_equals_nobody_is_left_for_later() {
     for round in 0..60u64 {
@@ -516,7 +520,7 @@ fn of_equals_nobody_is_left_for_later() {
             w.tick();
         }
         let run = Run { transfer: id, attempt: Attempt(1) };
-        // How often a disk holds the flows back: the same for all, and each in its own moments.
+        // How often a disk delays the flows: the same for all, but each at different moments.
         let often = random.below(101);
         let mut share = |of: u64| if random.below(100) < of { 0.9 } else { 0.1 };
         for i in 1..240u64 {
@@ -542,7 +546,8 @@ fn of_equals_nobody_is_left_for_later() {
     }
 }
 
-/// #17: two equally slow ones beside a fast one are left for later both, and then served together.
+/// #17: two equally slow destinations next to a fast one are both postponed, and then served
+/// together.
 #[test]
 fn two_slow_ones_do_not_hold_a_fast_one_up() {
     let mut w = World::new(internet2());
@@ -589,7 +594,7 @@ fn postpones_the_blocked(fill: bool) {
             blocked,
             congestion_control: Some("cubic".into()),
         };
-        // 2 and 3 fill, if they are there.
+        // 2 and 3 are filling flows, if they exist.
         let flows = vec![flow(0, 0.1), flow(1, 0.9), flow(2, 0.0), flow(3, 0.0), flow(7, f64::NAN)];
         w.coordinator.handle_report(
             w.now,
@@ -600,7 +605,7 @@ fn postpones_the_blocked(fill: bool) {
     }
     assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(2), .. })), "{:#?}", w.events.last());
     assert!(!w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(1), .. })));
-    // #17: the page showed the last attempt's plan, of one destination, below a table of both.
+    // #17: the page showed the last attempt's plan, with one destination, below a table of both.
     for _ in 0..100 {
         w.tick();
         let destinations = |plan: Option<&Plan>| plan.map(|p| p.destinations.clone()).unwrap_or_default();
@@ -747,13 +752,14 @@ fn tables_are_bounded() {
     assert!(!w.store.contains_key(&first));
 }
 
-/// Transfers planned alone in two rounds of four, and together in two.
+/// Transfers planned alone in two rounds of four, and together in the other two.
 fn both_ways(round: u64) -> CoordinatorConfig {
     let joint = (round / 2 % 2 == 1).then(JointConfig::default);
     CoordinatorConfig { joint, ..CoordinatorConfig::default() }
 }
 
-/// Sites (and now and then the controller) die and come back at random; whoever is up in the end gets the file.
+/// Sites (and sometimes the controller) fail and return at random; every site that is up at the end
+/// gets the file.
 #[test]
 fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
     let mut unlucky = 0;
@@ -801,7 +807,7 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
                 Verdict::Failed { reason } if reason.contains("was away") => {
                     assert_eq!((round % 2, SiteId(order[0])), (1, gone), "round {round}")
                 }
-                // As many attempts in a row as are allowed each met another death.
+                // The maximum number of consecutive attempts each met another failure.
                 Verdict::Failed { reason } if reason.contains("moved nothing") => unlucky += 1,
                 other => panic!("round {round}: {other:?}"),
             }
@@ -814,7 +820,7 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
     assert_eq!(unlucky, 0, "destinations were given up while the sites kept dying");
 }
 
-/// Whatever sites say, in whatever order, the machine goes on.
+/// The state machine continues whatever sites report, in whatever order.
 #[test]
 fn nonsense_from_sites_never_panics() {
     for round in 0..100 {
@@ -869,7 +875,7 @@ fn nonsense_from_sites_never_panics() {
     }
 }
 
-/// #17: whatever was at a destination under the file's name was replaced without a question.
+/// #17: any file at a destination under the name was replaced without confirmation.
 #[test]
 fn another_file_of_the_name_is_left_alone_unless_it_may_be_replaced() {
     for (length, hash) in [(LENGTH, FileHash([9; 32])), (LENGTH + 1, HASH)] {
@@ -887,7 +893,8 @@ fn another_file_of_the_name_is_left_alone_unless_it_may_be_replaced() {
     }
 }
 
-/// #17: a file that may be replaced was found again by each inquiry, a hundred times a second and for ever.
+/// #17: every inquiry found a file that may be replaced again, a hundred times per second and
+/// without end.
 #[test]
 fn a_file_that_may_be_replaced_is_found_once() {
     for remembers_hash in [false, true] {
@@ -901,10 +908,11 @@ fn a_file_that_may_be_replaced_is_found_once() {
     }
 }
 
-/// #17: a private file whose content was at a destination already, for all to read, counted as done and stayed so.
+/// #17: a private file counted as done if its content already existed at a destination where
+/// everybody could read it, and stayed readable.
 #[test]
 fn the_same_file_is_done_at_once_unless_more_may_read_it_than_at_the_source() {
-    // The source's is 0640.
+    // At the source it is 0640.
     for (mode, then) in [(0o640, 0o640), (0o600, 0o600), (0o644, 0o640), (0o666, 0o640)] {
         for remembers_hash in [false, true] {
             let mut w = World::new(internet2());

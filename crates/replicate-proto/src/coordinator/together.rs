@@ -1,14 +1,18 @@
-//! Transfers planned together: which, when, and when running transfers are planned anew.
+//! Transfers planned together: which, when, and when running transfers are planned again.
 //!
-//! A transfer that has an attempt to plan waits a little for others to be planned at once with it, hardly ever longer than
-//! its sites take to report their data ([`JointConfig::gather`], [`JointConfig::gather_max`]). Running transfers keep their plans, and
-//! count. They are planned anew if the smallest rate, or without loss to it the sum, gains [`JointConfig::gain_min`] by that and each
-//! has [`JointConfig::left_min`] left to move: then they are stopped, and all are planned at once when their sites have reported their
-//! data. The gain is reckoned when a transfer comes or goes, and again [`JointConfig::again_min`] after
-//! a transfer was planned anew. A plan made together holds only
-//! if no transfer takes more than its share, so each source sends no faster; TCP alone would share links by the flow.
+//! A transfer that has an attempt to plan waits for a short time for others, to be planned together
+//! with them. The wait is rarely longer than its sites take to report their data
+//! ([`JointConfig::gather`], [`JointConfig::gather_max`]). Running transfers keep their plans, and
+//! the new plan takes them into account. They are planned again if two conditions hold. First, the
+//! smallest rate gains [`JointConfig::gain_min`], or the sum does without loss to the smallest
+//! rate. Second, each of them still needs [`JointConfig::left_min`]. They are then stopped, and all
+//! are planned at once when their sites have reported their data. The gain is computed when a
+//! transfer starts or ends, and again [`JointConfig::again_min`] after a transfer was planned
+//! again. A joint plan holds only if no transfer takes more than its share, so each source sends no
+//! faster; TCP alone would share links per flow.
 //!
-//! Leaves out: capacity that users' ceilings and priorities leave to others. Read [`JointConfig`] first.
+//! Leaves out: capacity that users' rate limits and priorities leave to others. Read
+//! [`JointConfig`] first.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +26,7 @@ use anabranch_units::{BitRate, ByteCount, Instant, LinkId, SiteId};
 
 const NOTHING: BitRate = BitRate::bps(0);
 
-/// A transfer as a planner is asked for it.
+/// A transfer that needs a plan.
 pub(super) struct Demand {
     pub id: TransferId,
     pub source: SiteId,
@@ -31,11 +35,11 @@ pub(super) struct Demand {
     pub avoid_links: Vec<LinkId>,
     pub scheme: SchemeChoice,
     pub fill: bool,
-    /// Its first attempt.
+    /// Whether it is its first attempt.
     pub fresh: bool,
 }
 
-/// A transfer that runs.
+/// A running transfer.
 pub(super) struct Busy {
     pub demand: Demand,
     pub plan: Plan,
@@ -44,16 +48,17 @@ pub(super) struct Busy {
     pub moved_at: Option<Instant>,
 }
 
-/// Plans for some transfers, and what all get with them: first these, then those beside them.
+/// Plans for some transfers, and the resulting rates of all: first of these, then of the other
+/// running transfers.
 struct Solution {
     plans: Vec<Result<Plan, String>>,
-    /// Made together, to be held to their rates.
+    /// Made together, so that the rates must be enforced.
     joint: bool,
     rates: Vec<BitRate>,
 }
 
 impl Solution {
-    /// "3 Mbit/s, 8 Mbit/s in all".
+    /// Text such as "3 Mbit/s, 8 Mbit/s in all".
     fn text(&self) -> String {
         let all: u64 = self.rates.iter().map(|r| r.as_bps()).sum();
         format!("{}, {} in all", self.rates.iter().min().copied().unwrap_or(NOTHING), BitRate::bps(all))
@@ -61,7 +66,7 @@ impl Solution {
 }
 
 impl<P: Planner> Coordinator<P> {
-    /// Plans what waits for it, if it has waited long enough.
+    /// Plans the waiting transfers, if they have waited long enough.
     pub(super) fn plan_waiting(&mut self) {
         let Some(joint) = self.config.joint.clone() else { return };
         let look = self.look_at.take_if(|t| *t <= self.now).is_some();
@@ -128,7 +133,8 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// Plans for `demands` beside `others`: made together, unless the slowest gets more if each is planned as if alone.
+    /// Plans for `demands` with `others` running: a joint plan, unless the slowest gets more if
+    /// each is planned as if alone.
     fn best(&self, demands: &[&Demand], others: &[&Busy]) -> Solution {
         let requests: Vec<PlanRequest<'_>> = demands
             .iter()
@@ -169,10 +175,10 @@ impl<P: Planner> Coordinator<P> {
         let mut found = if fits {
             share_flows_under(&capacities, &known, &ceilings).into_iter()
         } else {
-            // Refused when it comes to be installed.
+            // Refused later, at installation.
             vec![NOTHING; known.len()].into_iter()
         };
-        // One without a plan gets nothing.
+        // A transfer without a plan gets nothing.
         let mut rates: Vec<BitRate> =
             plans.iter().map(|p| p.as_ref().map_or(NOTHING, |_| found.next().unwrap_or(NOTHING))).collect();
         rates.extend(found);
@@ -180,10 +186,12 @@ impl<P: Planner> Coordinator<P> {
     }
 }
 
-/// How fast the file may be sent by a plan: no faster than planned where that was together with others.
+/// Maximum rate at which the file may be sent by a plan: the planned rate if it was planned
+/// together with others.
 pub(super) fn ceiling(plan: &Plan, joint: bool) -> Option<BitRate> {
-    // What fills has no rate, and is not held to one.
+    // A filling group has no planned rate and no limit.
     let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
-    // Where sites store all before they pass it on, each hop needs its links whole for a time, and not at the others'.
+    // If sites store all data before they pass it on, each hop needs its whole link for a time, not
+    // at the same time as the others.
     (joint && bulk.count() == 1 && !plan.store_and_forward).then_some(plan.rate)
 }

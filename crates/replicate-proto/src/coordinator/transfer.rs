@@ -1,8 +1,10 @@
-//! One transfer's state machine: phases, destinations, and reactions to failures.
+//! State machine of one transfer: phases, destinations, and reactions to failures.
 //!
-//! Every input changes the transfer's knowledge and then calls [`Transfer::step`], which alone decides what happens next; so no
-//! order of inputs can leave a transfer without a deadline. Leaves out: other transfers. This file has a transfer's state and its
-//! status; inputs, steps, planning and programs have modules of their own. Read [`Phase`] and [`Transfer::step`] first.
+//! Every input changes the transfer's knowledge and then calls [`Transfer::step`], which alone
+//! decides the next action. No order of inputs can therefore leave a transfer without a deadline.
+//! Leaves out: other transfers. This file contains a transfer's state and its status; inputs,
+//! steps, planning and programs have their own modules. Read [`Phase`] and [`Transfer::step`]
+//! first.
 
 mod inputs;
 mod planning;
@@ -23,20 +25,21 @@ use room::Crowded;
 pub(super) use room::Freed;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Times that a site may leave a question unanswered before it counts as unreachable.
+/// Number of unanswered questions after which a site counts as unreachable.
 const STRIKES_MAX: u8 = 3;
-/// Times that a destination may be left for later; after that it is served whatever it does to the others.
+/// Maximum number of times that a destination may be postponed. After that it is served regardless
+/// of its effect on the others.
 const LEVEL_MAX: u8 = 3;
-/// Runs that are remembered for removal, per transfer.
+/// Maximum number of runs per transfer that are remembered for removal.
 const DEBTS_MAX: usize = 1_024;
-/// The longest that reading or checking a file may take: 30 days.
+/// Maximum time for reading or checking a file: 30 days.
 const WORK_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Over how long rates are averaged.
+/// Window over which rates are averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// The least time between two progress events.
+/// Minimum interval between two progress events.
 const PROGRESS_EVERY: Duration = Duration::from_ms(500);
 
-/// What a transfer may see and touch of the coordinator.
+/// The parts of the coordinator that a transfer may read and change.
 pub(super) struct Context<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a CoordinatorConfig,
@@ -56,20 +59,21 @@ impl Context<'_> {
     fn command(&mut self, site: SiteId, command: Command) {
         self.out.commands.push_back((site, command));
     }
-    /// How long reading or checking `length` bytes may take.
+    /// Maximum time for reading or checking `length` bytes.
     fn work_time(&self, length: u64) -> Duration {
         work_time(self.config, length)
     }
 }
 
-/// How long reading or checking `length` bytes may take; whatever length a site claims, not beyond the clock's end.
+/// Maximum time for reading or checking `length` bytes. It is bounded for any claimed length, so
+/// that the clock cannot overflow.
 fn work_time(config: &CoordinatorConfig, length: u64) -> Duration {
     config.work_rate.transmit_time(ByteCount::new(length)).min(WORK_TIME_MAX)
 }
 
-/// Bytes of a congestion control's name, its end included (Linux: `TCP_CA_NAME_MAX`).
+/// Length of a congestion control's name, including its terminator (Linux: `TCP_CA_NAME_MAX`).
 const CONGESTION_CONTROL_BYTES: usize = 16;
-/// Different names that are remembered of one transfer.
+/// Maximum number of different names that are remembered per transfer.
 const CONGESTION_CONTROLS_MAX: usize = 8;
 
 pub(super) struct Transfer {
@@ -78,7 +82,7 @@ pub(super) struct Transfer {
     destinations: Vec<Target>,
     length: Option<u64>,
     hash: Option<FileHash>,
-    /// As the source said last.
+    /// Last report of the source.
     attributes: Option<Attributes>,
     attempts: u32,
     idle_attempts: u32,
@@ -87,33 +91,33 @@ pub(super) struct Transfer {
     hashing: Option<Pending>,
     hash_strikes: u8,
     source_away: Option<Instant>,
-    /// Links that failed lately.
+    /// Links that failed recently.
     tired_links: BTreeMap<LinkId, Tired>,
-    /// Sites that failed to set up their part lately, and slow ones.
+    /// Sites that recently failed to set up their part, and slow sites.
     tired_sites: BTreeMap<SiteId, Tired>,
-    /// Relays that were proven wrong or that refused their part; never used again.
+    /// Relays that provably sent wrong data or refused their part; never used again.
     suspects: BTreeSet<SiteId>,
-    /// A site refused a program with flows that fill: plans have none any more.
+    /// A site refused a program with filling flows, so further plans have none.
     unfilled: bool,
-    /// What sites said that their connections ran on.
+    /// The congestion controls that sites reported for their connections.
     congestion_controls: BTreeSet<String>,
     corrupt: u64,
-    /// What sites still have to be told, and when it was last said.
+    /// Messages that sites must still receive, and when each was last sent.
     debts: BTreeMap<(SiteId, Debt), Option<Instant>>,
     informed: BTreeSet<SiteId>,
     last_plan: Option<Plan>,
-    /// An earlier attempt's that served more destinations than the last one's.
+    /// Plan of an earlier attempt that served more destinations than the last one.
     wider_plan: Option<Plan>,
-    /// What the present or last attempt was planned together with.
+    /// The transfers that were planned together with the current or last attempt.
     planned_with: Vec<TransferId>,
-    /// When it was last stopped to be planned anew.
+    /// Last time at which it was stopped to be planned again.
     moved_at: Option<Instant>,
     last_trouble: Option<String>,
-    /// For whom it said last that it waits, and why.
+    /// Last announced wait: for which site, and why.
     last_waiting: Option<String>,
     /// Sites that had no room for their part when they were last asked.
     crowded: BTreeMap<SiteId, Crowded>,
-    /// Attempts that ended for lack of room. They do not count towards the limit.
+    /// Number of attempts that ended for lack of room. They do not count towards the limit.
     crowded_attempts: u32,
     /// All destinations have waited for room once.
     has_waited_for_room: bool,
@@ -122,14 +126,14 @@ pub(super) struct Transfer {
     outcome: Option<Outcome>,
 }
 
-/// Something that a site was asked and has not answered.
+/// A question that a site has not answered.
 #[derive(Copy, Clone, Debug)]
 struct Pending {
     run: Run,
     deadline: Instant,
 }
 
-/// Something that failed lately and is left alone for a while.
+/// A link or site that failed recently and is avoided for some time.
 #[derive(Copy, Clone, Debug)]
 struct Tired {
     strikes: u32,
@@ -143,41 +147,43 @@ enum Debt {
     Forget,
 }
 
-/// A finished file that a destination has.
+/// A finished file at a destination.
 #[derive(Copy, Clone)]
 struct Found {
     length: u64,
     hash: FileHash,
-    /// Who may read, write and run it there, where that was said.
+    /// Its permissions there, if reported.
     mode: Option<u32>,
 }
 
 struct Target {
     site: SiteId,
     path: String,
-    /// Verified ranges, normal.
+    /// Verified ranges, normalised.
     have: Vec<ByteRange>,
-    /// Whether `have` is what the site said last, with nothing since that could have changed it for the worse.
+    /// Whether `have` is the site's last report and nothing has happened since that could have
+    /// invalidated it.
     known: bool,
-    /// A finished file that was there before.
+    /// A finished file that existed before.
     found: Option<Found>,
-    /// Bytes to show.
+    /// Bytes to display.
     shown_bytes: u64,
     level: u8,
     integrity: u32,
-    /// Whether some of it may be what an earlier transfer left, of another file perhaps. Not known before it first answers.
+    /// Whether some of its data may come from an earlier transfer, possibly of another file.
+    /// Unknown before its first answer.
     leftover: Option<bool>,
-    /// Questions in a row that it left unanswered.
+    /// Number of consecutive unanswered questions.
     strikes: u8,
-    /// Files that it did not finish in time.
+    /// Number of files that it did not finish in time.
     finish_strikes: u8,
     away: Option<(Instant, Away)>,
     unreached: Option<Unreached>,
-    /// It, or a site that its data must pass, had no room.
+    /// The site, or a site on the path of its data, had no room.
     waits_for_room: bool,
     retry_at: Option<Instant>,
     finishing: Option<Pending>,
-    /// The attempt in which it was told the hash before it had everything.
+    /// The attempt in which it received the hash before it had all data.
     told_ahead: Option<Run>,
     verdict: Option<Verdict>,
 }
@@ -187,7 +193,7 @@ struct Target {
 struct Unreached {
     since: Instant,
     tries: u32,
-    /// Who, to where, and why, in one line.
+    /// The connecting site, the address and the reason, in one line.
     line: String,
 }
 
@@ -198,31 +204,32 @@ enum Away {
 }
 
 enum Phase {
-    /// Nothing is under way: begins an inquiry as soon as there is anybody to serve.
+    /// Nothing is running: an inquiry begins as soon as a destination can be served.
     Idle,
     /// Waits before the next inquiry.
     Settling {
         until: Instant,
         early: Early,
     },
-    /// Asks what is there.
+    /// Asks sites for their data.
     Inquiring {
         run: Run,
         begun: Instant,
         waiting: BTreeSet<SiteId>,
         answered: BTreeSet<SiteId>,
     },
-    /// All have answered: waits to be planned together with others.
+    /// All sites have answered: waits to be planned together with other transfers.
     Planning {
         targets: Vec<SiteId>,
         length: u64,
-        /// Until then whoever may come is waited for; taken once it is past.
+        /// Until this time, any new transfer is waited for; taken once it is past.
         first: Option<Instant>,
-        /// Until then those are waited for that have not answered or are to be planned anew.
+        /// Until this time, transfers are waited for that have not completed their inquiries or
+        /// that will be planned again.
         until: Instant,
         fresh: bool,
     },
-    /// Programs are being installed; where they are, data flows already.
+    /// Programs are being installed; at sites that have theirs, data already flows.
     Installing {
         attempt: Box<Running>,
         waiting: BTreeSet<SiteId>,
@@ -233,7 +240,7 @@ enum Phase {
     Over,
 }
 
-/// What ends a wait before its time.
+/// Condition that ends a wait early.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Early {
     Never,
@@ -246,18 +253,18 @@ enum Early {
 struct Running {
     run: Run,
     plan: Plan,
-    /// How fast the file may be sent, where the plan is a share.
+    /// Maximum rate at which the file may be sent, if the plan is a share.
     ceiling: Option<BitRate>,
     participants: BTreeSet<SiteId>,
-    /// Those that do more than pass on what fills: without one of these the attempt is over.
+    /// Sites that do more than relay filling flows: without one of these the attempt ends.
     needed: BTreeSet<SiteId>,
     sinks: BTreeMap<SiteId, SinkState>,
-    /// Bytes handed to TCP and share of time blocked, of each flow.
+    /// Bytes passed to TCP and fraction of time blocked, of each flow.
     flows: BTreeMap<FlowId, (u64, f64)>,
     source_done: bool,
     begun: Instant,
     active_at: Instant,
-    /// When it was last looked for slow destinations.
+    /// Last check for slow destinations.
     looked_at: Instant,
     corrupt: u32,
     audits: u32,
@@ -270,7 +277,7 @@ struct SinkState {
     verified_bytes: u64,
     samples: VecDeque<(Instant, u64)>,
     stalled: f64,
-    /// How long in all its disk, or the way into it, held the flows back.
+    /// Total time in which its disk, or the path into it, delayed the flows.
     held: Duration,
     slow_since: Option<Instant>,
     done: bool,
@@ -332,11 +339,11 @@ impl Target {
     fn open(&self) -> bool {
         self.verdict.is_none()
     }
-    /// Who is served before whom: lower first.
+    /// Order in which destinations are served: lower first.
     fn turn(&self) -> (bool, bool, u8) {
         (self.unreached.is_some(), self.waits_for_room, self.level)
     }
-    /// Everything is there, as far as is known.
+    /// Whether all data exists there, as far as is known.
     fn full(&self, length: Option<u64>) -> bool {
         self.known && length.is_some_and(|l| ranges::bytes(&self.have) == l)
     }
@@ -347,19 +354,20 @@ impl Target {
     }
 }
 
-/// How lines begin their tale of how connecting to an address went.
+/// Beginnings of lines that describe a connection attempt to an address.
 const CANNOT_CONNECT: &str = "cannot connect to";
 const THE_HOP: &str = "the hop";
 
-/// A line of a status or an event without how connecting to an address went: that is for operators, as a site could have
-/// others connect wherever it likes, and learn what is there.
+/// A line of a status or an event without the result of a connection attempt. That result is only
+/// for operators: otherwise a site could make others connect to any address and learn what exists
+/// there.
 pub fn without_connecting(line: &str) -> &str {
     let told = [CANNOT_CONNECT, THE_HOP].into_iter().filter_map(|begin| line.find(begin)).min();
     let end = told.and_then(|at| line[at..].find(": ").map(|colon| at + colon));
     end.map_or(line, |end| &line[..end])
 }
 
-/// What a peer said, fit to be shown and cut: it ends up in one-line messages.
+/// Text from a peer, made printable and shortened for one-line messages.
 pub(super) fn one_line(text: &str) -> String {
     printable(text.trim()).chars().take(500).collect()
 }
@@ -487,7 +495,7 @@ impl Transfer {
         self.running().map(|r| &r.plan).or(self.last_plan.as_ref())
     }
 
-    /// Of the plans there were, the last that served the most destinations.
+    /// The last of the plans with the most destinations.
     pub(super) fn widest_plan(&self) -> Option<&Plan> {
         let plans = [self.wider_plan.as_ref(), self.last_plan.as_ref(), self.running().map(|r| &r.plan)];
         plans.into_iter().flatten().max_by_key(|plan| plan.destinations.len())
@@ -572,7 +580,7 @@ impl Transfer {
         sink.map_or(0, |s| s.rate_bps(now))
     }
 
-    /// When something has to happen even if nobody says anything.
+    /// Next time at which an action is due even without input.
     pub(super) fn deadline(&self, config: &CoordinatorConfig) -> Option<Instant> {
         let mut first: Option<Instant> = None;
         let mut at = |t: Instant| first = Some(first.map_or(t, |f| f.min(t)));
@@ -648,7 +656,7 @@ impl Running {
     fn is_filled(&self) -> bool {
         self.plan.groups.iter().any(|g| g.fills.is_some())
     }
-    /// The source and all sinks have seen the end of it.
+    /// Whether the source and all sinks have reached the end.
     fn ended(&self) -> bool {
         self.source_done && self.sinks.values().all(|s| s.done)
     }
@@ -658,7 +666,7 @@ impl Tired {
     fn new(now: Instant, transfer: TransferId) -> Self {
         Self { strikes: 0, until: now, run: Run { transfer, attempt: Attempt(0) } }
     }
-    /// One more failure, counted once per run.
+    /// Records one more failure, counted once per run.
     fn tire(&mut self, from: Instant, run: Run, config: &CoordinatorConfig) {
         if self.run == run {
             return;

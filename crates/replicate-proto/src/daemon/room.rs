@@ -1,22 +1,24 @@
-//! An attempt's share of a site's memory, and whether there is room for it beside the others.
+//! Memory of an attempt at a site, and whether there is room for it together with the others.
 
 use crate::control::{FailureKind, SiteProgram, Submitter};
 
-/// Of [`MEMORY_PARTS`] parts of a daemon's memory, how many attempts that sites asked for may take together, and one site's.
+/// Number of parts (of [`MEMORY_PARTS`]) of a daemon's memory that the attempts of all sites may
+/// use together.
 pub const SITES_MEMORY_PARTS: u64 = 3;
-/// See [`SITES_MEMORY_PARTS`].
+/// Number of parts for the attempts of one site; see [`SITES_MEMORY_PARTS`].
 pub const SITE_MEMORY_PARTS: u64 = 1;
-/// See [`SITES_MEMORY_PARTS`].
+/// Number of parts of the memory; see [`SITES_MEMORY_PARTS`].
 pub const MEMORY_PARTS: u64 = 4;
-/// What a connection takes besides symbols: its TLS records, on their way in or out (rustls holds back at most 64 KiB), and
-/// its task.
+/// Memory of a connection in addition to symbols: its TLS records in both directions (rustls
+/// buffers at most 64 KiB), and its task.
 const CONNECTION_BYTES: u64 = 96 << 10;
-/// How many packets of a flow are remembered at each end, for audits. More than buffers hold between two sites.
+/// Maximum number of packets of a flow that are remembered at each end for audits. It is more than
+/// the buffers between two sites hold.
 pub const DIGESTS_MAX: usize = 4096;
-/// What each takes: its generation and its digest.
+/// Size of each: its generation and its digest.
 const DIGEST_BYTES: usize = 16;
 
-/// The most bytes that an attempt takes here: symbols, connections, and digests for audits.
+/// Maximum memory of an attempt in bytes: symbols, connections, and digests for audits.
 pub fn memory_bytes(program: &SiteProgram) -> u64 {
     let stripes = program.incoming.iter().map(|i| i.stripes);
     let stripes = stripes.chain(program.outgoing.iter().map(|o| o.hop.stripes));
@@ -25,13 +27,14 @@ pub fn memory_bytes(program: &SiteProgram) -> u64 {
     program.memory_bytes() + stripes.map(u64::from).sum::<u64>() * CONNECTION_BYTES + digests
 }
 
-/// Whether there is memory for an attempt beside the `others`, which are each given with who asked for it.
+/// Whether there is memory for an attempt, given the `others` with their submitters.
 ///
-/// Attempts that operators asked for may take all that is free. Those that sites asked for take at most their parts
-/// ([`SITES_MEMORY_PARTS`]) together and one site's its own, or one attempt where it has no other: so nobody's keep everybody else's out.
+/// Attempts of operators may use all free memory. Attempts of sites may use at most their parts
+/// together ([`SITES_MEMORY_PARTS`]), and the attempts of one site at most its part, or one attempt
+/// if it has no other. No site can therefore keep out the others.
 ///
-/// Errors: `Refused` where it would never fit, `Busy` where it has to wait for others; one line. Neither says how much is
-/// free, so that a line stays the same for as long as its cause.
+/// Errors: `Refused` if it can never fit, `Busy` if it must wait for others; one line. Neither
+/// message contains the free memory, so that a line stays the same as long as its cause.
 pub(crate) fn find_room(
     memory_max: u64,
     others: impl Iterator<Item = (Submitter, u64)>,
@@ -78,7 +81,8 @@ mod tests {
     use super::*;
     use anabranch_units::SiteId;
 
-    /// #17: an attempt for which there was no memory just then failed for good, and one source could have all of it.
+    /// #17: an attempt failed permanently if there was no memory at that moment, and one source
+    /// could use all of it.
     #[test]
     fn memory_is_shared_by_who_submitted_and_waited_for() {
         let (operator, site) = (Submitter::Operator, |n| Submitter::Site(SiteId(n)));
@@ -86,7 +90,8 @@ mod tests {
             find_room(100, others.iter().copied(), wanted).map_err(|(kind, _)| kind)
         };
         let (busy, refused) = (Err(FailureKind::Busy), Err(FailureKind::Refused));
-        // Operators may have all, and wait for others; what never fits is refused.
+        // Operators may use everything and wait for others; an attempt that can never fit is
+        // refused.
         assert_eq!(kind(&[], (operator, 100)), Ok(()));
         assert_eq!(kind(&[], (operator, 101)), refused);
         assert_eq!(kind(&[(site(1), 1)], (operator, 100)), busy);
@@ -102,8 +107,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever sites have been given, an operator's attempt of a quarter still fits, and a site that has none gets one of
-        /// a quarter as long as sites' have that much left of theirs.
+        /// An operator's attempt of a quarter always fits, however much the sites use. A site
+        /// without attempts gets one of a quarter as long as that much of the sites' part is left.
         #[test]
         fn what_sites_take_leaves_operators_their_quarter(
             wanted in proptest::collection::vec((0..5u16, 1..40u64), 0..60),

@@ -16,7 +16,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
-/// A destination's program, which takes more than 1 MiB.
+/// A destination's program, which needs more than 1 MiB.
 fn program(run: Run, path: &str, length: u64) -> Box<SiteProgram> {
     Box::new(SiteProgram {
         run,
@@ -57,7 +57,7 @@ fn finish(run: Run, path: &str, length: u64) -> Command {
     Command::Finish(Finish { run, path: path.into(), length, hash, attributes: None, replace: false })
 }
 
-/// A finish whose hash says its number.
+/// A finish whose hash contains its number.
 fn question(n: u32, run: Run, path: &str) -> Command {
     let mut hash = FileHash([0; 32]);
     hash.0[..4].copy_from_slice(&n.to_le_bytes());
@@ -72,7 +72,7 @@ fn daemon() -> Daemon {
     Daemon::new("/srv/files", MEMORY)
 }
 
-/// What a daemon has for its driver, and what it says, by name.
+/// The jobs and reports of a daemon, by name.
 fn out(daemon: &mut Daemon) -> (Vec<Job>, Vec<Report>) {
     let jobs = std::iter::from_fn(|| daemon.poll_job()).collect();
     (jobs, std::iter::from_fn(|| daemon.poll_report()).collect())
@@ -86,7 +86,8 @@ fn installed(daemon: &mut Daemon, run: Run, path: &str) {
     daemon.handle_done(at(0), run.transfer, Done::Installed);
 }
 
-/// #18: a transfer whose file was whole took the file that another was writing, and that one waited for a minute.
+/// #18: a transfer whose file was complete took the file that another was writing, and the other
+/// waited for a minute.
 #[test]
 fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
     for path in ["out", "./out", "/srv/files//out"] {
@@ -103,7 +104,7 @@ fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
         };
         assert!(reason.contains("out: transfer 7 is writing this file"), "{reason}");
     }
-    // One that ends in time is waited for, and the one after it waits for the finishing.
+    // A transfer that ends in time is waited for, and the next one waits for the finishing.
     let mut daemon = daemon();
     installed(&mut daemon, run(7, 1), "out");
     daemon.handle_command(at(10), finish(run(8, 1), "out", 1));
@@ -142,7 +143,7 @@ fn a_hash_told_ahead_is_used_when_the_sinks_are_done_whichever_is_first() {
             assert_eq!(matches!(jobs[..], [Job::Finish(_)]), is_finished, "{arrived} {is_done_first}");
         }
     }
-    // A note goes with its attempt.
+    // A note is removed with its attempt.
     let mut daemon = daemon();
     installed(&mut daemon, run(1, 1), "out");
     daemon.handle_command(at(1), finish(run(1, 1), "out", 100));
@@ -167,14 +168,14 @@ fn a_later_attempt_takes_the_place_of_earlier_ones_and_their_memory() {
     daemon.handle_done(at(3), TransferId(1), Done::Nothing);
     assert!(matches!(&out(&mut daemon).0[..], [Job::Install { program }] if program.run == run(1, 2)));
     assert!(daemon.is_superseded(run(1, 1)) && !daemon.is_superseded(run(1, 2)));
-    // One that could not be set up gives its memory back.
+    // An attempt that was not set up returns its memory.
     let failed = Report::Failed { run: run(1, 2), kind: FailureKind::Unwritable, reason: "no".into() };
     daemon.handle_done(at(4), TransferId(1), Done::Answer(failed));
     assert_eq!(daemon.memory_bytes(), 0);
     assert!(daemon.is_idle());
 }
 
-/// #48: after 213 days a relay's clock ended, and a deadline in three seconds was in the past.
+/// #48: after 213 days a relay's clock overflowed, and a deadline in three seconds was in the past.
 #[test]
 fn commands_wait_whatever_the_clock_says() {
     const YEARS: std::time::Duration = std::time::Duration::from_secs(40 * 366 * 86_400);
@@ -191,7 +192,7 @@ fn commands_wait_whatever_the_clock_says() {
     }
 }
 
-/// #48: a destination without room read what it had of the file at each try, to finish it.
+/// #48: a destination without room read its part of the file at each try, to finish it.
 #[test]
 fn refused_attempts_read_no_file() {
     let mut daemon = daemon();
@@ -203,7 +204,7 @@ fn refused_attempts_read_no_file() {
         let busy = |r: &Report| matches!(r, Report::Failed { kind: FailureKind::Busy, .. });
         assert!(jobs.is_empty() && reports.len() == 2 && reports.iter().all(busy));
     }
-    // A file that is whole already is finished under the number of an inquiry.
+    // A file that is already complete is finished under the number of an inquiry.
     daemon.handle_command(at(2), finish(run(2, 3), "b", 100));
     assert!(matches!(out(&mut daemon).0[..], [Job::Finish(_)]));
 }
@@ -223,7 +224,7 @@ fn commands_beyond_the_limit_are_refused_and_counted() {
 #[derive(Clone, Debug)]
 enum Act {
     Tell(u64, u32, u8, u8),
-    /// The driver ends the job of one of those that have one, well or not.
+    /// The driver ends the job of a transfer that has one, with success or failure.
     Do(usize, bool),
     SinkDone(u64, u32, bool),
     Pass(u64),
@@ -239,7 +240,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..200)
 }
 
-/// The file that a job changes, until it is done or, installed, until it is removed.
+/// The file that a job changes: until the end of the job or, if installed, until the removal.
 fn changes(job: &Job) -> Option<&str> {
     match job {
         Job::Install { program } => Some(&program.sinks[0].path),
@@ -251,13 +252,15 @@ fn changes(job: &Job) -> Option<&str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever is told and however jobs end: a transfer has one job at a time, two never change one file, memory is within its
-    /// bound, every question is answered once, and when all jobs are done nothing is left that waits.
+    /// Property for all commands and results: a transfer has one job at a time, two never change
+    /// one file, memory is within its bound, every question is answered once, and nothing waits
+    /// when all jobs are done.
     #[test]
     fn commands_keep_their_order_their_files_and_their_answers(acts in acts()) {
         let mut daemon = Daemon::new("/srv", 2 * MEMORY);
         let mut now = Instant::ZERO;
-        // Questions by number, which their hash or their name says; of installs and finishes, those refused for their file.
+        // Questions by number, which their hash or name contains; of installs and finishes, those
+        // refused because of their file.
         let (mut asked, mut answered, mut put_off) = (0u32, BTreeSet::new(), BTreeSet::new());
         let mut refused = 0;
         let mut jobs: Vec<Job> = Vec::new();
@@ -302,7 +305,8 @@ proptest! {
                             Done::Nothing
                         }
                         Job::Finish(file) if !well => {
-                            // The note may go with its attempt, and then nobody waits for the answer.
+                            // The note may be removed with its attempt; then the answer is no
+                            // longer needed.
                             put_off.insert(number(&file));
                             Done::NotYet
                         }

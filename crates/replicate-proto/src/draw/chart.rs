@@ -1,6 +1,6 @@
-//! Delivered rate over time, one line per scheme, under the min-cut bound.
+//! Delivered rate over time, one line per scheme, below the min-cut bound.
 //!
-//! Leaves out: where the numbers come from. Read [`throughput_svg`] first.
+//! Leaves out: the origin of the numbers. Read [`throughput_svg`] first.
 
 use super::{Svg, Theme, text_width};
 use anabranch_units::{BitRate, Duration};
@@ -8,21 +8,22 @@ use anabranch_units::{BitRate, Duration};
 /// The delivered rate of one scheme, over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThroughputSeries {
-    /// Its name in the picture.
+    /// Name in the picture.
     pub name: String,
-    /// When, since the transfer began, and at what rate; ascending in time.
+    /// Time since the transfer began and rate; ascending in time.
     pub points: Vec<(Duration, BitRate)>,
-    /// The rate and the time of the whole transfer, for the legend: points are averages and lag behind.
+    /// Rate and duration of the whole transfer, for the legend: points are averages and lag.
     pub whole: Option<(BitRate, Duration)>,
 }
 
-/// The most points of a series that are drawn; of longer ones every second, third, … is.
+/// Maximum number of points of a series; of a longer series every second, third, … point is drawn.
 const POINTS_MAX: usize = 1_000;
 
 /// Draws the rate of each series over time, in Mbit/s and seconds, and the bound as a dashed line.
 ///
-/// Shape: a self-contained SVG document, 1080 by 560 pixels plus a line for each series past the twelfth.
-/// Cost: linear in the points, of which at most 1,000 per series are drawn.
+/// Shape: a self-contained SVG document, 1080 by 560 pixels plus a line for each series after the
+/// twelfth.
+/// Cost: linear in the points; at most 1,000 points per series are drawn.
 pub fn throughput_svg(
     title: &str,
     series: &[ThroughputSeries],
@@ -97,7 +98,7 @@ pub fn throughput_svg(
     svg.finish()
 }
 
-/// What is said of a series beside its name.
+/// Text after a series' name.
 fn summary(series: &ThroughputSeries) -> String {
     series.whole.map_or_else(
         || "not whole".into(),
@@ -114,7 +115,7 @@ fn shortened(text: &str, size: f64, width: f64) -> String {
     short
 }
 
-/// A round step and end for an axis from 0 that holds `most`; with some air above if asked for.
+/// A round step and end for an axis from 0 that contains `most`; with some space above if `air`.
 fn axis(most: f64, air: bool) -> (f64, f64) {
     if most.is_nan() || most <= 0.0 {
         return (1.0, 5.0);
@@ -129,7 +130,7 @@ fn axis(most: f64, air: bool) -> (f64, f64) {
 
 fn tick(value: f64, step: f64) -> String {
     let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
-    // 2.5 needs one decimal more than its magnitude says.
+    // 2.5 needs one decimal more than its magnitude.
     let exact = (step * 10f64.powi(decimals as i32)).fract() < 1e-9;
     format!("{value:.*}", decimals + usize::from(!exact))
 }

@@ -1,21 +1,22 @@
-//! Where the sites of a topology go on a picture.
+//! Positions of the sites of a topology in a picture.
 //!
-//! Three ways, by the sites' data: a map where every site has a place, stretched where it is crowded; layers from left to
-//! right where the links have no cycle; otherwise distances that follow the number of hops (stress majorisation, Gansner
-//! and others 2004). All are deterministic. Leaves out: drawing. Read [`positions`] first.
+//! There are three layouts, depending on the data: a map if every site has a place, stretched in
+//! crowded areas; layers from left to right if the links have no cycle; otherwise distances that
+//! follow the number of hops (stress majorisation, Gansner and others 2004). All are deterministic.
+//! Leaves out: drawing. Read [`positions`] first.
 
 use anabranch_graph::{Place, Topology};
 use anabranch_units::SiteId;
 
-/// A point on the picture, in pixels; y grows downwards.
+/// A point in the picture, in pixels; y grows downwards.
 pub(super) type Point = (f64, f64);
 
-/// The rectangle that sites may stand in: left, top, right, bottom.
+/// The rectangle for sites: left, top, right, bottom.
 pub(super) type Frame = (f64, f64, f64, f64);
 
-/// How far a site should stand from a link of others, in pixels.
+/// Wanted distance between a site and a link of others, in pixels.
 const LINK_GAP: f64 = 46.0;
-/// Work for the iterative layouts, in pairs of sites looked at.
+/// Work limit of the iterative layouts, in examined pairs of sites.
 const PAIRS_MAX: usize = 20_000_000;
 
 /// A position for every site, by id.
@@ -30,13 +31,13 @@ pub(super) fn positions(topology: &Topology, first: Option<SiteId>, frame: Frame
     relaxed(topology, start, frame)
 }
 
-/// How far apart two sites should stand at least: as far as lets names and flows be read, if there is room.
+/// Minimum distance between two sites: enough to read names and flows, if there is room.
 fn site_gap(sites: usize, (left, top, right, bottom): Frame) -> f64 {
     let room_each = ((right - left) * (bottom - top) / sites.max(1) as f64).sqrt();
     (0.72 * room_each).clamp(30.0, 165.0)
 }
 
-/// Scales points to fill the frame; what has no extent goes to its middle.
+/// Scales points to fill the frame. Points without extent go to its middle.
 fn fit(points: &[Point], (left, top, right, bottom): Frame) -> Vec<Point> {
     let scale = |value: fn(&Point) -> f64, low: f64, high: f64| {
         let least = points.iter().map(value).fold(f64::INFINITY, f64::min);
@@ -53,7 +54,8 @@ fn fit(points: &[Point], (left, top, right, bottom): Frame) -> Vec<Point> {
     points.iter().map(|p| (x(p), y(p))).collect()
 }
 
-/// The map: cut along the meridian that leaves the links shortest, and stretched until no two sites are too close.
+/// The map: cut along the meridian with the shortest links, and stretched until no two sites are
+/// too close.
 fn map(topology: &Topology, places: &[Place], frame: Frame) -> Vec<Point> {
     let mut meridians: Vec<f64> = places.iter().map(|p| p.longitude_deg).collect();
     meridians.sort_by(f64::total_cmp);
@@ -131,7 +133,7 @@ fn layers(topology: &Topology, first: Option<SiteId>) -> Option<Vec<usize>> {
     (done == n && !topology.links().is_empty()).then_some(layer)
 }
 
-/// Columns by layer; within a column sites follow the mean height of their neighbours.
+/// Columns by layer; within a column, sites follow the mean height of their neighbours.
 fn layered(topology: &Topology, layer: &[usize]) -> Vec<Point> {
     let depth = layer.iter().max().map_or(0, |m| m + 1);
     let mut columns: Vec<Vec<usize>> = vec![Vec::new(); depth];
@@ -147,7 +149,7 @@ fn layered(topology: &Topology, layer: &[usize]) -> Vec<Point> {
         }
     };
     columns.iter().for_each(|c| place(c, &mut y));
-    // A few sweeps suffice for the small networks that are drawn; order settles or alternates.
+    // A few sweeps suffice for the small networks that are drawn: the order settles or alternates.
     for _ in 0..8 {
         for column in &mut columns {
             let mean = |site: usize| {
@@ -229,7 +231,7 @@ pub(super) fn nearest_on(segment: (Point, Point), p: Point) -> Point {
     (ax + t * dx, ay + t * dy)
 }
 
-/// Pushes sites apart, and off links that are not theirs, a little at a time.
+/// Moves sites apart, and away from links of others, in small steps.
 fn relaxed(topology: &Topology, mut at: Vec<Point>, frame: Frame) -> Vec<Point> {
     let (left, top, right, bottom) = frame;
     let gap = site_gap(at.len(), frame);
@@ -245,7 +247,7 @@ fn relaxed(topology: &Topology, mut at: Vec<Point>, frame: Frame) -> Vec<Point> 
                 let (dx, dy) = (at[i].0 - at[j].0, at[i].1 - at[j].1);
                 let distance = dx.hypot(dy);
                 if distance < gap {
-                    // Two sites on one spot part sideways.
+                    // Two sites at the same point move apart sideways.
                     let (ux, uy) = if distance > 1e-6 { (dx / distance, dy / distance) } else { (1.0, 0.0) };
                     let by = (gap - distance) * 0.2;
                     push[i].0 += ux * by;

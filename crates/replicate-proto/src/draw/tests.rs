@@ -1,4 +1,4 @@
-//! Pictures of hand-made plans: their contents, that they repeat, and that they are well-formed.
+//! Pictures of hand-made plans: their contents, determinism, and well-formedness.
 
 use super::*;
 use crate::plan::{Decode, FlowId, Group, Mode, Sink, Term};
@@ -16,7 +16,8 @@ fn link(topology: &Topology, from: &str, to: &str) -> LinkId {
         .unwrap_or_else(|| panic!("no link {from} to {to}"))
 }
 
-/// A flow over `from-to` that adds the terms: `A` is a stream, a number is a flow, a factor may stand before it.
+/// A flow over `from-to` that adds the terms: `A` is a stream, a number is a flow, optionally with
+/// a factor before it.
 fn flow(topology: &Topology, hop: &str, terms: &str) -> Flow {
     let (from, to) = hop.split_once('-').expect("a hop is two sites");
     let term = |text: &str| {
@@ -166,7 +167,7 @@ fn series() -> Vec<ThroughputSeries> {
     all
 }
 
-/// Well-formed as far as it matters: every element that opens closes, and nothing is left of the markup in the text.
+/// Checks that the text is well-formed: every element is closed, and no markup remains in the text.
 fn elements(text: &str) -> usize {
     let opened = text.matches('<').count() - text.matches("</").count();
     let closed = text.matches("/>").count() + text.matches("</").count();
@@ -190,7 +191,7 @@ fn a_coded_plan_says_what_is_added_where() {
     assert!(text.contains("⊕ 3·A+B<"), "{text}");
 }
 
-/// #17: the legend had `passes on` where no site did, and no link said what it carries.
+/// #17: the legend had `passes on` when no site did so, and links had no label with their contents.
 #[test]
 fn the_legend_has_what_the_picture_shows_and_links_say_what_they_carry() {
     let has = |text: &str, words: [bool; 4]| {
@@ -218,7 +219,7 @@ fn the_legend_has_what_the_picture_shows_and_links_say_what_they_carry() {
 #[test]
 fn sums_are_taken_in_the_field_and_delays_are_marked() {
     let t = builtin("butterfly", UNIT).expect("built in");
-    // 2 * 142 = 1 under 0x11D: the second flow turns the first one's factor back.
+    // 2 * 142 = 1 under 0x11D: the second flow undoes the first one's factor.
     let flows = [("s-a", "2*A+B"), ("a-c", "142*0"), ("s-b", "A+B"), ("b-c", "B'+2")];
     let p = plan(&t, Scheme::Coded, 0, &[3], 2, &flows);
     let carried = Carried::of(&t, &p);
@@ -234,7 +235,7 @@ fn a_cyclic_code_is_drawn_too() {
     let p = plan(&t, Scheme::Coded, 0, &[3, 4], 2, &flows);
     let text = svg(&t, Some(&p), Theme::Dark);
     elements(&text);
-    // What is fed back for ever is too long to write: it gets a name, and the sums are in terms of that.
+    // An endless feedback is too long to write: it gets a name, and the sums use that name.
     assert!(text.contains(">f1 = ") && text.contains("⊕ A+f"), "{text}");
 }
 
@@ -252,7 +253,8 @@ fn pictures_repeat_and_hold_every_flow_and_site() {
     }
 }
 
-/// The boxes of all names, sums and labels of a picture, by their text; the legend and the titles are left out.
+/// The boxes of all names, sums and labels of a picture, by their text, without the legend and the
+/// titles.
 fn labels(text: &str) -> Vec<(String, Box2)> {
     let number = |line: &str, field: &str| -> f64 {
         let (_, rest) =

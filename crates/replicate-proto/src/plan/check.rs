@@ -1,6 +1,6 @@
-//! Checks a plan: its invariants, and that random data pushed through the plan arrives unchanged.
+//! Checks a plan: its invariants, and that random data sent through the plan arrives unchanged.
 //!
-//! Knows nothing of how plans are made. Read [`Plan::check`] first.
+//! Independent of the making of plans. Read [`Plan::check`] first.
 
 use super::{Decode, FlowId, Group, Input, Mode, Plan, Sink, field};
 use anabranch_graph::Topology;
@@ -14,41 +14,41 @@ use std::collections::BTreeSet;
 pub enum CheckError {
     /// A flow, group, link or site that does not exist.
     Unknown {
-        /// What kind of thing.
+        /// Kind of the missing item.
         what: &'static str,
         /// Its number.
         id: u32,
     },
-    /// A link carries more than it can.
+    /// A link carries more than its capacity.
     Overload {
         /// The link.
         link: LinkId,
-        /// What the plan's flows need.
+        /// Rate that the plan's flows need.
         need: BitRate,
-        /// What the link has.
+        /// Capacity of the link.
         capacity: BitRate,
     },
-    /// A term of a flow cannot be what it says.
+    /// A term of a flow is invalid.
     BadTerm {
         /// The flow.
         flow: FlowId,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
-    /// Flows without delay wait for each other.
+    /// Flows without delay depend on each other in a cycle.
     Circle,
     /// A destination is served by no group, or by several.
     Served {
         /// The destination.
         site: SiteId,
-        /// By how many groups.
+        /// Number of groups.
         groups: usize,
     },
-    /// A group cannot fill the one that it names.
+    /// A group cannot fill the group that it names.
     BadFill {
         /// The group.
         group: u16,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
     /// A group's streams cannot have these weights.
@@ -58,21 +58,21 @@ pub enum CheckError {
         /// The fault.
         why: &'static str,
     },
-    /// A sink's inputs or its decoding do not fit its group.
+    /// A sink's inputs or its decoding do not match its group.
     BadSink {
         /// The destination.
         site: SiteId,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// The rate is not the groups' together, or above the min-cut.
+    /// The rate is not the sum over the groups, or is above the min-cut.
     BadRate {
-        /// What the plan says.
+        /// Rate in the plan.
         rate: BitRate,
-        /// The most that it may say.
+        /// Maximum rate.
         most: BitRate,
     },
-    /// A destination got other data than was sent.
+    /// The data at a destination differs from the sent data.
     Garbled {
         /// The destination.
         site: SiteId,
@@ -108,29 +108,31 @@ impl std::error::Error for CheckError {}
 /// Counts of a check.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
-    /// Destinations that got back everything.
+    /// Number of destinations that decoded everything.
     pub sinks: usize,
-    /// Generations pushed through, those that flush the code included.
+    /// Number of generations sent, including the zeros that flush the code.
     pub generations: u32,
-    /// The largest lookahead of a sink.
+    /// Maximum lookahead of a sink.
     pub lookahead: u16,
 }
 
-/// Eight random bytes for each stream and generation: a wrong decoder passes with odds of 2^-64 a symbol.
+/// Eight random bytes for each stream and generation: a wrong decoder passes with probability 2^-64
+/// per symbol.
 type Symbol = [u8; 8];
-/// Generations of data that a check sends, beside those that fill and flush the code.
+/// Generations of data in a check, in addition to the generations that fill and flush the code.
 const GENERATIONS: u32 = 6;
 
 impl Plan {
-    /// Checks all invariants, and that every destination gets back the data that was sent, generation by generation.
+    /// Checks all invariants, and that every destination decodes the sent data, generation by
+    /// generation.
     ///
-    /// Errors: the first invariant that is broken, see [`CheckError`].
+    /// Errors: the first broken invariant; see [`CheckError`].
     pub fn check(&self, topology: &Topology) -> Result<Checked, CheckError> {
         let capacities: Vec<BitRate> = topology.links().iter().map(|l| l.properties.capacity).collect();
         self.check_within(topology, &capacities)
     }
 
-    /// As [`Plan::check`], with each link's remaining capacity when the plan was made.
+    /// As [`Plan::check`], with the remaining capacity of each link when the plan was made.
     pub fn check_within(&self, topology: &Topology, capacities: &[BitRate]) -> Result<Checked, CheckError> {
         self.check_sites(topology)?;
         self.check_flows(topology)?;
@@ -289,7 +291,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Flows such that each comes after those that it takes without delay; `None` if they go round in a circle.
+    /// An order of the flows in which each comes after its inputs without delay; `None` if there is
+    /// a cycle.
     pub fn order(&self) -> Option<Vec<FlowId>> {
         let mut waits = vec![0usize; self.flows.len()];
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); self.flows.len()];
@@ -366,7 +369,7 @@ impl Plan {
     }
 }
 
-/// The first generation that the sink does not get back from what it received.
+/// The first generation that the sink does not decode from the received data.
 fn first_wrong(sink: &Sink, received: &dyn Fn(usize) -> Vec<Symbol>, sent: &[Vec<Symbol>]) -> Option<usize> {
     let mut state: Vec<Symbol> = vec![Symbol::default(); sink.decode.as_ref().map_or(0, |d| d.state.into())];
     (0..sent.len()).find(|g| {
@@ -378,7 +381,8 @@ fn first_wrong(sink: &Sink, received: &dyn Fn(usize) -> Vec<Symbol>, sent: &[Vec
     })
 }
 
-/// One generation out of it and the `lookahead` after it, as [`Decode`] says; moves the state on.
+/// Decodes one generation from it and the `lookahead` after it, as in [`Decode`]; advances the
+/// state.
 fn decode_one(
     decode: &Decode,
     received: &dyn Fn(usize) -> Vec<Symbol>,

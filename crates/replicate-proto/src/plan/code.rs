@@ -1,15 +1,16 @@
 //! Coded plans: paths to every destination at the min-cut rate, and a code on their union.
 //!
-//! Sources: Jaggi and others, *Polynomial time algorithms for multicast network code construction* (2005), section III
-//! (linear information flow, deterministic); Massey and Sain, *Inverses of linear sequential circuits* (1968), for
-//! codes with cycles; CodedBulk section 2.4.
+//! Sources: Jaggi and others, *Polynomial time algorithms for multicast network code construction*
+//! (2005), section III (linear information flow, deterministic); Massey and Sain, *Inverses of
+//! linear sequential circuits* (1968), for codes with cycles; CodedBulk section 2.4.
 //!
-//! The steps: capacities become unit links; every destination gets `streams` unit-disjoint paths that reuse each
-//! other's links; where the flows then depend on each other without a cycle, linear information flow finds the
-//! coefficients in topological order, plain forwarding first. A cycle is cut by delaying some terms by a generation;
-//! coefficients come from a seeded stream until every sink passes Massey and Sain's rank condition.
+//! The steps: capacities become unit links. Every destination gets `streams` unit-disjoint paths
+//! that reuse the links of other destinations. If the flows then depend on each other without a
+//! cycle, linear information flow finds the coefficients in topological order; plain forwarding is
+//! tried first. A cycle is broken by delaying some terms by a generation; coefficients then come
+//! from a seeded stream until every sink satisfies Massey and Sain's rank condition.
 //!
-//! Leaves out: how few links or coding sites are possible at all (both NP-hard). Read [`Code`] first.
+//! Leaves out: the minimum number of links or coding sites (both NP-hard). Read [`Code`] first.
 
 use super::field::{self, Matrix};
 use super::request::{Layout, PlanError, Problem};
@@ -19,30 +20,31 @@ use anabranch_graph::{Adjacency, max_flow, min_cost_flow};
 use anabranch_units::{LinkId, RandomStream, SiteId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A code: what every flow carries and how every sink undoes it.
+/// A code: the content of every flow and the decoding at every sink.
 #[derive(Clone, Debug)]
 pub(super) struct Code {
-    /// Rate of a flow, bits per second.
+    /// Rate of a flow in bits per second.
     pub unit: u64,
     pub streams: u16,
     pub flows: Vec<Flow>,
     pub sinks: Vec<Sink>,
 }
 
-/// Ways to lay the paths that are tried: they differ in order and in seeded preferences.
+/// Number of path layouts that are tried: they differ in order and in seeded preferences.
 const LAYOUTS: u64 = 6;
-/// More ways that are tried while every one so far has a cycle.
+/// Number of layouts that are tried while all of them have a cycle.
 const LAYOUTS_CYCLIC: u64 = 18;
-/// Draws of coefficients for a code with cycles. One fails with odds of about destinations * flows / 255.
+/// Maximum draws of coefficients for a code with cycles. One fails with probability of about
+/// destinations * flows / 255.
 const DRAWS: u32 = 64;
-/// A new unit of a link costs so much more than one that another destination's path has already.
+/// Cost of a new unit of a link relative to one that another destination's path already uses.
 const NEW_UNIT: u64 = 1_000;
 
 impl Code {
     pub fn new(problem: &Problem) -> Result<Self, PlanError> {
         let (unit, streams) = unit_and_streams(problem);
         let network = UnitNetwork::new(problem, unit, streams);
-        // Coding flows, flows, and the code with the flows that each destination takes in.
+        // Coding flows, flows, and the code with the flows that each destination receives.
         let mut best: Option<((usize, usize), Coefficients)> = None;
         let mut cyclic: Vec<(usize, Dependencies, BTreeSet<Arc>)> = Vec::new();
         let (enough, most) = match problem.options.layout {
@@ -102,13 +104,13 @@ impl Code {
         Err(PlanError::NoCode { tries })
     }
 
-    /// The same as routes, if no flow mixes anything: every stream then follows a tree of its own.
+    /// The same code as routes, if no flow mixes anything: every stream then follows its own tree.
     pub fn routes(&self) -> Option<Routes> {
         if self.flows.iter().any(Flow::is_coded) {
             return None;
         }
         let mut routes = vec![Route { hops: Vec::new(), sinks: Vec::new() }; self.streams.into()];
-        // Flows come after those that they take: acyclic codes are numbered in topological order.
+        // Flows come after their inputs: acyclic codes are numbered in topological order.
         let mut place: Vec<(usize, usize)> = Vec::new();
         for flow in &self.flows {
             let (stream, parent) = match flow.terms[0].input {
@@ -130,7 +132,8 @@ impl Code {
     }
 }
 
-/// The unit and the number of streams whose product is largest; of equals, the one with the fewest streams.
+/// The unit and the number of streams with the largest product; among equal ones, the fewest
+/// streams.
 fn unit_and_streams(problem: &Problem) -> (u64, u16) {
     let most = u64::from(problem.options.coded_streams_max);
     let bound = problem.bound();
@@ -139,7 +142,7 @@ fn unit_and_streams(problem: &Problem) -> (u64, u16) {
     let mut units: BTreeSet<u64> =
         used.iter().chain([&bound]).flat_map(|c| (1..=most).map(move |k| c / k)).chain([whole]).collect();
     units.remove(&0);
-    // The rate at one unit: what fits in whole units, up to the stream limit.
+    // The rate at one unit: as many whole units as fit, up to the stream limit.
     let (mut best, mut best_rate) = ((1, 1), 0);
     for unit in units.into_iter().rev().filter(|u| *u <= bound) {
         if unit * (bound / unit).min(most) <= best_rate {
@@ -164,7 +167,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The network with every link cut into links of one unit.
+/// The network with every link divided into links of one unit.
 struct UnitNetwork {
     units: Adjacency,
     link_of: Vec<LinkId>,
@@ -174,9 +177,9 @@ struct UnitNetwork {
     seed: anabranch_units::Seed,
 }
 
-/// A unit link and one that it feeds.
+/// A unit link and another one that it feeds.
 type Arc = (usize, usize);
-/// Flows with their terms, and the flows that each destination takes in.
+/// Flows with their terms, and the flows that each destination receives.
 type Coefficients = (Vec<Flow>, Vec<Vec<FlowId>>);
 /// For each destination, its paths as unit links.
 type Paths = Vec<Vec<Vec<usize>>>;
@@ -200,14 +203,16 @@ impl UnitNetwork {
         }
     }
 
-    /// Paths to every destination that share units where they can; `None` if this layout does not reach the rate.
+    /// Paths to every destination that share units where possible; `None` if this layout does not
+    /// reach the rate.
     fn lay_paths(&self, layout: u64) -> Option<Paths> {
         let count = self.units.links();
         let mut draws = self.seed.stream("replicate-layout", layout);
         let mut order: Vec<usize> = (0..self.destinations.len()).collect();
         let mut usable = vec![1; count];
         let mut preference = vec![0; count];
-        // The third layout goes outwards only, by distance from the source: it cannot have a cycle, where it suffices.
+        // The third layout only goes outwards, by distance from the source, so it cannot have a
+        // cycle. It does not always suffice.
         if layout == 2 {
             let rank = self.ranks();
             for unit in self.units.link_ids() {
@@ -247,7 +252,8 @@ impl UnitNetwork {
         Some(self.join_units(&flows))
     }
 
-    /// The shortest disjoint paths to each destination, for itself; `length` is asked anew for each.
+    /// The shortest disjoint paths to each destination separately; `length` is evaluated again for
+    /// each destination.
     fn lay_shortest_paths(&self, mut length: impl FnMut(usize) -> u64) -> Option<Paths> {
         let (usable, value) = (vec![1; self.units.links()], self.streams as u64);
         let mut flows = Vec::new();
@@ -275,7 +281,8 @@ impl UnitNetwork {
         rank
     }
 
-    /// Joins what enters a site to what leaves it, for each destination, preferring joints that another has already.
+    /// Joins the units that enter a site to the units that leave it, for each destination. Joints
+    /// that another destination already has are preferred.
     fn join_units(&self, flows: &[Vec<u64>]) -> Paths {
         let mut joints: BTreeSet<Arc> = BTreeSet::new();
         let mut all = Vec::new();
@@ -306,12 +313,12 @@ impl UnitNetwork {
     }
 }
 
-/// Which unit links feed which, by the paths of all destinations.
+/// The unit links that feed each other, by the paths of all destinations.
 struct Dependencies {
     paths: Paths,
-    /// Of each unit link, what comes before it on the paths that use it, without repeats.
+    /// For each unit link, its predecessors on the paths that use it, without repeats.
     before: BTreeMap<usize, Vec<Before>>,
-    /// Of each destination and path, the stream that it begins with.
+    /// For each destination and path, the stream with which it begins.
     first_stream: Vec<Vec<usize>>,
 }
 
@@ -328,7 +335,8 @@ impl Dependencies {
         for of_destination in &paths {
             let mut free: Vec<usize> = (0..network.streams).collect();
             let mut streams = vec![None; of_destination.len()];
-            // A path takes the stream that its first unit carries already, if this destination has it not yet.
+            // A path uses the stream that its first unit already carries, if this destination does
+            // not have that stream yet.
             for (path, stream) in of_destination.iter().zip(&mut streams) {
                 let known = before.get(&path[0]).into_iter().flatten().find_map(|b| match b {
                     Before::Stream(s) if free.contains(s) => Some(*s),
@@ -390,7 +398,7 @@ impl Dependencies {
         (order.len() == waits.len()).then_some(order)
     }
 
-    /// Arcs without which no cycle is left, none of them needlessly; the smallest of a few such sets.
+    /// Arcs whose removal leaves no cycle, a minimal set; the smallest of a few such sets.
     fn feedback(&self, draws: &mut RandomStream) -> BTreeSet<Arc> {
         const ORDERS: usize = 12;
         let mut arcs: Vec<Arc> = self.arcs().collect();
@@ -425,8 +433,9 @@ impl Dependencies {
         let h = network.streams;
         let one = |i: usize| -> Vec<u8> { (0..h).map(|j| u8::from(i == j)).collect() };
         let unit_matrix: Matrix = (0..h).map(one).collect();
-        // Per destination: which path uses a unit, and the duals of the vectors that its paths carry so far. Row i of
-        // the duals has product 1 with path i's vector and 0 with every other path's.
+        // Per destination: the path that uses each unit, and the duals of the vectors that its
+        // paths carry so far. Row i of the duals has product 1 with path i's vector and 0 with
+        // every other path's vector.
         let mut on_path: Vec<BTreeMap<usize, usize>> = Vec::new();
         let mut duals: Vec<Matrix> = Vec::new();
         for (paths, streams) in self.paths.iter().zip(&self.first_stream) {
@@ -470,7 +479,7 @@ impl Dependencies {
         self.flows(network, order, &terms, &BTreeSet::new())
     }
 
-    /// Coefficients by lot, delays where `delayed` says so. The first try takes 1 everywhere.
+    /// Random coefficients, with delays at the arcs in `delayed`. The first try uses 1 everywhere.
     fn code_cyclic(
         &self,
         network: &UnitNetwork,
@@ -492,7 +501,7 @@ impl Dependencies {
         self.flows(network, &order, &terms, delayed)
     }
 
-    /// Flows for the units that some sink needs, and the flows that each sink takes in.
+    /// Flows for the units that some sink needs, and the flows that each sink receives.
     fn flows(
         &self,
         network: &UnitNetwork,
@@ -537,10 +546,12 @@ impl Dependencies {
     }
 }
 
-/// Coefficients for `inputs` such that their sum has a product other than 0 with every test; as few and as plain as
-/// are found quickly. Each test has such a product with at least one input.
+/// Coefficients for `inputs` such that their sum has a nonzero product with every test. As few and
+/// as simple coefficients are used as are found quickly. Each test has a nonzero product with at
+/// least one input.
 ///
-/// Source: Jaggi and others 2005, section III-B: each test forbids at most one value of a coefficient.
+/// Source: Jaggi and others 2005, section III-B: each test forbids at most one value of a
+/// coefficient.
 fn combination(inputs: &[&Vec<u8>], tests: &[&Vec<u8>]) -> Vec<u8> {
     let passes = |coefficients: &[(usize, u8)]| {
         tests.iter().all(|test| {
@@ -588,7 +599,7 @@ fn combination(inputs: &[&Vec<u8>], tests: &[&Vec<u8>]) -> Vec<u8> {
     spread(&chosen)
 }
 
-/// How every sink decodes; `None` if one cannot.
+/// Decoding of every sink; `None` if a sink cannot decode.
 fn sinks(streams: u16, flows: &[Flow], destinations: &[SiteId], ends: &[Vec<FlowId>]) -> Option<Vec<Sink>> {
     let system = System::new(streams.into(), flows)?;
     let sink = |(site, inputs): (&SiteId, &Vec<FlowId>)| {
@@ -597,18 +608,19 @@ fn sinks(streams: u16, flows: &[Flow], destinations: &[SiteId], ends: &[Vec<Flow
     destinations.iter().zip(ends).map(sink).collect()
 }
 
-/// The flows as a linear sequential circuit: generation g of every flow is a sum of the streams' generation g and of
-/// the state, which holds the generation before of the flows that some term delays.
+/// The flows as a linear sequential circuit: generation g of every flow is a sum of generation g of
+/// the streams and of the state. The state holds the previous generation of the flows that some
+/// term delays.
 struct System {
     streams: usize,
     /// The flows behind the state's symbols.
     state: Vec<FlowId>,
-    /// Of each flow, its coefficients over the streams, then over the state.
+    /// For each flow, its coefficients over the streams, then over the state.
     rows: Matrix,
 }
 
 impl System {
-    /// `None` if the terms without delay go round in a circle.
+    /// `None` if the terms without delay form a cycle.
     fn new(streams: usize, flows: &[Flow]) -> Option<Self> {
         let terms = || flows.iter().flat_map(|f| &f.terms);
         let delayed: BTreeSet<FlowId> = terms()
@@ -659,8 +671,9 @@ impl System {
 
     /// The inverse with the least lookahead; `None` if there is none.
     ///
-    /// Source: Massey and Sain 1968: there is an inverse with lookahead D if and only if the rank of the D-step
-    /// transfer matrix exceeds that of the one before by the number of streams; D need not exceed the state's size.
+    /// Source: Massey and Sain 1968: an inverse with lookahead D exists if and only if the rank of
+    /// the D-step transfer matrix exceeds the rank of the previous one by the number of streams. D
+    /// need not exceed the size of the state.
     fn decoder(&self, inputs: &[FlowId]) -> Option<Decode> {
         let (h, n) = (self.streams, self.state.len());
         let split = |ids: &[FlowId]| -> (Matrix, Matrix) {
@@ -669,7 +682,8 @@ impl System {
         };
         let (c, m) = split(inputs);
         let (a, b) = split(&self.state);
-        // impulse[k]: what the streams of generation g add to the inputs of generation g + k.
+        // impulse[k]: contribution of the streams of generation g to the inputs of generation g +
+        // k.
         let mut impulse = vec![m];
         let mut observed = c.clone();
         let mut observes = c;
@@ -696,7 +710,7 @@ impl System {
         None
     }
 
-    /// Leaves out the state's symbols that neither the output nor another that it needs depends on.
+    /// Removes the state's symbols that affect neither the output nor another needed symbol.
     fn shorten(&self, lookahead: usize, inverse: Matrix, by_state: Matrix, a: &Matrix, b: &Matrix) -> Decode {
         let n = self.state.len();
         let mut needed: Vec<bool> = (0..n).map(|j| by_state.iter().any(|row| row[j] != 0)).collect();
@@ -726,7 +740,7 @@ mod tests {
     use crate::plan::survey::random_digraph;
     use anabranch_units::Seed;
 
-    /// More delays than any cycle needs: the inverse then has to look ahead as far as the paths are long.
+    /// More delays than any cycle needs: the lookahead of the inverse is then as long as the paths.
     #[test]
     fn a_code_with_every_term_delayed_is_undone_with_lookahead_and_state() {
         let (mut lookahead, mut state) = (0, 0);

@@ -1,4 +1,4 @@
-//! A plan's description: each site's work, rates, bytes.
+//! Description of a plan: each site's work, rates, bytes.
 //!
 //! Source: CodedBulk Figure 2 for the four functions. Read [`SiteWork`] first.
 
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub enum Function {
     /// One input to one output.
     Forward,
-    /// One input to several outputs, the site's own file among them.
+    /// One input to several outputs, which may include the site's own file.
     Mirror,
     /// A sum of inputs to one output.
     CodeAndForward,
@@ -33,26 +33,27 @@ impl std::fmt::Display for Function {
     }
 }
 
-/// One thing that a site makes and sends.
+/// A sum that a site computes and sends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SiteWork {
     /// The site.
     pub site: SiteId,
     /// The function.
     pub function: Function,
-    /// The terms that it adds up.
+    /// The terms of the sum.
     pub terms: Vec<Term>,
     /// The flows that carry the sum.
     pub flows: Vec<FlowId>,
-    /// Whether the site, being a destination, takes the same input in itself.
+    /// Whether the site is a destination and uses the same input itself.
     pub kept: bool,
-    /// The sum for people, as in `f3 + 7*f5'` (`s` streams, `f` flows, `'` the generation before).
+    /// The sum as text, for example `f3 + 7*f5'` (`s` streams, `f` flows, `'` the previous
+    /// generation).
     pub sum: String,
-    /// Whether it is of a group that fills another.
+    /// Whether it belongs to a group that fills another.
     pub fills: bool,
 }
 
-/// A sum for people, as in `f3 + 7*f5'`.
+/// A sum as text, for example `f3 + 7*f5'`.
 pub fn sum_text(terms: &[Term]) -> String {
     let term = |t: &Term| {
         let factor = if t.coefficient == 1 { String::new() } else { format!("{}*", t.coefficient) };
@@ -66,9 +67,9 @@ pub fn sum_text(terms: &[Term]) -> String {
 }
 
 impl Plan {
-    /// The flows that every site makes and sends, by site.
+    /// The flows that every site computes and sends, by site.
     ///
-    /// Panics: if the plan is not of this topology.
+    /// Panics: if the plan does not belong to this topology.
     pub fn works(&self, topology: &Topology) -> Vec<SiteWork> {
         let mut made: BTreeMap<(SiteId, u16, String), Vec<FlowId>> = BTreeMap::new();
         for (i, flow) in self.flows.iter().enumerate() {
@@ -97,7 +98,7 @@ impl Plan {
         works
     }
 
-    /// The sites that code, with the sums that they make.
+    /// The sites that code, with their sums.
     pub fn coding_sites(&self, topology: &Topology) -> Vec<SiteWork> {
         let codes = |w: &SiteWork| matches!(w.function, Function::CodeAndForward | Function::CodeAndMirror);
         self.works(topology).into_iter().filter(codes).collect()
@@ -116,7 +117,7 @@ impl Plan {
         trees.collect()
     }
 
-    /// The rate at which each destination is predicted to get the file, ascending by site.
+    /// The predicted rate of each destination, ascending by site.
     pub fn rates(&self) -> Vec<(SiteId, BitRate)> {
         let mut rates: Vec<(SiteId, BitRate)> = self
             .groups
@@ -131,10 +132,11 @@ impl Plan {
         rates
     }
 
-    /// Bytes of a file of `length` that cross each link which the plan uses, headers and flows that fill not counted;
-    /// rounded up.
+    /// Bytes of a file of `length` on each link that the plan uses, without headers and filling
+    /// flows; rounded up.
     ///
-    /// Differs: routed streams are counted as long as their weights say, though each takes as many chunks as it has room for.
+    /// Differs: routed streams are counted according to their weights, while in reality each takes
+    /// as many chunks as it has room for.
     pub fn bytes_per_link(&self, length: ByteCount) -> BTreeMap<LinkId, ByteCount> {
         let mut bytes: BTreeMap<LinkId, ByteCount> = BTreeMap::new();
         let flows = self.flows.iter().zip(self.flow_units()).filter(|(f, _)| !self.fills(f));

@@ -1,36 +1,37 @@
-//! The effort of sending a file by a plan: time, and bytes on links.
+//! The effort of sending a file with a plan: time, and bytes on links.
 //!
-//! Leaves out: headers, and flows that fill. Read [`Sending::by`].
+//! Leaves out: headers, and filling flows. Read [`Sending::by`].
 
 use super::Plan;
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, LinkId};
 use std::collections::BTreeMap;
 
-/// A file to be sent by a plan.
+/// A file to be sent with a plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Sending {
     /// Size of the file.
     pub size: ByteCount,
-    /// The most that the source sends, all copies together.
+    /// Maximum rate of the source, over all copies.
     pub limit: Option<BitRate>,
 }
 
-/// The effort of sending it.
+/// The effort of sending the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// How long. Months at a low rate are possible: more than the runs' own type of time describes.
+    /// Duration. At a low rate it can be months, which exceeds this project's own type of
+    /// durations.
     pub time: std::time::Duration,
-    /// The rate that follows, where the limit holds the plan back.
+    /// The resulting rate, if the limit slows the plan down.
     pub limited: Option<BitRate>,
-    /// Bytes that cross each link.
+    /// Bytes on each link.
     pub links: BTreeMap<LinkId, ByteCount>,
-    /// Bytes that cross all links together.
+    /// Bytes on all links together.
     pub traffic: ByteCount,
 }
 
 impl Sending {
-    /// The effort by `plan` on `topology`.
+    /// The effort with `plan` on `topology`.
     pub fn by(self, plan: &Plan, topology: &Topology) -> Effort {
         let links = plan.bytes_per_link(self.size);
         let from_source = links.iter().filter(|(id, _)| topology.link(**id).from == plan.source);
@@ -40,7 +41,7 @@ impl Sending {
             self.limit.map(|limit| (limit, passes_in(from_source, limit))).filter(|(_, held)| *held > alone);
         let time = held.map_or(alone, |(_, held)| held);
         let limited = held.map(|(limit, _)| {
-            // At most the limit: the source sends each byte once at least.
+            // At most the limit: the source sends each byte at least once.
             let bps = u128::from(limit.as_bps()) * u128::from(self.size.as_u64())
                 / u128::from(from_source.as_u64());
             BitRate::bps(u64::try_from(bps).unwrap_or(limit.as_bps()))
@@ -49,7 +50,7 @@ impl Sending {
     }
 }
 
-/// How long `size` takes at `rate`, to a nanosecond.
+/// Time of `size` at `rate`, to a nanosecond.
 fn passes_in(size: ByteCount, rate: BitRate) -> std::time::Duration {
     const NS: u128 = 1_000_000_000;
     let ns = u128::from(size.as_u64()) * 8 * NS / u128::from(rate.as_bps().max(1));
@@ -63,7 +64,7 @@ mod tests {
     use anabranch_graph::LinkProperties;
     use anabranch_units::{Duration, time_in_words};
 
-    /// #17: from 213 days on the time was cut without a word, and its words overflowed.
+    /// #17: the time was truncated without notice from 213 days on, and its text overflowed.
     #[test]
     fn a_transfer_of_more_than_a_year_is_said_to_take_so_long() {
         let mut topology = Topology::new("two");
@@ -85,7 +86,7 @@ mod tests {
             None,
             "a limit above the plan's rate holds nothing"
         );
-        // Nothing overflows at the ends of what can be asked.
+        // Extreme requests do not overflow.
         let _ = time_in_words(of(u64::MAX, Some(BitRate::bps(1))).time);
     }
 }

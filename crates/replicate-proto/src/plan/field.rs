@@ -1,7 +1,7 @@
-//! The little linear algebra that code construction needs, over the `codes` room's field.
+//! The linear algebra for code construction, over the `codes` room's field.
 //!
-//! Coefficients are plain bytes here, as plans have them. Read [`solve_left`] first, by which an inverse with delay is
-//! found.
+//! Coefficients are plain bytes here, as in plans. Read [`solve_left`] first, which finds an
+//! inverse with delay.
 
 use anabranch_codes::Gf;
 
@@ -31,7 +31,7 @@ pub(super) fn dot(a: &[u8], b: &[u8]) -> u8 {
     a.iter().zip(b).fold(0, |sum, (a, b)| add(sum, mul(*a, *b)))
 }
 
-/// `a * b`; `columns` is b's number of columns, which an empty `b` does not tell.
+/// `a * b`; `columns` is the number of columns of b, which an empty `b` does not show.
 pub(super) fn product(a: &Matrix, b: &Matrix, columns: usize) -> Matrix {
     let row = |r: &Vec<u8>| {
         let mut sum = vec![0; columns];
@@ -41,7 +41,7 @@ pub(super) fn product(a: &Matrix, b: &Matrix, columns: usize) -> Matrix {
     a.iter().map(row).collect()
 }
 
-/// Some `l` with `l * t = e`, if there is one; `t` need not have full rank.
+/// Some `l` with `l * t = e`, if one exists; `t` need not have full rank.
 pub(super) fn solve_left(t: &Matrix, e: &Matrix) -> Option<Matrix> {
     let (unknowns, equations) = (t.len(), t.first().map_or(0, Vec::len));
     let rows: Matrix = (0..equations)

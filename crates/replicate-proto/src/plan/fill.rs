@@ -1,11 +1,13 @@
-//! Groups that fill the capacity that the flows of a plan leave unused (CodedBulk section 3.2, Figure 6).
+//! Groups that fill the capacity that the flows of a plan leave unused (CodedBulk section 3.2,
+//! Figure 6).
 //!
-//! A destination that can be reached over capacity that the plan leaves is filled over that capacity, on its own. The others
-//! of its group are filled together, by trees over all links, the emptier first: the plan leaves nothing for these trees, but
-//! their flows of the lowest priority take capacity that the plan's own flows cannot use beside other transfers. Rates are not
-//! planned: every chunk takes the tree that has room.
+//! A destination that is reachable over the remaining capacity is filled over that capacity,
+//! separately. The other destinations of its group are filled together, by trees over all links,
+//! with a preference for emptier ones. The plan leaves nothing for these trees, but their flows of
+//! the lowest priority use capacity that the plan's own flows cannot use because of other
+//! transfers. Rates are not planned: every chunk takes a tree that has room.
 //!
-//! Differs: the paper does not say how its uncoded paths are chosen. Read [`fill`].
+//! Differs: the paper does not describe the choice of its uncoded paths. Read [`fill`].
 
 use super::request::Problem;
 use super::routed::{Route, lay};
@@ -13,16 +15,18 @@ use super::{Group, Plan};
 use anabranch_graph::{greedy_arborescence, max_flow};
 use anabranch_units::SiteId;
 
-/// Trees of a group that fills: each costs every site on it buffers and a connection.
+/// Maximum number of trees of a filling group: each costs every site on it buffers and a
+/// connection.
 const TREES_MAX: usize = 4;
-/// Less than this share of a link is what whole numbers of equal flows leave over: not worth a tree.
+/// A smaller remainder of a link results from whole numbers of equal flows and is not worth a tree.
 const SPARE_SHARE_MIN: f64 = 0.02;
-/// A link with nothing to spare is so many times as long as it is.
+/// Factor of the length of a link without remaining capacity.
 const SHARED_FACTOR: f64 = 8.0;
-/// A link gets longer by so many times itself with every tree of the group over it, so that the trees differ.
+/// Growth of a link's length per tree of the group that uses it, as a multiple of the length, so
+/// that trees differ.
 const USED_FACTOR: f64 = 4.0;
 
-/// `plan`, of this problem, with groups that fill what it leaves.
+/// `plan`, of this problem, with groups that fill the remaining capacity.
 pub(super) fn fill(problem: &Problem, plan: &Plan) -> Plan {
     let mut filled = plan.clone();
     let mut spare = problem.capacities.clone();
@@ -61,7 +65,7 @@ fn lengths(problem: &Problem, factor: impl Fn(usize) -> f64) -> Vec<f64> {
     problem.lengths.iter().enumerate().map(|(l, length)| *length as f64 * factor(l)).collect()
 }
 
-/// Trees to `to`, each over a link that those before do not use.
+/// Trees to `to`, each with a link that the previous trees do not use.
 fn trees(problem: &Problem, mut prices: Vec<f64>, to: &[SiteId]) -> Vec<Route> {
     let mut used = vec![false; prices.len()];
     let mut routes = Vec::new();

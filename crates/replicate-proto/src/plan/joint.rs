@@ -1,6 +1,6 @@
-//! Transfers that run at the same time, planned together.
+//! Planning of simultaneous transfers together.
 //!
-//! Leaves out: ceilings on what a source may send, and priorities. Read [`together`] first.
+//! Leaves out: limits of a source's rate, and priorities. Read [`together`] first.
 
 use super::planner::{Planned, Planner, smallest_rate};
 use super::request::{PlanError, Request};
@@ -11,31 +11,33 @@ use super::{Group, Plan, Scheme};
 use anabranch_units::{BitRate, LinkId};
 use std::collections::BTreeMap;
 
-/// A transfer to plan together with others.
+/// A transfer to be planned together with others.
 #[derive(Clone, Debug)]
 pub struct JointRequest<'a> {
     /// The transfer.
     pub request: Request<'a>,
-    /// How to plan it; `None` takes trees, or a code where that is faster.
+    /// The scheme; `None` uses trees, or a code if that is faster.
     pub scheme: Option<Scheme>,
 }
 
-/// A code keeps all its flows in step and loses more to its plan than trees do (14 % measured, trees 9 to 11 %), so it
-/// must promise this share more than trees to be taken.
+/// A code keeps all its flows in lock step and loses more relative to its plan than trees do (14 %
+/// measured, trees 9 to 11 %). It is used only if it promises this fraction more than trees.
 const CODE_GAIN_MIN: f64 = 0.05;
 
-/// Plans that run at the same time and beside `others`, which go on as they were planned: max-min fair rates over all,
-/// as long as nobody takes more than its share ([`super::share_flows_under`]).
+/// Plans that run at the same time and together with `others`, whose plans do not change: max-min
+/// fair rates over all, as long as no transfer takes more than its share
+/// ([`super::share_flows_under`]).
 ///
-/// Trees come first: the program shares out the links, and each transfer's trees fit its share. Those that may code and
-/// would gain by it then pool their shares and what is left over, each takes a part in proportion to its rate, and they
-/// code if all of them gain. A request for any other scheme is planned as if alone, and counts among `others`.
+/// Trees come first: the linear program shares out the links, and each transfer's trees fit its
+/// share. The transfers that may code and would gain from it then pool their shares and the
+/// remaining capacity. Each takes a part in proportion to its rate, and they code if all of them
+/// gain. A request for any other scheme is planned as if alone, and counts among `others`.
 ///
-/// Every request sees the same network; where they give different capacities left, the smaller counts. What a request
-/// avoids, it avoids for itself.
+/// Every request has the same network; if they give different remaining capacities, the smallest is
+/// used. The avoided sites and links of a request apply only to that request.
 ///
-/// Shape: one plan for each request, in their order; together they fit the links.
-/// Errors: as [`Planner::new`] for any request, [`PlanError::DifferentTopologies`], [`PlanError::Solver`].
+/// Shape: one plan for each request, in their order; together they fit the links. Errors: as
+/// [`Planner::new`] for any request, [`PlanError::DifferentTopologies`], [`PlanError::Solver`].
 pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<Planned>, PlanError> {
     let plain: Vec<Request<'_>> = requests.iter().map(|r| r.request.clone()).collect();
     if plain.is_empty() {
@@ -59,7 +61,8 @@ pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<P
     let rates: Vec<f64> = trees.iter().map(|t| smallest_rate(std::slice::from_ref(t))).collect();
     let asked = |at: usize| requests[planners[at].0].scheme;
     let gains = |rate: BitRate, trees: f64| rate.as_bps() as f64 > trees * (1.0 + CODE_GAIN_MIN);
-    // Those whom a code would serve faster than trees, if they were alone, pool their shares and what is left.
+    // Transfers for which a code would be faster than trees, if they were alone, pool their shares
+    // and the remaining capacity.
     let coders: Vec<usize> = (0..planners.len())
         .filter(|at| asked(*at) != Some(Scheme::Packed) && gains(planners[*at].1.bound(), alone[*at]))
         .collect();
@@ -76,7 +79,7 @@ pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<P
     } else if !coders.is_empty() {
         left.fill(0.0);
     }
-    // Who must code has its share, and an equal part of what is left.
+    // A transfer that must code has its share, and an equal part of the remaining capacity.
     let must: Vec<usize> = (0..planners.len())
         .filter(|at| asked(*at) == Some(Scheme::Coded) && !codes.contains_key(at))
         .collect();
@@ -99,15 +102,17 @@ pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<P
     Ok(planned.into_iter().flatten().collect())
 }
 
-/// Rates that differ by less than this share are as good as equal here: equal flows have whole bits per second.
+/// Rates that differ by less than this fraction count as equal: equal flows have whole bits per
+/// second.
 const SAME: f64 = 1e-3;
 
-/// Whether rates are fairer than others: the smallest is larger, or as large and the sum is larger.
+/// Whether rates are fairer than others: the smallest is larger, or it is equal and the sum is
+/// larger.
 pub fn fairer(rates: &[BitRate], than: &[BitRate]) -> bool {
     fairer_by(SAME, rates, than)
 }
 
-/// The same where larger means by a share of at least `gain`.
+/// The same comparison, with a minimum difference of the fraction `gain`.
 pub fn fairer_by(gain: f64, rates: &[BitRate], than: &[BitRate]) -> bool {
     let figures = |rates: &[BitRate]| {
         let each = || rates.iter().map(|r| r.as_bps() as f64);
@@ -118,7 +123,7 @@ pub fn fairer_by(gain: f64, rates: &[BitRate], than: &[BitRate]) -> bool {
     more(least, other_least, gain) || !more(other_least, least, SAME) && more(sum, other_sum, gain)
 }
 
-/// The requests with the same capacities left for all, and these.
+/// The requests with the same remaining capacities for all, and these capacities.
 fn on_one_network<'a>(requests: &[Request<'a>]) -> Result<(Vec<Request<'a>>, Vec<u64>), PlanError> {
     let topology = requests.first().ok_or(PlanError::NoDestinations)?.topology;
     if requests.iter().any(|r| r.topology != topology) {
@@ -135,14 +140,14 @@ fn on_one_network<'a>(requests: &[Request<'a>]) -> Result<(Vec<Request<'a>>, Vec
     Ok((requests.iter().map(same).collect(), least.iter().map(|c| c.as_bps()).collect()))
 }
 
-/// What the program gives each planner.
+/// Result of the linear program for each planner.
 struct Shared {
     trees: Vec<Routes>,
-    /// What its trees reach with the network for itself, by planner.
+    /// Rate of its trees with the whole network, by planner.
     alone: Vec<f64>,
     /// Bits per second of each link, by planner.
     shares: Vec<Vec<f64>>,
-    /// What nobody uses of each link.
+    /// Unused capacity of each link.
     left: Vec<f64>,
 }
 
@@ -157,11 +162,12 @@ fn share<'p>(
         alone.push(smallest_rate(std::slice::from_ref(&packed)));
         columns.extend(packed.routes.iter().map(|(route, _)| Column { owner, uses: route.uses() }));
     }
-    // Every group of a fixed plan has a rate of its own, and only the columns it has.
+    // Every group of a fixed plan has its own rate, and only its existing columns.
     let mut groups: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for (index, plan) in fixed.enumerate() {
         for bundle in bundles(index, plan, capacities.len()) {
-            // Where nothing is left of a link, the plan stands still whatever the others do.
+            // If a link has no remaining capacity, the plan does not progress, whatever the others
+            // do.
             if bundle.load.iter().zip(capacities).any(|(n, c)| *n > 0 && *c == 0) {
                 continue;
             }
@@ -205,10 +211,11 @@ fn code_within(planner: &Planner<'_>, part: impl Iterator<Item = f64>) -> Result
     Ok(Some(coded))
 }
 
-/// Max-min fair rates of whole plans that run at the same time, each with all its flows in step.
+/// Max-min fair rates of whole plans that run at the same time, each with all its flows in lock
+/// step.
 ///
-/// The rate of a plan here is that of its slowest group; every flow of a plan slows down by the same factor. Flows that
-/// fill are not counted.
+/// The rate of a plan here is the rate of its slowest group; every flow of a plan slows down by the
+/// same factor. Filling flows are not counted.
 pub fn share_links(capacities: &[u64], plans: &[Plan]) -> Vec<BitRate> {
     // Bits on each link per bit delivered to the slowest destination.
     let load: Vec<Vec<f64>> = plans

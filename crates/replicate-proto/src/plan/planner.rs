@@ -1,4 +1,4 @@
-//! The planner: a request to a plan of each scheme, and the choice between them.
+//! The planner: turns a request into a plan of each scheme, and chooses between them.
 //!
 //! Read [`Planner`] and [`Choice`] first.
 
@@ -10,10 +10,10 @@ use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Rates that differ by less than this share are equal: equal flows have whole bits per second, solvers round.
+/// Relative tolerance of rates: equal flows have whole bits per second, and solvers round.
 pub const RATE_TOLERANCE: f64 = 1e-5;
 
-/// A plan with what its planner knows of it.
+/// A plan with the figures that its planner knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
     /// The plan.
@@ -25,27 +25,29 @@ pub struct Planned {
 /// Figures of a plan that its planner knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// The slowest destination's rate before rates were turned into whole numbers of units.
+    /// Rate of the slowest destination before the rates were turned into whole numbers of units.
     #[serde(rename = "ideal_bps", with = "crate::bps")]
     pub ideal: BitRate,
-    /// The rate that is lost to whole numbers of units.
+    /// Rate that is lost to whole numbers of units.
     #[serde(rename = "loss_bps", with = "crate::bps")]
     pub loss: BitRate,
-    /// A rate that provably no plan of this scheme exceeds: the min-cut, for `packed` also what the prices prove.
+    /// A proven upper bound for all plans of this scheme: the min-cut, and for `packed` also the
+    /// bound from the prices.
     #[serde(rename = "ceiling_bps", with = "crate::bps")]
     pub ceiling: BitRate,
-    /// Flows that mix several inputs or several generations.
+    /// Number of flows that mix several inputs or several generations.
     pub coding_flows: usize,
-    /// Sites where such a flow begins.
+    /// Number of sites where a coding flow begins.
     pub coding_sites: usize,
-    /// Terms that take the generation before.
+    /// Number of terms that use the previous generation.
     pub delayed_terms: usize,
-    /// The largest lookahead of a sink.
+    /// Maximum lookahead of a sink.
     pub lookahead: u16,
 }
 
 impl Figures {
-    /// The share of the ceiling that the ideal rate may be short of it: 0 says that it is proven optimal.
+    /// Maximum fraction of the ceiling by which the ideal rate falls short of it; 0 proves that the
+    /// plan is optimal.
     pub fn gap(&self) -> f64 {
         (1.0 - self.ideal.as_bps() as f64 / self.ceiling.as_bps() as f64).max(0.0)
     }
@@ -78,11 +80,11 @@ pub struct Planner<'a> {
     pub(super) problem: Problem,
 }
 
-/// The schemes that [`Planner::auto`] chooses from, in the order in which tables show them.
+/// The schemes among which [`Planner::auto`] chooses, in the order of tables.
 pub const SCHEMES: [Scheme; 5] =
     [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::MultiPath, Scheme::SinglePath];
 
-/// The schemes that are planned only if they are named: readings of the paper's baseline.
+/// The schemes that are planned only if they are named: interpretations of the paper's baseline.
 const NAMED_SCHEMES: [Scheme; 2] = [Scheme::SteinerStoreAndForward, Scheme::SteinerOneTree];
 
 /// A plan of scheme `scheme` for `request`.
@@ -93,10 +95,10 @@ pub fn plan(request: &Request<'_>, scheme: Scheme) -> Result<Planned, PlanError>
 }
 
 impl<'a> Planner<'a> {
-    /// Checks `request` and finds its min-cuts.
+    /// Checks `request` and computes its min-cuts.
     ///
-    /// Errors: sites or links that do not exist, no or repeated destinations, one that cannot be reached, options out
-    /// of range.
+    /// Errors: sites or links that do not exist, no or repeated destinations, an unreachable
+    /// destination, options out of range.
     pub fn new(request: Request<'a>) -> Result<Self, PlanError> {
         Ok(Self { problem: Problem::new(&request)?, request })
     }
@@ -108,7 +110,8 @@ impl<'a> Planner<'a> {
     pub fn bound(&self) -> BitRate {
         BitRate::bps(self.problem.bound())
     }
-    /// The least capacity of the links that could serve the transfer: what rates "in link units" count in.
+    /// The smallest capacity of the links that could serve the transfer: the unit of rates "in link
+    /// units".
     pub fn link_unit(&self) -> BitRate {
         let least = self.problem.capacities.iter().copied().filter(|c| *c > 0).min();
         BitRate::bps(least.expect("every destination can be reached"))
@@ -116,7 +119,7 @@ impl<'a> Planner<'a> {
 
     /// A plan of one scheme.
     ///
-    /// Errors: [`PlanError::NoCode`] and [`PlanError::Solver`], both of which no survey met.
+    /// Errors: [`PlanError::NoCode`] and [`PlanError::Solver`]; neither occurred in a survey.
     pub fn plan(&self, scheme: Scheme) -> Result<Planned, PlanError> {
         let problem = &self.problem;
         let bound = problem.bound() as f64;
@@ -133,7 +136,7 @@ impl<'a> Planner<'a> {
                 Ok(planned)
             }
             Scheme::Packed => {
-                // Where the code turns out to be plain forwarding, it is a packing in few equal trees already.
+                // If the code is plain forwarding, it is already a packing in few equal trees.
                 let known = Code::new(problem).ok().and_then(|code| code.routes());
                 let (routes, ceiling) = routed::packed(problem, known.as_ref())?;
                 let ideal = smallest_rate(std::slice::from_ref(&routes));
@@ -169,9 +172,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// `plan`, one of this planner's, with groups that fill what it leaves of the links ([`Group::fills`]).
+    /// `plan`, made by this planner, with groups that fill the remaining capacity of the links
+    /// ([`Group::fills`]).
     ///
-    /// All that it promises stays as it is.
+    /// The predictions of the plan do not change.
     pub fn fill(&self, plan: &Plan) -> Plan {
         super::fill::fill(&self.problem, plan)
     }
@@ -189,7 +193,7 @@ impl<'a> Planner<'a> {
         Ok(self.planned(scheme, quantised, ideal, ceiling, depth))
     }
 
-    /// `depth` hops one after the other divide the rate: 1 where data is passed on as it comes.
+    /// `depth` consecutive hops divide the rate; it is 1 if data is passed on as it arrives.
     pub(super) fn planned(
         &self,
         scheme: Scheme,
@@ -227,7 +231,8 @@ impl<'a> Planner<'a> {
         Planned { plan, figures }
     }
 
-    /// The plan with the highest predicted rate, of equally fast ones the uncoded with the fewest bytes on links.
+    /// The plan with the highest predicted rate; among equally fast ones, the uncoded one with the
+    /// fewest bytes on links.
     ///
     /// A scheme that fails is left out and named in [`Choice::failures`].
     /// Errors: as [`Planner::plan`], if every scheme fails.
@@ -250,7 +255,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Every scheme's rate in link units, the choice, and whether every plan's destinations decode.
+    /// Every scheme's rate in link units, the choice, and whether the destinations of every plan
+    /// decode.
     ///
     /// Errors: as [`Planner::plan`].
     pub fn compare(&self) -> Result<Comparison, PlanError> {
@@ -282,13 +288,13 @@ impl<'a> Planner<'a> {
 /// The choice of [`Planner::auto`], its candidates, and the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// The plan chosen.
+    /// The chosen plan.
     pub chosen: Planned,
-    /// All plans looked at, in the order of [`SCHEMES`].
+    /// All examined plans, in the order of [`SCHEMES`].
     pub offers: Vec<Offer>,
-    /// Schemes that have no plan here.
+    /// Schemes without a plan for this request.
     pub failures: Vec<Failure>,
-    /// Why this one, in a sentence.
+    /// Reason of the choice, in a sentence.
     pub reason: String,
     /// The gain of coding over the best uncoded plan, in a sentence.
     pub coding_gain: String,
@@ -299,11 +305,11 @@ pub struct Choice {
 pub struct Failure {
     /// The scheme.
     pub scheme: Scheme,
-    /// Why, in a line.
+    /// Reason, in one line.
     pub why: String,
 }
 
-/// One plan that was looked at.
+/// One examined plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
     /// Its scheme.
@@ -315,7 +321,7 @@ pub struct Offer {
 /// Rates of all schemes side by side, in link units.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The rate for which 1 stands: the least capacity of a link that could serve the transfer.
+    /// The unit of the rates: the smallest capacity of a link that could serve the transfer.
     #[serde(rename = "link_unit_bps", with = "crate::bps")]
     pub link_unit: BitRate,
     /// The min-cut.
@@ -324,7 +330,7 @@ pub struct Comparison {
     pub coded: f64,
     /// Rate of the optimal packing of trees.
     pub packed: f64,
-    /// Share by which the packing may be short of the best one.
+    /// Maximum fraction by which the packing falls short of the best one.
     pub packed_gap: f64,
     /// Rate of the greedy packing of trees.
     pub steiner: f64,
@@ -332,13 +338,13 @@ pub struct Comparison {
     pub multi_path: f64,
     /// Rate of the slowest destination over single paths.
     pub single_path: f64,
-    /// The scheme that `auto` takes.
+    /// The scheme that `auto` chooses.
     pub auto: Scheme,
-    /// Why.
+    /// Reason.
     pub reason: String,
     /// The gain of coding.
     pub coding_gain: String,
-    /// Whether random symbols pushed through every plan arrived as they were sent.
+    /// Whether random symbols sent through every plan arrived unchanged.
     pub decodes: bool,
 }
 
@@ -364,7 +370,7 @@ impl std::str::FromStr for Scheme {
     }
 }
 
-/// A word that names no scheme.
+/// A text that is not the name of a scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownScheme(pub String);
 
@@ -379,7 +385,7 @@ impl std::error::Error for UnknownScheme {}
 fn choose(all: Vec<Planned>, failures: Vec<Failure>) -> Choice {
     let rate = |p: &Planned| p.plan.rate.as_bps() as f64;
     let bytes = |p: &Planned| p.plan.copies_per_byte();
-    // Cheapest of the plans whose rate is within the tolerance of the best one's.
+    // The cheapest of the plans whose rate is within the tolerance of the best rate.
     let cheapest = |plans: Vec<&Planned>| -> Option<Planned> {
         let best = plans.iter().map(|p| rate(p)).fold(0.0, f64::max);
         plans
@@ -403,7 +409,7 @@ fn choose(all: Vec<Planned>, failures: Vec<Failure>) -> Choice {
     Choice { chosen, offers, failures, reason, coding_gain }
 }
 
-/// The plan to take, why, and what coding gains.
+/// The chosen plan, the reason, and the gain of coding.
 fn compare_two(coded: Planned, uncoded: Planned) -> (Planned, String, String) {
     let rate = |p: &Planned| p.plan.rate.as_bps() as f64;
     let ratio = rate(&coded) / rate(&uncoded);
@@ -441,24 +447,25 @@ fn compare_two(coded: Planned, uncoded: Planned) -> (Planned, String, String) {
     (chosen, reason, coding_gain)
 }
 
-/// Rate of the slowest destination before the routes are cut into equal flows.
+/// Rate of the slowest destination before the routes are divided into equal flows.
 pub(super) fn smallest_rate(groups: &[Routes]) -> f64 {
     groups.iter().map(|g| g.routes.iter().map(|r| r.1).sum::<f64>()).fold(f64::INFINITY, f64::min)
 }
 
 impl Plan {
-    /// The largest lookahead of a sink: how many generations of zeros the source appends.
+    /// Maximum lookahead of a sink: the number of generations of zeros that the source appends.
     pub fn lookahead(&self) -> u16 {
         let sinks = self.groups.iter().flat_map(|g| &g.sinks);
         sinks.filter_map(|s| s.decode.as_ref()).map(|d| d.lookahead).max().unwrap_or(0)
     }
 
-    /// True for a flow of a group that fills another.
+    /// Whether the flow belongs to a group that fills another.
     pub fn fills(&self, flow: &super::Flow) -> bool {
         self.groups.get(usize::from(flow.group)).is_some_and(|g| g.fills.is_some())
     }
 
-    /// How many times a byte of the file crosses a link, over all links, by flows that do not fill: the plan's price.
+    /// How often a byte of the file crosses a link, over all links, without filling flows: the
+    /// price of the plan.
     pub fn copies_per_byte(&self) -> f64 {
         let bulk = self.flows.iter().zip(self.flow_units()).filter(|(f, _)| !self.fills(f));
         bulk.map(|(f, units)| units as f64 / self.groups[usize::from(f.group)].units() as f64).sum()

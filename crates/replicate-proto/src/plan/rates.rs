@@ -1,8 +1,9 @@
 //! Rates of a plan's flows and streams.
 //!
-//! A stream of a routed group has a whole number of units, its weight. TCP gives the flows of a link equal shares, so a light
-//! stream beside a heavier one would take more than its rate: its source holds it back. A stream that is the heaviest on each
-//! of its links needs no ceiling: the ceilings of the lighter streams leave it its rate at least.
+//! A stream of a routed group has a whole number of units, its weight. TCP gives the flows of a
+//! link equal shares, so a light stream next to a heavier one would take more than its rate: its
+//! source limits it. A stream that is the heaviest on each of its links needs no limit: the limits
+//! of the lighter streams leave it at least its rate.
 //!
 //! Read [`Plan::flow_units`] and [`Plan::stream_ceilings`].
 
@@ -10,7 +11,7 @@ use super::{Group, Input, Plan};
 use anabranch_units::{BitRate, LinkId};
 use std::collections::BTreeMap;
 
-/// The least ceiling of a stream: below it, a chunk would take hours.
+/// Minimum rate limit of a stream: with a lower one, a chunk would take hours.
 pub(crate) const CEILING_MIN: BitRate = BitRate::bps(1_000);
 
 impl Group {
@@ -29,7 +30,7 @@ impl Group {
 }
 
 impl Plan {
-    /// Units of each flow, by flow. A flow of a circle, which no good plan has, counts as one unit.
+    /// Units of each flow, by flow. A flow of a cycle, which no valid plan has, counts as one unit.
     pub fn flow_units(&self) -> Vec<u64> {
         let mut units = vec![1; self.flows.len()];
         if self.groups.iter().all(|g| g.weights.is_empty()) {
@@ -45,7 +46,7 @@ impl Plan {
         units
     }
 
-    /// Units on each link that the plan uses, flows that fill not counted.
+    /// Units on each link that the plan uses, without filling flows.
     pub fn link_units(&self) -> BTreeMap<LinkId, u64> {
         let mut on_link = BTreeMap::new();
         let flows = self.flows.iter().zip(self.flow_units()).filter(|(flow, _)| !self.fills(flow));
@@ -53,8 +54,8 @@ impl Plan {
         on_link
     }
 
-    /// The rate that each stream of a group must not exceed, by stream: `None` for a stream that is the heaviest on each of
-    /// its links. Empty where no stream has a ceiling.
+    /// Maximum rate of each stream of a group, by stream: `None` for a stream that is the heaviest
+    /// on each of its links. Empty if no stream has a limit.
     pub fn stream_ceilings(&self, group: usize) -> Vec<Option<BitRate>> {
         let of = &self.groups[group];
         if of.weights.is_empty() {

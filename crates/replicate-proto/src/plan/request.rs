@@ -1,4 +1,4 @@
-//! Requests to the planner, and errors of requests for which no plan can be made.
+//! Requests to the planner, and errors of requests that cannot be planned.
 
 use anabranch_graph::{Adjacency, Topology, max_flow};
 use anabranch_units::{BitRate, LinkId, Seed, SiteId};
@@ -10,20 +10,21 @@ pub struct Request<'a> {
     pub topology: &'a Topology,
     /// The site that holds the file.
     pub source: SiteId,
-    /// The sites that want it, each once.
+    /// The destinations, each once.
     pub destinations: Vec<SiteId>,
-    /// Sites that nothing may pass through.
+    /// Sites that no flow may pass through.
     pub avoid_sites: Vec<SiteId>,
-    /// Links that nothing may use.
+    /// Links that no flow may use.
     pub avoid_links: Vec<LinkId>,
-    /// The remaining capacity of each link, by link id; `None` is all of it. A link with nothing left is not used.
+    /// The remaining capacity of each link, by link id; `None` is the whole capacity. A link
+    /// without remaining capacity is not used.
     pub capacities: Option<Vec<BitRate>>,
     /// How to plan.
     pub options: Options,
 }
 
 impl<'a> Request<'a> {
-    /// A request that avoids nothing and may use all of every link.
+    /// A request that avoids nothing and may use the whole capacity of every link.
     pub fn new(topology: &'a Topology, source: SiteId, destinations: impl Into<Vec<SiteId>>) -> Self {
         Self {
             topology,
@@ -37,19 +38,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// How to plan.
+/// Options of the planner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The length of a path, for the path and tree schemes.
     pub length: Length,
-    /// How the coded scheme lays its paths.
+    /// Layout of the paths of the coded scheme.
     pub layout: Layout,
-    /// The most streams that a coded group is split into, 1 to 64.
+    /// Maximum number of streams of a coded group, 1 to 64.
     pub coded_streams_max: u16,
-    /// The most equal streams that a routed group is split into, 1 to 64: the denominator of fractions of a capacity. Where they
-    /// lose rate, streams of unlike rates take their place, at most [`STREAMS_MAX`].
+    /// Maximum number of equal streams of a routed group, 1 to 64: the denominator of fractions of
+    /// a capacity. If equal streams lose rate, streams of unequal rates replace them, at most
+    /// [`STREAMS_MAX`].
     pub routed_streams_max: u16,
-    /// Where the coefficients of a code with cycles are drawn from.
+    /// Seed for the coefficients of a code with cycles.
     pub seed: Seed,
 }
 
@@ -69,30 +71,32 @@ impl Default for Options {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Length {
-    /// Every link is as long as every other.
+    /// All links have the same length.
     Hops,
     /// Propagation delay.
     Delay,
-    /// The links' cost, to a millionth of the largest.
+    /// The cost of the links, rounded to a millionth of the largest.
     Cost,
 }
 
-/// How the coded scheme lays its paths.
+/// Layout of the paths of the coded scheme.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// Destinations share links where they can and avoid cycles where they can: few flows, little coding.
+    /// Destinations share links and avoid cycles where possible: few flows, little coding.
     Shared,
-    /// Each destination's paths are the shortest disjoint ones, whatever the others do, as the paper has it: more flows,
-    /// more coding, and cycles.
+    /// Each destination's paths are the shortest disjoint ones, independent of the others, as in
+    /// the paper: more flows, more coding, and cycles.
     Independent,
-    /// Each destination's paths are drawn at random: of no use but to try codes with cycles in tests and surveys.
+    /// Each destination's paths are random: only useful to try codes with cycles in tests and
+    /// surveys.
     Scattered,
 }
 
-/// The most destinations of a transfer: the field must have more elements than that for the code to exist.
+/// Maximum number of destinations of a transfer: the code exists only if the field has more
+/// elements.
 pub const DESTINATIONS_MAX: usize = 200;
-/// The most streams that an option may ask for.
+/// Maximum of the options for the number of streams.
 pub const STREAMS_MAX: u16 = 64;
 
 /// Why there is no plan.
@@ -101,57 +105,57 @@ pub const STREAMS_MAX: u16 = 64;
 pub enum PlanError {
     /// The topology has no such site.
     UnknownSite {
-        /// The site asked for.
+        /// The requested site.
         site: SiteId,
-        /// How many sites there are.
+        /// Number of sites.
         sites: usize,
     },
     /// The topology has no such link.
     UnknownLink {
-        /// The link asked for.
+        /// The requested link.
         link: LinkId,
-        /// How many links there are.
+        /// Number of links.
         links: usize,
     },
-    /// There is no destination.
+    /// The request has no destination.
     NoDestinations,
     /// More destinations than a code can serve.
     TooManyDestinations {
-        /// How many there are.
+        /// Number of destinations.
         count: usize,
     },
     /// A destination is the source.
     SourceIsDestination(String),
-    /// A destination is named twice.
+    /// A destination occurs twice.
     DuplicateDestination(String),
-    /// The source or a destination is to be avoided.
+    /// The source or a destination is among the sites to be avoided.
     AvoidedEnd(String),
-    /// The capacities left are not one for each link.
+    /// The number of remaining capacities differs from the number of links.
     CapacityCount {
-        /// Links of the topology.
+        /// Number of links of the topology.
         need: usize,
-        /// Capacities given.
+        /// Number of given capacities.
         got: usize,
     },
     /// An option is out of range.
     BadOption {
-        /// Which.
+        /// Name of the option.
         name: &'static str,
         /// Its value.
         value: u64,
-        /// The least allowed.
+        /// Minimum.
         min: u64,
-        /// The most allowed.
+        /// Maximum.
         max: u64,
     },
-    /// The topology has no way from the source to a destination.
+    /// The topology has no path from the source to a destination.
     Unreachable {
         /// The source.
         source: String,
         /// The destination.
         destination: String,
     },
-    /// There is a way, but only over sites and links to be avoided, or over links without capacity.
+    /// Every path uses sites or links to be avoided, or links without capacity.
     NothingLeft {
         /// The source.
         source: String,
@@ -160,11 +164,11 @@ pub enum PlanError {
     },
     /// Flows that share a link would get less than 1 bit/s each.
     TooNarrow,
-    /// Transfers to plan together are on different networks.
+    /// Transfers to be planned together are on different networks.
     DifferentTopologies,
-    /// A code with cycles could not be made to decode.
+    /// No decodable code with cycles was found.
     NoCode {
-        /// Draws of coefficients tried.
+        /// Number of tried draws of coefficients.
         tries: u32,
     },
     /// The linear program was not solved.
@@ -234,11 +238,11 @@ impl std::fmt::Display for PlanError {
 }
 impl std::error::Error for PlanError {}
 
-/// A request that was checked, with what every scheme needs of it.
+/// A checked request, with the data that every scheme needs.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     pub adjacency: Adjacency,
-    /// Bits per second by link; 0 where nothing useful can pass.
+    /// Bits per second by link; 0 for links that no useful flow can use.
     pub capacities: Vec<u64>,
     /// By link, for the path and tree schemes; at least 1.
     pub lengths: Vec<u64>,
@@ -348,7 +352,7 @@ impl Problem {
     }
 }
 
-/// Sets the capacity to 0 of links that no way from the source to a destination goes over.
+/// Sets the capacity to 0 of links that are on no path from the source to a destination.
 fn keep_useful(adjacency: &Adjacency, capacities: &mut [u64], source: SiteId, destinations: &[SiteId]) {
     let mut from_source = vec![false; adjacency.sites()];
     from_source[source.index()] = true;

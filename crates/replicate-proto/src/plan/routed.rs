@@ -1,7 +1,8 @@
-//! Uncoded plans: paths, trees packed greedily and trees packed optimally, as flows.
+//! Uncoded plans: paths, greedily packed trees and optimally packed trees, as flows.
 //!
-//! Every scheme first says which *routes* it uses at which rate, then [`quantise`] turns rates into whole numbers of units:
-//! equal flows where they lose nothing, else flows of unlike rates. Sources: CodedBulk sections 2.2 and 4.1; Watel and Weisser 2016.
+//! Every scheme first gives its *routes* and their rates. Then [`quantise`] turns rates into whole
+//! numbers of units: equal flows if they lose nothing, otherwise flows of unequal rates. Sources:
+//! CodedBulk sections 2.2 and 4.1; Watel and Weisser 2016.
 //!
 //! Leaves out: codes. Read [`Route`] first.
 
@@ -15,12 +16,14 @@ use anabranch_graph::{
 use anabranch_units::{LinkId, SiteId};
 use std::collections::BTreeMap;
 
-/// Copies of data from the source to some destinations: one hop after another, none before the one that feeds it.
+/// Copies of data from the source to some destinations: a list of hops, each after the hop that
+/// feeds it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Route {
-    /// The hop that brings the data to where this one begins (`None` at the source), and the link.
+    /// The hop that brings the data to the beginning of this one (`None` at the source), and the
+    /// link.
     pub hops: Vec<(Option<usize>, LinkId)>,
-    /// Destinations and the hop that each takes its copy from.
+    /// Destinations and the hop from which each takes its copy.
     pub sinks: Vec<(SiteId, usize)>,
 }
 
@@ -33,24 +36,24 @@ pub(super) struct Routes {
 /// Flows with whole numbers of units.
 #[derive(Clone, Debug)]
 pub(super) struct Quantised {
-    /// Rate of a unit, bits per second.
+    /// Rate of a unit in bits per second.
     pub unit: u64,
     pub groups: Vec<Group>,
     pub flows: Vec<Flow>,
 }
 
 impl Routes {
-    /// Rate of all routes together, bits per second.
+    /// Rate of all routes together in bits per second.
     pub fn rate(&self) -> f64 {
         self.routes.iter().map(|r| r.1).sum()
     }
 }
 
-/// The most destinations for which the cheapest tree is found exactly.
+/// Maximum number of destinations for which the cheapest tree is found exactly.
 pub(super) const EXACT_DESTINATIONS_MAX: usize = 10;
 
 impl Route {
-    /// Hops from the source to the farthest destination.
+    /// Number of hops from the source to the farthest destination.
     pub fn depth(&self) -> u64 {
         let mut depths: Vec<u64> = Vec::new();
         for (parent, _) in &self.hops {
@@ -85,10 +88,11 @@ impl Route {
     }
 }
 
-/// One shortest path to each destination; where it passes another destination, that one passes the file on.
+/// One shortest path to each destination; a destination on the path of another one relays the file.
 ///
-/// Of the shortest paths, each destination (nearest first) takes one that adds the fewest links after the last
-/// destination on it (section 4.1: least total bandwidth); of these, one with the fewest copies on its links so far.
+/// Each destination (nearest first) takes one of its shortest paths with the fewest new links after
+/// the last destination on it (section 4.1: least total bandwidth). Among these it takes one with
+/// the fewest copies on its links so far.
 pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     let network = &problem.adjacency;
     let far = distances(network, &problem.capacities, &problem.lengths, problem.source);
@@ -98,7 +102,8 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     let mut copies = vec![0u64; network.links()];
     let mut paths: Vec<(SiteId, Vec<LinkId>)> = Vec::new();
     for (_, destination) in order.iter().filter(|(_, s)| problem.destinations.contains(s)) {
-        // The links that a shortest path adds and the copies that it meets, and its last link.
+        // For a shortest path: the number of links that it adds, the number of copies on them, and
+        // its last link.
         let mut best: Vec<Option<(u64, u64, Option<LinkId>)>> = vec![None; network.sites()];
         best[problem.source.index()] = Some((0, 0, None));
         for (distance, site) in order.iter().filter(|(_, s)| *s != problem.source) {
@@ -108,7 +113,7 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
                 let shortest = problem.capacities[l.index()] > 0
                     && far[from].is_some_and(|f| f + problem.lengths[l.index()] == *distance);
                 let (added, met, _) = best[from].filter(|_| shortest)?;
-                // What a destination has already costs nothing.
+                // Data that a destination already has costs nothing.
                 Some(if settled { (0, 0, Some(*l)) } else { (added + 1, met + copies[l.index()], Some(*l)) })
             });
             best[site.index()] = ways.min();
@@ -124,7 +129,7 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
         path.iter().skip(given.map_or(0, |at| at + 1)).for_each(|l| copies[l.index()] += 1);
         paths.push((*destination, path));
     }
-    // A group is a copy that leaves the source, with what its destinations pass on.
+    // A group is a copy that leaves the source, including all copies that its destinations pass on.
     let mut groups: Vec<Route> = Vec::new();
     let mut home: BTreeMap<SiteId, usize> = BTreeMap::new();
     for (destination, path) in &paths {
@@ -155,7 +160,7 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     fair(problem, groups.into_iter().map(|g| vec![g]).collect())
 }
 
-/// To each destination on its own, paths of least total length that fill its min-cut.
+/// To each destination separately, paths of least total length that fill its min-cut.
 pub(super) fn multi_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     let mut groups = Vec::new();
     for (destination, cut) in problem.destinations.iter().zip(&problem.cuts) {
@@ -178,7 +183,7 @@ pub(super) fn multi_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     fair(problem, groups)
 }
 
-/// Max-min fair rates for groups whose routes are given.
+/// Max-min fair rates for groups with given routes.
 fn fair(problem: &Problem, groups: Vec<Vec<Route>>) -> Result<Vec<Routes>, PlanError> {
     let mut columns: Vec<Column> = groups
         .iter()
@@ -192,7 +197,7 @@ fn fair(problem: &Problem, groups: Vec<Vec<Route>>) -> Result<Vec<Routes>, PlanE
     Ok(groups.into_iter().map(routes).collect())
 }
 
-/// Trees one after the other, each by Watel and Weisser's approximation on what the ones before left.
+/// Consecutive trees, each by Watel and Weisser's approximation on the remaining capacity.
 pub(super) fn steiner(problem: &Problem) -> Routes {
     let mut left = problem.capacities.clone();
     let mut routes = Vec::new();
@@ -210,9 +215,9 @@ pub(super) fn steiner(problem: &Problem) -> Routes {
     }
 }
 
-/// The best fractional packing of trees, with a rate that provably none exceeds (bits per second).
+/// The best fractional packing of trees, with a proven upper bound of the rate (bits per second).
 ///
-/// `known` is a packing that is worth starting from, beside the greedy one.
+/// `known` is an additional packing to start from, next to the greedy one.
 pub(super) fn packed(problem: &Problem, known: Option<&Routes>) -> Result<(Routes, f64), PlanError> {
     let capacities: Vec<f64> = problem.capacities.iter().map(|c| *c as f64).collect();
     let greedy = steiner(problem);
@@ -230,7 +235,7 @@ pub(super) fn packed(problem: &Problem, known: Option<&Routes>) -> Result<(Route
     Ok((trees(problem, &columns, &shares.weights, 0), shares.ceiling))
 }
 
-/// The columns of one owner that carry something, as trees.
+/// The columns of one owner with a nonzero rate, as trees.
 pub(super) fn trees(problem: &Problem, columns: &[Column], weights: &[f64], owner: usize) -> Routes {
     let total: f64 = columns.iter().zip(weights).filter(|(c, _)| c.owner == owner).map(|(_, w)| w).sum();
     let routes = columns
@@ -268,8 +273,9 @@ pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> Price
     }
 }
 
-/// Flows that come closest to the routes' rates: the largest smallest rate, then the largest sum of rates, then the fewest
-/// flows. Flows are equal unless unlike ones promise more by a share of [`UNLIKE_GAIN_MIN`].
+/// Flows that are closest to the routes' rates: first the largest smallest rate, then the largest
+/// sum of rates, then the fewest flows. Flows are equal unless unequal ones promise more by a
+/// fraction of [`UNLIKE_GAIN_MIN`].
 ///
 /// Errors: [`PlanError::TooNarrow`].
 pub(super) fn quantise(
@@ -306,20 +312,22 @@ pub(super) fn quantise_evenly(
     Ok(even.laid(wanted, false))
 }
 
-/// Unlike flows must promise this share more than equal ones to be taken: equal ones need no ceilings.
+/// Unequal flows are used only if they promise this fraction more than equal ones: equal ones need
+/// no rate limits.
 const UNLIKE_GAIN_MIN: f64 = 1e-3;
-/// Units into which the rate of unlike streams is divided. Rounding down loses one unit a stream at most: 0.64 % of the rate
-/// with [`STREAMS_MAX`] streams.
+/// Number of units into which the rate of unequal streams is divided. Rounding down loses at most
+/// one unit per stream: 0.64 % of the rate with [`STREAMS_MAX`] streams.
 const UNLIKE_UNITS: f64 = 10_000.0;
-/// The narrowest routes, this share of a group's rate together, get no stream: each stream costs its sites buffers and
-/// connections.
+/// The narrowest routes get no stream, up to this fraction of a group's rate together: each stream
+/// costs its sites buffers and connections.
 const SLIVERS_SHARE: f64 = 2e-3;
-/// A rate this share short of a whole number of units still counts as that number: solvers round.
+/// A rate that is short of a whole number of units by this fraction still counts as that number:
+/// solvers round.
 const SHORT: f64 = 1e-4;
 
 /// Routes with whole numbers of units.
 struct Fitted {
-    /// The smallest rate of a group, and the sum of all.
+    /// The smallest rate of a group, and the sum over all groups.
     score: (u64, u64),
     flows: usize,
     unit: u64,
@@ -327,9 +335,11 @@ struct Fitted {
     counts: Vec<Vec<u32>>,
 }
 
-/// The best plan of equal flows, with `most` streams in a group at most: a route has as many streams as units.
+/// The best plan of equal flows, with at most `most` streams in a group: a route has as many
+/// streams as units.
 fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<Fitted> {
-    // A route with a sliver of its group's rate would ask for more streams than there may be: it may round to nothing.
+    // A route with a tiny part of its group's rate would need too many streams: it may be rounded
+    // to zero.
     let mut units: Vec<f64> = Vec::new();
     for group in wanted {
         let total = group.rate();
@@ -354,7 +364,7 @@ fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<Fitted> {
         }
         let has_room = |counts: &[u32], _: usize| counts.iter().sum::<u32>() < most;
         let Some(fitted) = fit(capacities, wanted, unit, counts, has_room) else { continue };
-        // Rates within a few parts in a million are the same: fewer flows are better then.
+        // Rates within a few parts per million are equal; fewer flows are then better.
         let near = |a: u64, b: u64| a.abs_diff(b) as f64 <= a.max(b) as f64 * 4e-6;
         let better = best.as_ref().is_none_or(|b| {
             if !near(fitted.score.0, b.score.0) {
@@ -372,8 +382,8 @@ fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<Fitted> {
     best
 }
 
-/// A plan of unlike flows: a route is one stream of as many units as its rate has. The narrowest routes, with
-/// [`SLIVERS_SHARE`] of a group's rate together, have none.
+/// A plan of unequal flows: a route is one stream with as many units as its rate has. The narrowest
+/// routes, with [`SLIVERS_SHARE`] of a group's rate together, have no stream.
 fn unlike(capacities: &[u64], wanted: &[Routes]) -> Option<Fitted> {
     let least = wanted.iter().map(Routes::rate).fold(f64::INFINITY, f64::min);
     let unit = least / UNLIKE_UNITS;
@@ -394,8 +404,9 @@ fn unlike(capacities: &[u64], wanted: &[Routes]) -> Option<Fitted> {
     fit(capacities, wanted, unit, counts, |counts, route| counts[route] > 0)
 }
 
-/// The routes with `counts` units each. Rounding down leaves room: each route that `may` then gets one more unit if it fits, the
-/// groups with the fewest units first. `None` if a group has no unit.
+/// The routes with `counts` units each. Rounding down leaves room: each route for which `may` is
+/// true then gets one more unit if it fits, the groups with the fewest units first. `None` if a
+/// group has no unit.
 fn fit(
     capacities: &[u64],
     wanted: &[Routes],
@@ -451,7 +462,8 @@ impl Fitted {
     }
 }
 
-/// The group with index `group`, of so many streams for each route, its flows added to `flows`.
+/// The group with index `group` and the given number of streams for each route; adds its flows to
+/// `flows`.
 pub(super) fn lay<'a>(
     group: u16,
     routes: impl Iterator<Item = (&'a Route, u32)>,

@@ -1,4 +1,4 @@
-//! Plans of several transfers at the same time, by the name of a scheme: each alone, or all together.
+//! Plans of several simultaneous transfers, by the name of a scheme: each alone, or all together.
 
 use super::planner::UnknownScheme;
 use super::{JointRequest, Plan, PlanError, Planner, Request, Scheme, together};
@@ -17,11 +17,11 @@ pub struct Drawn {
 /// `auto`, with a controller that plans all transfers together.
 pub const JOINT: &str = "joint";
 
-/// Why there are no plans by the name of a scheme.
+/// Why there are no plans for the name of a scheme.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SchemeError {
-    /// No scheme is called so.
+    /// No scheme has this name.
     Unknown(UnknownScheme),
     /// The planner's error.
     Plan(PlanError),
@@ -48,9 +48,9 @@ impl From<PlanError> for SchemeError {
     }
 }
 
-/// The plans of all, and of each how many flows code.
+/// The plans of all transfers, with the number of coding flows of each.
 ///
-/// Errors: an unknown scheme, or what its planner says.
+/// Errors: an unknown scheme, or an error of its planner.
 pub fn plans(
     topology: &Topology,
     drawn: &[Drawn],
@@ -65,7 +65,7 @@ pub fn plans(
     Ok(together(&requests, &[])?.into_iter().map(|p| (p.plan, p.figures.coding_flows)).collect())
 }
 
-/// A transfer's plan, with what its planner knows.
+/// A transfer's plan, with its number of coding flows.
 fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> Result<(Plan, usize), SchemeError> {
     let planner = Planner::new(Request::new(topology, drawn.source, drawn.destinations.clone()))?;
     let planned = match scheme {
@@ -75,9 +75,9 @@ fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> Result<(Plan, usize
     Ok((planned.plan, planned.figures.coding_flows))
 }
 
-/// The same plans, with flows that fill what each leaves of the links.
+/// The same plans, with flows that fill the capacity that each leaves.
 ///
-/// Errors: what a planner says.
+/// Errors: an error of a planner.
 pub fn filled(topology: &Topology, plans: &[Plan]) -> Result<Vec<Plan>, PlanError> {
     let fill = |plan: &Plan| -> Result<Plan, PlanError> {
         Ok(Planner::new(Request::new(topology, plan.source, plan.destinations.clone()))?.fill(plan))
@@ -85,7 +85,7 @@ pub fn filled(topology: &Topology, plans: &[Plan]) -> Result<Vec<Plan>, PlanErro
     plans.iter().map(fill).collect()
 }
 
-/// How fast each source may send: no faster than planned where all were planned together.
+/// Maximum rate of each source: the planned rate if all were planned together.
 pub fn ceilings(plans: &[Plan], scheme: &str) -> Vec<Option<BitRate>> {
     plans.iter().map(|plan| (scheme == JOINT).then_some(plan.rate)).collect()
 }

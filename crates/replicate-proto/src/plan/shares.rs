@@ -1,57 +1,62 @@
 //! Max-min fair rates over trees, by a linear program with columns generated as needed.
 //!
-//! Every owner (a transfer, or a group of one) moves its data over *columns*: trees or paths, each using some links
-//! some number of times per unit of rate. [`max_min`] raises the smallest rate as far as it goes, holds the owners that
-//! can go no further, and goes on with the rest (water-filling). The program is solved from its dual side, where a new
-//! column is a new constraint: prices on links such that no known column is cheaper than its owner's worth; the
-//! cheapest column under these prices either is known, which proves the optimum, or is added.
+//! Every owner (a transfer, or a group of one) moves its data over *columns*: trees or paths that
+//! use some links a number of times per unit of rate. [`max_min`] raises the smallest rate as far
+//! as possible, fixes the owners that cannot be raised further, and continues with the rest
+//! (water-filling). The program is solved in its dual form, where a new column is a new constraint.
+//! The solution consists of link prices with which no known column is cheaper than its owner's
+//! worth. If the cheapest column under these prices is already known, that proves the optimum;
+//! otherwise it is added.
 //!
-//! Source: Gilmore and Gomory 1961 (column generation), as Kelley's cutting planes on the dual; max-min by stages as
-//! Nace and Pióro 2008 survey it. microlp solves the programs. Read [`max_min`] first.
+//! Source: Gilmore and Gomory 1961 (column generation), as Kelley's cutting planes on the dual;
+//! max-min by stages as surveyed by Nace and Pióro 2008. microlp solves the programs. Read
+//! [`max_min`] first.
 
 use super::request::PlanError;
 use anabranch_units::LinkId;
 use microlp::{ComparisonOp, OptimizationDirection, Problem as Program, Solution, Variable};
 
-/// A way to move an owner's data.
+/// A way to move the data of an owner.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Column {
     pub owner: usize,
-    /// Links used, each once, and how many bits cross it for each bit of the owner's.
+    /// Links used, each once, with the number of bits on the link per bit of the owner's data.
     pub uses: Vec<(LinkId, f64)>,
 }
 
-/// A column as cheap as could be found, and a price that none undercuts.
+/// The cheapest column found, and a lower bound of the price.
 pub(super) struct Priced {
     pub column: Column,
     pub price: f64,
     pub floor: f64,
 }
 
-/// What the program found.
+/// The result of the program.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     /// Rate of each column, in the unit of the capacities.
     pub weights: Vec<f64>,
-    /// A rate that the smallest of any rates over any columns cannot exceed.
+    /// Upper bound of the smallest rate, over any columns.
     pub ceiling: f64,
 }
 
-/// A column is worth adding if it undercuts its owner's worth by more than this share: far above the solver's
-/// tolerance of 1e-7 on prices of about 1, far below any difference between plans.
+/// A column is added if it undercuts its owner's worth by more than this fraction: far above the
+/// solver's tolerance of 1e-7 on prices of about 1, far below any difference between plans.
 const UNDERCUT: f64 = 1e-6;
-/// A worth below this counts as zero: the owner can go further.
+/// A worth below this counts as zero: the owner's rate can be raised further.
 const WORTHLESS: f64 = 1e-6;
-/// Rates held in later programs are eased by this share so that rounding cannot make them infeasible.
+/// Fixed rates are reduced by this fraction in later programs, so that rounding cannot make them
+/// infeasible.
 const EASE: f64 = 1e-6;
-/// More rounds than any program met in the surveys by far; past it, the ceiling says how far from the optimum we may be.
+/// Far more rounds than any program of the surveys needed; beyond it, the ceiling shows the
+/// possible distance from the optimum.
 const ROUNDS_MAX: usize = 2_000;
 
-/// Max-min fair rates of `owners` over `columns` and what `price` adds to them.
+/// Max-min fair rates of `owners` over `columns` and the columns that `price` adds.
 ///
-/// `price` is given an owner and the links' prices, and answers with its cheapest column, or `None` where the columns
-/// given are all there are. Every owner needs at least one column to begin with. `enough` is a rate known to bound
-/// the smallest one (a min-cut): reaching it ends the search early.
+/// `price` gets an owner and the link prices and returns its cheapest column, or `None` if the
+/// given columns are all. Every owner needs at least one column at the start. `enough` is a known
+/// upper bound of the smallest rate (a min-cut): the search ends early when it is reached.
 pub(super) fn max_min(
     capacities: &[f64],
     owners: usize,
@@ -93,10 +98,11 @@ pub(super) fn max_min(
             }
         }
         if held.iter().all(Option::is_none) && ceiling.is_infinite() {
-            // Prices divided by the smallest share that a column could undercut them by are feasible for the dual.
+            // Prices divided by the smallest factor by which a column could undercut them are
+            // feasible for the dual.
             ceiling = (dual.objective() * scale / floor_share).min(enough);
         }
-        // The worths of the owners not held sum to 1, so the objective is their rate.
+        // The worths of the owners that are not fixed sum to 1, so the objective is their rate.
         let rate = dual.objective().max(0.0);
         let mut any = false;
         let worths: Vec<f64> = (0..owners).map(|o| dual.worth(o)).collect();
@@ -137,7 +143,8 @@ fn fewest_bytes(capacities: &[f64], rates: &[f64], columns: &[Column]) -> Result
     Ok(weights.into_iter().map(|w| solution.var_value(w).max(0.0)).collect())
 }
 
-/// The dual program: link prices `y` and owners' worths `w`, `min c*y - held*w` with every column at least its worth.
+/// The dual program: link prices `y` and owners' worths `w`, `min c*y - held*w` with every column
+/// at least its worth.
 struct Dual {
     solution: Solution,
     prices: Vec<Option<Variable>>,
@@ -174,7 +181,7 @@ impl Dual {
     fn worth(&self, owner: usize) -> f64 {
         self.solution.var_value(self.worths[owner])
     }
-    /// By link; infinite where nothing can pass.
+    /// By link; infinite for links that cannot be used.
     fn prices(&self) -> Vec<f64> {
         let price = |v: &Option<Variable>| v.map_or(f64::INFINITY, |v| self.solution.var_value(v).max(0.0));
         self.prices.iter().map(price).collect()

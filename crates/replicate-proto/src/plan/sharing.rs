@@ -1,37 +1,39 @@
-//! The rates of plans that run at the same time when every TCP flow takes its fair share of links.
+//! The rates of simultaneous plans if every TCP flow takes its fair share of links.
 //!
-//! Leaves out: losses by protocols. Read [`share_flows`].
+//! Leaves out: losses due to protocols. Read [`share_flows`].
 
 use super::{Input, Mode, Plan};
 use anabranch_units::BitRate;
 use std::borrow::Borrow;
 
-/// Flows that must keep in step, and what a transfer gains by one more bit per second on each of them.
+/// Flows that must advance in lock step, and a transfer's gain per additional bit per second on
+/// each of them.
 pub(super) struct Bundle {
     pub plan: usize,
     pub group: usize,
     /// Flows by link.
     pub load: Vec<u32>,
     pub streams: f64,
-    /// The rate that its source holds it to; infinite where it does not.
+    /// Rate limit of its source; infinite without a limit.
     ceiling: f64,
     rate: f64,
 }
 
 /// Rates of plans whose flows share the links max-min fairly, flow by flow, as TCP connections do.
 ///
-/// Flows that are coded together keep in step (CodedBulk section 3.2), and so do those of one tree, which is passed on
-/// hop by hop; the trees and paths of a routed group do not wait for one another, as every chunk takes whichever has
-/// room. A stream takes no more than its ceiling ([`Plan::stream_ceilings`]). A plan is as fast as its slowest group.
-/// Flows that fill are not counted.
-/// Differs: from [`super::share_links`], which slows down all flows of a plan by the same factor and is fair to plans,
-/// not to flows.
-/// Panics: if a plan uses a link that `capacities` has no entry for.
+/// Flows that are coded together advance in lock step (CodedBulk section 3.2), and so do the flows
+/// of one tree, because the data is passed on hop by hop. The trees and paths of a routed group do
+/// not wait for each other, because every chunk takes one that has room. A stream takes no more
+/// than its rate limit ([`Plan::stream_ceilings`]). A plan is as fast as its slowest group. Filling
+/// flows are not counted.
+/// Differs: from [`super::share_links`], which slows all flows of a plan by the same factor and is
+/// fair to plans, not to flows.
+/// Panics: if a plan uses a link without an entry in `capacities`.
 pub fn share_flows<P: Borrow<Plan>>(capacities: &[u64], plans: &[P]) -> Vec<BitRate> {
     share_flows_under(capacities, plans, &vec![None; plans.len()])
 }
 
-/// The same where some sources send no faster than a ceiling (one entry for each plan).
+/// The same with a rate limit for some sources (one entry for each plan).
 pub fn share_flows_under<P: Borrow<Plan>>(
     capacities: &[u64],
     plans: &[P],
@@ -49,7 +51,7 @@ pub fn share_flows_under<P: Borrow<Plan>>(
             if by > 0 { room / f64::from(by) } else { f64::INFINITY }
         };
         let growth: Vec<f64> = (0..capacities.len()).map(grow).collect();
-        // How much further the flows of a group may grow, and which group that is.
+        // Remaining growth of the flows of a group, and the group.
         let below = |b: usize| {
             let same = |o: &&Bundle| (o.plan, o.group) == (bundles[b].plan, bundles[b].group);
             let room = ceilings[bundles[b].plan].map_or(f64::INFINITY, |c| c.as_bps() as f64)
@@ -64,7 +66,8 @@ pub fn share_flows_under<P: Borrow<Plan>>(
             break;
         }
         active.iter().for_each(|b| bundles[*b].rate += step);
-        // The tightest link always stops a flow, so the loop ends; the share covers the rounding of sums.
+        // The tightest link always stops a flow, so the loop ends; the factor covers the rounding
+        // of sums.
         let tight = |b: usize| {
             growth.iter().zip(&bundles[b].load).any(|(g, n)| *n > 0 && *g <= step * (1.0 + 1e-9) + 1e-9)
         };
@@ -88,10 +91,10 @@ pub fn share_flows_under<P: Borrow<Plan>>(
     plans.iter().enumerate().map(slowest).collect()
 }
 
-/// The bundles of the plan numbered `index`.
+/// The bundles of the plan with number `index`.
 pub(super) fn bundles(index: usize, plan: &Plan, links: usize) -> Vec<Bundle> {
     let mut all = Vec::new();
-    // Where each group's first bundle is.
+    // Index of each group's first bundle.
     let first: Vec<usize> = plan
         .groups
         .iter()
@@ -171,7 +174,7 @@ mod tests {
 
     #[test]
     fn coded_flows_keep_in_step_and_paths_do_not() {
-        // The second way to 3 is half as wide: paths take all of both, a code twice the smaller.
+        // The second path to 3 is half as wide: paths use all of both, a code twice the smaller.
         let topology = topology(&[(0, 1), (1, 3), (0, 2), (2, 3)]);
         let capacities = [12_000_000, 12_000_000, 12_000_000, 6_000_000];
         let rate = |scheme| share_flows(&capacities, &[plan(&topology, scheme, 0, &[3])]);
@@ -185,7 +188,7 @@ mod tests {
         let plans =
             [plan(&topology, Scheme::SinglePath, 0, &[2]), plan(&topology, Scheme::SinglePath, 1, &[2])];
         assert_eq!(share_flows(&[12_000_000; 2], &plans), [BitRate::mbps(6), BitRate::mbps(6)]);
-        // The first is held to 2 elsewhere: the second takes the rest.
+        // The first is limited to 2 elsewhere: the second takes the rest.
         assert_eq!(share_flows(&[2_000_000, 12_000_000], &plans), [BitRate::mbps(2), BitRate::mbps(10)]);
     }
 }

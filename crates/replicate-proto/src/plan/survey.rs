@@ -1,7 +1,8 @@
-//! Plans many instances with every scheme and counts where each falls short.
+//! Plans many instances with every scheme and counts the shortfalls of each.
 //!
-//! Read [`Survey`] first, and [`JointSurvey`] for transfers at the same time; [`triples`], [`random_digraph`],
-//! [`unlike_network`] and [`concurrent`] make the instances of the project's claims.
+//! Read [`Survey`] first, and [`JointSurvey`] for simultaneous transfers. [`triples`],
+//! [`random_digraph`], [`unlike_network`] and [`concurrent`] make the instances of the project's
+//! claims.
 
 use super::{
     JointRequest, Layout, Plan, PlanError, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme,
@@ -12,53 +13,55 @@ use anabranch_units::{BitRate, Duration, RandomStream, Seed, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Counts over some instances. All fields add up, so surveys can be taken in parts and [merged](Survey::merge).
+/// Counts over some instances. All fields add up, so surveys can be made in parts and
+/// [merged](Survey::merge).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Survey {
-    /// Instances planned.
+    /// Number of planned instances.
     pub instances: u64,
-    /// Of these, the ones where a destination could not be reached; they count in no other field.
+    /// Among these, the instances with an unreachable destination; they count in no other field.
     pub unreachable: u64,
-    /// Instances where random data came through every scheme's plan, at every destination.
+    /// Instances in which random data passed every scheme's plan to every destination.
     pub decoded: u64,
     /// The first few errors of other instances.
     pub errors: Vec<String>,
     /// Counts of the coded plans.
     pub coded: CodeCounts,
-    /// The same of plans whose paths are laid for each destination on its own ([`Layout::Independent`]).
+    /// Counts of plans whose paths are laid for each destination separately
+    /// ([`Layout::Independent`]).
     pub independent: CodeCounts,
-    /// The same of plans whose paths are drawn at random ([`Layout::Scattered`]), for the sake of codes with cycles.
+    /// Counts of plans with random paths ([`Layout::Scattered`]), to get codes with cycles.
     pub scattered: CodeCounts,
-    /// Instances where coding beats every uncoded plan.
+    /// Instances in which coding beats every uncoded plan.
     pub coding_gains: u64,
-    /// The largest factor by which it does.
+    /// Maximum factor of that gain.
     pub coding_gain_max: f64,
-    /// The largest share by which a packing may be short of the best one.
+    /// Maximum fraction by which a packing may fall short of the best one.
     pub packed_gap_max: f64,
-    /// Packings not proven optimal to within the tolerance.
+    /// Number of packings not proven optimal to within the tolerance.
     pub packed_unproven: u64,
     /// By scheme.
     pub schemes: BTreeMap<Scheme, Shortfall>,
-    /// The schemes that `auto` chose.
+    /// Number of choices of `auto`, by scheme.
     pub auto: BTreeMap<Scheme, u64>,
 }
 
 /// Counts of coded plans.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CodeCounts {
-    /// Instances where the rate equals the min-cut.
+    /// Instances in which the rate equals the min-cut.
     pub equals_bound: u64,
-    /// Instances where random data came through the plan at every destination.
+    /// Instances in which random data passed the plan to every destination.
     pub decoded: u64,
-    /// Instances whose plan mixes flows somewhere.
+    /// Instances whose plan mixes flows at some site.
     pub coding: u64,
-    /// The most sites that code in one plan.
+    /// Maximum number of sites that code in one plan.
     pub coding_sites_max: usize,
-    /// Instances whose plan delays terms because its flows go round in a cycle.
+    /// Instances whose plan delays terms because its flows form a cycle.
     pub delayed: u64,
-    /// Instances by the largest lookahead of a sink, among those with delays.
+    /// Instances with delays, by the maximum lookahead of a sink.
     pub lookaheads: BTreeMap<u16, u64>,
-    /// The most state symbols that a sink keeps.
+    /// Maximum number of state symbols of a sink.
     pub state_max: u16,
 }
 
@@ -87,22 +90,22 @@ impl CodeCounts {
     }
 }
 
-/// How one scheme's predicted rate compares with the min-cut.
+/// Comparison of one scheme's predicted rate with the min-cut.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shortfall {
-    /// Instances where it is below.
+    /// Instances with a lower rate.
     pub short: u64,
-    /// The same as a share of the instances that have a plan.
+    /// The same as a fraction of the instances that have a plan.
     pub short_share: f64,
-    /// The largest factor by which the min-cut exceeds it.
+    /// Maximum factor by which the min-cut exceeds the rate.
     pub factor_max: f64,
-    /// Instances where only the cut into equal flows makes it fall short.
+    /// Instances in which only the division into equal flows causes the shortfall.
     pub quantised_short: u64,
-    /// The largest share of the rate that equal flows lose.
+    /// Maximum fraction of the rate that equal flows lose.
     pub loss_share_max: f64,
 }
 
-/// The most errors that a survey keeps.
+/// Maximum number of errors that a survey keeps.
 const ERRORS_MAX: usize = 10;
 
 impl Survey {
@@ -189,7 +192,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Adds what another survey saw.
+    /// Adds the counts of another survey.
     pub fn merge(&mut self, other: &Self) {
         self.instances += other.instances;
         self.unreachable += other.unreachable;
@@ -217,7 +220,8 @@ impl Survey {
     }
 }
 
-/// Every source with every set of three destinations: 504 instances on nine sites, 2,860 on thirteen.
+/// Every source with every set of three destinations: 504 instances on nine sites, 2,860 on
+/// thirteen.
 pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
     let sites: Vec<SiteId> = topology.site_ids().collect();
     let mut all = Vec::new();
@@ -232,12 +236,13 @@ pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
     all
 }
 
-/// The instance numbered `id` of a seed: a random digraph of 5 to `sites_max` sites.
+/// The instance with number `id` of a seed: a random digraph of 5 to `sites_max` sites.
 ///
-/// Of every five, four have two to four links out of each site that lead anywhere, one of these with capacities of 1
-/// to 4 instead of equal ones, and two to four destinations of those that can be reached. The fifth is a ring of
-/// relays, each fed with a stream of its own, and destinations that lack one stream, which only the ring can bring
-/// them: many of these need codes with cycles. A few more links lead anywhere.
+/// Of every five instances, four have two to four links from each site to random sites (one of the
+/// four has capacities of 1 to 4, the others equal ones) and two to four reachable destinations.
+/// The fifth is a ring of relays that each get their own stream, and destinations that lack one
+/// stream, which only the ring can bring them. Many of these need codes with cycles. A few more
+/// links lead to random sites.
 ///
 /// Panics: for `sites_max` below 9.
 pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId, Vec<SiteId>) {
@@ -255,16 +260,19 @@ pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId,
     }
 }
 
-/// Whether [`random_digraph`] makes a ring of the instance numbered `id`.
+/// Whether [`random_digraph`] makes a ring of the instance with number `id`.
 pub fn is_ring(id: u64) -> bool {
     id % 5 == 4
 }
 
-/// The network numbered `id` of a seed, with a source and destinations: 8 to 40 sites whose links are of unlike capacities.
+/// The network with number `id` of a seed, with a source and destinations: 8 to 40 sites whose
+/// links have unequal capacities.
 ///
-/// Cables join the sites to one network, two to five ends at a site in the mean. Every other network draws its capacities
-/// from `UNLIKE_GBPS`, the rest log-uniformly from 1 to 100 Gbit/s; every other pair of these has another capacity in
-/// each direction. Of every ten, one is eight disjoint paths of two hops instead. Any number of sites are destinations.
+/// Cables connect the sites to one network, with a mean of two to five cable ends per site. Every
+/// other network draws its capacities from `UNLIKE_GBPS`, the rest log-uniformly from 1 to 100
+/// Gbit/s; of the latter, every other pair has different capacities in the two directions. One
+/// network of every ten consists of eight disjoint paths of two hops instead. Any number of sites
+/// are destinations.
 pub fn unlike_network(seed: Seed, id: u64) -> Instance {
     let mut draws = seed.stream("replicate-unlike", id);
     let log_uniform = id % 2 == 1;
@@ -309,11 +317,11 @@ pub fn unlike_network(seed: Seed, id: u64) -> Instance {
     (topology, order[0], order[1..=destinations].to_vec())
 }
 
-/// Capacities of [`unlike_network`]: what a provider's links have beside one another.
+/// Capacities of [`unlike_network`]: a typical mix of a provider's links.
 const UNLIKE_GBPS: [u64; 9] = [1, 2, 5, 8, 9, 10, 25, 40, 100];
-/// Paths of the networks that are disjoint paths.
+/// Number of paths in the networks of disjoint paths.
 const PATHS: u16 = 8;
-/// The most destinations of [`unlike_network`]: all sites but the source.
+/// Maximum number of destinations of [`unlike_network`]: all sites but the source.
 const DESTINATIONS: u64 = 39;
 
 type Instance = (Topology, SiteId, Vec<SiteId>);
@@ -353,7 +361,8 @@ fn random_links(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Ins
 }
 
 fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
-    // Sites: the source, one feeder and one ring site (or two with a link between) for each stream, the destinations.
+    // Sites: the source, one feeder and one ring site (or two with a link between) for each stream,
+    // the destinations.
     let split = draws.below(2) == 0;
     let streams = if split { 2 } else { 3 } + u16::from(sites_max >= 12 && draws.below(2) == 0);
     let ring_sites = if split { 2 * streams } else { streams };
@@ -379,7 +388,7 @@ fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Inst
         for i in (0..streams).filter(|i| *i != lacks % streams) {
             join(&mut topology, feeder(i), first + destination, 1);
         }
-        // The missing stream goes round the ring: it is tapped just before it would come home.
+        // The missing stream goes around the ring: it is taken off just before its starting point.
         join(&mut topology, out(lacks + streams - 1), first + destination, 1);
     }
     for _ in 0..draws.below(3) {
@@ -399,7 +408,8 @@ pub fn survey_triples(topology: &Topology) -> Survey {
     survey
 }
 
-/// Surveys random digraphs `ids` of a seed, of up to twelve sites. See [`is_ring`] to survey the two families apart.
+/// Surveys random digraphs `ids` of a seed, of up to twelve sites. See [`is_ring`] to survey the
+/// two families separately.
 pub fn survey_random(seed: Seed, ids: impl IntoIterator<Item = u64>) -> Survey {
     let mut survey = Survey::default();
     for id in ids {
@@ -409,11 +419,12 @@ pub fn survey_random(seed: Seed, ids: impl IntoIterator<Item = u64>) -> Survey {
     survey
 }
 
-/// Transfers at the same time, as they might be drawn: `count` sources, each site at most once, each with
+/// Simultaneous transfers for a random draw: `count` sources, each site at most once, each with
 /// `destinations` of the other sites.
 ///
-/// Draws of one seed are nested: the first of many transfers are those of few, and so are their destinations.
-/// Shape: at most as many transfers as there are sites, each to at most all the others.
+/// Draws of one seed are nested: fewer transfers are the first ones of more, and the same holds for
+/// destinations.
+/// Shape: at most as many transfers as sites, each to at most all other sites.
 pub fn concurrent(
     topology: &Topology,
     seed: Seed,
@@ -433,45 +444,46 @@ pub fn concurrent(
     drawn.collect()
 }
 
-/// What transfers at the same time get by several ways to plan them; flows share the links as TCP's do
-/// ([`share_flows`](super::share_flows)).
+/// Rates of simultaneous transfers with several ways of planning; flows share the links as TCP
+/// flows do ([`share_flows`](super::share_flows)).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JointSurvey {
-    /// Draws planned.
+    /// Number of planned draws.
     pub instances: u64,
-    /// Plans that mix flows, of those made together.
+    /// Number of joint plans that mix flows.
     pub coding: u64,
     /// The slowest transfer of each draw.
     pub smallest: Ways,
-    /// The sum over a draw's transfers.
+    /// The sum over the transfers of a draw.
     pub sum: Ways,
 }
 
-/// One figure of a draw by each way to plan, in rates of the narrowest link.
+/// One figure of a draw for each way of planning, in units of the narrowest link's rate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ways {
     /// Each planned as if alone (`auto`): the mean over the draws.
     pub alone: f64,
-    /// All planned together, each source held to its share.
+    /// All planned together, each source limited to its share.
     pub together: Compared,
-    /// The same plans, nobody held to anything.
+    /// The same plans without rate limits.
     pub unheld: Compared,
-    /// Each planned when it comes, beside those before it, which keep their plans; or as if alone where that is fairer.
+    /// Each planned on arrival, together with the earlier ones, which keep their plans; or as if
+    /// alone if that is fairer.
     pub in_turn: Compared,
 }
 
-/// How one way to plan compares with planning alone.
+/// Comparison of one way of planning with planning alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// Mean over the draws.
     pub mean: f64,
-    /// Draws where it is more by at least 1 %.
+    /// Draws with an increase of at least 1 %.
     pub more: u64,
-    /// Draws where it is less by at least 1 %.
+    /// Draws with a decrease of at least 1 %.
     pub less: u64,
-    /// The smallest ratio to planning alone.
+    /// Minimum ratio to planning alone.
     pub ratio_min: f64,
-    /// The largest.
+    /// Maximum ratio to planning alone.
     pub ratio_max: f64,
 }
 

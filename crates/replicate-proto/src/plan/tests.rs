@@ -1,4 +1,4 @@
-//! Plans on small networks, the built-in ones and random ones. [`the_whole_claim`] is the long one.
+//! Plans on small networks, the built-in ones and random ones. [`the_whole_claim`] takes long.
 
 use super::survey::{Survey, survey_random, survey_triples, triples};
 use super::*;
@@ -40,7 +40,7 @@ fn sites(ids: &[u16]) -> Vec<SiteId> {
     ids.iter().map(|i| SiteId(*i)).collect()
 }
 
-/// 0 reaches 1 by two ways and 2 by one.
+/// 0 reaches 1 over two paths and 2 over one.
 fn wider_way_to_one() -> Topology {
     network("wider", 4, "0-1 0-3 3-1 0-2", false)
 }
@@ -131,8 +131,9 @@ fn coding_gets_two_through_the_butterfly_and_packing_one_and_a_half() {
     assert!(coding[0].terms.iter().all(|t| t.coefficient == 1), "plain XOR: {}", coding[0].sum);
 }
 
-/// Two destinations that each lack one stream, which a ring brings them: 7 gets site 2's stream and what leaves site
-/// 6, 8 gets site 1's and what leaves site 5; link 3-5 feeds 4-6 and the other way round.
+/// Two destinations that each lack one stream, which a ring brings them: 7 gets the stream of site
+/// 2 and the output of site 6, 8 gets the stream of site 1 and the output of site 5. Link 3-5 feeds
+/// 4-6 and 4-6 feeds 3-5.
 fn ring() -> Topology {
     network("ring", 9, "0-1 0-2 1-3 2-4 3-5 5-4 4-6 6-3 2-7 6-7 1-8 5-8", false)
 }
@@ -151,7 +152,8 @@ fn a_union_with_a_cycle_is_coded_at_the_full_rate_with_a_delay() {
     assert!((comparison.packed - 1.5).abs() < 1e-5, "{}", comparison.packed);
 }
 
-/// CodedBulk Figure 1: every scheme falls short of the next on Internet2, and an optimal packing needs no code.
+/// CodedBulk Figure 1: every scheme falls short of the next one on Internet2, and an optimal
+/// packing needs no code.
 #[test]
 fn on_internet2_from_8_to_2_3_5_each_simpler_scheme_is_slower() {
     let topology = internet2();
@@ -162,11 +164,13 @@ fn on_internet2_from_8_to_2_3_5_each_simpler_scheme_is_slower() {
     assert!((c.multi_path - 2.0 / 3.0).abs() < 1e-6 && (c.single_path - 0.5).abs() < 1e-6, "{c:?}");
     assert_eq!((c.auto, c.packed_gap, c.decodes), (Scheme::Packed, 0.0, true));
     assert!(c.coding_gain.contains("gains nothing"), "{}", c.coding_gain);
-    // The greedy packing's tree is one of seven cheapest; it alone leaves no room for a second.
+    // The greedy packing's tree is one of seven cheapest trees, and the only one that leaves no
+    // room for a second tree.
     assert_eq!(cheapest_trees(&planner), (7, 6));
 }
 
-/// How many cheapest trees there are when every link costs the same, and how many of them leave room for another tree.
+/// Number of cheapest trees if every link has the same price, and how many of them leave room for
+/// another tree.
 fn cheapest_trees(planner: &Planner<'_>) -> (usize, usize) {
     let problem = request::Problem::new(planner.request()).expect("a good request");
     let prices: Vec<f64> =
@@ -190,7 +194,7 @@ fn cheapest_trees(planner: &Planner<'_>) -> (usize, usize) {
         }
     };
     let (mut trees, mut leaving_room) = (0, 0);
-    // Gosper's way from one set of `size` links to the next.
+    // Gosper's method: the next set of `size` links.
     let mut set = (1u32 << size) - 1;
     while set < 1 << links.len() {
         if reaches(set) {
@@ -299,7 +303,7 @@ fn a_destination_passes_on_what_a_single_path_brings_through_it() {
     assert_eq!(works[0].function, Function::Forward);
     let bytes = single.bytes_per_link(ByteCount::mib(3));
     assert_eq!(bytes, [(LinkId(0), ByteCount::mib(3)), (LinkId(2), ByteCount::mib(3))].into());
-    // Multi-path has no such thing: two copies share the first link.
+    // Multi-path does not relay: two copies share the first link.
     let multi = planner.plan(Scheme::MultiPath).expect("paths exist").plan;
     assert_eq!((multi.groups.len(), multi.rate), (2, BitRate::mbps(500)));
     assert_eq!(multi.rates(), [(SiteId(1), BitRate::mbps(500)), (SiteId(2), BitRate::mbps(500))]);
@@ -326,7 +330,8 @@ fn one_tree_takes_one_link_where_the_packing_takes_two() {
     one.check(&topology).expect("a good plan");
 }
 
-/// Two ways of 7 and 5 Gbit/s: twelve streams of 1 Gbit/s, or with few streams allowed what loses least.
+/// Two paths of 7 and 5 Gbit/s: twelve streams of 1 Gbit/s, or, with few allowed streams, the least
+/// loss.
 #[test]
 fn unequal_capacities_count_in_multiples_of_a_unit() {
     let mut topology = network("two ways", 4, "", true);
@@ -384,7 +389,8 @@ fn capacities_of(topology: &Topology) -> Vec<u64> {
     topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect()
 }
 
-/// #48: `auto` was below 99 % of the min-cut on 284 of 1,000 such networks. `cargo xtask bench plans` takes them all.
+/// #48: `auto` was below 99 % of the min-cut on 284 of 1,000 networks of this kind. `cargo xtask
+/// bench plans` runs them all.
 #[test]
 fn unlike_networks_are_planned_within_a_percent_of_the_min_cut() {
     let mut unlike = 0;
@@ -398,7 +404,8 @@ fn unlike_networks_are_planned_within_a_percent_of_the_min_cut() {
         let plan = choice.chosen.plan;
         let (rate, bound) = (plan.rate.as_bps() as f64, plan.bound.as_bps() as f64);
         assert!(rate >= 0.99 * bound, "{id}: {} of {}", plan.rate, plan.bound);
-        // Alone, and with the sources holding light streams back, TCP's shares are what was planned.
+        // A plan that runs alone, with the sources limiting light streams, gets the planned rates
+        // as TCP's shares.
         let shared = smallest(&share_flows(&capacities_of(&topology), std::slice::from_ref(&plan)));
         assert!(shared >= rate * (1.0 - 1e-6), "{id}: {shared} of {rate}");
         let filled = planner.fill(&plan);
@@ -408,7 +415,7 @@ fn unlike_networks_are_planned_within_a_percent_of_the_min_cut() {
     assert!(unlike > 10, "unlike streams are among them: {unlike}");
 }
 
-/// #48: TCP would give a light stream as much of a link as the heavy one beside it.
+/// #48: TCP would give a light stream as much of a link as the heavy one next to it.
 #[test]
 fn a_stream_beside_a_heavier_one_has_a_ceiling() {
     let (topology, source, destinations) = crossing_paths();
@@ -421,14 +428,14 @@ fn a_stream_beside_a_heavier_one_has_a_ceiling() {
     assert_eq!((ceilings.len(), held.len()), (3, 1), "{ceilings:?}");
     assert!((1_398..=1_402).contains(&(held[0].as_bps() / 1_000_000)), "{}", held[0]);
     assert!(smallest(&share_flows(&capacities_of(&topology), std::slice::from_ref(&plan))) > 18.99e9);
-    // Equal streams would be held to nothing.
+    // Equal streams would have no limit.
     let mut even = plan;
     even.groups[0].weights.clear();
     assert_eq!(even.stream_ceilings(0), []);
 }
 
-/// Three paths from 0 to 3, of 8.9, 1.4 and 8.7 Gbit/s; the narrow one shares its first link with the first path and its
-/// last with the third.
+/// Three paths from 0 to 3, of 8.9, 1.4 and 8.7 Gbit/s; the narrow one shares its first link with
+/// the first path and its last link with the third.
 fn crossing_paths() -> (Topology, SiteId, Vec<SiteId>) {
     let mut topology = network("crossing", 4, "", false);
     for (from, to, mbps) in [(0, 1, 10_300), (1, 3, 8_900), (1, 2, 10_000), (0, 2, 8_700), (2, 3, 10_100)] {
@@ -513,7 +520,7 @@ fn a_spoilt_plan_does_not_pass_the_check() {
     assert_eq!(cyclic.check(&ring), Err(CheckError::Circle));
 }
 
-/// All arborescences of a small network, as sets of links none of which can be left out.
+/// All arborescences of a small network, as minimal sets of links.
 fn all_trees(problem: &request::Problem) -> Vec<shares::Column> {
     let links: Vec<LinkId> =
         problem.adjacency.link_ids().filter(|l| problem.capacities[l.index()] > 0).collect();
@@ -636,8 +643,8 @@ fn smallest(rates: &[BitRate]) -> f64 {
     rates.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min)
 }
 
-/// TCP shares links by the flow: held to their shares, plans made together give the slowest at least what it has with
-/// plans made alone; let go, they need not.
+/// TCP shares links per flow. With rate limits, joint plans give the slowest transfer at least the
+/// rate of separate plans; without limits, this need not hold.
 #[test]
 fn held_to_its_share_the_slowest_gets_no_less_than_planned_alone() {
     let (mut held_gain, mut free_less) = (0.0, 0);
@@ -679,7 +686,8 @@ fn planned_beside_others_one_gets_at_least_what_they_leave() {
         let before: Vec<&Plan> = old.iter().collect();
         let new = together(&requests[2..], &before).expect("a plan").remove(0).plan;
         new.check(&topology).expect("a good plan");
-        // Its share is at least what is left of every way when the others have their planned rates.
+        // Its share is at least the remaining capacity of every path when the other transfers have
+        // their planned rates.
         let mut left = capacities.clone();
         for plan in &old {
             plan.flows.iter().for_each(|f| left[f.link.index()] -= plan.unit.as_bps());
@@ -695,7 +703,8 @@ fn planned_beside_others_one_gets_at_least_what_they_leave() {
     }
 }
 
-/// One request said that a link was used up, another's trees went over it: the program had no price for it.
+/// One request declared a link used up, and another request's trees used the link: the program had
+/// no price for it.
 #[test]
 fn what_is_left_of_a_link_counts_for_all_who_are_planned_together() {
     let topology = internet2();
@@ -728,13 +737,13 @@ fn a_code_is_taken_within_a_share_where_trees_fall_short() {
     };
     assert_eq!(rate(std::slice::from_ref(&packed)), [(Scheme::Packed, 1.5)]);
     assert_eq!(rate(&asked(&topology, &draw)), [(Scheme::Coded, 2.0)]);
-    // Two transfers of the same file's worth: trees give 0.75 each.
+    // Two transfers of the same file: trees give 0.75 each.
     let two = [draw[0].clone(), draw[0].clone()];
     assert_eq!(rate(&[packed.clone(), packed]), [(Scheme::Packed, 0.75); 2]);
     assert_eq!(rate(&asked(&topology, &two)), [(Scheme::Coded, 1.0); 2]);
 }
 
-/// A sliver of a link beside wide ones: 1 kbit/s and 400 Gbit/s.
+/// A very narrow link next to wide ones: 1 kbit/s and 400 Gbit/s.
 #[test]
 fn capacities_of_any_width_are_planned() {
     let mut topology = ring();
@@ -760,7 +769,8 @@ fn a_scheme_is_found_by_its_name() {
     assert!(error.to_string().contains("multi_path"), "{error}");
 }
 
-/// Here it is no matter of ties: the one cheapest tree takes all links of the source, and no second tree is left.
+/// Ties do not matter here: the one cheapest tree takes all links of the source, and no second tree
+/// remains.
 #[test]
 fn on_internet2_every_packing_that_begins_with_the_cheapest_tree_falls_short() {
     let topology = internet2();

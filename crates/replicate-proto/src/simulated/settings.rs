@@ -1,4 +1,5 @@
-//! The settings of a `replicate` workload in a scenario, and whether they fit its network.
+//! The settings of a `replicate` workload in a scenario, and whether they are valid for its
+//! network.
 
 use super::{BULK, FILL, Replicate};
 use crate::msg::SYMBOL_BYTES_MAX;
@@ -12,11 +13,12 @@ use anabranch_sim::{Network, PlanError};
 use anabranch_units::{ByteCount, Duration, Seed, SiteId};
 use serde::Deserialize;
 
-/// The longest wait before a transfer begins.
+/// Maximum time before a transfer begins.
 const TIME_MAX: Duration = Duration::from_secs(100_000);
 
-/// A workload's settings. Either `from` and `to` name one transfer, or `transfers` and `destinations` say how many are drawn
-/// from the run's seed, as `anabranch experiment codedbulk` draws them.
+/// Settings of a workload. Either `from` and `to` name one transfer, or `transfers` and
+/// `destinations` give the number of transfers that are drawn from the run's seed, as in `anabranch
+/// experiment codedbulk`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -24,23 +26,23 @@ pub struct Settings {
     to: Vec<String>,
     transfers: Option<usize>,
     destinations: usize,
-    /// A scheme, `auto`, or `joint`: auto, all transfers planned together.
+    /// A scheme, `auto`, or `joint`: auto, with all transfers planned together.
     pub scheme: String,
-    /// Whether uncoded flows of the lowest priority fill capacity that the plans leave.
+    /// Whether uncoded flows of the lowest priority fill the capacity that the plans leave.
     pub fill: bool,
-    /// Of each file; endless without.
+    /// Size of each file; endless if not set.
     pub size: Option<ByteCount>,
     /// Bytes of a packet between sites.
     pub symbol: ByteCount,
-    /// Packets that each virtual buffer holds.
+    /// Capacity of each virtual buffer in packets.
     pub buffer_packets: u16,
-    /// TCP connections of each flow.
+    /// Number of TCP connections of each flow.
     pub stripes: u16,
-    /// Bytes that a connection takes before the other end has acknowledged any.
+    /// Bytes that a connection accepts before any are acknowledged.
     pub send_buffer: ByteCount,
-    /// When the first transfer begins.
+    /// Start of the first transfer.
     pub start: Duration,
-    /// Between one transfer and the next.
+    /// Interval between the starts of transfers.
     pub stagger: Duration,
 }
 
@@ -65,7 +67,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A setting that real programs cannot be told, if one is set.
+    /// A setting that is set and that real programs do not have, if any.
     pub fn only_simulated(&self) -> Option<&'static str> {
         (self.send_buffer != Self::default().send_buffer).then_some("send_buffer")
     }
@@ -96,7 +98,7 @@ impl Settings {
                 return Err((name, format!("{time}: must be at most {TIME_MAX}")));
             }
         }
-        // At most 4,096 sites, each the source of one: no overflow.
+        // At most 4,096 sites, each the source of one transfer: no overflow.
         let transfers = self.transfers.unwrap_or(1).clamp(1, SITES_MAX) as u64;
         let left = TIME_MAX.as_ps() - self.start.as_ps();
         if u128::from(self.stagger.as_ps()) * u128::from(transfers - 1) > left.into() {
@@ -110,9 +112,10 @@ impl Settings {
     }
 }
 
-/// Looks a workload up, which messages call `field`.
+/// Resolves a workload, which messages call `field`.
 ///
-/// Errors: a setting that is unknown or cannot be, a network in which sites cannot relay or reach each other.
+/// Errors: an unknown or invalid setting, a network in which sites cannot relay or reach each
+/// other.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Replicate, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let settings: Settings = workload.settings(field)?;
@@ -169,7 +172,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     let priorities = if settings.fill { vec![BULK, FILL] } else { vec![BULK] };
     let planned = Replicate { settings, listed, priorities, field: field.to_owned() };
     if planned.listed.is_some() {
-        // The same for every seed: what is wrong with it is said before the first run begins.
+        // The same for every seed: its errors are reported before the first run begins.
         planned.app(network, Seed::new(0))?;
     }
     Ok(planned)

@@ -1,4 +1,5 @@
-//! Whole transfers in the simulator: rates against planned rates, and the machines' promises.
+//! Whole transfers in the simulator: measured and planned rates, and the guarantees of the
+//! machines.
 
 use super::Simulated;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
@@ -8,7 +9,8 @@ fn plan(text: &str) -> Result<Plan, String> {
     Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
 }
 
-/// A line of three sites, its second half at a quarter of the rate; and three paths of unlike capacities.
+/// A line of three sites, its second half at a quarter of the rate; and three paths of unequal
+/// capacities.
 fn read(name: &str) -> std::io::Result<String> {
     match name {
         "crossing.toml" => Ok(crossing()),
@@ -35,8 +37,8 @@ capacity = "5 Mbit/s"
 delay = "2 ms"
 "#;
 
-/// Three paths from `a` to `d`, of 8.9, 1.4 and 8.7 Mbit/s; the narrow one shares its first link with the first path and its
-/// last with the third.
+/// Three paths from `a` to `d`, of 8.9, 1.4 and 8.7 Mbit/s; the narrow one shares its first link
+/// with the first path and its last link with the third.
 fn crossing() -> String {
     let cable = |(a, b, mbps): (&str, &str, &str)| {
         format!("[[cable]]\nbetween = [\"{a}\", \"{b}\"]\ncapacity = \"{mbps} Mbit/s\"\ndelay = \"2 ms\"\n")
@@ -84,7 +86,7 @@ fn a_code_beats_every_packing_on_the_butterfly_and_each_scheme_gets_what_it_plan
     }
 }
 
-/// #48: without ceilings TCP gives the streams of these paths 14.5 Mbit/s of the planned 19.
+/// #48: without rate limits TCP gives the streams of these paths 14.5 Mbit/s of the planned 19.
 #[test]
 fn streams_of_unlike_rates_get_what_was_planned() {
     let outcome = run(r#"
@@ -145,7 +147,7 @@ fn a_slow_hop_holds_the_one_before_it_to_its_rate_without_a_loss() {
         "#);
     let sent =
         |from: &str| outcome.links.iter().find(|l| l.from == from && l.to > l.from).expect(from).sent_bytes;
-    // What the two connections and the relay's two buffers of 8 packets hold, with headers.
+    // Capacity of the two connections and the relay's two buffers of 8 packets, with headers.
     let held = (4 * 64 + 4 * 8 * 4) * 1024;
     assert!(sent("a") < sent("b") + held, "{} and {}", sent("a"), sent("b"));
     assert_eq!(outcome.network.dropped_queue_full, 0);
@@ -170,7 +172,7 @@ fn what_is_stored_at_every_site_takes_as_long_as_its_hops_one_after_the_other() 
         ));
         outcome.workloads[0].fct_us_mean.expect("it is whole") / 1e6
     };
-    // 4 MiB take 1.7 s at 20 Mbit/s and 6.7 s at 5.
+    // 4 MiB take 1.7 s at 20 Mbit/s and 6.7 s at 5 Mbit/s.
     let (streamed, stored) = (whole("steiner"), whole("steiner_store_and_forward"));
     assert!((6.7..7.4).contains(&streamed), "{streamed}");
     assert!((1.6..2.0).contains(&(stored - streamed)), "{stored} after {streamed}");
@@ -230,7 +232,7 @@ fn what_is_wrong_is_said_with_its_setting() {
     );
 }
 
-/// #17: with `stagger` at its limit transfers from the 186th on overflowed the clock.
+/// #17: with `stagger` at its limit, transfers from the 186th on overflowed the clock.
 #[test]
 fn the_last_transfer_begins_within_the_longest_run() {
     let sites: String = (0..188).map(|site| format!("[[site]]\nname = \"s{site}\"\n")).collect();

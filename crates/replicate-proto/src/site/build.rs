@@ -1,5 +1,5 @@
-//! Builds a site's machine from its program: a program from a controller is outside input, and is
-//! checked whole before any part of it runs.
+//! Builds a site's machine from its program. A program from a controller is outside input, so it is
+//! checked completely before any part of it runs.
 //!
 //! Leaves out: the machine at work ([`crate::site`]). Read [`Parts`] first.
 
@@ -17,37 +17,39 @@ use anabranch_pieces::RangeSet;
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Packets that a virtual buffer may hold.
+/// Maximum number of packets in a virtual buffer.
 pub const BUFFER_PACKETS_MAX: u16 = 4_096;
-/// Connections of one flow.
+/// Maximum number of connections of one flow.
 const STRIPES_MAX: u64 = 64;
-/// What a packet takes besides its symbol: its places in the machine's tables, and the allocator's.
+/// Memory of a packet in addition to its symbol: its entries in the machine's tables, and the
+/// allocator's overhead.
 const PACKET_BYTES: u64 = 160;
 
 /// Why a program cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// A flow is named twice, or a term names one that does not arrive.
+    /// A flow occurs twice, or a term names a flow that does not arrive.
     Flow(FlowId),
     /// A group number is not in the program.
     Group(u16),
     /// A number is out of its range.
     OutOfRange {
-        /// Which.
+        /// Name of the number.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// The smallest and largest allowed.
+        /// Minimum and maximum.
         allowed: (u64, u64),
     },
     /// A group's work is not ascending, disjoint and inside the file.
     Work(u16),
-    /// A decoder's matrices do not fit the sink.
+    /// A decoder's matrices do not match the sink.
     Decode(u16),
-    /// A group cannot fill the one that it names.
+    /// A group cannot fill the group that it names.
     Fill(u16),
-    /// The plan wants sites to store a coded group's flows before they pass them on: those wait for one another as it is.
+    /// The plan requires sites to store a coded group's flows before they pass them on, but these
+    /// flows wait for each other anyway.
     StoreAndForward(u16),
 }
 
@@ -78,12 +80,12 @@ impl std::fmt::Display for ProgramError {
 impl std::error::Error for ProgramError {}
 
 impl SiteProgram {
-    /// The most bytes of packets that a site running this program holds at once.
+    /// Maximum bytes of packets that a site holds with this program.
     pub fn memory_bytes(&self) -> u64 {
         let packets = u64::from(self.buffer_packets);
-        // A job's result occupies the vTx slot it was given.
+        // A job's result occupies the vTx slot that was reserved for it.
         let links: u64 = self.outgoing.iter().map(|o| (o.terms.len() as u64 + 1) * packets).sum();
-        // On their way to the disk.
+        // Packets on the path to the disk.
         let stored = if self.store_and_forward { self.incoming.len() as u64 * packets } else { 0 };
         let sinks: u64 = self
             .sinks
@@ -97,7 +99,8 @@ impl SiteProgram {
                 streams * (packets + lookahead) + 2 * state + streams * packets * 2
             })
             .sum();
-        // One frame in each reader's and writer's hands, and the source's read-ahead of one generation per group.
+        // One frame for each reader and writer, and the source's read-ahead of one generation per
+        // group.
         let stripes: u64 = self.incoming.iter().map(|i| u64::from(i.stripes)).sum::<u64>()
             + self.outgoing.iter().map(|o| u64::from(o.hop.stripes)).sum::<u64>();
         let read = if self.source_path.is_some() {
@@ -109,7 +112,8 @@ impl SiteProgram {
     }
 }
 
-/// The machine's parts as they are made: groups first, then what arrives, then what needs either.
+/// The parts of the machine during construction: first groups, then incoming flows, then their
+/// consumers.
 struct Parts<'a, S> {
     program: &'a SiteProgram,
     groups: Vec<Group>,
@@ -167,7 +171,8 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
         self.groups.get(usize::from(number)).ok_or(ProgramError::Group(number))
     }
 
-    /// The most connections of one flow: what a flow that fills brings is confirmed in its order, so it comes over one.
+    /// Maximum number of connections of one flow. Data of a filling flow is confirmed in its order,
+    /// so that flow uses one connection.
     fn stripes_max(&self, group: u16) -> Result<u64, ProgramError> {
         Ok(if self.group(group)?.fills.is_some() { 1 } else { STRIPES_MAX })
     }
@@ -216,11 +221,11 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
         Ok(())
     }
 
-    /// Has what a term names go to its place in a link.
+    /// Connects the input of a term to its place in a link.
     fn add_term(&mut self, of: u16, input: Input, (link, term): (usize, usize)) -> Result<(), ProgramError> {
         let (streams, is_fill) = (self.group(of)?.streams, self.group(of)?.fills.is_some());
         let consumers = match input {
-            // What fills counts only once it is everywhere, so it must not wait.
+            // Filling data counts only once it is everywhere, so it must not wait.
             Input::Flow(flow) if self.program.store_and_forward && !is_fill => {
                 if self.incoming.get(&flow).is_none_or(|i| i.group != of) {
                     return Err(ProgramError::Flow(flow));
@@ -245,7 +250,7 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
         Ok(())
     }
 
-    /// Where a flow of a group goes when it arrives.
+    /// Consumers of an incoming flow of a group.
     fn arriving(&mut self, group: u16, flow: FlowId) -> Result<&mut Vec<Consumer>, ProgramError> {
         let incoming = self.incoming.get_mut(&flow).filter(|incoming| incoming.group == group);
         Ok(&mut incoming.ok_or(ProgramError::Flow(flow))?.consumers)
@@ -305,7 +310,7 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
     }
 }
 
-/// A group of a program, looked up.
+/// A checked group of a program.
 fn group(program: &SiteProgram, number: usize) -> Result<Group, ProgramError> {
     let (g, id) = (&program.groups[number], number as u16);
     if program.store_and_forward && g.mode == Mode::Coded {
@@ -313,7 +318,7 @@ fn group(program: &SiteProgram, number: usize) -> Result<Group, ProgramError> {
     }
     between("streams", g.streams.into(), 1, 255)?;
     if !g.ceilings.is_empty() {
-        // A coded group's streams go in step, at one rate.
+        // The streams of a coded group advance in lock step, at one rate.
         let streams = if g.mode == Mode::Routed { u64::from(g.streams) } else { 0 };
         between("ceilings", g.ceilings.len() as u64, streams, streams)?;
     }
@@ -341,7 +346,7 @@ fn group(program: &SiteProgram, number: usize) -> Result<Group, ProgramError> {
     })
 }
 
-/// Whether a sink's inputs and its decoder, if it has one, are of its group's shape.
+/// Whether a sink's inputs and its decoder, if it has one, match the shape of its group.
 fn fits(s: &SinkProgram, group: &Group) -> bool {
     match (&s.decode, group.mode) {
         (None, Mode::Routed) => s.inputs.len() == group.streams,

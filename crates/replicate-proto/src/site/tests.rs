@@ -1,4 +1,4 @@
-//! Whole attempts between machines in memory, with the order of everything drawn at random.
+//! Whole attempts between machines in memory, in random order.
 
 use super::*;
 use crate::control::{
@@ -11,7 +11,7 @@ use anabranch_pieces::ByteRange;
 use anabranch_units::{LinkId, RandomStream, Seed, SiteId};
 use proptest::prelude::*;
 
-/// A flow of a hand-made plan: who sends it to whom, and what it is made of.
+/// A flow of a hand-made plan: its sender, receiver and terms.
 struct HandFlow {
     from: u16,
     to: u16,
@@ -31,7 +31,7 @@ struct Hand {
 /// Another group, which fills the first.
 struct HandFill {
     streams: u16,
-    /// Numbered after those of the groups before.
+    /// Numbered after the flows of the previous groups.
     flows: Vec<HandFlow>,
     sinks: Vec<(u16, Vec<u32>)>,
 }
@@ -42,13 +42,13 @@ impl Hand {
         self.fill.push(HandFill { streams, flows, sinks });
         self
     }
-    /// All flows with the group of each.
+    /// All flows with their groups.
     fn all_flows(&self) -> Vec<(FlowId, u16, &HandFlow)> {
         let fill = (1..).zip(&self.fill).flat_map(|(group, fill)| fill.flows.iter().map(move |f| (group, f)));
         let both = self.flows.iter().map(|f| (0, f)).chain(fill).enumerate();
         both.map(|(i, (group, f))| (FlowId(i as u32), group, f)).collect()
     }
-    /// All sinks with the group of each.
+    /// All sinks with their groups.
     fn all_sinks(&self) -> Vec<(u16, u16, &Vec<u32>, Option<Decode>)> {
         let fill = (1..).zip(&self.fill);
         let fill = fill.flat_map(|(group, f)| f.sinks.iter().map(move |(at, i)| (group, *at, i, None)));
@@ -56,7 +56,7 @@ impl Hand {
     }
 }
 
-/// The butterfly, filled by one tree to both.
+/// The butterfly, filled by one tree to both destinations.
 fn filled_butterfly() -> Hand {
     let tree = vec![
         hand_flow(0, 1, &[stream(0)]),
@@ -67,19 +67,19 @@ fn filled_butterfly() -> Hand {
     butterfly().filled_by(1, tree, &[(5, &[10]), (6, &[12])])
 }
 
-/// The butterfly, where 5 alone is filled.
+/// The butterfly, where only 5 is filled.
 fn half_filled_butterfly() -> Hand {
     let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 5, &[flow(9)])];
     butterfly().filled_by(1, path, &[(5, &[10])])
 }
 
-/// The butterfly, each filled on its own.
+/// The butterfly, where each destination is filled separately.
 fn twice_filled_butterfly() -> Hand {
     let path = vec![hand_flow(0, 2, &[stream(0)]), hand_flow(2, 6, &[flow(11)])];
     half_filled_butterfly().filled_by(1, path, &[(6, &[12])])
 }
 
-/// Two trees, filled by two.
+/// Two trees, filled by two others.
 fn filled_trees() -> Hand {
     let trees = vec![
         hand_flow(0, 1, &[stream(0)]),
@@ -90,7 +90,7 @@ fn filled_trees() -> Hand {
     two_trees().filled_by(2, trees, &[(1, &[4, 7]), (2, &[5, 6])])
 }
 
-/// The code on a cycle, filled by a path through both.
+/// The code on a cycle, filled by a path through both sites.
 fn filled_cycle() -> Hand {
     let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 2, &[flow(4)])];
     cycle().filled_by(1, path, &[(1, &[4]), (2, &[5])])
@@ -106,7 +106,7 @@ fn hand_flow(from: u16, to: u16, terms: &[Term]) -> HandFlow {
     HandFlow { from, to, terms: terms.to_vec() }
 }
 
-/// The butterfly: 0 sends A by 1 and B by 2, 3 adds them, 5 and 6 want both.
+/// The butterfly: 0 sends A through 1 and B through 2, 3 adds them, 5 and 6 need both.
 fn butterfly() -> Hand {
     let decode = |rows: [[u8; 2]; 2]| {
         Some(Decode { lookahead: 0, state: 0, output: rows.map(|r| r.to_vec()).to_vec(), next: vec![] })
@@ -148,7 +148,8 @@ fn two_trees() -> Hand {
     }
 }
 
-/// Two trees of different depth: one a chain over all, one that branches at once; 1 passes the first on and to a branch.
+/// Two trees of different depth: one is a chain over all sites, the other branches at once. 1
+/// relays the first tree and also feeds a branch.
 fn deep_trees() -> Hand {
     Hand {
         mode: Mode::Routed,
@@ -168,11 +169,13 @@ fn deep_trees() -> Hand {
     }
 }
 
-/// A code on a cycle: 1 and 2 each add what the other sent one generation ago (Massey and Sain's decoder by hand).
+/// A code on a cycle: 1 and 2 each add the other's data of one generation ago (with Massey and
+/// Sain's decoder, derived by hand).
 ///
-/// Flow 2 (1 to 2) carries a(g) + f3(g-1), flow 3 (2 to 1) carries b(g) + f2(g). Site 1 wants both streams and sees
-/// a(g) and f3(g) = b(g) + a(g) + f3(g-1), so b(g) = f3(g) - a(g) - s with s = f3(g-1) as its state. Site 2 sees b(g)
-/// and f2(g) = a(g) + f3(g-1), where f3(g-1) = b(g-1) + f2(g-1) is its state.
+/// Flow 2 (1 to 2) carries a(g) + f3(g-1), flow 3 (2 to 1) carries b(g) + f2(g). Site 1 needs both
+/// streams and receives a(g) and f3(g) = b(g) + a(g) + f3(g-1), so b(g) = f3(g) - a(g) - s with s =
+/// f3(g-1) as its state. Site 2 receives b(g) and f2(g) = a(g) + f3(g-1), where f3(g-1) = b(g-1) +
+/// f2(g-1) is its state.
 fn cycle() -> Hand {
     let decoder = |output: [[u8; 3]; 2], next: [u8; 3]| {
         Some(Decode {
@@ -282,16 +285,17 @@ fn programs(
         .collect()
 }
 
-/// What a run in memory leaves behind.
+/// Result of a run in memory.
 struct Outcome {
     copies: Vec<Option<Vec<u8>>>,
     corrupt: usize,
     live_bytes_max: Vec<u64>,
-    /// Packets that each flow has sent.
+    /// Number of packets that each flow has sent.
     sent: BTreeMap<FlowId, u64>,
 }
 
-/// How much of its time a flow may move: of four draws so many, after so many packets none any more.
+/// Fraction of the time in which a flow may move: `quarters` of four draws, and none any more after
+/// `packets` packets.
 #[derive(Copy, Clone, Debug)]
 struct Pace {
     quarters: u64,
@@ -302,7 +306,7 @@ const ALWAYS: Pace = Pace { quarters: 4, packets: u64::MAX };
 
 type Wire = VecDeque<Frame<Bytes>>;
 
-/// Runs all machines, taking random steps, until nothing moves any more.
+/// Runs all machines in random steps until nothing moves any more.
 fn run(
     programs: &[SiteProgram],
     file: &[u8],
@@ -312,7 +316,7 @@ fn run(
     run_at(programs, file, random, |_| ALWAYS, spoil)
 }
 
-/// As [`run`], each flow at a pace of its own.
+/// As [`run`], with a pace for each flow.
 fn run_at(
     programs: &[SiteProgram],
     file: &[u8],
@@ -444,7 +448,7 @@ fn run_at(
                 moved |= may;
                 continue;
             }
-            // A connection holds one frame: the smallest socket buffer there is.
+            // A connection holds one frame: the smallest possible socket buffer.
             if wire.is_empty()
                 && random.below(3) > 0
                 && let Some(mut frame) = sites[*from].produce(*flow)
@@ -497,7 +501,8 @@ fn file(length: usize) -> Vec<u8> {
     (0..length).map(|_| random.next_u64() as u8).collect()
 }
 
-/// Every copy is the file, nothing came wrong, and no site held more than its program's bound.
+/// Every copy equals the file, no data arrived wrong, and no site used more than its program's
+/// bound.
 fn all_whole(programs: &[SiteProgram], file: &[u8], outcome: &Outcome) -> Result<(), TestCaseError> {
     prop_assert_eq!(outcome.corrupt, 0);
     for copy in outcome.copies.iter().flatten() {
@@ -565,7 +570,7 @@ proptest! {
         let file = file(4000);
         let work = [ByteRange { start: 0, end: 1500 }, ByteRange { start: 1600, end: 4000 }];
         let programs = programs(&hand, &work, 4000, 64, 2);
-        // The last chunks go first on a group that fills.
+        // A filling group sends the last chunks first.
         let mut seen = 0;
         let outcome = run(&programs, &file, &mut Seed::new(seed).stream("order", 0), |flow, packet| {
             if flow == FlowId(spoiled) {
@@ -605,7 +610,7 @@ proptest! {
         let file = file(10 * 2 * 64);
         let work = [ByteRange { start: 0, end: file.len() as u64 }];
         let programs = programs(&butterfly(), &work, file.len() as u64, 64, 2);
-        // Flow 6 is the sum that both destinations decode with.
+        // Flow 6 is the sum with which both destinations decode.
         let outcome = run(&programs, &file, &mut Seed::new(seed).stream("order", 0), |flow, packet| {
             if flow == FlowId(6) && packet.generation == at {
                 let mut bytes = packet.symbol.to_vec();
@@ -635,13 +640,13 @@ fn the_filled_group_ends_where_it_meets_the_other() {
         let pace = |flow: FlowId| if flow.index() < first { Pace { quarters: 1, ..ALWAYS } } else { ALWAYS };
         let outcome = run_at(&programs, &file, &mut Seed::new(1).stream("order", 0), pace, |_, _| {});
         assert!(outcome.copies.iter().flatten().all(|copy| *copy == file));
-        // Into the first destination, of either group.
+        // Packets into the first destination, by group.
         let input = |flows: &[u32]| flows.iter().map(|f| outcome.sent[&FlowId(*f)]).sum::<u64>();
         let bulk = input(&hand.sinks[0].1);
         let fill = input(&hand.fill[0].sinks[0].1);
         let all = 200 * u64::from(hand.streams) / per_generation;
         assert!(fill > 50, "{fill} chunks of 200 filled");
-        // What was on the way when they met came twice: less than the buffers hold.
+        // Data in transit when they met arrived twice: less than the buffers hold.
         let flush = u64::from(hand.flush * hand.streams);
         assert!(bulk + fill < all + flush + 40, "{bulk} and {fill} of {all}");
     }
@@ -653,7 +658,7 @@ fn a_tree_that_stands_still_holds_the_other_back_no_longer_than_it_takes_to_send
     let file = file(64 * 200);
     let work = [ByteRange { start: 0, end: file.len() as u64 }];
     let programs = programs(&hand, &work, file.len() as u64, 64, 2);
-    // The last chunk of all is among those that the first tree takes and never brings.
+    // The last chunk is one of the chunks that the first tree takes and never delivers.
     let pace = |flow: FlowId| match flow.0 {
         0..4 => Pace { quarters: 1, ..ALWAYS },
         4 => Pace { packets: 3, ..ALWAYS },

@@ -9,9 +9,10 @@ use anabranch_replicate_proto::coordinator::{
 use anabranch_units::{Duration, SiteId};
 use std::collections::BTreeSet;
 
-/// The most commands that wait at the controller in these schedules: a few of each attempt that a site has not heard of.
+/// Maximum number of commands that wait at the controller in these schedules: a few for each
+/// attempt that a site has not received.
 const QUEUED_MAX: usize = 2_000;
-/// How long a site that can be told may take to be rid of an attempt.
+/// Maximum time until a reachable site has removed an attempt.
 const STALE_MAX: Duration = Duration::from_secs(10);
 
 impl World {
@@ -19,12 +20,12 @@ impl World {
         self.ids.len() == self.requests.len() && self.ids.keys().all(|id| self.is_durably_over(*id))
     }
 
-    /// Whether a controller that starts now would find the transfer over.
+    /// Whether a controller that starts now would find that the transfer has ended.
     pub fn is_durably_over(&self, id: TransferId) -> bool {
         self.store.snapshots.get(&id).is_some_and(|s| s.outcome.is_some())
     }
 
-    /// Whether nobody has anything left of what is over.
+    /// Whether no state is left of ended transfers.
     pub fn is_quiet(&self) -> bool {
         let is_quiet = |host: &super::site::Host| {
             host.process.as_ref().is_some_and(|process| {
@@ -38,7 +39,7 @@ impl World {
         self.hosts.iter().all(is_quiet) && self.conns.is_empty()
     }
 
-    /// Who may have a file of that name at a site, by number.
+    /// The requests, by number, that may have a file of that name at a site.
     fn wanting(&self, site: usize, name: &str) -> BTreeSet<usize> {
         let wants = |number: &usize| {
             let destinations = &self.requests[*number].destinations;
@@ -47,14 +48,14 @@ impl World {
         (0..self.requests.len()).filter(wants).collect()
     }
 
-    /// A file has just got its name: it is what somebody sent there.
+    /// A file has just got its name: it must be one that a request sent there.
     pub fn check_named(&self, site: usize, name: &str) {
         let bytes = self.hosts[site].disk.finished(name).expect("it has just got it");
         let is_sent = |number: &usize| self.sources[&self.requests[*number].source_path].bytes == *bytes;
         assert!(self.wanting(site, name).iter().any(is_sent), "{name} at {site} is nobody's");
     }
 
-    /// What holds after every event.
+    /// Invariants after every event.
     pub fn check(&self) {
         for (site, host) in self.hosts.iter().enumerate() {
             let Some(process) = &host.process else { continue };
@@ -70,7 +71,7 @@ impl World {
         }
     }
 
-    /// A report was taken: an attempt whose connection broke does not go on.
+    /// After the report of a broken connection, its attempt must not continue.
     pub fn check_report(&self, report: &Report) {
         let Report::HopFailed { run, unconnected: false, .. } = report else { return };
         let status = self.controller.as_ref().and_then(|c| c.coordinator.status(run.transfer));
@@ -80,14 +81,15 @@ impl World {
         assert!(!status.is_some_and(|s| goes_on(&s)), "{run:?} goes on without a connection");
     }
 
-    /// Whether the controller may be kept from telling a site something, or the site from doing it.
+    /// Whether a fault may prevent the controller from telling a site something, or the site from
+    /// doing it.
     fn is_disturbed(&self, site: usize) -> bool {
         let is_slow = self.hosts[site].disk_ms > DISK_MS || self.lost_ppm > 0;
         let is_cut = self.is_frozen(site) || self.is_frozen(CONTROLLER) || !self.is_reached(site, CONTROLLER);
         is_slow || is_cut || self.controller.is_none() || self.trouble().is_some()
     }
 
-    /// Nothing stays at a site of an attempt that another one follows, where the site can be told.
+    /// No state of an attempt stays at a reachable site when another attempt has followed.
     pub fn check_stale(&mut self) {
         let now = self.schedule.now();
         let is_over = |run: &Run| {
@@ -108,7 +110,7 @@ impl World {
         }
     }
 
-    /// What goes on, for whoever reads why.
+    /// Description of the remaining state, for the log.
     pub fn left(&self) -> String {
         let statuses = self.controller.iter().flat_map(|controller| {
             let open =
@@ -124,7 +126,7 @@ impl World {
         format!("{statuses:#?}, sites {sites:?}, {} connections", self.conns.len())
     }
 
-    /// Whether no way is left to a site around those that a transfer trusts no more.
+    /// Whether every path to a site passes through sites that a transfer no longer trusts.
     fn is_cut_off(&self, request: &TransferRequest, suspects: &[SiteId], site: SiteId) -> bool {
         let (mut reached, mut new) = (BTreeSet::from([request.source]), vec![request.source]);
         while let Some(at) = new.pop() {
@@ -139,13 +141,15 @@ impl World {
         !reached.contains(&site)
     }
 
-    /// Whether data may have arrived wrong until the transfer gave up. Where nothing else goes wrong, a relay that spoils is found.
+    /// Whether data may have arrived wrong until the transfer gave up. A corrupting relay is found
+    /// if no other fault occurs.
     fn may_be_wrong(&self, id: TransferId, request: &TransferRequest) -> bool {
         let is_found = self.only == Some(Fault::Spoil) && request.on_corrupt == CorruptPolicy::Repair;
         self.spoiled.contains(&id) && !is_found
     }
 
-    /// What holds at the end: what was told as done is there, and what could be served was.
+    /// Invariants at the end: every reported file exists, and every reachable destination was
+    /// served.
     pub fn check_end(&self) {
         for (id, number) in &self.ids {
             let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);
@@ -178,7 +182,7 @@ impl World {
         }
     }
 
-    /// What was asked for at the end is where it belongs.
+    /// The files of the last requests are at their destinations.
     pub fn check_last(&self, first: usize) {
         for (id, number) in self.ids.iter().filter(|(_, number)| **number >= first) {
             let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);

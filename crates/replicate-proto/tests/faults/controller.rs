@@ -1,8 +1,9 @@
-//! The controller's process around the coordinator, and each site's conversation with it: commands by long polls, reports in
-//! batches, both tried until they are answered; which sites count as gone; which state is durable before commands leave.
+//! The controller's process around the coordinator, and its communication with each site: commands
+//! by long polls and reports in batches, both repeated until they are answered; the sites that
+//! count as gone; the durability of state before commands leave.
 //!
-//! As `controller.rs`, `client.rs` and `relay.rs` of the service, around the same machines. Leaves out: a site's process that is
-//! refused as another one serves the site.
+//! Modelled on `controller.rs`, `client.rs` and `relay.rs` of the service, around the same
+//! machines. Leaves out: a site's process that is refused because another one serves the site.
 
 use super::network::AGAIN;
 use super::world::{CONTROLLER, What, World};
@@ -15,14 +16,14 @@ use anabranch_sessions::{NotJoined, PeerSession, Position};
 use anabranch_units::{Duration, Instant, SiteId};
 use std::collections::BTreeMap;
 
-/// After so long without a word a site counts as gone.
+/// Silence after which a site counts as gone.
 const GRACE: Duration = Duration::from_secs(3);
 const COMMANDS_WAIT: Duration = Duration::from_secs(5);
 const REPLY_TIME: Duration = Duration::from_secs(20);
-/// How long one batch of reports is tried before it counts as another one.
+/// Time for which one batch of reports is tried before it counts as a new one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is durable at the controller.
+/// Durable state of the controller.
 #[derive(Default)]
 pub struct Store {
     pub snapshots: BTreeMap<TransferId, TransferSnapshot>,
@@ -30,11 +31,11 @@ pub struct Store {
     pub is_full: bool,
 }
 
-/// A request for commands that stands.
+/// An open request for commands.
 struct Poll {
     ask: u64,
     session: u64,
-    /// Its site's registration.
+    /// Registration of its site.
     times: u64,
     position: Position,
     probes: Option<u64>,
@@ -42,11 +43,11 @@ struct Poll {
 
 pub struct Controller {
     pub coordinator: Coordinator<DefaultPlanner>,
-    /// When its clock began, and how far that ran ahead since.
+    /// Start of its clock, and the total of its jumps since.
     began: Instant,
     pub ahead: Duration,
     sessions: SiteSessions,
-    /// Of each site.
+    /// Open request of each site.
     polls: [Option<Poll>; CONTROLLER],
     unsaved: Unsaved,
 }
@@ -67,20 +68,21 @@ pub enum Answer {
     Broken,
 }
 
-/// A site's end of its conversation.
+/// A site's end of its communication with the controller.
 #[derive(Default)]
 pub struct Link {
     session: PeerSession,
-    /// Requests that are not answered: to register, for commands, with reports.
+    /// Requests without an answer: for registration, for commands, with reports.
     waiting: [Option<u64>; 3],
-    /// The registrations in which those were sent.
+    /// The registrations in which these were sent.
     sent_in: [u64; 3],
-    /// The present batch of reports, since when it is tried, and how many of the outbox's first it holds.
+    /// The current batch of reports, the time of its first try, and its number of reports from the
+    /// outbox.
     batch: u64,
     since: Instant,
     in_hand: usize,
     outbox: Outbox,
-    /// Reports that came meanwhile.
+    /// Reports that arrived in the meantime.
     new: Vec<Report>,
 }
 
@@ -104,14 +106,14 @@ impl Controller {
         self.began + local.saturating_since(Instant::ZERO + self.ahead)
     }
 
-    /// When something is due, in the world's time.
+    /// Next due time, in the world's time.
     pub fn due(&self) -> Option<Instant> {
         let due =
             [self.sessions.poll_timeout(), self.coordinator.poll_timeout(), self.unsaved.poll_timeout()];
         due.into_iter().flatten().min().map(|local| self.world(local))
     }
 
-    /// The requests that stand: of which site, in which session, and their numbers.
+    /// The open requests: site, session and number of each.
     pub fn standing(self) -> Vec<(usize, u64, u64)> {
         let polls = self.polls.into_iter().enumerate();
         polls.filter_map(|(site, poll)| poll.map(|poll| (site, poll.session, poll.ask))).collect()
@@ -146,7 +148,7 @@ impl World {
         self.drain();
     }
 
-    /// The site's process died, and the controller's host sees its connections close.
+    /// The site's process failed, and the controller's host sees its connections close.
     pub fn hang_up(&mut self, site: usize, session: u64) {
         let now = self.schedule.now();
         let is_reached = self.is_reached(site, CONTROLLER);
@@ -157,7 +159,7 @@ impl World {
         }
     }
 
-    /// Has the coordinator do something, and lets out what follows.
+    /// Calls the coordinator, and sends the resulting commands.
     pub fn coordinate<T>(
         &mut self,
         act: impl FnOnce(&mut Coordinator<DefaultPlanner>, Instant) -> T,
@@ -170,12 +172,12 @@ impl World {
         Some(result)
     }
 
-    /// Why the store cannot be written, if so.
+    /// Reason why the store cannot be written, if any.
     pub fn trouble(&self) -> Option<&str> {
         self.controller.as_ref()?.unsaved.trouble()
     }
 
-    /// First what changed is durable, then commands leave.
+    /// First the changes become durable, then commands leave.
     fn drain(&mut self) {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
@@ -223,7 +225,7 @@ impl World {
         }
     }
 
-    /// Answers the request for commands that waits, if there are some, or its time is over.
+    /// Answers the waiting request for commands, if there are any or its time has passed.
     fn answer_poll(&mut self, site: usize, is_over: bool) {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
@@ -251,7 +253,7 @@ impl World {
         self.schedule.after(delay, What::Answer { site, session, ask, answer });
     }
 
-    /// A request comes to the controller's host.
+    /// A request arrives at the controller's host.
     pub fn handle_ask(&mut self, site: usize, session: u64, ask: u64, what: Ask) {
         if !self.is_session(site, session) {
             return;
@@ -275,7 +277,8 @@ impl World {
                 self.answer(site, session, ask, answer);
             }
             Ask::Poll { position, times } => {
-                // One request at a time stands for each site: an earlier one's connection has ended.
+                // Each site has one open request at a time: the connection of an earlier one has
+                // ended.
                 if controller.polls[site]
                     .replace(Poll { ask, session, times, position, probes: None })
                     .is_some()
@@ -309,7 +312,7 @@ impl World {
         }
     }
 
-    /// What is due at the controller.
+    /// Handles everything that is due at the controller.
     pub fn keep_controller_time(&mut self) {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
@@ -331,7 +334,7 @@ impl World {
         Some(&mut process.link)
     }
 
-    /// A site says something.
+    /// A site reports something.
     pub fn say(&mut self, site: usize, report: Report) {
         let Some(session) = self.hosts[site].process.as_ref().map(|process| process.session) else { return };
         if !matches!(report, Report::Progress { .. }) {
@@ -342,7 +345,7 @@ impl World {
         self.converse(site, session);
     }
 
-    /// Asks the controller all that a site may ask now.
+    /// Sends the controller every request that a site may send now.
     pub fn converse(&mut self, site: usize, session: u64) {
         let now = self.schedule.now();
         let Some(link) = self.link(site, session) else { return };
@@ -393,7 +396,7 @@ impl World {
         self.schedule.after(patience, What::Answer { site, session, ask, answer: Answer::Broken });
     }
 
-    /// An answer comes to a site's host.
+    /// An answer arrives at a site's host.
     pub fn handle_answer(&mut self, site: usize, session: u64, ask: u64, answer: Answer) {
         let is_broken = matches!(answer, Answer::Broken);
         if !is_broken && !self.is_reached(site, CONTROLLER) {
@@ -405,7 +408,7 @@ impl World {
         match answer {
             Answer::Registered { queue, after } => {
                 link.session.handle_joined(queue, after);
-                // What asked an earlier controller waits for nothing.
+                // Requests to an earlier controller wait for nothing.
                 link.waiting = [None; 3];
             }
             Answer::Commands { times, commands } => {
@@ -416,7 +419,7 @@ impl World {
             Answer::NotRegistered => link.session.handle_not_joined(link.sent_in[lane]),
             Answer::Broken => {
                 let pause = Duration::from_ms(100 + self.random.below(900));
-                // Until then the lane is taken.
+                // Until then the lane is occupied.
                 self.link(site, session).expect("looked up above").waiting[lane] = Some(ask);
                 return self.schedule.after(pause, What::AskAgain { site, session, lane, ask });
             }
@@ -431,7 +434,7 @@ impl World {
         }
     }
 
-    /// A site's requests under way are lost.
+    /// The open requests of a site are lost.
     pub fn lose_requests(&mut self, site: usize) {
         let Some(process) = &self.hosts[site].process else { return };
         let session = process.session;

@@ -1,7 +1,9 @@
-//! A site's disk: files that arrive, as `anabranch_disk::partial` keeps them, and files that have their name.
+//! A site's disk: partial files, as `anabranch_disk::partial` keeps them, and finished files, which
+//! have their name.
 //!
-//! A file that has its name is on the disk. Of an arriving file nothing was synced: a loss of power may take, halve or leave any
-//! piece, with its entry in the journal or without. So a journal is believed only as far as the bytes match its hashes.
+//! A finished file is on the disk. A partial file was never synced: a loss of power may remove,
+//! halve or keep any piece, with or without its entry in the journal. The journal is therefore
+//! trusted only as far as the bytes match its hashes.
 
 use anabranch_pieces::{ByteRange, FileHash, GenerationHash, PieceHasher, RangeSet};
 use anabranch_units::RandomStream;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// What finishing a file comes to.
+/// Result of finishing a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finished {
     Named,
@@ -20,10 +22,10 @@ pub enum Finished {
     OtherFile,
 }
 
-/// A file that arrives.
+/// A partial file.
 #[derive(Clone, Debug)]
 struct Partial {
-    /// What is begun anew under the same name is another one.
+    /// A file that is started again under the same name has another number.
     number: u64,
     bytes: Vec<u8>,
     journal: Vec<(ByteRange, GenerationHash)>,
@@ -33,7 +35,7 @@ struct Partial {
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     partial: BTreeMap<String, Partial>,
-    /// Which of them the process has open.
+    /// The partial files that the process has open.
     open: BTreeSet<String>,
     finished: BTreeMap<String, Arc<Vec<u8>>>,
     begun: u64,
@@ -55,7 +57,7 @@ fn at(range: ByteRange) -> std::ops::Range<usize> {
 }
 
 impl Partial {
-    /// Reads the journal back, and keeps what is as it says.
+    /// Reads the journal, and keeps the pieces that match it.
     fn verify(&mut self) {
         let (bytes, mut have) = (&self.bytes, RangeSet::default());
         self.journal.retain(|(range, hash)| {
@@ -78,17 +80,17 @@ impl Partial {
 }
 
 impl Disk {
-    /// What has a name.
+    /// A finished file.
     pub fn finished(&self, path: &str) -> Option<&Arc<Vec<u8>>> {
         self.finished.get(path)
     }
 
-    /// Whether the process has none of the files that arrive open.
+    /// Whether the process has no partial file open.
     pub fn has_none_open(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// The file that arrives under a name, opened; none if there is nothing of it.
+    /// The partial file of a name, opened; `None` if it does not exist.
     fn existing(&mut self, path: &str) -> Result<Option<&mut Partial>, Full> {
         let Some(partial) = self.partial.get_mut(path) else { return Ok(None) };
         if self.open.insert(path.to_owned()) {
@@ -107,7 +109,7 @@ impl Disk {
         Ok(self.partial.get_mut(path))
     }
 
-    /// Opens or begins the file that arrives under a name: its number.
+    /// Opens or starts the partial file of a name and returns its number.
     pub fn begin(&mut self, path: &str, length: u64) -> Result<u64, Full> {
         let is_full = self.is_full;
         if self.existing(path)?.is_none() {
@@ -128,18 +130,19 @@ impl Disk {
         Ok(partial.number)
     }
 
-    /// What is there of a file, verified.
+    /// The verified ranges of a partial file.
     pub fn have(&mut self, path: &str) -> Result<Vec<ByteRange>, Full> {
         Ok(self.existing(path)?.map_or_else(Vec::new, |partial| partial.have.ranges().to_vec()))
     }
 
-    /// What is there of a file that an attempt writes; none if that has its name already, or is another one.
+    /// The verified ranges of a file that an attempt writes; `None` if it is finished, or is
+    /// another file.
     pub fn have_of(&self, path: &str, number: u64) -> Option<Vec<ByteRange>> {
         let partial = self.partial.get(path).filter(|partial| partial.number == number);
         partial.map(|partial| partial.have.ranges().to_vec())
     }
 
-    /// Writes a piece to the file of that number; nowhere, if that has its name already.
+    /// Writes a piece to the file with that number; ignored if the file is finished.
     pub fn write(
         &mut self,
         (path, number): (&str, u64),
@@ -192,13 +195,13 @@ impl Disk {
         Ok(Finished::Named)
     }
 
-    /// Closes all files but those that are written.
+    /// Closes all files except the written ones.
     pub fn close_but(&mut self, written: &BTreeSet<String>) {
         self.open.retain(|path| written.contains(path));
         self.drop_empty();
     }
 
-    /// The process is gone, or the power is.
+    /// The process is killed, or the power fails.
     pub fn crash(&mut self, power: Option<&mut RandomStream>) {
         self.open.clear();
         let Some(random) = power else { return };
@@ -217,7 +220,7 @@ impl Disk {
         }
     }
 
-    /// Flips a bit of a file that arrives and that no process has open. False if there is none.
+    /// Flips a bit of a partial file that no process has open. Returns false if there is none.
     pub fn flip(&mut self, random: &mut RandomStream) -> bool {
         let closed =
             self.partial.iter_mut().filter(|(path, p)| !self.open.contains(*path) && !p.bytes.is_empty());
@@ -232,7 +235,7 @@ impl Disk {
         true
     }
 
-    /// Nothing is left of a file that is closed and of which nothing is there.
+    /// Removes closed partial files without data.
     fn drop_empty(&mut self) {
         let open = &self.open;
         self.partial.retain(|path, partial| open.contains(path) || !partial.have.is_empty());

@@ -1,13 +1,14 @@
-//! Whole systems under faults, in virtual time: the coordinator, daemons and the machines of their attempts, over a network that
-//! delays, loses and cuts, with disks that are slow or full or lose bytes that were not synced.
+//! Whole systems under faults, in virtual time: the coordinator, daemons and the machines of their
+//! attempts. The network delays, loses and cuts; disks are slow or full or lose unsynced bytes.
 //!
-//! A schedule is drawn from its number, and repeats exactly. First faults come at random; then all of them are healed, and
-//! every transfer has to end. After every event no name holds a file that was not sent there, and memory is within its bound; at the
-//! end all files that were reported as delivered are there, every reachable destination was served, and no attempt is left.
-//! `testing::faults` says how to run one seed, or more.
+//! A schedule is drawn from its number, and repeats exactly. First faults occur at random; then all
+//! of them are healed, and every transfer must end. After every event no name holds a file that was
+//! not sent there, and memory is within its bound. At the end all files that were reported as
+//! delivered exist, every reachable destination was served, and no attempt is left.
+//! `testing::faults` describes how to run one seed, or more.
 //!
-//! Leaves out: the service around the machines (TLS, files, threads), of which `network`, `disk`, `site` and
-//! `controller` are models.
+//! Leaves out: the service around the machines (TLS, files, threads); `network`, `disk`, `site` and
+//! `controller` are models of it.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 mod checks;
@@ -22,8 +23,9 @@ mod world;
 use anabranch_testing::faults::{self, Ended};
 use world::World;
 
-/// Schedules that failed once. 1778: a request from before a registration acknowledged commands of a newer queue. 3779: an attempt
-/// that ended before its audit was given up without it, and the next ones, too.
+/// Schedules that failed once. 1778: a request from before a registration acknowledged commands of
+/// a newer queue. 3779: an attempt that ended before its audit was abandoned without it, and so
+/// were the next ones.
 const KEPT: [u64; 2] = [1778, 3779];
 
 fn schedule(seed: u64) -> Ended {

@@ -1,7 +1,8 @@
-//! Connections between sites, as the daemon's runners make and lose them, over links that take their time.
+//! Connections between sites, as the daemon's runners make and lose them, over links with delays.
 //!
-//! A frame that cannot pass is sent again, as TCP does. The receiving end says every [`BEAT`] that it lives; the sending end gives up
-//! after [`HOP_TIMEOUT`] without, the receiving end when its word stays unacknowledged for as long. Flows that fill may starve.
+//! A frame that cannot pass is sent again, as by TCP. The receiving end sends a heartbeat every
+//! [`BEAT`]. The sending end gives up after [`HOP_TIMEOUT`] without one, and the receiving end
+//! after the same time without an acknowledgement of its heartbeat. Filling flows may starve.
 
 use super::runner::Runner;
 use super::world::{What, World};
@@ -18,14 +19,14 @@ const HOP_TIMEOUT: Duration = Duration::from_secs(8);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(13);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 const FIRM_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a greeting waits for the attempt to be installed, and how often it looks.
+/// Time for which a greeting waits for the installation of the attempt, and interval of its checks.
 const INSTALL_WAIT: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_ms(100);
 const PAUSE_MIN: Duration = Duration::from_ms(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often TCP tries again what did not arrive.
+/// Interval of TCP's retransmissions.
 pub const AGAIN: Duration = Duration::from_ms(300);
-/// How long an acknowledgement takes.
+/// Delay of an acknowledgement.
 const ACK: Duration = Duration::from_ms(1);
 const HEADER_BYTES: u64 = 60;
 
@@ -45,7 +46,7 @@ pub enum Side {
     Receiver,
 }
 
-/// What a greeting comes to.
+/// Result of a greeting.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Greeted {
     Welcome,
@@ -63,7 +64,7 @@ pub struct Conn {
     pub from: usize,
     pub to: usize,
     link: LinkId,
-    /// Of the processes at its ends.
+    /// Sessions of the processes at its ends.
     sessions: [u64; 2],
     pub sender: End,
     pub receiver: End,
@@ -71,16 +72,16 @@ pub struct Conn {
     failing_since: Option<Instant>,
     is_unreached: bool,
     pause: Duration,
-    /// Frames on their way, and in the receive buffer.
+    /// Frames in transit, and frames in the receive buffer.
     flying: VecDeque<Frame<Bytes>>,
     arrived: VecDeque<Frame<Bytes>>,
     last_arrival: Instant,
-    /// The sender writes no more: what is under way still arrives.
+    /// The sender writes no more: frames in transit still arrive.
     is_shut: bool,
     heard_at: Instant,
     acked_at: Instant,
     confirmed: u64,
-    /// What it said of that and is on its way.
+    /// Confirmations in transit.
     words: VecDeque<u64>,
 }
 
@@ -104,7 +105,7 @@ impl Conn {
 }
 
 impl World {
-    /// Begins to connect an attempt's flows.
+    /// Begins to connect the flows of an attempt.
     pub fn connect(&mut self, site: usize, run: Run) {
         let session = self.hosts[site].process.as_ref().expect("it has just installed it").session;
         let runner = self.runner(site, run).expect("it has just been installed");
@@ -261,7 +262,7 @@ impl World {
         }
     }
 
-    /// One end sees that the connection is of no use any more.
+    /// One end detects that the connection is broken.
     pub fn fail(&mut self, id: u64, side: Side, reason: &str) {
         let conn = self.conns.get_mut(&id).expect("callers looked it up");
         let was_connecting = side == Side::Sender && conn.sender == End::Not;
@@ -284,7 +285,7 @@ impl World {
         }
     }
 
-    /// One end closes; the other hears of it if it can.
+    /// One end closes; the other end is notified if possible.
     pub fn close(&mut self, id: u64, side: Side) {
         let is_reset = self.random.below(2) == 0;
         let conn = self.conns.get_mut(&id).expect("callers looked it up");
@@ -325,7 +326,7 @@ impl World {
         }
     }
 
-    /// The receiver of a connection that was shut sees its end once it has read the rest.
+    /// The receiver of a closed connection sees its end once it has read the rest.
     fn end_if_drained(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id) else { return };
         if conn.is_shut
@@ -337,7 +338,7 @@ impl World {
         }
     }
 
-    /// All ends at a site that are not of an attempt that is there.
+    /// Closes all ends at a site whose attempt is not installed there.
     pub fn close_others(&mut self, site: usize) {
         let process = self.hosts[site].process.as_ref();
         let is_there = |conn: &Conn, side| {
@@ -357,7 +358,7 @@ impl World {
         }
     }
 
-    /// A frame comes to the receiving host.
+    /// A frame arrives at the receiving host.
     pub fn handle_frame(&mut self, id: u64) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (from, to) = (conn.from, conn.to);
@@ -377,7 +378,7 @@ impl World {
         }
     }
 
-    /// Once a second: the receiving end says that it lives.
+    /// Once per second: the heartbeat of the receiving end.
     pub fn handle_beat(&mut self, id: u64) {
         let now = self.schedule.now();
         let Some(conn) = self.conns.get(&id) else { return };
@@ -404,7 +405,7 @@ impl World {
         if !fills && is_unacked && receiver_acts && receiver == End::Open {
             self.fail(id, Side::Receiver, "not acknowledged for 8 s");
         }
-        // Whoever is there again says that it knows nothing of it.
+        // A reachable host without this connection resets it.
         if is_reached {
             let is_gone = |end, lives: bool| end == End::Closed || !lives;
             if sender_acts && is_gone(receiver, receiver_lives) && self.conns.contains_key(&id) {
@@ -427,7 +428,7 @@ impl World {
         }
     }
 
-    /// The receiving end of a flow that fills says what is where it belongs.
+    /// The receiving end of a filling flow sends its confirmed count.
     pub fn handle_confirm(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.receiver == End::Open) else { return };
         let (to, run, flow) = (conn.to, conn.run, conn.flow);
@@ -455,7 +456,7 @@ impl World {
         self.stir(from, run);
     }
 
-    /// The receiving end has read something, and the sending end hears of it.
+    /// The receiving end has read something, and the sending end is notified.
     pub fn handle_acked(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.sender == End::Open) else { return };
         let (from, to, run) = (conn.from, conn.to, conn.run);
@@ -466,7 +467,7 @@ impl World {
         }
     }
 
-    /// The receiving end has taken all.
+    /// The receiving end has taken everything.
     pub fn handle_taken(&mut self, id: u64) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.sender == End::Open) else { return };
         let (from, to) = (conn.from, conn.to);
@@ -477,7 +478,7 @@ impl World {
         self.drop_if_over(id);
     }
 
-    /// Brings in what has arrived for an attempt, as far as it has room. True if there was something.
+    /// Passes arrived frames to an attempt, as far as it has room. Returns whether there were any.
     pub fn take_in(&mut self, site: usize, runner: &mut Runner) -> bool {
         let of_run = |(_, conn): &(&u64, &Conn)| {
             conn.to == site
@@ -520,7 +521,8 @@ impl World {
         moved
     }
 
-    /// Sends what an attempt has for its connections, as far as they take it. True if there was something.
+    /// Sends an attempt's frames over its connections, as far as they accept them. Returns whether
+    /// there were any.
     pub fn send_on(&mut self, site: usize, runner: &mut Runner) -> bool {
         let of_run = |(_, conn): &(&u64, &Conn)| {
             conn.from == site && conn.run == runner.run() && conn.sender == End::Open && !conn.is_shut
@@ -565,7 +567,7 @@ impl World {
         moved
     }
 
-    /// Some connection that stands is lost.
+    /// One of the open connections is lost.
     pub fn lose_connection(&mut self) {
         let stand: Vec<u64> =
             self.conns.iter().filter(|(_, c)| c.sender == End::Open).map(|(id, _)| *id).collect();
@@ -602,7 +604,7 @@ pub fn spoil(packet: &mut Packet<Bytes>, random: &mut anabranch_units::RandomStr
     true
 }
 
-/// How fast links are in a schedule.
+/// Rate of the links in a schedule.
 pub fn draw_rate(random: &mut anabranch_units::RandomStream) -> BitRate {
     BitRate::bps([200_000, 500_000, 1_000_000, 5_000_000][random.below(4) as usize])
 }

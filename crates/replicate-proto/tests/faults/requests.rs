@@ -1,11 +1,11 @@
-//! The transfers that a schedule asks for, and its network.
+//! The transfers that a schedule requests, and its network.
 
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_replicate_proto::control::{HopSettings, Priority, Submitter};
 use anabranch_replicate_proto::coordinator::{CorruptPolicy, Destination, SchemeChoice, TransferRequest};
 use anabranch_units::{BitRate, Duration, LinkId, RandomStream, SiteId};
 
-/// Five cables between a source, a relay and two destinations: each of these has two ways.
+/// Five cables between a source, a relay and two destinations: each destination has two paths.
 pub fn draw_topology(random: &mut RandomStream) -> Topology {
     let mut topology = Topology::new("five");
     for name in ["s", "r", "d", "e"] {
@@ -43,7 +43,7 @@ fn draw_request(random: &mut RandomStream, topology: &Topology, number: u64) -> 
     ];
     let limited = random.below(4) == 0;
     let avoids_relay = random.below(6) == 0 && !to.contains(&1);
-    // The cable between the two destinations can be spared.
+    // The cable between the two destinations is not essential.
     let links = topology.links().len() as u64;
     let is_between = |l: &LinkId| {
         let link = topology.link(*l);
@@ -73,7 +73,8 @@ fn draw_request(random: &mut RandomStream, topology: &Topology, number: u64) -> 
     }
 }
 
-/// A small file to all under a name, over what has it: what is asked for when all else is over.
+/// A small file to all sites under a name, replacing an existing one: requested after all other
+/// transfers have ended.
 pub fn last_request(topology: &Topology, name: &str) -> TransferRequest {
     let others = topology.site_ids().filter(|site| *site != SiteId(0));
     TransferRequest {
@@ -88,7 +89,7 @@ pub fn last_request(topology: &Topology, name: &str) -> TransferRequest {
         bandwidth_limit: None,
         symbol_bytes: 2_000,
         buffer_packets: 2,
-        // What an earlier transfer left of another file is no reason to give up.
+        // Data of another file from an earlier transfer is no reason to give up.
         on_corrupt: CorruptPolicy::Refuse,
         fill: false,
         submitter: Submitter::Operator,

@@ -1,4 +1,4 @@
-//! One attempt at one site: the machine, with the daemon's runner around it, but for connections.
+//! One attempt at one site: the machine and the daemon's runner around it, without the connections.
 
 use super::disk::piece_hash;
 use anabranch_endpoint::Bytes;
@@ -15,10 +15,10 @@ use anabranch_units::{Instant, RandomStream};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// The most wrong generations that an attempt reports.
+/// Maximum number of wrong generations that an attempt reports.
 const CORRUPT_REPORTS_MAX: u32 = 256;
 
-/// What a disk is to do for an attempt that stores before it passes on.
+/// Work of the disk for an attempt that stores data before it passes it on.
 pub enum Errand {
     Store(Store<Bytes>),
     Fetch(Fetch),
@@ -38,11 +38,11 @@ pub struct Runner {
     pub file: Option<(String, u64)>,
     source: Option<Source>,
     pace: Option<Pace>,
-    /// When the pace began.
+    /// Start of the pace.
     begun: Instant,
-    /// Something broke: later troubles are its echo.
+    /// A fault has occurred: later ones are its consequences.
     pub is_broken: bool,
-    /// Connections to stand before it is ready.
+    /// Number of connections that are missing before it is ready.
     pub waiting: usize,
     corrupt: u32,
     digests: BTreeMap<(FlowId, FlowSide), VecDeque<(u64, u64)>>,
@@ -52,23 +52,23 @@ pub struct Runner {
     pub is_on_errand: bool,
     pub shelves: BTreeMap<(FlowId, u64), Packet<Bytes>>,
     sent_bytes: BTreeMap<FlowId, u64>,
-    /// Packets of flows whose end was taken from the machine.
+    /// Number of packets of each flow whose end was taken from the machine.
     pub ends: BTreeMap<FlowId, u64>,
     is_source_done: bool,
-    /// Connections that arrived: each comes once.
+    /// Connections that arrived: each arrives once.
     pub attached: BTreeSet<(FlowId, u16)>,
-    /// When the source's pace lets it go on.
+    /// Time at which the source's pace lets it continue.
     pub due: Option<Instant>,
-    /// What it has to say.
+    /// Reports that have not been sent.
     pub reports: VecDeque<Report>,
 }
 
-/// What both ends of a flow compare.
+/// The digest that both ends of a flow compare.
 fn digest(symbol: &[u8]) -> u64 {
     u64::from_le_bytes(blake3::hash(symbol).as_bytes()[..8].try_into().expect("eight bytes"))
 }
 
-/// Cuts a piece into symbols of equal length, the last padded with zeros.
+/// Divides a piece into symbols of equal length, the last padded with zeros.
 fn cut(bytes: &[u8], streams: usize, length: usize) -> Vec<Bytes> {
     let symbol = |i: usize| {
         let (start, end) = ((i * length).min(bytes.len()), ((i + 1) * length).min(bytes.len()));
@@ -127,12 +127,12 @@ impl Runner {
         self.program.groups[usize::from(group)].fills.is_some()
     }
 
-    /// Bytes of the attempt's symbols that it holds now.
+    /// Bytes of the attempt's symbols in memory now.
     pub fn live_bytes(&self) -> u64 {
         self.machine.live_bytes()
     }
 
-    /// One connection more stands.
+    /// One more connection is open.
     pub fn connected(&mut self) {
         self.waiting -= 1;
         if self.waiting == 0 {
@@ -156,7 +156,7 @@ impl Runner {
         }
     }
 
-    /// Does all that needs neither connection nor disk. True if there was something.
+    /// Does everything that needs neither connection nor disk. Returns whether there was anything.
     pub fn work(&mut self, now: Instant, random: &mut RandomStream) -> bool {
         let mut moved = self.supply(now);
         loop {
@@ -164,7 +164,7 @@ impl Runner {
             if jobs.is_empty() {
                 break;
             }
-            // On many cores, it ends in any order.
+            // On many cores, jobs end in any order.
             random.shuffle(&mut jobs);
             jobs.into_iter().for_each(|job| self.machine.complete(job.run()));
             moved = true;
@@ -200,7 +200,7 @@ impl Runner {
         Some(cut(bytes, streams, length))
     }
 
-    /// Feeds what the source's groups want.
+    /// Supplies the wanted pieces of the source's groups.
     fn supply(&mut self, now: Instant) -> bool {
         if self.source.is_none() {
             return false;
@@ -231,7 +231,7 @@ impl Runner {
         moved
     }
 
-    /// One report, when the last group that counts is out.
+    /// Sends one report, when the last group that counts has been sent.
     fn say_if_sent(&mut self) {
         let Some(source) = self.source.as_ref().filter(|_| !self.is_source_done) else { return };
         let groups = self.program.groups.iter().enumerate();
@@ -245,7 +245,7 @@ impl Runner {
         self.reports.push_back(Report::SourceDone { run: self.program.run, hash });
     }
 
-    /// Notes what a flow carried.
+    /// Records the digest of a flow's packet.
     pub fn note(&mut self, flow: FlowId, side: FlowSide, packet: &Packet<Bytes>) {
         if side == FlowSide::Sent {
             *self.sent_bytes.entry(flow).or_default() += packet.symbol.len() as u64;
@@ -257,7 +257,7 @@ impl Runner {
         kept.push_back((packet.generation, digest(&packet.symbol)));
     }
 
-    /// What this site knows of a generation.
+    /// The digests of a generation at this site.
     pub fn audit(&self, group: u16, generation: u64, vectors: &[FlowVector]) -> Report {
         let of_group = |flow: FlowId| {
             self.program.incoming.iter().any(|i| i.flow == flow && i.group == group)

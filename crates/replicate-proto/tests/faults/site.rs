@@ -1,4 +1,5 @@
-//! A site's host and its daemon's process, which carries out the jobs as `service.rs` of the service does.
+//! A site's host and its daemon's process, which executes the jobs in the same way as `service.rs`
+//! of the service.
 
 use super::controller::Link;
 use super::disk::{Disk, Finished, Full, file_hash};
@@ -11,18 +12,18 @@ use anabranch_replicate_proto::daemon::{Daemon, Done, Job, PROGRESS_EVERY};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A machine that stores, and may run a daemon.
+/// A machine with a disk, which may run a daemon.
 #[derive(Default)]
 pub struct Host {
     pub disk: Disk,
     pub process: Option<Process>,
-    /// It is off, so that nobody says that nobody listens.
+    /// The machine is off, so that connection attempts get no answer.
     pub is_dark: bool,
-    /// Symbols, in a million, that its memory spoils before they are sent.
+    /// Symbols per million that its memory corrupts before they are sent.
     pub spoils_ppm: u32,
     /// It answers each attempt that it has no room.
     pub is_crowded: bool,
-    /// Its disk's delay at most.
+    /// Maximum delay of its disk.
     pub disk_ms: u64,
 }
 
@@ -30,13 +31,13 @@ pub struct Process {
     pub session: u64,
     pub daemon: Daemon,
     began: Instant,
-    /// How far its clock ran ahead since.
+    /// Total of its clock's jumps since.
     pub ahead: Duration,
     pub runners: BTreeMap<Run, Runner>,
     pub link: Link,
-    /// Source files of which it knows the hash.
+    /// Source files with a known hash.
     hashed: BTreeSet<String>,
-    /// Which freezing has stopped it, and what it finds when it goes on.
+    /// Number of the freezing that has stopped it, and the events that it finds afterwards.
     pub frozen: Option<u64>,
     pub held: Vec<What>,
 }
@@ -46,7 +47,7 @@ impl Process {
         Instant::ZERO + now.saturating_since(self.began) + self.ahead
     }
 
-    /// When something is due, in the world's time.
+    /// Next due time, in the world's time.
     pub fn due(&self) -> Option<Instant> {
         let paces = self.runners.values().filter_map(|runner| runner.due).min();
         let daemon = self.daemon.poll_timeout().into_iter().chain(paces).min();
@@ -54,7 +55,7 @@ impl Process {
     }
 }
 
-/// The one spelling of a name.
+/// The normal form of a name.
 pub fn path(name: &str) -> String {
     normal(name).expect("names are good")
 }
@@ -85,7 +86,8 @@ impl World {
         self.converse(site, session);
     }
 
-    /// The process dies; `is_dark` with its machine, so that nobody sees its connections close.
+    /// The process fails; with `is_dark` its machine too, so that its connections do not close
+    /// visibly.
     pub fn crash_site(&mut self, site: usize, is_dark: bool) {
         let Some(process) = self.hosts[site].process.take() else { return };
         self.schedule.say(format!("site {site} dies{}", if is_dark { " with its machine" } else { "" }));
@@ -118,7 +120,7 @@ impl World {
         self.turn(site);
     }
 
-    /// A daemon's jobs and reports.
+    /// Handles a daemon's jobs and reports.
     fn turn(&mut self, site: usize) {
         let Some(process) = &mut self.hosts[site].process else { return };
         let session = process.session;
@@ -240,7 +242,7 @@ impl World {
         })
     }
 
-    /// Lets an attempt do all that it can do now.
+    /// Lets an attempt do everything that it can do now.
     pub fn stir(&mut self, site: usize, run: Run) {
         let now = self.schedule.now();
         if self.is_frozen(site) {
@@ -279,7 +281,7 @@ impl World {
         self.pass_on(site, run);
     }
 
-    /// What an attempt has to say goes by the daemon, with what the runner cannot know.
+    /// Passes an attempt's reports to the daemon and adds the data that the runner does not have.
     pub fn pass_on(&mut self, site: usize, run: Run) {
         let now = self.schedule.now();
         let Host { disk, process, .. } = &mut self.hosts[site];
@@ -303,7 +305,7 @@ impl World {
         self.turn(site);
     }
 
-    /// The disk cannot do what an attempt needs.
+    /// The disk failed for an attempt.
     fn break_down(&mut self, site: usize, run: Run) {
         let Some(runner) = self.runner(site, run) else { return };
         if !std::mem::replace(&mut runner.is_broken, true) {
@@ -332,7 +334,7 @@ impl World {
         self.stir(site, run);
     }
 
-    /// A packet of an attempt was put by, or comes back.
+    /// A packet of an attempt was stored, or comes back.
     pub fn handle_errand(&mut self, site: usize, session: u64, run: Run) {
         if !self.is_session(site, session) {
             return;
@@ -370,7 +372,7 @@ impl World {
         self.schedule.after(PROGRESS_EVERY, What::Progress { site, session });
     }
 
-    /// What is due at a site.
+    /// Handles everything that is due at a site.
     pub fn keep_site_time(&mut self, site: usize) {
         let now = self.schedule.now();
         let Some(process) = &mut self.hosts[site].process else { return };
@@ -384,7 +386,7 @@ impl World {
         due.into_iter().for_each(|run| self.stir(site, run));
     }
 
-    /// How long the disk takes for something.
+    /// Delay of a disk operation.
     fn disk_delay(&mut self, site: usize) -> Duration {
         Duration::from_us(1 + self.random.below(1_000 * self.hosts[site].disk_ms))
     }

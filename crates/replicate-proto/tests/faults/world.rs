@@ -13,32 +13,32 @@ use anabranch_testing::faults::{Ended, Schedule, some_of};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long faults come, and how long everything has to end afterwards.
+/// Time in which faults occur, and maximum time until everything has ended afterwards.
 const CHAOS: Duration = Duration::from_secs(30);
 const HEALED_MAX: Duration = Duration::from_secs(400);
-/// How long sites have to be told that transfers are over.
+/// Time until sites have been told that transfers have ended.
 const SWEEP: Duration = Duration::from_secs(120);
-/// How long what is asked for at the end may take, and how large its files are.
+/// Maximum time of the last requests, and size of their files.
 const LAST_MAX: Duration = Duration::from_secs(60);
 const LAST_BYTES: u64 = 3_000;
-/// How long an absent site is waited for: longer than any is away.
+/// Time for which an absent site is waited for: longer than any absence.
 const SITE_WAIT: Duration = Duration::from_secs(120);
-/// What no attempt asks for more of.
+/// More memory than any attempt needs.
 pub const MEMORY_ENOUGH: u64 = 1 << 30;
-/// The number of the controller, behind those of the sites.
+/// The number of the controller, after the numbers of the sites.
 pub const CONTROLLER: usize = 4;
-/// Where all is well, a disk takes so many milliseconds at most.
+/// Maximum delay of a healthy disk in milliseconds.
 pub const DISK_MS: u64 = 3;
 
-/// What may go wrong.
+/// A kind of fault.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A site's process dies.
+    /// A site's process is killed.
     Crash,
     /// A site's machine loses its power.
     Power,
     ControllerCrash,
-    /// A process stands still for a while, and finds all that came meanwhile.
+    /// A process stops for a while, and then finds all events of that time.
     Frozen,
     /// Nothing passes between two machines for a while.
     Cut,
@@ -46,17 +46,17 @@ pub enum Fault {
     Reset,
     /// A site's connections to the controller are lost.
     ControlReset,
-    /// Requests and answers are lost, now and then.
+    /// Some requests and answers are lost.
     Lost,
     FullDisk,
-    /// The controller cannot save what changed.
+    /// The controller cannot save its changes.
     FullStore,
     SlowDisk,
-    /// A bit flips in a file that arrives and that nobody has open.
+    /// A bit flips in a partial file that no process has open.
     Flip,
-    /// A relay's memory spoils symbols.
+    /// A relay's memory corrupts symbols.
     Spoil,
-    /// A process's clock runs ahead at once.
+    /// A process's clock jumps ahead.
     Jump,
 }
 
@@ -79,7 +79,7 @@ impl Fault {
     ];
 }
 
-/// What happens at some time.
+/// An event of the schedule.
 #[derive(Debug)]
 pub enum What {
     Fault(Fault),
@@ -88,11 +88,11 @@ pub enum What {
     Thaw(usize, u64),
     Mend(usize, usize),
     DiskFast(usize),
-    /// A site has no room from now on, or has some again.
+    /// A site has no room from now on, or has room again.
     Crowd(usize, bool),
     Submit(usize),
     Cancel(usize),
-    // Of the conversation with the controller.
+    // Events of the communication with the controller.
     Ask {
         site: usize,
         session: u64,
@@ -115,7 +115,7 @@ pub enum What {
         site: usize,
         ask: u64,
     },
-    // Of a site.
+    // Events of a site.
     Job {
         site: usize,
         session: u64,
@@ -135,7 +135,7 @@ pub enum What {
         session: u64,
         run: Run,
     },
-    // Of a connection.
+    // Events of a connection.
     Greet(u64, u32, Instant),
     Greeted(u64, u32, Greeted),
     GreetAgain(u64),
@@ -157,7 +157,8 @@ pub struct World {
     pub config: CoordinatorConfig,
     pub controller: Option<Controller>,
     pub store: Store,
-    /// The controller's machine is off, or its process stands still; what that one finds.
+    /// The controller's machine is off, or its process is stopped; the events that it finds
+    /// afterwards.
     frozen: Option<u64>,
     held: Vec<What>,
     freezings: u64,
@@ -165,16 +166,16 @@ pub struct World {
     pub memory_max: u64,
     pub conns: BTreeMap<u64, Conn>,
     pub conns_so_far: u64,
-    /// Frames of a connection in sockets' buffers and on their way.
+    /// Maximum frames of a connection in sockets' buffers and in transit.
     pub window: usize,
-    /// When each link is free again, and how fast all are.
+    /// Time at which each link is free again, and the rate of all links.
     pub links: BTreeMap<LinkId, Instant>,
     pub rate: BitRate,
-    /// Between whom nothing passes.
+    /// Pairs of machines without connectivity.
     pub cuts: BTreeSet<(usize, usize)>,
-    /// What sites were told to run.
+    /// Programs that sites have received.
     pub programs: BTreeMap<(SiteId, Run), Box<SiteProgram>>,
-    /// Attempts of which sites still have something though they are over, since when.
+    /// Ended attempts with state left at sites, and the time since then.
     pub stale: BTreeMap<(usize, Run), Instant>,
     pub asks: u64,
     pub lost_ppm: u32,
@@ -182,13 +183,14 @@ pub struct World {
     pub sources: BTreeMap<String, Source>,
     pub ids: BTreeMap<TransferId, usize>,
     pub cancelled: BTreeSet<usize>,
-    /// Sites that have spoiled something, transfers of which something was spoiled, and sites whose disk was full.
+    /// Sites that have corrupted data, transfers with corrupted data, and sites whose disk was
+    /// full.
     pub spoilers: BTreeSet<usize>,
     pub spoiled: BTreeSet<TransferId>,
     pub filled: BTreeSet<usize>,
-    /// The one kind of faults that comes, if it does alone.
+    /// The only kind of fault, if there is just one.
     pub only: Option<Fault>,
-    /// What was asked for, before what is asked for at the end.
+    /// Number of requests, without the last ones.
     asked: usize,
     healed_at: Option<Instant>,
 }
@@ -239,7 +241,7 @@ impl World {
             healed_at: None,
             random,
         };
-        // Much in flight on slow links is late by minutes: TCP would not let it come to that.
+        // Many frames in transit on slow links would be late by minutes: TCP would not allow that.
         if new.rate < BitRate::mbps(1) {
             new.window = new.window.min(3);
         }
@@ -248,7 +250,8 @@ impl World {
         new
     }
 
-    /// Plans what is asked for, and what goes wrong: which kinds of faults there are, and how many, is drawn for each schedule.
+    /// Plans requests and faults: the kinds of faults and their numbers are drawn for each
+    /// schedule.
     fn plan(&mut self) {
         (0..=CONTROLLER).for_each(|who| self.schedule.after(Duration::ZERO, What::Start(who)));
         for number in 0..self.requests.len() {
@@ -260,7 +263,7 @@ impl World {
                 self.schedule.after(at + after, What::Cancel(number));
             }
         }
-        // Where one kind comes alone, more is promised.
+        // If there is only one kind of fault, the checks are stricter.
         let kinds = match self.random.below(4) {
             0 => vec![Fault::ALL[self.random.below(Fault::ALL.len() as u64) as usize]],
             _ => some_of(&mut self.random, Fault::ALL),
@@ -279,9 +282,11 @@ impl World {
         self.schedule.after(CHAOS, What::Heal);
     }
 
-    /// Plans a site without room in every fourth schedule, for a while or until all is healed; never the source.
+    /// Plans a site without room in every fourth schedule, for a while or until all is healed;
+    /// never the source.
     ///
-    /// `random` is a separate stream, so that the schedules in [`super::KEPT`] keep the faults that they failed with.
+    /// `random` is a separate stream, so that the schedules in [`super::KEPT`] keep the faults with
+    /// which they failed.
     fn plan_crowds(&mut self, mut random: RandomStream) {
         if random.below(4) > 0 {
             return;
@@ -301,12 +306,12 @@ impl World {
         self.random.below(CONTROLLER as u64) as usize
     }
 
-    /// How long something takes from one machine to another.
+    /// Delay of a message from one machine to another.
     pub fn delay(&mut self) -> Duration {
         self.draw_ms(40)
     }
 
-    /// Whether something passes between two machines.
+    /// Whether messages pass between two machines.
     pub fn is_reached(&self, a: usize, b: usize) -> bool {
         let is_dark = |who: usize| self.hosts.get(who).is_some_and(|host| host.is_dark);
         !is_dark(a) && !is_dark(b) && !self.cuts.contains(&(a.min(b), a.max(b)))
@@ -323,7 +328,8 @@ impl World {
         }
     }
 
-    /// Runs it to its end, and then what is asked for once all is over: nothing of what was may be in its way.
+    /// Runs the schedule to its end, and then the last requests: remains of earlier transfers must
+    /// not disturb them.
     pub fn run(mut self) -> Ended {
         self.run_until_over(HEALED_MAX);
         self.check_end();
@@ -387,7 +393,7 @@ impl World {
         }
     }
 
-    /// The process that has to do something about it.
+    /// The process that must handle the event.
     fn concerns(&self, what: &What) -> Option<usize> {
         let end = |id: &u64, side| {
             let conn = self.conns.get(id)?;
@@ -463,7 +469,7 @@ impl World {
         }
     }
 
-    /// Who is refused, or gets no answer, asks again.
+    /// A client that is refused, or gets no answer, asks again.
     fn submit(&mut self, number: usize) {
         let request = self.requests[number].clone();
         let is_writable = self.trouble().is_none();
@@ -518,7 +524,7 @@ impl World {
             Fault::ControlReset => self.lose_requests(who),
             Fault::Lost => self.lost_ppm = self.random.below(300_000) as u32,
             Fault::FullDisk => {
-                // One at most, so that there is always a way around it.
+                // At most one, so that there is always a path around it.
                 if self.filled.is_empty() || self.filled.contains(&who) {
                     self.schedule.say(format!("site {who}'s disk is full"));
                     self.filled.insert(who);
@@ -559,7 +565,7 @@ impl World {
         let Some(controller) = self.controller.take() else { return };
         self.schedule.say("controller dies");
         self.frozen = None;
-        // Who asked for something sees the connection end, and asks again.
+        // A client with an open request sees the connection end, and asks again.
         let standing = controller.standing();
         for what in std::mem::take(&mut self.held) {
             match what {
@@ -611,7 +617,7 @@ impl World {
         runs.into_iter().for_each(|run| self.stir(who, run));
     }
 
-    /// All that was wrong is right from here on.
+    /// All faults end here.
     fn heal(&mut self) {
         self.schedule.say("all is well");
         self.healed_at = Some(self.schedule.now());

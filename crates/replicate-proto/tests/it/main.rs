@@ -1,4 +1,4 @@
-//! Integration tests of the replicate room: the corpora of its fuzz targets, replayed without a fuzzer.
+//! Integration tests: the corpora of the fuzz targets, replayed without a fuzzer.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 

@@ -1,10 +1,12 @@
-//! Server of announcements from this host's programs, over a Unix socket.
+//! Server of announcements from programs, over a Unix socket: for a host's agent, and for an
+//! emulated network whose circuits follow demand.
 //!
 //! Each request is one JSON object on a line (`shuffle_proto::announcement`), each answer one line.
-//! A flow may be announced only by root or by the user who created its socket. An idle connection
-//! is closed soon, to free its slot; the libraries reconnect as needed. If all slots are taken, a
-//! new connection evicts the longest idle connection of the user with the most connections. Leaves
-//! out: the effect of announcements, and the socket (`net::local`). Read [`answer`].
+//! A host's flow may be announced only by root or by the user who created its socket. An idle
+//! connection is closed soon, to free its slot; the libraries reconnect as needed. If all slots are
+//! taken, a new connection evicts the longest idle connection of the user with the most
+//! connections. Leaves out: the effect of announcements, and the socket (`net::local`). Read
+//! [`answer`] and [`of_own_flows`].
 
 use super::seen;
 use anabranch_pace::FlowReader;
@@ -131,14 +133,13 @@ impl Drop for Guard {
     }
 }
 
-/// Serves programs until dropped. Closes connections that are idle for `idle_max`; `take` applies
-/// permitted announcements.
-pub async fn answer<F>(listener: UnixListener, reader: FlowReader, take: F, idle_max: Duration)
+/// Serves programs until dropped. Closes connections that are idle for `idle_max`. `take` gets each
+/// announcement and its user, and refuses it by one line for the program's author.
+pub async fn answer<F>(listener: UnixListener, take: F, idle_max: Duration)
 where
-    F: Fn(&Announcement, &Seen) -> Result<(), AnnounceError> + Send + Sync + 'static,
+    F: Fn(&Announcement, u32) -> Result<(), String> + Send + Sync + 'static,
 {
-    let take = Arc::new(take);
-    let (reader, places) = (Arc::new(Mutex::new(reader)), Arc::<Mutex<Places>>::default());
+    let (take, places) = (Arc::new(take), Arc::<Mutex<Places>>::default());
     let refusals = Arc::<Mutex<Refusals>>::default();
     loop {
         let stream = match listener.accept().await {
@@ -160,9 +161,9 @@ where
             );
         }
         let place = Guard { places: places.clone(), number };
-        let (reader, take, refusals) = (reader.clone(), take.clone(), refusals.clone());
+        let (take, refusals) = (take.clone(), refusals.clone());
         tokio::spawn(async move {
-            let speaks = converse(stream, user, &place, &reader, &*take, &refusals, idle_max);
+            let speaks = converse(stream, user, &place, &*take, &refusals, idle_max);
             tokio::select! {
                 ended = speaks => if let Err(error) = ended {
                     tracing::debug!("a program that announces: {error}");
@@ -177,8 +178,7 @@ async fn converse(
     stream: UnixStream,
     uid: u32,
     place: &Guard,
-    reader: &Mutex<FlowReader>,
-    take: &(impl Fn(&Announcement, &Seen) -> Result<(), AnnounceError> + Sync),
+    take: &(impl Fn(&Announcement, u32) -> Result<(), String> + Sync),
     refusals: &Mutex<Refusals>,
     idle_max: Duration,
 ) -> io::Result<()> {
@@ -194,7 +194,7 @@ async fn converse(
         place.hear();
         let is_whole = line.ends_with(b"\n");
         let said = if is_whole || length < LINE_BYTES_MAX {
-            carry_out(&line, uid, reader, take)
+            Announcement::read(&line).map_err(|error| error.to_string()).and_then(|said| take(&said, uid))
         } else {
             Err(LineError::TooLong.to_string())
         };
@@ -215,26 +215,25 @@ fn reply(said: Result<(), String>) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Applies one line from a program of this user.
-///
-/// Errors: one line for the program's author.
-fn carry_out(
-    line: &[u8],
-    uid: u32,
-    reader: &Mutex<FlowReader>,
-    take: &impl Fn(&Announcement, &Seen) -> Result<(), AnnounceError>,
-) -> Result<(), String> {
-    let said = Announcement::read(line).map_err(|error| error.to_string())?;
-    let (Announcement::Flow { flow: key, .. } | Announcement::Ended { flow: key, .. }) = &said;
-    let flow = key.canonical();
-    let found = lock(reader).find(flow);
-    let state = found
-        .map_err(|error| format!("flow {flow}: {error}"))?
-        .ok_or_else(|| format!("flow {flow}: no such connection in the agent's network namespace"))?;
-    if uid != 0 && uid != state.uid {
-        return Err(format!("flow {flow}: is another user's: only its owner or root may speak of it"));
+/// For [`answer`]: passes announcements of connections in this network namespace on to `take`, if
+/// they come from root or the connection's user.
+pub fn of_own_flows(
+    reader: FlowReader,
+    take: impl Fn(&Announcement, &Seen) -> Result<(), AnnounceError>,
+) -> impl Fn(&Announcement, u32) -> Result<(), String> {
+    let reader = Mutex::new(reader);
+    move |said, uid| {
+        let (Announcement::Flow { flow: key, .. } | Announcement::Ended { flow: key, .. }) = said;
+        let flow = key.canonical();
+        let found = lock(&reader).find(flow);
+        let state = found
+            .map_err(|error| format!("flow {flow}: {error}"))?
+            .ok_or_else(|| format!("flow {flow}: no such connection in the agent's network namespace"))?;
+        if uid != 0 && uid != state.uid {
+            return Err(format!("flow {flow}: is another user's: only its owner or root may speak of it"));
+        }
+        take(said, &seen(&state)).map_err(|error| error.to_string())
     }
-    take(&said, &seen(&state)).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -296,10 +295,8 @@ mod tests {
         let path = folder.path().join("agent.sock");
         let runtime = tokio::runtime::Runtime::new().expect("threads");
         let _inside = runtime.enter();
-        let (listener, reader) =
-            (anabranch_net::local::listen(&path, None).expect("ours"), FlowReader::new().expect("sock_diag"));
-        let idle_max = Duration::from_secs(60);
-        runtime.spawn(answer(listener, reader, |_, _| Ok(()), idle_max));
+        let listener = anabranch_net::local::listen(&path, None).expect("ours");
+        runtime.spawn(answer(listener, |_, _| Ok(()), Duration::from_secs(60)));
         let silent: Vec<_> =
             (0..=CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
         let said = say(&path, "{}\n");

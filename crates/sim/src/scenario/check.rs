@@ -1,11 +1,11 @@
 //! Checks of settings, alone and together, beyond the checks of their types.
 
 use super::read::Wrong;
-use super::{DILATION_MAX, Incast, Scenario, Udp, Workload};
+use super::{Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, ConfigError, Control};
-use anabranch_units::{BitRate, ByteCount, Duration, LOSS_BURST_MAX, loss_ppm_max};
+use anabranch_units::{BitRate, ByteCount, Dilation, Duration, LOSS_BURST_MAX, loss_ppm_max};
 
 /// Maximum duration of a run: an hour of a busy network takes longer than is practical.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
@@ -63,8 +63,8 @@ impl Scenario {
             }
             time("probe.interval", probe.interval)?;
         }
-        if let Some(dilation) = self.dilation.filter(|dilation| !(1..=DILATION_MAX).contains(dilation)) {
-            let message = format!("{dilation}: must be a whole number from 1 to {DILATION_MAX}");
+        if let Some(dilation) = self.dilation.filter(|dilation| Dilation::try_from(*dilation).is_err()) {
+            let message = format!("{dilation}: must be a whole number from 1 to {}", Dilation::MAX);
             return Err(Wrong::new("dilation", message));
         }
         time("warmup", self.warmup)?;
@@ -97,7 +97,7 @@ impl Scenario {
 
     fn network_check(&self) -> Result<(), Wrong> {
         let n = &self.network;
-        // Checked first: if the topology's name is misspelt, its numbers are no error.
+        // Checked first: if the topology's name is misspelt, its numbers are not an error.
         if let Some(message) = unknown_topology(&n.topology) {
             return Err(Wrong::new("network.topology", message));
         }

@@ -61,7 +61,7 @@ pub struct CircuitSpec {
     /// Delay of each of these links.
     #[serde(default = "packet_delay")]
     pub packet_delay: Duration,
-    /// Whether there is a packet network beside the circuits.
+    /// Whether there is a packet network next to the circuits.
     #[serde(default = "yes")]
     pub packet: bool,
     /// Maximum packets queued per pair of racks (s).

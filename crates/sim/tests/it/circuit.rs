@@ -73,20 +73,48 @@ fn median_latency_is_that_of_a_full_queue() {
     }
 }
 
-/// Acknowledgements of rack 0's flows return through the switch with marks, and the window jumps.
-#[test]
-fn marks_reach_retcp() {
-    let outcome = |control: &str, mark: &str| {
-        let circuit = format!("queue_packets = 16\nmark_ahead = \"{mark}\"");
-        let network =
-            racks(2, &circuit).replace("[transport]", &format!("[transport]\ncontrol = \"{control}\""));
-        let load = "[[workload]]\nkind = \"long\"\npairs = [[\"0\", \"2\"], [\"1\", \"3\"]]\n";
-        run(&plan(&format!("duration = \"14 ms\"\n{network}{load}")))
+/// The window of one flow from rack 0 to rack 1 in five weeks, each [`SAMPLE_US`], in congestion
+/// avoidance and without loss.
+fn windows(control: &str, mark: &str) -> Vec<u64> {
+    let circuit = format!("queue_packets = 128\nmark_ahead = \"{mark}\"");
+    let transport = format!("[transport]\ncontrol = \"{control}\"\ninitial_ssthresh = \"9 kB\"");
+    let network = racks(2, &circuit).replace("[transport]", &transport);
+    let load = "[[workload]]\nkind = \"long\"\npairs = [[\"0\", \"2\"]]\n";
+    let probe = format!("[probe]\ninterval = \"{SAMPLE_US} us\"\nflows = 1\n");
+    let outcome = run(&plan(&format!("duration = \"7 ms\"\n{network}{load}{probe}")));
+    assert_eq!(outcome.workloads[0].retransmitted_segments, Some(0), "{control}, {mark}");
+    outcome.series.iter().filter_map(|sample| sample.cwnd_bytes).collect()
+}
+
+const SAMPLE_US: usize = 5;
+
+/// Samples at which the window doubles, and those at which it halves, to a segment.
+fn jumps(windows: &[u64]) -> (Vec<usize>, Vec<usize>) {
+    let is_near = |window: u64, expected: u64| window.abs_diff(expected) <= 9_000;
+    let at = |is_jump: &dyn Fn(u64, u64) -> bool| {
+        let pairs = windows.windows(2).enumerate();
+        pairs.filter(|(_, pair)| is_jump(pair[0], pair[1])).map(|(at, _)| at).collect()
     };
-    let hash = |control, mark| outcome(control, mark).network.event_hash;
-    assert_eq!(hash("newreno", "0 s"), hash("newreno", "1 ms"), "NewReno sees no marks");
-    assert_ne!(hash("newreno", "0 s"), hash("retcp", "0 s"));
-    assert_ne!(hash("retcp", "0 s"), hash("retcp", "1 ms"));
+    (at(&|before, after| is_near(after, 2 * before)), at(&|before, after| is_near(after, before / 2)))
+}
+
+/// Acknowledgements of rack 0's flow pass the switch back with marks, and the window jumps.
+#[test]
+fn window_of_retcp_doubles_while_marks_last() {
+    assert_eq!(windows("newreno", "0 s"), windows("newreno", "1 ms"), "NewReno sees no marks");
+    assert_eq!(jumps(&windows("newreno", "1 ms")), (vec![], vec![]));
+    // A day lasts 180 us. Acknowledgements are some 100 us apart from their marks at most.
+    for (mark, marked_us) in [("0 s", 180), ("1 ms", 1_180)] {
+        let (up, down) = jumps(&windows("retcp", mark));
+        assert!((4..=5).contains(&down.len()), "{mark}: {up:?} {down:?}");
+        let up_before = |down: &usize| up.iter().rev().find(|up| *up < down).copied();
+        for (number, down) in down.iter().enumerate() {
+            let lasted_us = (down - up_before(down).expect("raised first")) * SAMPLE_US;
+            // The flow begins within the first marks.
+            let least_us = if number == 0 { 0 } else { marked_us - 100 };
+            assert!((least_us..=marked_us + 100).contains(&lasted_us), "{mark}: {up:?} {down:?}");
+        }
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
     let files = |folder: &str| {
         let paths = std::fs::read_dir(root.join(folder)).expect("it is part of the repository");
         let paths = paths.map(|file| file.expect("it can be listed").path());
-        // Files that scenarios name lie in folders beside them.
+        // Files that scenarios name lie in folders next to them.
         let files = paths.filter(|path| !path.is_dir());
         files.map(|path| (std::fs::read(&path).expect("it can be read"), path)).collect::<Vec<_>>()
     };

@@ -247,8 +247,8 @@ fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
     }
 }
 
-/// Linux's BBR, the first version, has 42.5 and 4.9 Mbit/s beside one flow of Cubic behind half a
-/// bandwidth-delay product, 42.3 and 5.1 behind one, and 20.4 and 27.8 behind four
+/// Linux's BBR, the first version, has 42.5 and 4.9 Mbit/s alongside one flow of Cubic behind half
+/// a bandwidth-delay product, 42.3 and 5.1 behind one, and 20.4 and 27.8 behind four
 /// (`experiments/sim-vs-emu`).
 #[test]
 fn the_first_version_of_bbr_leaves_cubic_as_little_as_linuxs_does() {

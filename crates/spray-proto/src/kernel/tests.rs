@@ -224,3 +224,28 @@ fn stale_rules_of_other_tables_are_deleted() {
     assert_eq!(deleted, [dead, old_own].concat());
     assert_eq!(repairs.len(), deleted.len() + 4);
 }
+
+/// #52: peers come and go while the agent runs.
+#[test]
+fn rules_follow_peers_that_come_and_go() {
+    let mut world = World::new();
+    let place =
+        |last: u8| PeerPlace { address: Ipv4Addr::new(10, 0, 0, last).into(), local: LOCAL, port: 7_200 };
+    let change = |world: &mut World, peers: Vec<PeerPlace>| {
+        let repairs = world.reconciler.handle_peers(peers.clone());
+        repairs.iter().for_each(|repair| world.apply(*repair));
+        let has: BTreeSet<Rule> = world.kernel.rules.iter().copied().collect();
+        assert_eq!((has.len(), has), (world.kernel.rules.len(), rules(7_200, 7_200, &peers, false)));
+        repairs
+    };
+    let added = change(&mut world, vec![place(2), place(3)]);
+    assert!(added.len() == 3 && added.iter().all(|repair| matches!(repair, Repair::AddRule(_))), "{added:?}");
+    assert_eq!(world.reconciler.routed().collect::<Vec<_>>(), [PEER], "a peer that stays keeps its route");
+    assert_eq!(change(&mut world, vec![place(2), place(3)]), []);
+    change(&mut world, vec![place(3)]);
+    assert_eq!(world.reconciler.routed().count(), 0);
+    assert_eq!(world.pass(), [Repair::DeleteRoute(PEER)]);
+    change(&mut world, Vec::new());
+    assert!(world.kernel.rules.is_empty() && world.reconciler.families().is_empty());
+    assert_eq!((world.pass(), world.events.len()), (Vec::new(), 0), "no fault is seen in any of it");
+}

@@ -1,8 +1,8 @@
-//! Response to losses: the maximum in flight (section 5.5.10), and which losses are no sign of
+//! Response to losses: the maximum in flight (section 5.5.10), and which losses are not a sign of
 //! congestion.
 //!
 //! The draft takes a loss rate above 2 % in a round trip for a full queue, and any loss between
-//! probes for a slower path. A radio link with 3 % random loss looks full to it for ever. With
+//! probes for a slower path. A radio link with 3 % random loss looks full to it forever. With
 //! `learns_loss` the model learns the path's own loss rate, that is without a queue: in round trips
 //! with a mean near the minimum, in which no more is sent than arrives, or both still grow. Only
 //! losses beyond that rate, and beyond random variation (three standard deviations), count. Losses
@@ -12,20 +12,21 @@
 //! the same. The learned rate is therefore compared with the loss rate after each probe, while a
 //! tenth less is sent: random loss stays the same then, and congestion's does not. The learned rate
 //! is at most that rate, plus its random variation (two standard deviations). Beside many competing
-//! flows, a tenth less of one flow changes nothing and is no evidence, so the learned rate has a
+//! flows, a tenth less of one flow changes nothing and is not evidence, so the learned rate has a
 //! limit.
 //!
 //! Some competing flows are insensitive to losses. BBR's first version, the kernel's, keeps two
 //! bandwidth-delay products in flight; if the queue does not hold the second, every flow on the
 //! path loses packets all the time. A sender that follows the draft gets a tenth to a half of its
-//! share beside them (`experiments/gather-fairness`). The model recognises them by the loss rate
+//! share alongside them (`experiments/gather-fairness`). The model recognises them by the loss rate
 //! between probes while the queue lasts and competing flows have their part of the path. Flows of
 //! Cubic, and senders like this one, would leave the queue within some round trips, with a loss
-//! rate of 0.04 to 0.9 %; beside the kernel's BBR it is 1.2 to 15 %. These losses are excused up to
-//! a limit, and loss-insensitive flows are left only the draft's [`HEADROOM`] of a maximum set by
-//! losses. They probe every eight round trips, with high losses for every flow: a single round trip
-//! is weak evidence, so a large part of its losses is excused between probes. Of several senders
-//! that count as one party each excuses its part only; otherwise three would get three shares.
+//! rate of 0.04 to 0.9 %; alongside the kernel's BBR it is 1.2 to 15 %. These losses are excused up
+//! to a limit, and loss-insensitive flows are left only the draft's [`HEADROOM`] of a maximum set
+//! by losses. They probe every eight round trips, with high losses for every flow: a single round
+//! trip is weak evidence, so a large part of its losses is excused between probes. Of several
+//! senders that count as one party each excuses its part only; otherwise three would get three
+//! shares.
 
 use super::delivery::{Pressure, Sample, Sent};
 use super::{COMPANY_HEADROOM, HEADROOM};
@@ -52,18 +53,17 @@ const CALM_MOST: Duration = Duration::from_ms(5);
 const COMPANY_CALMS: u64 = 2;
 /// Round trips between probes after which a lasting queue is taken for competing flows', while
 /// [`HEADROOM`] of the path is left free: this flow's queue mostly drains in one or two.
-/// mostly drains in one or two.
 const COMPANY_ROUNDS: u32 = 4;
 /// Excess loss rate above which competing flows count as loss-insensitive. `DEAF_PACKETS` is the
 /// minimum number of packets measured.
 ///
-/// The draft's version accepts 2 % in a probe; beside four of its flows behind half a
-/// bandwidth-delay product 0.5 to 1.5 % are lost. A higher threshold costs shares beside one flow
-/// of the kernel's BBR; `experiments/gather-fairness` has the trials.
+/// The draft's version accepts 2 % in a probe; alongside four of its flows behind half a
+/// bandwidth-delay product 0.5 to 1.5 % are lost. A higher threshold costs shares alongside one
+/// flow of the kernel's BBR; `experiments/gather-fairness` has the trials.
 const DEAF_LOSS: f64 = 0.015;
 const DEAF_PACKETS: u64 = 128;
-/// Maximum loss rate that all senders of a party together excuse beside loss-insensitive flows, and
-/// the maximum for a single round trip.
+/// Maximum loss rate that all senders of a party together excuse alongside loss-insensitive flows,
+/// and the maximum for a single round trip.
 ///
 /// Beside one and four flows of the kernel's BBR, behind a half and one bandwidth-delay product, a
 /// pull from one server gets 0.7 to 1.4 of its share, and one from three 0.65 to 1.43 (simulated,
@@ -119,7 +119,7 @@ pub(super) struct Congestion {
     company_rounds: u32,
     /// Whether competing flows that keep a queue are loss-insensitive.
     pub(super) is_company_deaf: bool,
-    /// This sender's part of the losses that its party excuses beside loss-insensitive flows.
+    /// This sender's part of the losses that its party excuses alongside loss-insensitive flows.
     deaf_part: f64,
     learnt: Learnt,
 }
@@ -226,7 +226,7 @@ impl Congestion {
     pub(super) const fn path_loss(&self) -> f64 {
         self.learnt.share
     }
-    /// Whether the path has a loss rate of its own.
+    /// Whether the path itself has a loss rate.
     pub(super) fn is_lossy(&self) -> bool {
         self.learnt.share > LOSSY
     }

@@ -9,7 +9,7 @@ use anabranch_units::{Duration, Instant, RandomStream};
 const GROWTH: f64 = 1.25;
 /// Round trips without growth that show a full path.
 const FULL_ROUNDS: u32 = 3;
-/// Maximum in flight set by losses, in bandwidth-delay products, below which a probe beside
+/// Maximum in flight set by losses, in bandwidth-delay products, below which a probe alongside
 /// competing flows ends sooner.
 const PROBED_BESIDE_PRODUCTS: f64 = 2.0;
 /// Maximum round trips of draining (section 5.3.2).
@@ -17,7 +17,7 @@ const DRAIN_ROUNDS: u64 = 3;
 /// Interval between probes, and its random extension (section 5.3.3.7.2).
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_MORE: Duration = Duration::from_secs(1);
-/// Maximum round trips between probes, so that a Reno flow beside it gets its share.
+/// Maximum round trips between probes, so that a Reno flow alongside it gets its share.
 const RENO_ROUNDS: u64 = 63;
 /// Maximum round trips between probes with [`super::Config::learns_loss`], as a multiple of the
 /// square root of the packets in flight.
@@ -26,7 +26,7 @@ const RENO_ROUNDS: u64 = 63;
 /// equally often then, and each probe of two senders on a link multiplies the sender's share by the
 /// same factor: the shares do not converge. If the sender with less probes more often, it catches
 /// up (`experiments/gather-fairness` measures the difference of two pulls). Below 16 packets, and
-/// beside loss-insensitive flows, the draft's rule applies.
+/// alongside loss-insensitive flows, the draft's rule applies.
 const ROUNDS_PER_ROOT: f64 = 4.0;
 /// Time with few bytes in flight in a probe for the round-trip time (ProbeRTTDuration).
 const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
@@ -360,7 +360,7 @@ impl Bbr {
             && self.inflight <= self.quantized(self.bdp_bytes(1.0, self.max_rate()))
     }
 
-    /// Differs: beside competing flows that keep a queue, one round trip without growth ends a
+    /// Differs: alongside competing flows that keep a queue, one round trip without growth ends a
     /// probe if losses limit the bytes in flight to less than [`PROBED_BESIDE_PRODUCTS`]. In a
     /// short full queue a probe finds nothing, and takes competing flows' part while it lasts. In a
     /// long queue each of several senders of one party ends it after its part of [`FULL_ROUNDS`];

@@ -290,8 +290,8 @@ fn a_queue_that_others_keep_is_theirs_while_it_is_long() {
     }
 }
 
-/// #19: beside Linux's BBR behind a short queue a server had a tenth of its share, as every flow on
-/// the path loses packets all the time.
+/// #19: alongside Linux's BBR behind a short queue a server had a tenth of its share, as every flow
+/// on the path loses packets all the time.
 #[test]
 fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
     let beside = |loss_ppm| {
@@ -319,13 +319,13 @@ fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
     assert!(path.bbr.congestion.has_company());
     let share = path.goodput_share(Duration::from_secs(2));
     assert!(share < 0.75, "{share} of the link");
-    // The path's own loss is no sign of competing flows.
+    // The path's own loss is not a sign of competing flows.
     let mut path = Path::new(100.0, 20, 1.0, 50_000, config(true));
     path.run(Duration::from_secs(20));
     assert!(!path.bbr.congestion.is_company_deaf && path.goodput_share(Duration::from_secs(5)) > 0.85);
 }
 
-/// #19: one server beside one flow of Linux's BBR had 0.42 of its share, as each of that flow's
+/// #19: one server alongside one flow of Linux's BBR had 0.42 of its share, as each of that flow's
 /// probes cut its rate until its next probe; three servers that excused as much each had more than
 /// one party's share.
 #[test]
@@ -486,7 +486,7 @@ fn acknowledgements_that_come_together_are_no_sign_of_others() {
     }
 }
 
-/// #19: the arriving rate was taken for the application's, so that the start lasted for ever,
+/// #19: the arriving rate was taken for the application's, so that the start lasted forever,
 /// without response to losses.
 #[test]
 fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
@@ -521,7 +521,7 @@ fn a_start_that_is_held_ends_where_a_queue_shows() {
     assert_eq!(path.dropped, 0);
 }
 
-/// #19: beside competing flows servers kept the rate that they had been granted alone, as all
+/// #19: alongside competing flows servers kept the rate that they had been granted alone, as all
 /// arrivals counted as limited.
 #[test]
 fn a_rate_of_before_is_forgotten_though_more_is_granted() {

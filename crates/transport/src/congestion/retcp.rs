@@ -4,14 +4,14 @@
 //! before the control sees it, so that an acknowledgement without a mark ends the raised window
 //! even in a recovery. The threshold of slow start keeps its value.
 //!
-//! Source: Mukerjee's thesis (CMU-CS-18-106, 2018), §2.4.4.
-//! Differs: the original program jumps only on acknowledgements that let the window grow, and halves
-//! a window of one segment to none. A jump also begins a new epoch of the growth function here:
-//! CUBIC's estimate of Reno's window would undo the jump at once.
+//! Source: Mukerjee's thesis (CMU-CS-18-106, 2018), §2.4.4. Differs: the original program jumps
+//! only on acknowledgements that let the window grow, and halves a window of one segment to none. A
+//! jump also begins a new epoch of the growth function here: CUBIC's estimate of Reno's window
+//! would undo the jump at once.
 
 use super::bbr::ByModel;
 use super::nscc::Arrival;
-use super::{Ack, Algorithm, Properties, Window};
+use super::{Ack, Algorithm, CircuitMark, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Instant, Seed};
 
@@ -37,14 +37,14 @@ impl<A: Algorithm> Algorithm for ReTcp<A> {
     }
 
     /// Source: §2.4.4: alpha on 0 to 1, beta on 1 to 0.
-    fn handle_circuit_mark(&mut self, w: &mut Window, is_marked: bool) {
-        if is_marked == self.is_raised {
+    fn handle_circuit_mark(&mut self, w: &mut Window, mark: &CircuitMark) {
+        if mark.is_up == self.is_raised {
             return;
         }
-        self.is_raised = is_marked;
+        self.is_raised = mark.is_up;
         self.base.forget_epoch();
         w.cwnd =
-            if is_marked { (w.cwnd * ALPHA).min(w.cwnd_max) } else { (w.cwnd / BETA_DIVISOR).max(w.mss) };
+            if mark.is_up { (w.cwnd * ALPHA).min(w.cwnd_max) } else { (w.cwnd / BETA_DIVISOR).max(w.mss) };
     }
 
     fn set_seed(&mut self, seed: Seed) {
@@ -157,6 +157,11 @@ mod tests {
             Self { control: Congestion::new(&config(control)), window: window(), una: 0 }
         }
 
+        fn mark(&mut self, is_up: bool) {
+            let mark = CircuitMark { is_up, sent: self.una, limited: true, is_recovering: false };
+            self.control.handle_circuit_mark(&mut self.window, &mark);
+        }
+
         fn handle(&mut self, number: usize, step: &Step) {
             let now = Instant::ZERO + Duration::from_us(37 * number as u64);
             let (control, w) = (&mut self.control, &mut self.window);
@@ -187,7 +192,7 @@ mod tests {
             let (with_jumps, base) = PAIRS[which];
             let (mut ours, mut base) = (Sender::new(with_jumps), Sender::new(base));
             for (number, (step, _)) in steps.iter().enumerate() {
-                ours.control.handle_circuit_mark(&mut ours.window, false);
+                ours.mark(false);
                 ours.handle(number, step);
                 base.handle(number, step);
                 prop_assert_eq!(ours.window, base.window);
@@ -200,7 +205,7 @@ mod tests {
             let mut is_raised = false;
             for (number, (step, is_marked)) in steps.iter().enumerate() {
                 let before = sender.window;
-                sender.control.handle_circuit_mark(&mut sender.window, *is_marked);
+                sender.mark(*is_marked);
                 let expected = match (is_raised, is_marked) {
                     (false, true) => (ALPHA * before.cwnd).min(CWND_MAX),
                     (true, false) => (before.cwnd / BETA_DIVISOR).max(MSS),
@@ -219,9 +224,9 @@ mod tests {
         sender.handle(0, &Step::Loss { flight: 20 * MSS });
         let ack = Step::Ack { bytes: MSS, is_marked: false, is_limited: true };
         (0..10).for_each(|number| sender.handle(number, &ack));
-        sender.control.handle_circuit_mark(&mut sender.window, true);
+        sender.mark(true);
         (10..20).for_each(|number| sender.handle(number, &ack));
-        sender.control.handle_circuit_mark(&mut sender.window, false);
+        sender.mark(false);
         let halved = sender.window.cwnd;
         sender.handle(20, &ack);
         assert!(sender.window.cwnd < halved + MSS, "{} {halved}", sender.window.cwnd);

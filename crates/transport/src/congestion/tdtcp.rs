@@ -1,8 +1,8 @@
 //! TDTCP: a congestion state for each of two networks that a flow uses in turns.
 //!
 //! The packet network and the circuit have a window, a threshold and a base control each. Marks of
-//! circuits say which network is in use. An acknowledgement of data that was sent before the last
-//! change lets the other network's window grow.
+//! circuits say which network is in use. An acknowledgement of data that was sent before the mark
+//! of the last change lets the other network's window grow, if that window limited the sender then.
 //!
 //! Source: Chen et al., *Time-division TCP for reconfigurable data center networks*, SIGCOMM 2022.
 //! Differs: marks on acknowledgements say which network is in use, where the original has ICMP
@@ -10,7 +10,7 @@
 //! Flight and round trips are counted over both networks. Loss detection expects no reordering
 //! between the networks, unless `rack` is on.
 
-use super::{Ack, Algorithm, Properties, Window};
+use super::{Ack, Algorithm, CircuitMark, Properties, Window};
 use crate::config::Config;
 use anabranch_units::Instant;
 
@@ -20,6 +20,9 @@ struct Idle {
     cwnd: u64,
     /// `None` until the network has been in use.
     ssthresh: Option<u64>,
+    /// Whether the window limited the sender at the change of network. Later growth depends on it:
+    /// the sender's present flight fills the other window.
+    limited: bool,
 }
 
 /// A base control for each network.
@@ -31,8 +34,6 @@ pub struct Tdtcp<A> {
     idle: Idle,
     /// Position behind the data that was sent before the last change of network.
     sent_before: u64,
-    /// Whether the network has changed since the last acknowledgement of new data.
-    has_changed: bool,
 }
 
 impl<A: Algorithm> Tdtcp<A> {
@@ -61,31 +62,30 @@ impl<A: Algorithm> Algorithm for Tdtcp<A> {
             packet: A::new(config),
             circuit: A::new(config),
             is_circuit: false,
-            idle: Idle { cwnd, ssthresh: None },
+            idle: Idle { cwnd, ssthresh: None, limited: false },
             sent_before: 0,
-            has_changed: false,
         }
     }
 
-    fn handle_circuit_mark(&mut self, w: &mut Window, is_marked: bool) {
-        if is_marked == self.is_circuit {
+    fn handle_circuit_mark(&mut self, w: &mut Window, mark: &CircuitMark) {
+        if mark.is_up == self.is_circuit {
             return;
         }
-        (self.is_circuit, self.has_changed) = (is_marked, true);
+        (self.is_circuit, self.sent_before) = (mark.is_up, mark.sent);
         let next = self.idle;
-        self.idle = Idle { cwnd: w.cwnd, ssthresh: Some(w.ssthresh) };
+        // The recovery ends in the other window, so this one is deflated here (RFC 6582 section
+        // 3.2).
+        let cwnd = if mark.is_recovering { w.cwnd.min(w.ssthresh) } else { w.cwnd };
+        self.idle = Idle { cwnd, ssthresh: Some(w.ssthresh), limited: mark.limited };
         w.cwnd = next.cwnd.min(w.cwnd_max);
         w.ssthresh = next.ssthresh.unwrap_or(u64::MAX);
     }
 
     fn takes_ack(&mut self, now: Instant, w: &Window, ack: &Ack) -> bool {
-        if std::mem::take(&mut self.has_changed) {
-            self.sent_before = ack.sent;
-        }
         if ack.una > self.sent_before {
             return false;
         }
-        if let Some(ssthresh) = self.idle.ssthresh.filter(|_| ack.limited) {
+        if let Some(ssthresh) = self.idle.ssthresh.filter(|_| self.idle.limited) {
             let mut window = Window { cwnd: self.idle.cwnd, ssthresh, ..*w };
             if window.is_slow_start() {
                 window.grow(ack.bytes.min(w.abc_limit).min(ssthresh - window.cwnd));
@@ -137,6 +137,9 @@ mod tests {
     fn ack(una: u64, sent: u64) -> Ack {
         Ack { bytes: MSS, marked: false, una, sent, srtt: None, rtt: None, limited: true }
     }
+    fn mark(is_up: bool, sent: u64) -> CircuitMark {
+        CircuitMark { is_up, sent, limited: true, is_recovering: false }
+    }
     fn control() -> Congestion {
         Congestion::new(&Config { control: Control::Tdtcp, mss: MSS as u32, ..Config::default() })
     }
@@ -144,13 +147,13 @@ mod tests {
     #[test]
     fn each_network_keeps_its_window() {
         let (mut control, mut w) = (control(), window());
-        control.handle_circuit_mark(&mut w, true);
+        control.handle_circuit_mark(&mut w, &mark(true, 0));
         assert_eq!((w.cwnd, w.ssthresh), (10 * MSS, u64::MAX), "the circuit begins in slow start");
         control.handle_loss(&mut w, 40 * MSS);
         w.cwnd = w.ssthresh;
-        control.handle_circuit_mark(&mut w, false);
+        control.handle_circuit_mark(&mut w, &mark(false, 0));
         assert_eq!(w, window());
-        control.handle_circuit_mark(&mut w, true);
+        control.handle_circuit_mark(&mut w, &mark(true, 0));
         assert_eq!((w.cwnd, w.ssthresh), (28 * MSS, 28 * MSS));
     }
 
@@ -158,14 +161,57 @@ mod tests {
     fn data_of_the_other_network_grows_the_other_window() {
         let (mut control, mut w) = (control(), window());
         control.handle_ack(Instant::ZERO, &mut w, &ack(MSS, 9 * MSS));
-        control.handle_circuit_mark(&mut w, true);
+        control.handle_circuit_mark(&mut w, &mark(true, 9 * MSS));
         for una in 2..=9 {
             control.handle_ack(Instant::ZERO, &mut w, &ack(una * MSS, 9 * MSS));
         }
         assert_eq!(w.cwnd, 10 * MSS);
         control.handle_ack(Instant::ZERO, &mut w, &ack(10 * MSS, 20 * MSS));
         assert_eq!(w.cwnd, 11 * MSS, "data of the circuit");
-        control.handle_circuit_mark(&mut w, false);
+        control.handle_circuit_mark(&mut w, &mark(false, 20 * MSS));
         assert!((8 * MSS..10 * MSS).contains(&w.cwnd) && w.cwnd > 8 * MSS, "{}", w.cwnd);
+    }
+
+    #[test]
+    fn data_sent_after_the_mark_grows_its_own_window() {
+        let (mut control, mut w) = (control(), window());
+        control.handle_ack(Instant::ZERO, &mut w, &ack(MSS, 9 * MSS));
+        // By the first acknowledgement of new data, six segments have left by the circuit.
+        control.handle_circuit_mark(&mut w, &mark(true, 9 * MSS));
+        control.handle_ack(Instant::ZERO, &mut w, &ack(9 * MSS, 15 * MSS));
+        assert_eq!(w.cwnd, 10 * MSS, "data of the packet network");
+        control.handle_ack(Instant::ZERO, &mut w, &ack(10 * MSS, 15 * MSS));
+        assert_eq!(w.cwnd, 11 * MSS, "data of the circuit");
+    }
+
+    /// The growth of the idle window for eight segments of its data.
+    fn idle_growth(limited_before: bool, limited_after: bool) -> u64 {
+        let (mut control, mut w) = (control(), window());
+        let change = CircuitMark { limited: limited_before, ..mark(true, 9 * MSS) };
+        control.handle_circuit_mark(&mut w, &change);
+        for una in 2..=9 {
+            let ack = Ack { limited: limited_after, ..ack(una * MSS, 9 * MSS) };
+            control.handle_ack(Instant::ZERO, &mut w, &ack);
+        }
+        control.handle_circuit_mark(&mut w, &mark(false, 9 * MSS));
+        w.cwnd - window().cwnd
+    }
+
+    #[test]
+    fn idle_window_grows_only_if_it_limited_the_sender() {
+        assert!(idle_growth(true, true) > 0);
+        assert_eq!(idle_growth(true, false), idle_growth(true, true));
+        assert_eq!((idle_growth(false, true), idle_growth(false, false)), (0, 0));
+    }
+
+    #[test]
+    fn window_of_an_interrupted_recovery_is_deflated() {
+        let (mut control, mut w) = (control(), window());
+        control.handle_loss(&mut w, 8 * MSS);
+        let ssthresh = w.ssthresh;
+        w.cwnd = ssthresh + 9 * MSS;
+        control.handle_circuit_mark(&mut w, &CircuitMark { is_recovering: true, ..mark(true, 9 * MSS) });
+        control.handle_circuit_mark(&mut w, &mark(false, 9 * MSS));
+        assert_eq!((w.cwnd, w.ssthresh), (ssthresh, ssthresh));
     }
 }

@@ -1,10 +1,14 @@
-//! Fixed-rate codes of packets beside ISA-L: parities of a unit made, and what was lost of it got back, per CPU second.
+//! Fixed-rate codes of packets compared with ISA-L: a unit's parities are computed, and its lost
+//! packets recovered; in bytes per CPU second.
 //!
-//! A cell is a code with k packets of 1,500 bytes and r parities. ISA-L gets our matrix, so that all bytes are compared. Tables for encoding
-//! are made before the clock starts, as users keep them. In decoding the first r packets are lost and all parities are there; what depends
-//! on which are lost (the inverse, tables) is made while the clock runs, as a receiver does.
-//! The LDPC code stands beside the MDS one; of it the first run of so many packets is lost without which it decodes. How often each decodes
-//! from as many packets as blocks is counted ([`Exact`]). Read [`Cell`] first.
+//! A cell is a code with k packets of 1,500 bytes and r parities. ISA-L gets our matrix, so that
+//! all bytes can be compared. The tables for encoding are computed before the clock starts, because
+//! users keep them. In decoding, the first r packets are lost and all parities are present;
+//! everything that depends on the lost packets (the inverse, tables) is computed while the clock
+//! runs, as a receiver does it.
+//! The LDPC code is measured together with the MDS code; for it, the first run of r packets without
+//! which it can decode is lost. [`Exact`] counts how often a code decodes from exactly as many
+//! packets as blocks. Read [`Cell`] first.
 
 use super::{Buffers, IsaL, Times};
 use crate::bench::best_seconds;
@@ -22,7 +26,7 @@ use std::hint::black_box;
 const UNITS: [(usize, usize); 8] = [(4, 1), (10, 1), (10, 2), (10, 4), (20, 4), (20, 10), (40, 4), (40, 10)];
 const PACKET_BYTES: usize = 1_500;
 
-/// One measurement.
+/// Result of one measurement.
 #[derive(Debug, Serialize)]
 pub struct Cell {
     job: &'static str,
@@ -32,7 +36,7 @@ pub struct Cell {
     size_bytes: usize,
     /// Packets' bytes per CPU second, 10^9 of them, parities not counted.
     gbytes_per_s: f64,
-    /// Whose; null for ours.
+    /// Name of the peer; null for our code.
     peer: Option<&'static str>,
 }
 
@@ -64,7 +68,8 @@ fn cell(
     Cell { job, code, k, r, size_bytes: PACKET_BYTES, gbytes_per_s, peer }
 }
 
-/// The LDPC code's encoding, and its decoding of as many losses as there are parities, where it can do that.
+/// The LDPC code's encoding, and its decoding of as many losses as there are parities, where it can
+/// do that.
 fn ldpc_cells(k: usize, r: usize, seconds: f64) -> anyhow::Result<Vec<Cell>> {
     let code = ldpc::Code::new(k, r)?;
     let mut buffers = Buffers::new(PACKET_BYTES, k, 0);
@@ -100,7 +105,7 @@ fn ldpc_cells(k: usize, r: usize, seconds: f64) -> anyhow::Result<Vec<Cell>> {
     Ok(jobs.into_iter().zip(times).map(|(job, seconds)| cell(job, "ldpc", (k, r), seconds, None)).collect())
 }
 
-/// How often a code decodes from exactly as many packets as blocks.
+/// Share of trials in which a code decodes from exactly as many packets as blocks.
 #[derive(Debug, Serialize)]
 pub struct Exact {
     job: &'static str,
@@ -252,7 +257,8 @@ pub fn print_table(cells: &[Cell]) {
     );
 }
 
-/// How much faster than ISA-L encoding is to be, and which part of that decoding is to reach.
+/// Least ratio of our encoding speed to ISA-L's; and the share of ISA-L's decoding speed that ours
+/// must reach.
 const ENCODE_RATIO_MIN: f64 = 1.2;
 const DECODE_SHARE_MIN: f64 = 0.5;
 

@@ -1,13 +1,16 @@
-//! LT codes and the MDS code beside the `raptorq` crate (RFC 6330): packets made and blocks got back per CPU second, and how many
-//! packets that takes.
+//! LT codes and the MDS code compared with the `raptorq` crate (RFC 6330): bytes per CPU second of
+//! encoding and of decoding, and the number of packets that decoding needs.
 //!
-//! A row is a code at so many blocks of 1,024 bytes. `lt` and `raptorq` send repair only: k packets are made, and blocks are
-//! got back from repair alone. `lt systematic` and `raptorq systematic` send the blocks and two packets of repair more than
-//! 5 % of them, and those 5 % are lost; so does `mds`, which has 255 blocks at most. Our codes are made
-//! anew each time; raptorq's encoding plan is made before the clock starts. Packets are made one at a time, each forgotten before the next, as a sender does (raptorq makes those that are
-//! blocks at once). Decoders get them one at a time until they are done; they were copied just before, as if received. When
-//! the clock stops a decoder is gone, with the packets that it took; packets that it did not take, and its blocks, are left:
-//! the blocks are compared with the original ones.
+//! A row is a code at one number of blocks of 1,024 bytes. `lt` and `raptorq` send repair packets
+//! only: k packets are made, and the blocks are recovered from repair packets alone. `lt
+//! systematic` and `raptorq systematic` send the blocks and repair packets for 5 % of them, plus
+//! two, and 5 % of the blocks are lost; `mds`, which has at most 255 blocks, does the same.
+//! Our codes are built again for every turn; raptorq's encoding plan is computed before the clock
+//! starts. Packets are made one at a time and dropped before the next one, as a sender does
+//! (raptorq makes its source packets in one call). Decoders get the packets one at a time until
+//! they are done; the packets were copied just before, as if received. The time includes dropping
+//! the decoder with the packets that it took; it excludes dropping the packets that it did not
+//! take, and the recovered blocks, which are compared with the original ones.
 //! Read [`Row`] first.
 
 use crate::bench::{best_seconds, thread_cpu_s};
@@ -25,12 +28,12 @@ use std::hint::black_box;
 
 const BLOCKS: [usize; 5] = [64, 128, 256, 1_000, 10_000];
 const BLOCK_BYTES: usize = 1_024;
-/// Of a systematic code's blocks, one in so many is lost.
+/// One in this many of a systematic code's blocks is lost.
 const LOST: usize = 20;
 /// Turns that each decoder gets with each set of packets.
 const TURNS: usize = 5;
 
-/// One code at so many blocks.
+/// Result of one code at one number of blocks.
 #[derive(Serialize)]
 pub struct Row {
     job: &'static str,
@@ -38,16 +41,17 @@ pub struct Row {
     code: &'static str,
     /// Blocks' bytes per CPU second, 10^6 of them: while the packets are made.
     encode_mb_per_s: f64,
-    /// The same while blocks are got back: the best turn with each of several draws, and the median of those.
+    /// The same rate while blocks are recovered: the best turn of every draw, and the median of
+    /// these over the draws.
     decode_mb_per_s: f64,
     /// Packets needed above k.
     more_packets_mean: f64,
     more_packets_p99: usize,
-    /// How many draws those two come from.
+    /// Number of draws behind the two values above.
     draws: usize,
 }
 
-/// Who is measured.
+/// Code that is measured.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Contender {
     Lt,
@@ -72,7 +76,7 @@ impl Contender {
     const fn is_peer(self) -> bool {
         matches!(self, Self::RaptorQ | Self::RaptorQSystematic)
     }
-    /// Our code, made anew.
+    /// Builds our code for k blocks.
     fn code(self, k: usize) -> Code {
         let lt = |code: Result<lt::Code, _>| Code::Lt(code.expect("so many blocks make a code"));
         match self {
@@ -86,7 +90,7 @@ impl Contender {
     }
 }
 
-/// One of ours.
+/// A code of ours.
 enum Code {
     Lt(lt::Code),
     Mds(mds::Code),
@@ -119,7 +123,7 @@ impl Code {
     }
 }
 
-/// What one contender decodes: packets in order, and how many of them it takes.
+/// Packets that one contender decodes, in order. It need not take all of them.
 enum Packets {
     Ours(Vec<(u32, Bytes)>),
     Theirs(Vec<EncodingPacket>),
@@ -146,7 +150,7 @@ impl Aligned {
     }
 }
 
-/// What is sent, and what raptorq makes of it beforehand.
+/// Blocks that are sent, and the plan that raptorq computes from their number beforehand.
 struct File {
     k: usize,
     bytes: Aligned,
@@ -172,12 +176,12 @@ impl File {
         let plan = self.plan.as_ref().expect("peers are measured only with a plan");
         SourceBlockEncoder::with_encoding_plan(0, &self.config, self.bytes.bytes(), plan)
     }
-    /// How many blocks a systematic code loses.
+    /// Number of blocks that a systematic code loses.
     fn lost(&self) -> usize {
         (self.k / LOST).max(1)
     }
 
-    /// Makes the packets that `who` sends, ours in `packet`.
+    /// Makes the packets that `who` sends; our packets are made in `packet`.
     fn encode(&self, who: Contender, packet: &mut [u8]) {
         let repair = (self.lost() + 2) as u32;
         if who.is_peer() {
@@ -234,9 +238,9 @@ impl File {
         };
         Packets::Ours(ids.into_iter().map(packet).collect())
     }
-    /// Decodes, and says how many CPU seconds and packets that took.
+    /// Decodes, and returns the CPU seconds and the number of packets taken.
     ///
-    /// Errors: too few packets, or others come out than went in.
+    /// Errors: there are too few packets, or the decoded blocks differ from the sent ones.
     fn decode(&self, who: Contender, packets: &Packets) -> anyhow::Result<(f64, usize)> {
         let (mut taken, seconds, is_same);
         match packets {
@@ -310,7 +314,7 @@ fn measure_at(k: usize, peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
         for _ in 0..TURNS {
             for ((who, packets), best) in who.iter().zip(&packets).zip(&mut best) {
                 let (seconds, _) = file.decode(*who, packets)?;
-                // A clock that stood still says nothing.
+                // Ignores a turn in which the clock did not advance.
                 *best = if seconds > 0.0 { best.min(seconds) } else { *best };
             }
         }
@@ -343,7 +347,8 @@ fn measure_at(k: usize, peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Packets needed above k: mean, 99th percentile, and the draws that they are from. Of short blocks, or of lengths only.
+/// Packets needed above k: mean, 99th percentile, and the draws that they are from. Of short
+/// blocks, or of lengths only.
 fn more_packets(who: Contender, k: usize) -> anyhow::Result<(f64, usize, usize)> {
     let draws = match (k, who.is_peer()) {
         (5_001.., true) => 5,
@@ -372,7 +377,7 @@ fn more_packets(who: Contender, k: usize) -> anyhow::Result<(f64, usize, usize)>
     Ok((mean, all[all.len() * 99 / 100], draws as usize))
 }
 
-/// What a code must reach at so many blocks.
+/// Values that a code must reach at one number of blocks.
 struct Target {
     k: usize,
     /// Times raptorq's rate, where there is a target.
@@ -410,7 +415,7 @@ const TARGETS: [Target; 4] = [
 /// Packets that a systematic code may need in the mean above those lost, up to 256 blocks.
 const SYSTEMATIC_MORE_MAX: f64 = 2.0;
 
-/// Errors: what was measured is short of a target.
+/// Errors: a measured value misses its target.
 pub fn check(rows: &[Row]) -> anyhow::Result<()> {
     let mut missed = Vec::new();
     let mut demand = |what: String, is_met: bool| {
@@ -478,7 +483,7 @@ pub fn print_table(rows: &[Row]) {
         "draws",
     ]);
     for row in rows {
-        // A systematic code beside the systematic one.
+        // A systematic code is compared with the systematic peer.
         let peer = match row.code {
             "lt" => Some(Contender::RaptorQ),
             "lt systematic" | "mds" => Some(Contender::RaptorQSystematic),

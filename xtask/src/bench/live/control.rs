@@ -1,4 +1,5 @@
-//! Costs of local control: CPU time of Algorithm 1 by the number of parents; bytes and CPU time of neighbour tables by the number of channels.
+//! Costs of local control: CPU time of Algorithm 1 by the number of parents; bytes and CPU time of
+//! neighbour tables by the number of channels.
 //!
 //! Messages are JSON. Leaves out: sockets. Read [`Decision`] and [`Tables`] first.
 
@@ -134,7 +135,7 @@ struct Parent {
     table: BTreeMap<Object, Reach>,
 }
 
-/// A node whose parents advertise all objects of `channels`.
+/// Returns a node whose parents advertise all objects of `channels`.
 fn node(parents: u32, channels: u32) -> (Neighbours, Vec<Parent>) {
     let mut node = Neighbours::new((0..parents).map(|id| (NodeId(id), LinkId(id))));
     let spare = BitRate::mbps(75);

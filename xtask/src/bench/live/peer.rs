@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Whether this Python has `highspy`. If not, the reason is printed.
+/// Returns whether this Python has `highspy`. If not, prints the reason.
 pub(super) fn is_there(python: &Path) -> bool {
     let mut command = Command::new(python);
     let status = command.args(["-c", "import highspy"]).stdin(Stdio::null()).stderr(Stdio::null()).status();
@@ -30,7 +30,7 @@ struct Input {
     /// Number of sources, which are the first nodes.
     sources: usize,
     cost_weight: f64,
-    /// From, to, capacity and cost of each link between tiers.
+    /// Source, destination, capacity and cost of each link between tiers.
     links: Vec<(u32, u32, f64, f64)>,
     /// Edge, group, capacity and cost of each link to a group.
     group_links: Vec<(u32, u32, f64, f64)>,

@@ -1,6 +1,8 @@
-//! Plans of drawn windows: certified gap, CPU time and memory of a cold round and of the warm round after it.
+//! Plans of drawn windows: certified gap, CPU time and memory of a cold round and of the warm round
+//! after it.
 //!
-//! A warm round has the network of the cold one, requests drawn with another seed, and the cold round's prices; it has two passes.
+//! A warm round has the network of the cold one, requests drawn with another seed, and the cold
+//! round's prices; it has two passes.
 //! Leaves out: the costs of local control. Read [`INSTANCES`] and [`Row`] first.
 
 use super::super::{output_of, peak_bytes, thread_cpu_s};
@@ -28,7 +30,7 @@ const UNBOUNDED: Bound =
     Bound { gap: f64::INFINITY, gap_of_cost: f64::INFINITY, cpu_s: f64::INFINITY, rss_bytes: f64::INFINITY };
 /// A window of one minute.
 const MINUTE_BOUND: Bound = Bound { gap: 0.004, cpu_s: 0.2, rss_bytes: 20e6, ..UNBOUNDED };
-/// A window of one minute whose priorities are bitrates.
+/// Bound for a window of one minute whose priorities are bitrates.
 const QUALITY_BOUND: Bound = Bound { gap: 0.012, cpu_s: 0.3, ..UNBOUNDED };
 const LARGE_EVENT_BOUND: Bound = Bound { gap_of_cost: 0.01, cpu_s: 3.0, ..UNBOUNDED };
 const HOUR_BOUND: Bound = Bound { gap: 0.025, cpu_s: 12.0, ..UNBOUNDED };
@@ -37,7 +39,8 @@ const WARM_BOUND: Bound = Bound { gap: 0.0035, ..UNBOUNDED };
 
 /// Passes of a cold round, the default of [`Optimiser`].
 const PASSES: u32 = 20;
-/// The same where prices settle later: a link holds few objects of the highest bitrate, and a Large Event's gap counts by its cost.
+/// Passes of a cold round whose prices converge later: one link holds few objects of the highest
+/// bitrate, and the gap of a Large Event is judged by its cost.
 const LONG_PASSES: u32 = 27;
 const WARM_PASSES: u32 = 2;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -129,7 +132,7 @@ impl Instance {
     }
 }
 
-/// One round, by our optimiser or by a peer.
+/// Result of one round, from our optimiser or from a peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) instance: String,
@@ -144,13 +147,13 @@ pub(super) struct Row {
     pub(super) bound: Option<f64>,
     /// Distance between the two, as a share of the bound.
     pub(super) gap: Option<f64>,
-    /// The same distance as a share of the plan's cost; `None` for a peer.
+    /// Distance between the two, as a share of the plan's cost; `None` for a peer.
     pub(super) gap_of_cost: Option<f64>,
     /// CPU time of the search alone, of the shortest turn.
     pub(super) cpu_s: f64,
     /// Peak memory of the process, its code and the drawing of the instance included.
     pub(super) rss_bytes: u64,
-    /// Name of the other solver; `None` for ours.
+    /// Name of the other solver; `None` for our optimiser.
     pub(super) peer: Option<String>,
     /// The other solver's reason to stop.
     pub(super) ended: Option<String>,
@@ -189,7 +192,8 @@ fn missed(row: &Row, bound: &Bound) -> Vec<String> {
     missed
 }
 
-/// Contradictions between our answer and a peer's to the same program: a plan above the other's bound.
+/// Contradictions between our answer and a peer's to the same program: a plan above the other's
+/// bound.
 fn contradictions(ours: &Row, peer: &Row) -> Vec<String> {
     let mut lines = Vec::new();
     for (plan, certificate) in [(ours, peer), (peer, ours)] {

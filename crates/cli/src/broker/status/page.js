@@ -19,11 +19,27 @@ function lines(rounds) {
   for (const round of rounds) {
     for (const [name, sessions] of Object.entries(round.sessions)) all.set(name, (all.get(name) ?? 0) + sessions);
   }
-  const names = [...all.keys()].sort((a, b) => all.get(b) - all.get(a));
+  const names = [...all.keys()].sort((a, b) => all.get(b) - all.get(a) || a.localeCompare(b));
   const of = (some) => rounds.map((round) => sum(some.map((name) => round.sessions[name] ?? 0)));
   const first = names.slice(0, names.length > LINES + 1 ? LINES : LINES + 1), rest = names.slice(first.length);
-  const own = first.map((name) => ({ name, values: of([name]) }));
-  return rest.length ? [...own, { name: count(rest.length, "other"), values: of(rest) }] : own;
+  const colours = colour(first, rest.length ? LINES : LINES + 1);
+  const own = first.map((name) => ({ name, colour: colours.get(name), values: of([name]) }));
+  return rest.length ? [...own, { name: count(rest.length, "other"), colour: LINES, values: of(rest) }] : own;
+}
+
+const taken = new Map(); // colour by network, for as long as the page is open
+
+// A colour below `limit` for each of these networks: its colour of before, or else the first free one.
+function colour(names, limit) {
+  const had = names.filter((name) => taken.get(name) < limit);
+  const colours = new Map(had.map((name) => [name, taken.get(name)]));
+  for (const name of [...names].sort()) {
+    const used = new Set(colours.values());
+    if (!colours.has(name)) colours.set(name, [...Array(limit).keys()].find((i) => !used.has(i)));
+  }
+  for (const [name, own] of taken) if ([...colours.values()].includes(own)) taken.delete(name);
+  for (const [name, own] of colours) taken.set(name, own);
+  return colours;
 }
 
 function showPicture(rounds) {
@@ -47,13 +63,13 @@ function showPicture(rounds) {
   shape("text", { x: right, y: bottom + 20, "text-anchor": "end" }, clock(rounds.at(-1).ended_unix_ms));
   // Names beside the lines' ends, one below the other where those are near.
   let free = top;
-  const ends = drawn.map((line, i) => ({ ...line, i, end: y(line.values.at(-1)) })).sort((a, b) => a.end - b.end);
-  for (const { name, values, i, end } of ends) {
+  const ends = drawn.map((line) => ({ ...line, end: y(line.values.at(-1)) })).sort((a, b) => a.end - b.end);
+  for (const { name, values, colour, end } of ends) {
     // What a round decided holds until the next.
     const points = rounds.flatMap((round, n) => (n ? [`${x(round)},${y(values[n - 1]).toFixed(1)}`] : []).concat(`${x(round)},${y(values[n]).toFixed(1)}`));
-    shape("polyline", { class: `c${i}`, points: points.join(" ") });
+    shape("polyline", { class: `c${colour}`, points: points.join(" ") });
     const below = Math.max(end + 4, free);
-    shape("line", { class: `c${i} key`, x1: right + 8, x2: right + 22, y1: below - 4, y2: below - 4 });
+    shape("line", { class: `c${colour} key`, x1: right + 8, x2: right + 22, y1: below - 4, y2: below - 4 });
     shape("text", { x: right + 28, y: below }, name.length > 16 ? `${name.slice(0, 15)}\u2026` : name);
     free = below + 14;
   }
@@ -77,7 +93,7 @@ function show({ networks, rounds, places, places_left_out, answers_per_s }) {
   at("more").hidden = places_left_out === 0;
   at("more").textContent = `and ${count(places_left_out, "place")} more, with fewer clients`;
   at("rounds").replaceChildren(...rounds.slice(-ROUNDS).reverse().map((round) => {
-    const texts = [String(round.round), clock(round.ended_unix_ms)];
+    const texts = [round.number ? `#${round.number}` : "", clock(round.ended_unix_ms)];
     if (round.void === null) {
       const took = round.took_s === null ? "another\u2019s" : `${number(Math.round(1000 * round.took_s))} ms`;
       return row(texts, [number(sum(Object.values(round.sessions))), number(round.moved), number(round.unplaced), percent(round.gap_share, 3), took]);

@@ -1,6 +1,8 @@
-//! `anabranch broker status --web`: networks, what the last rounds gave them, and where clients of each place go, as a page.
+//! `anabranch broker status --web`: networks, results of the last rounds, and the clusters of each
+//! place's clients, as a page.
 //!
-//! The page only reads. The last decision is asked for once, as it may be long. Leaves out: serving a page (`crate::page`). Read [`serve`].
+//! The page only reads. The last decision is fetched once, because it may be long. Leaves out:
+//! serving a page (`crate::page`). Read [`serve`].
 
 use crate::page::{self, Page, Unanswered};
 use anabranch_broker::wire::DecisionView;
@@ -15,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Places that the page shows: those with the most clients.
+/// Number of places on the page: the ones with the most clients.
 const PLACES: usize = 30;
 
 /// Serves the page until the future is dropped.
@@ -39,13 +41,13 @@ struct Shown {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What was asked for before.
+/// State from earlier requests.
 #[derive(Default)]
 struct Seen {
-    /// Of which round the places are.
+    /// Round of the places.
     round: u64,
     places: Arc<Places>,
-    /// When so many answers had been given, and the rate that came of that.
+    /// Time and count of the last reading of answers, and the rate computed from it.
     answers: Option<(Instant, f64)>,
     answers_per_s: f64,
 }
@@ -56,12 +58,12 @@ struct Places {
     left_out: usize,
 }
 
-/// Where clients of a place go.
+/// Clusters of a place's clients.
 #[derive(Debug, PartialEq, Serialize)]
 struct Place {
     location: String,
     isp: String,
-    /// The most clients first.
+    /// Clusters, by falling number of clients.
     ways: Vec<Way>,
     unplaced: u64,
 }
@@ -78,7 +80,7 @@ impl Shown {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The places of the last decision, which is asked for if it is of another round.
+    /// Places of the last decision, which is fetched if its round differs.
     async fn places(&self, round: u64) -> Result<Arc<Places>, ClientError> {
         {
             let seen = self.seen();
@@ -93,7 +95,7 @@ impl Shown {
         Ok(places)
     }
 
-    /// How many answers a second players were given since the page asked before.
+    /// Rate of answers to players per second since the last request.
     async fn answers_per_s(&self) -> Result<f64, ClientError> {
         let metrics = self.client.text("/metrics").await?;
         let line = metrics.lines().find_map(|line| line.strip_prefix("anabranch_broker_answers_total "));
@@ -101,7 +103,7 @@ impl Shown {
         let (mut seen, now) = (self.seen(), Instant::now());
         let passed = seen.answers.map(|(at, before)| (now.duration_since(at).as_secs_f64(), before));
         match passed {
-            // Two pages ask as often as one: what is too near says nothing.
+            // Two pages poll twice as often, and a short interval gives no reliable rate.
             Some((seconds, _)) if seconds < 0.5 => {}
             Some((seconds, before)) => {
                 seen.answers_per_s = ((answers - before).max(0.0) / seconds).round();
@@ -113,11 +115,11 @@ impl Shown {
     }
 }
 
-/// All that the page shows, in one.
+/// All data of the page in one answer.
 async fn state(State(shown): State<Shown>) -> Result<Response, Unanswered> {
     let networks = shown.client.networks().await.map_err(Unanswered)?;
     let rounds = shown.client.rounds().await.map_err(Unanswered)?;
-    // Without a round since the broker began there may still be a decision of before.
+    // Before the first round since the start there may be an earlier decision.
     let last = rounds.iter().rfind(|round| round.void.is_none()).map_or(0, |round| round.round);
     let places = shown.places(last).await.map_err(Unanswered)?;
     let answers_per_s = shown.answers_per_s().await.map_err(Unanswered)?;
@@ -131,9 +133,9 @@ async fn state(State(shown): State<Shown>) -> Result<Response, Unanswered> {
     Ok(page::json(&all))
 }
 
-/// Where the clients of each place go; those with the most clients first.
+/// Clusters of each place's clients, by falling number of clients.
 fn places(decision: &DecisionView) -> Places {
-    /// Clients by network and cluster.
+    /// Number of clients by network and cluster.
     type Ways = BTreeMap<(u32, u32), u64>;
     let mut split: BTreeMap<u32, (Ways, u64)> = BTreeMap::new();
     for placed in &decision.placed {

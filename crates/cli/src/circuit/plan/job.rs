@@ -4,7 +4,6 @@
 
 use super::columns;
 use crate::exit::OrUsage as _;
-use crate::pipe::Pipe;
 use anabranch_circuit_proto::job::{Failures, Job, JobPlan, Planner};
 use anabranch_units::Duration;
 use anyhow::Context as _;
@@ -38,7 +37,7 @@ pub(super) fn run(file: &Path, failures: Option<&Failures>, json: bool) -> anyho
     };
     let answer = Answer::new(&job, &plan, failures.map(|_| whole.makespan));
     let shown = if json { serde_json::to_string(&answer)? } else { answer.text() };
-    Pipe::default().print(std::iter::once(shown));
+    outln!("{shown}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,7 +64,7 @@ struct Answer {
     bound_s: f64,
     /// Makespan of the best circuits that never turn. `None` if none reach all pairs.
     staying_s: Option<f64>,
-    /// Makespan of a packet switch with the same ports.
+    /// Makespan of a packet switch with the ports that work.
     packet_s: f64,
     /// Makespan without the failures. `None` if there are none.
     whole_s: Option<f64>,
@@ -120,11 +119,8 @@ impl Answer {
             Some(staying) => text += &format!("\nstaying  {staying:.4} s, the best circuits that never turn"),
             None => text += "\nstaying  impossible: no standing circuits reach all pairs",
         }
-        let without = if self.whole_s.is_some() { "nights and no failures" } else { "nights" };
-        text += &format!(
-            "\npacket   {:.4} s, a packet switch with the same ports and no {without}",
-            self.packet_s
-        );
+        let ports = if self.whole_s.is_some() { "the ports that are left" } else { "the same ports" };
+        text += &format!("\npacket   {:.4} s, a packet switch with {ports} and no nights", self.packet_s);
         if let Some(whole) = self.whole_s {
             let lost = self.makespan_s - whole;
             text += &format!("\nfailures cost {lost:.4} s: without them the job takes {whole:.4} s");

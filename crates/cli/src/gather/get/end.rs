@@ -1,4 +1,5 @@
-//! The end of a `get`: a line for each object and one for all, for programs; a sentence for people; the exit code.
+//! The end of a `get`: a line for each object and one for all, for programs; a sentence for people;
+//! the exit code.
 
 use super::Args;
 use super::progress::print_line;
@@ -19,7 +20,7 @@ struct ObjectLine<'a> {
     kept_bytes: u64,
     verdict: &'static str,
     error: Option<String>,
-    /// What servers have that has another version.
+    /// Versions of the object at servers that hold a different one.
     other_versions: &'a BTreeMap<String, String>,
     took_s: Option<f64>,
 }
@@ -31,10 +32,10 @@ struct EndLine<'a> {
     failed: usize,
     fetched_bytes: u64,
     took_s: f64,
-    /// Until the last server was connected, and until the first packet came.
+    /// Time until the last server was connected, and until the first packet arrived.
     connected_s: Option<f64>,
     first_packet_s: Option<f64>,
-    /// Until the last packet came.
+    /// Time until the last packet arrived.
     last_packet_s: Option<f64>,
     goodput_bps: u64,
     #[serde(flatten)]
@@ -62,7 +63,7 @@ fn line(object: &ObjectReport) -> ObjectLine<'_> {
     }
 }
 
-/// Says what became of everything; `streams` if the object went to standard output.
+/// Reports the results; `streams` if the object went to standard output.
 pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode {
     let took_s = report.elapsed.as_secs_f64();
     let (verified, objects) = (report.verified(), report.objects.len());
@@ -85,7 +86,7 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
         });
     } else if !quiet && !streams {
         let word = if objects == 1 { "object" } else { "objects" };
-        println!(
+        outln!(
             "{verified} of {objects} {word} verified, {} fetched in {took_s:.2} s: {}",
             size(ByteCount::new(fetched_bytes)),
             rate(per_second)
@@ -93,9 +94,9 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
     }
     if !args.json && !streams {
         if report.is_interrupted {
-            eprintln!("anabranch: interrupted; the same command goes on from there");
+            errln!("anabranch: interrupted; the same command goes on from there");
         } else if report.objects.iter().any(ObjectReport::can_go_on) {
-            eprintln!("anabranch: arrived data is kept; the same command goes on from there");
+            errln!("anabranch: arrived data is kept; the same command goes on from there");
         }
     }
     let is_wrong = |object: &ObjectReport| matches!(object.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));

@@ -1,6 +1,6 @@
-//! Progress while objects come: bars on a terminal, now and then a line elsewhere, lines for programs.
+//! Progress of a pull: bars on a terminal, occasional lines elsewhere, JSON lines for programs.
 //!
-//! Sizes are in bytes (kB, MB, GB), rates in bits a second (kbit/s, Mbit/s, Gbit/s), everywhere.
+//! Sizes are in bytes (kB, MB, GB), rates in bits per second (kbit/s, Mbit/s, Gbit/s), everywhere.
 
 use crate::shown::{rate, size};
 use anabranch_gather::{GetEvent, Note, ObjectFailure, ServerReport};
@@ -10,12 +10,12 @@ use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// How often programs are told, and bars are drawn anew.
+/// Intervals between two JSON lines, and between two redraws of the bars.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 const SHOW_EVERY: Duration = Duration::from_millis(200);
-/// How often a file or a pipe is told that is no terminal.
+/// Interval between two lines to a file or a pipe.
 const TELL_PLAINLY_EVERY: Duration = Duration::from_secs(5);
-/// Servers that have a bar of their own.
+/// Maximum number of servers with a separate bar.
 const BARS_MAX: usize = 16;
 
 #[derive(Serialize)]
@@ -27,22 +27,22 @@ struct Line<'a> {
     servers: &'a [ServerReport],
 }
 
-/// What is shown.
+/// State of the progress display.
 pub struct Progress {
     json: bool,
-    /// Bars would be of no use: a line now and then.
+    /// True if bars are of no use, so that lines are printed.
     is_plain: bool,
     quiet: bool,
     total: ProgressBar,
     bars: Vec<ProgressBar>,
-    /// When a line was written, and how much had come then.
+    /// Time of the last line, and the bytes received by then.
     told_at: Instant,
     told_bytes: u64,
     all: MultiProgress,
 }
 
 impl Progress {
-    /// Nothing shown yet; on a terminal bars appear, unless `quiet`.
+    /// Creates an empty display; on a terminal bars appear, unless `quiet`.
     pub fn new(json: bool, quiet: bool, servers: usize) -> Self {
         let all = MultiProgress::new();
         if json || quiet {
@@ -51,7 +51,7 @@ impl Progress {
         let style = |template: &str| {
             let style = ProgressStyle::with_template(template).expect("a template of ours");
             style.with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                // What cannot be written is not shown.
+                // A failed write is ignored.
                 let _ = write!(out, "{}", rate(state.per_sec()));
             })
         };
@@ -69,12 +69,12 @@ impl Progress {
         Self { json, is_plain, quiet, total, bars, told_at: Instant::now(), told_bytes: 0, all }
     }
 
-    /// How often it wants to be told how things stand.
+    /// Interval at which it needs progress events.
     pub const fn every(json: bool) -> Duration {
         if json { TELL_EVERY } else { SHOW_EVERY }
     }
 
-    /// Shows what is said while objects come; those that `streams` has go to standard output.
+    /// Shows an event of the pull; with `streams` the object goes to standard output.
     pub fn hear(&mut self, event: GetEvent<'_>, streams: bool) {
         match event {
             GetEvent::Progress { done_bytes, total_bytes, servers } => {
@@ -90,7 +90,7 @@ impl Progress {
         }
     }
 
-    /// Shows how things stand.
+    /// Shows the current state.
     fn show(&mut self, done_bytes: u64, total_bytes: Option<u64>, servers: &[ServerReport]) {
         let now = Instant::now();
         let seconds = (now - self.told_at).as_secs_f64().max(1e-9);
@@ -114,7 +114,7 @@ impl Progress {
                 } else {
                     String::new()
                 };
-                eprintln!("anabranch: {done}{of}, {}{without}", rate(per_second));
+                errln!("anabranch: {done}{of}, {}{without}", rate(per_second));
             }
         } else {
             if let Some(total) = total_bytes {
@@ -136,21 +136,21 @@ impl Progress {
         (self.told_at, self.told_bytes) = (now, done_bytes);
     }
 
-    /// Says a line beside the bars.
+    /// Prints a line beside the bars.
     fn say(&self, line: &str) {
         if !self.json {
-            self.all.suspend(|| eprintln!("anabranch: {}", printable(line)));
+            self.all.suspend(|| errln!("anabranch: {}", printable(line)));
         }
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     pub fn end(&self) {
         self.bars.iter().for_each(ProgressBar::finish_and_clear);
         self.total.finish_and_clear();
     }
 }
 
-/// A line for programs.
+/// Prints a JSON line.
 pub fn print_line(line: &impl Serialize) {
-    println!("{}", serde_json::to_string(line).expect("numbers and strings"));
+    outln!("{}", serde_json::to_string(line).expect("numbers and strings"));
 }

@@ -36,8 +36,9 @@ struct Entry {
 
 /// Viewers by group and object.
 ///
-/// Errors: one line with the number of the text's line: text that is no demand; a group, channel or rendition that the
-/// network does not have; viewers that are 0, or above [`VIEWERS_MAX`]; a group that asks twice.
+/// Errors: one line with the number of the text's line: text that is no demand; a group, channel or
+/// rendition that the network does not have; viewers that are 0, or above [`VIEWERS_MAX`]; a group
+/// that asks twice.
 pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(GroupId, Object), u64>> {
     let line = |at: usize| text[..at].matches('\n').count() + 1;
     let file: File = toml::from_str(text).map_err(|error| {
@@ -70,8 +71,8 @@ pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(Grou
 
 /// Viewers by group and object, from a log of requests: the sum over all its lines.
 ///
-/// Errors: one line with the number of the file's line: a bad record; a place, video or bitrate that the network does not
-/// have; a place or bitrate that the log does not state.
+/// Errors: one line with the number of the file's line: a bad record; a place, video or bitrate
+/// that the network does not have; a place or bitrate that the log does not state.
 pub(super) fn of_requests(
     records: impl Iterator<Item = Result<RecordedRequest, RecordError>>,
     layout: &Layout,

@@ -94,9 +94,11 @@ fn two_channels_share_two_reflectors_when_one_is_too_narrow() {
     assert_eq!((answer.requests, answer.requests_served), (3, 3));
     assert_eq!((answer.viewers, answer.viewers_served), (37, 37));
     assert!(answer.links.iter().all(|link| link.streams <= 1 && link.used_bps <= link.plannable_bps));
-    // The cheaper reflector has the channel of more bits: 5 * 11 + 4 * 21, and 3 * (4 + 5) to `there`.
+    // The cheaper reflector has the channel of more bits: 5 * 11 + 4 * 21, and 3 * (4 + 5) to
+    // `there`.
     assert!((answer.cost - 166.0).abs() < 1e-9, "{}", answer.cost);
-    // The bound is of a relaxed plan: it fills the cheap reflector's last 0.7 Mbit/s, which saves 7.
+    // The bound is of a relaxed plan: it fills the cheap reflector's last 0.7 Mbit/s, which saves
+    // 7.
     let (gap, plain) = (answer.gap_of_cost_share.expect("it costs"), answer.gap_share);
     assert!((7.0 / 166.0..0.1).contains(&gap) && plain < 0.001, "{gap} {plain}");
 }

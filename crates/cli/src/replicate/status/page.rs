@@ -1,4 +1,5 @@
-//! `anabranch replicate status --web`: the controller's transfers as a page, for a browser on this machine.
+//! `anabranch replicate status --web`: the controller's transfers as a page, for a browser on this
+//! machine.
 //!
 //! The page only reads. Leaves out: serving a page (`crate::page`). Read [`serve`] first.
 
@@ -41,14 +42,15 @@ async fn transfers(State(client): State<Client>) -> Result<Response, Unanswered>
     Ok(page::json(&client.statuses().await.map_err(Unanswered)?))
 }
 
-/// How a plan is to be drawn.
+/// Options of a plan's picture.
 #[derive(serde::Deserialize)]
 struct Look {
     #[serde(default)]
     dark: bool,
 }
 
-/// The network with the plan of the attempt of a transfer that served the most destinations; the network alone before the first.
+/// Draws the network with the plan of the attempt that served the most destinations; the network
+/// alone before the first attempt.
 async fn plan(
     State(client): State<Client>,
     Path((_, id)): Path<(String, u64)>,
@@ -70,10 +72,12 @@ async fn plan(
     }
 }
 
-/// Errors: a plan that is not of this network, as where the controller was started anew on another one just now.
+/// Errors: a plan of another network, for instance after a restart of the controller with another
+/// topology.
 fn picture(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> Result<String, String> {
     if let Some(plan) = plan {
-        // Capacities may have been lower than the topology says when it was made, but never higher.
+        // Capacities may have been lower than in the topology when the plan was made, but never
+        // higher.
         plan.check(topology).map_err(|e| format!("the controller's plan is not of its network: {e}"))?;
     }
     Ok(draw::svg(topology, plan, theme))
@@ -90,7 +94,7 @@ mod tests {
     use std::time::Duration;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// A client of a controller that is not there.
+    /// A client of an absent controller.
     fn client() -> Client {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let request = keys::SetRequest {
@@ -107,7 +111,7 @@ mod tests {
         Client::new("127.0.0.1:1", &identity, Duration::ZERO).expect("good keys")
     }
 
-    /// Where the page of this client is served, its token being `secret`.
+    /// Serves the page of this client with the token `secret`. Returns its address.
     async fn served(client: Client) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -145,7 +149,8 @@ mod tests {
         }
         let missing = ask("/secret/transfers", "localhost").await;
         assert!(missing.starts_with("HTTP/1.1 502") && missing.contains("127.0.0.1:1"), "{missing}");
-        // #17: another user of this machine could look with the operator's rights, as any address was answered.
+        // #17: another user of this machine could use the operator's rights, because any address
+        // was answered.
         for path in
             ["/", "/transfers", "/topology", "/secre/", "/secrets/transfers", "/wrong/page.js", "//secret/"]
         {
@@ -172,7 +177,7 @@ mod tests {
         assert!(picture(&small, Some(&plan), Theme::Dark).is_err(), "links that are not there");
     }
 
-    /// #17: the page went on showing what was before for the ten seconds that a command tries.
+    /// #17: the page kept showing old data for the ten seconds of a command's retries.
     #[tokio::test]
     async fn a_controller_that_is_gone_is_said_soon_however_patient_the_command_is() {
         let address = served(client().with_patience(Duration::from_secs(3_600))).await;

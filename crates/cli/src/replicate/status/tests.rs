@@ -1,4 +1,4 @@
-//! How transfers stand, in the table that people see.
+//! The status table.
 
 use super::*;
 use anabranch_replicate::wire::{DestinationView, HopRequest};
@@ -40,8 +40,8 @@ pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
     }
 }
 
-/// #17: all transfers of all time were listed, the oldest first and without a time; a long name made the table 400
-/// columns wide, a line break in one broke it.
+/// #17: all transfers ever were listed, oldest first and without a time; a long name widened the
+/// table to 400 columns, a line break in a name broke it.
 #[test]
 fn the_newest_come_first_and_names_do_not_break_the_table() {
     let now = 1_795_438_443_000 + 90_000;

@@ -1,4 +1,5 @@
-//! Progress on stderr: bars that fit the terminal, a line now and then for all destinations together elsewhere.
+//! Progress on stderr: bars that fit the terminal; elsewhere an occasional line for all
+//! destinations.
 
 use super::Output;
 use crate::shown::fitted;
@@ -11,20 +12,20 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-/// How often a line is printed where bars cannot be.
+/// Interval between two lines where bars are not possible.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// Destinations that such a line names, the slowest first.
+/// Maximum number of destinations named in the line, slowest first.
 const NAMED_MAX: usize = 4;
-/// Destinations that have a bar, in their order.
+/// Maximum number of destinations with a bar, in order.
 const BARS_MAX: usize = 16;
-/// The width of a terminal that does not say how wide it is.
+/// Assumed width of a terminal of unknown width.
 const COLUMNS: u16 = 80;
 
-/// What is shown of a transfer.
+/// Display of a transfer.
 pub(super) struct Shown {
     how: How,
     length: u64,
-    /// Bytes that each destination has, and bit/s.
+    /// Bytes at each destination, and rate in bits per second.
     destinations: BTreeMap<String, (u64, u64)>,
 }
 
@@ -52,7 +53,7 @@ impl Shown {
         let line = printable(line);
         match &self.how {
             How::Silent => {}
-            How::Lines { .. } => eprintln!("{line}"),
+            How::Lines { .. } => errln!("{line}"),
             How::Bars { all, .. } => {
                 let _ = all.println(&*line);
             }
@@ -92,7 +93,7 @@ impl Shown {
                 if last.elapsed() >= LINE_EVERY
                     && let Some(line) = line(length, &self.destinations)
                 {
-                    eprintln!("{}", printable(&line));
+                    errln!("{}", printable(&line));
                     *last = Instant::now();
                 }
             }
@@ -125,7 +126,7 @@ impl Shown {
     }
 }
 
-/// How far those are that do not have all yet; `None` where everybody does.
+/// Formats the progress of incomplete destinations; `None` if all are complete.
 fn line(length: u64, destinations: &BTreeMap<String, (u64, u64)>) -> Option<String> {
     let mut open: Vec<_> = destinations.iter().filter(|(_, (verified, _))| *verified < length).collect();
     if open.is_empty() {
@@ -151,16 +152,17 @@ fn line(length: u64, destinations: &BTreeMap<String, (u64, u64)>) -> Option<Stri
     Some(format!("{}{more}{done}", named.join(", ")))
 }
 
-/// How many columns a bar's line has for what.
+/// Columns of a bar's line, by content.
 #[derive(Debug, PartialEq, Eq)]
 struct Layout {
     name: usize,
-    /// None where there is no place for a bar.
+    /// Columns of the bar; 0 if there is no room.
     bar: usize,
 }
 
 impl Layout {
-    /// What comes after the bar: a share, and a rate with the time that is left, which is cut at the terminal's end.
+    /// Text after the bar: a share, and a rate with the remaining time, which is cut at the
+    /// terminal's edge.
     const SHARE: usize = " 100 % ".len();
     const RATE: usize = "999.999 Mbit/s, 9999 s left".len();
     const BAR_MIN: usize = 8;
@@ -188,7 +190,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// #17: on 80 columns each bar took two lines, and the next one began where it ended.
+    /// #17: on 80 columns each bar took two lines, and the next bar began at its end.
     #[test]
     fn a_bar_and_what_is_said_beside_it_fit_the_terminal() {
         for columns in 1..300u16 {
@@ -211,7 +213,8 @@ mod tests {
         assert_eq!(Layout::of(40, 63), Layout { name: 10, bar: 0 });
     }
 
-    /// #17: off a terminal there was a line a second for one destination, some after it had the whole file.
+    /// #17: without a terminal there was a line a second for one destination, even after it had the
+    /// whole file.
     #[test]
     fn a_line_is_about_all_that_lack_something_and_there_is_none_for_nobody() {
         let of = |rows: &[(&str, u64, u64)]| -> BTreeMap<String, (u64, u64)> {

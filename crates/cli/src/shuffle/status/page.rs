@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::get;
 use std::net::SocketAddr;
 
-/// Ended coflows that the page shows.
+/// Number of ended coflows on the page.
 const HISTORY: u64 = 20;
 
 /// Serves the page until the future is dropped.
@@ -28,7 +28,7 @@ fn router(client: Client) -> Router {
         .with_state(client.with_patience(page::PATIENCE))
 }
 
-/// All that the page shows, in one.
+/// All data of the page in one answer.
 async fn state(State(client): State<Client>) -> Result<Response, Unanswered> {
     let hosts = client.hosts().await.map_err(Unanswered)?;
     let under_way = client.coflows().await.map_err(Unanswered)?;

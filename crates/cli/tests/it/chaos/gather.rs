@@ -1,4 +1,5 @@
-//! `gather`: three servers, one of which may hold another version, and clients that write to names that collide.
+//! `gather`: three servers, sometimes one with another version, and clients that write to colliding
+//! names.
 
 use super::*;
 
@@ -40,7 +41,7 @@ impl Fleet {
     }
 }
 
-/// How many files were reported as brought.
+/// Number of files reported as delivered.
 fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     let mut draw = Draw(number ^ 0x6761_7468_6572);
     let (at, told) = (format!("k{number}"), format!("gather schedule {number}"));
@@ -50,7 +51,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     std::fs::create_dir_all(out.join("sub")).expect("ours");
     let mut expected = Expected::default();
     expected.own(&mut draw, number, &out, &fleet.path("outside"));
-    // Objects, some of which are another at one server.
+    // Objects; for some of them one server has another version.
     let mut objects = Vec::new();
     for j in 0..4 {
         let length = draw.pick(&LENGTHS);
@@ -66,7 +67,8 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         objects.push((usual, other));
     }
     let mut attempts = Vec::new();
-    // The names that each was to fill; and within which, if it is a folder by then.
+    // Names that each attempt was to fill, and the object's name inside if the name is a folder by
+    // then.
     let mut asked: Vec<Vec<(&str, Option<String>)>> = Vec::new();
     for j in 0..1 + draw.below(3) {
         let several = draw.one_in(2);
@@ -75,7 +77,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         words.extend(["--link".to_owned(), draw.pick(&["50 Mbit/s", "200 Mbit/s"]).to_owned()]);
         let mut names = Vec::new();
         if several {
-            // Two objects of one manifest, each under a name of its own.
+            // Two objects of one manifest, under different names.
             let mut manifest = String::new();
             for _ in 0..2 {
                 let (object, name) = (draw.below(4), draw.pick(&NAMES));
@@ -110,7 +112,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
                 expected.may(name, usual);
                 other.iter().for_each(|other| expected.may(name, other));
             };
-            // A folder, or what is to be one, takes the object by its own name.
+            // A present or future folder takes the object under the object's name.
             may(name);
             let inside = format!("{name}/{at}/o{object}");
             may(&inside);
@@ -135,12 +137,13 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     fleet.daemons = daemons;
     let mut brought = 0;
     for (attempt, names) in attempts.iter().zip(&asked) {
-        // The user's own path may spell what it likes.
+        // The user's own path may have any spelling.
         let taken = names.iter().filter(|(name, _)| plain(name).is_some());
         if attempt.code == Some(0) {
             taken.for_each(|(name, inside)| {
                 brought += 1;
-                // A folder takes it by its own name, also one that another attempt made just before.
+                // A folder takes the object under the object's name, even a folder that another
+                // attempt has just created.
                 let is_folder = name.ends_with('/') || out.join(name).is_dir();
                 expected.must(inside.as_deref().filter(|_| is_folder).unwrap_or(name));
             });

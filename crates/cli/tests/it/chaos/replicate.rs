@@ -77,13 +77,13 @@ impl Fleet {
         )
     }
 
-    /// A command to the controller.
+    /// A client command for the controller.
     fn ask(&self, words: &[&str]) -> Command {
         let controller = format!("127.0.0.1:{}", self.ports["controller"]);
         self.command(&[words, &["--controller", &controller, "--keys", "keys"]].concat())
     }
 
-    /// Waits until no transfer is under way.
+    /// Waits until no transfer is active.
     fn settle(&self, told: &str) {
         let end = Instant::now() + 2 * PATIENCE;
         loop {
@@ -100,7 +100,7 @@ impl Fleet {
     }
 }
 
-/// How many files were reported as brought.
+/// Number of files reported as delivered.
 fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     let mut draw = Draw(number ^ 0x7265_706c_6963_6174);
     let (at, told) = (format!("k{number}"), format!("replicate schedule {number}"));
@@ -112,7 +112,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         std::os::unix::fs::symlink("sub", fleet.path(site).join(&at).join("link")).expect("ours");
         expected.insert(site, Expected::default());
     }
-    // What their owners have there already: files, and links that lead out.
+    // Earlier entries of the owners: files, and links that lead out.
     for site in ["d", "e"] {
         let folder = fleet.path(site).join(&at);
         let expected = expected.get_mut(site).expect("a site");

@@ -1,4 +1,5 @@
-//! Attacks on `gather serve` by a client with a certificate, and on `gather get` by a server with one.
+//! Attacks on `gather serve` by a client with a certificate, and on `gather get` by a server with
+//! one.
 
 use super::*;
 use anabranch_gather_proto::msg::{Arrived, Feedback, Report, VERSION};
@@ -8,12 +9,12 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-/// Files that a process has open.
+/// Number of open files of a process.
 fn open_files(child: &Child) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", child.id())).expect("it runs").count()
 }
 
-/// Memory that a process has.
+/// Resident memory of a process.
 fn resident_bytes(child: &Child) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says it");
@@ -24,13 +25,13 @@ fn describe(object: &str) -> Control {
     Control::Describe { object: object.into(), with_hash: true }
 }
 
-/// Makes a file of so many bytes that takes no disk.
+/// Creates a sparse file of `bytes` bytes.
 fn put_hole(world: &World, name: &str, bytes: u64) {
     let file = std::fs::File::create(world.path("server-0").join(name)).expect("the folder is ours");
     file.set_len(bytes).expect("a file with a hole");
 }
 
-/// #17: a client that asked for the hash of 60 GiB and left made everybody's `get` fail after 5 s.
+/// #17: after a client asked for the hash of 60 GiB and left, every other `get` failed after 5 s.
 #[test]
 fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
     let world = World::new(1);
@@ -46,7 +47,7 @@ fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
         for hand in [&mut leaves, &mut waits] {
             hand.say(describe("huge")).await;
         }
-        // Being told that it takes longer is what keeps a client from giving up.
+        // The notice that hashing takes longer keeps a client from giving up.
         assert!(matches!(waits.hear().await, Control::Hashing { object, .. } if object == "huge"));
         assert!(matches!(leaves.hear().await, Control::Hashing { .. }));
         waits
@@ -57,7 +58,8 @@ fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
     drop(waiting);
 }
 
-/// #17: who waits for a hash behind others of the same client is told that it takes longer, and goes on to wait.
+/// #17: a client that waits for a hash behind the same client's other hashes is told to wait, and
+/// keeps waiting.
 #[test]
 fn a_get_waits_for_a_server_that_is_busy_hashing() {
     let world = World::new(1);
@@ -79,7 +81,8 @@ fn a_get_waits_for_a_server_that_is_busy_hashing() {
     assert!(world.has(&bytes));
 }
 
-/// #17: 12 connections that asked for 256 hashes each and were closed left 1,022 files open at the server.
+/// #17: 12 connections that requested 256 hashes each and were closed left 1,022 files open at the
+/// server.
 #[test]
 fn hashes_that_are_asked_for_open_no_files() {
     let world = World::new(1);
@@ -97,7 +100,7 @@ fn hashes_that_are_asked_for_open_no_files() {
             for number in 0..256 {
                 hand.say(describe(&format!("large-{number}"))).await;
             }
-            // All of it has been read once the last is answered.
+            // Everything has been read once the last request is answered.
             hand.say(Control::Describe { object: "object".into(), with_hash: false }).await;
             while !matches!(hand.hear().await, Control::Described { .. }) {}
         }
@@ -108,7 +111,8 @@ fn hashes_that_are_asked_for_open_no_files() {
     assert_eq!(got.code, Some(0), "{got:?}");
 }
 
-/// #17: 16 connections of one client with 64 pulls each used up the server's descriptors, and blocks of one byte its memory.
+/// #17: 16 connections of one client with 64 pulls each exhausted the server's descriptors, and its
+/// one-byte blocks the memory.
 #[test]
 fn what_one_client_has_is_counted_over_all_its_connections() {
     let world = World::new(0).with(None, &["--memory", "16 MiB"]);
@@ -141,7 +145,7 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
             hands.push(hand);
         }
         assert_eq!(accepted, 64);
-        // One more of this client is refused, and says why.
+        // A further pull of this client is refused, with the reason.
         let refused = Hand::connect_as(&keys, "client", server.at).await.err();
         assert!(
             refused.as_ref().is_some_and(|why| why.contains("`client`") && why.contains("16")),
@@ -149,7 +153,7 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
         );
         let (files, memory) = (open_files(&server.child) - files, resident_bytes(&server.child) - memory);
         assert!(files < 64 + 3 * 16 + 10, "{files} more files are open");
-        // What TLS and its buffers take of each connection comes on top.
+        // TLS and its buffers add memory for each connection.
         assert!(memory < 48 * MIB, "{memory} B more");
         let get = ["--as", "other", &world.object(0..1, "object")];
         let getting = world.get(&get);
@@ -159,7 +163,7 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
     assert!(world.has(&bytes));
 }
 
-/// #19: a client of an older release was cut off, and said that the server went away.
+/// #19: a client of an older release was cut off, and reported that the server went away.
 #[test]
 fn a_client_of_another_version_is_told_so() {
     let world = World::new(0).with(None, &[]);
@@ -172,7 +176,7 @@ fn a_client_of_another_version_is_told_so() {
         let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
         let mut hello = Vec::new();
         Control::Hello { channel: 7 }.encode_framed(&mut hello);
-        // Behind the length and the kind.
+        // After the length and the kind.
         assert_eq!(hello[3], VERSION);
         hello[3] -= 1;
         stream.write_all(&hello).await.expect("it takes it");
@@ -187,7 +191,7 @@ fn a_client_of_another_version_is_told_so() {
     });
 }
 
-/// #17: 64 connections of one certificate that asked for nothing kept all others out for ever.
+/// #17: 64 connections of one certificate without requests kept all other clients out for ever.
 #[test]
 fn who_asks_for_nothing_keeps_no_place() {
     let world = World::new(0).with(None, &["--idle", "1 s", "--clients-max", "8"]);
@@ -207,13 +211,13 @@ fn who_asks_for_nothing_keeps_no_place() {
             let Control::Goodbye { reason } = hand.hear().await else { panic!("it is told to go") };
             assert_eq!(reason, "nothing was asked for in 1 s");
         }
-        // Its places are free again.
+        // Its slots are free again.
         Hand::connect(&keys, at).await;
     });
     assert!(world.has(&bytes));
 }
 
-/// #17: keys wear out after about 549 GB, and then a pull broke off.
+/// #17: keys wear out after about 549 GB, which ended a pull.
 #[test]
 fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
     let harm = Harm { loss_ppm: 10_000, late_ppm: 20_000, replay_ppm: 20_000, ..Harm::default() };
@@ -229,7 +233,8 @@ fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
     assert_eq!((got.count("forged_packets"), got.count("malformed_packets")), (0, 0), "{got:?}");
 }
 
-/// A client draws its channel: one that names another's is sent away, and the other's packets come where they came before.
+/// A client draws its channel: a client that names another's channel is refused, and the other's
+/// packets keep arriving.
 #[test]
 fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
     let world = World::new(1);
@@ -252,7 +257,7 @@ fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
             assert!(Instant::now() < end, "its channel is its own still");
         }
         drop(hand);
-        // It is nobody's once its session is over.
+        // The channel is free once its session is over.
         while let Err(why) = Hand::connect_with(&keys, "other", at, id).await {
             assert!(Instant::now() < end, "{why}");
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -260,7 +265,7 @@ fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
     });
 }
 
-/// #17: any server's certificate was good for any address: one answered where another was meant.
+/// #17: any server's certificate was accepted for any address, so a different server could answer.
 #[test]
 fn a_server_that_is_named_is_the_one_that_answers() {
     let world = World::new(1);
@@ -275,18 +280,20 @@ fn a_server_that_is_named_is_the_one_that_answers() {
     assert!(!out.exists());
 }
 
-/// #17: of two servers with different files of one name `get` took either, or a mix that no hash fitted, and named neither.
+/// #17: with two servers that had different files of one name `get` took either, or an invalid mix,
+/// and named neither.
 #[test]
 fn a_stale_mirror_is_named_and_nothing_is_taken_of_it() {
     let world = World::new(2);
     let bytes = noise(26, 12 * MIB);
-    // Not a byte is the same, so that whatever is taken is wrong.
+    // No byte is the same, so that any data taken from it is wrong.
     let stale: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
     world.put(0..1, "object", &bytes);
     let object = world.object(0..2, "object");
     let hash = blake3::hash(&bytes).to_hex().to_string();
     let at = world.servers[1].at.to_string();
-    // Of the same length, of another, and with the hash or the server that is named first as what is true.
+    // Of the same length or another, with the truth given by `--blake3` or by the server named
+    // first.
     for (other, how) in [(&stale[..], &["--blake3", &hash][..]), (&stale[..], &[]), (&stale[..MIB], &[])] {
         world.put(1..2, "object", other);
         let arguments: Vec<&str> =
@@ -296,12 +303,12 @@ fn a_stale_mirror_is_named_and_nothing_is_taken_of_it() {
         assert!(world.has(&bytes));
         let named = got.objects[0]["other_versions"][&at].as_str();
         let length = format!("{} bytes", other.len());
-        // On a busy machine it may come too late to be asked for anything.
+        // On a busy machine it may come too late to get a request.
         let came_late = got.end["servers"][1]["received_bytes"] == 0;
         assert!(came_late || named.is_some_and(|what| what.contains(&length)), "{got:?}");
         std::fs::remove_file(world.path("out")).expect("it is there");
     }
-    // Where all are stale it is said of all, and no file appears.
+    // If all servers are stale, all are reported, and no file appears.
     world.put(0..2, "object", &stale);
     let got = world.get(&[&object, "--blake3", &hash]).end();
     assert_eq!(got.code, Some(4), "{got:?}");
@@ -311,7 +318,8 @@ fn a_stale_mirror_is_named_and_nothing_is_taken_of_it() {
     assert_eq!(got.code, Some(2), "{got:?}");
 }
 
-/// #17: a part that one server has spoilt is pulled from another that has it whole, and the server is named.
+/// #17: a part corrupted at one server is pulled from another server with an intact copy, and the
+/// corrupt server is named.
 #[test]
 fn a_spoilt_part_is_pulled_from_another_server() {
     let bytes = noise(27, 8 * MIB);
@@ -321,13 +329,14 @@ fn a_spoilt_part_is_pulled_from_another_server() {
     part[1_000] ^= 1;
     std::fs::write(&path, part).expect("the folder is ours");
     let manifest = world.path("cut/whole.toml");
-    // The other server of this part is server 3; it may be that nothing was asked of server 2.
+    // The other server of this part is server 3; perhaps nothing was requested from server 2.
     let got = world.get(&["--manifest", manifest.to_str().expect("plain")]).end();
     assert_eq!(got.code, Some(0), "{got:?}");
     assert!(world.has(&bytes));
 }
 
-/// #48: a client that acknowledged packets which it had not received had a server send 1 Gbit/s into a link of 50 Mbit/s.
+/// #48: a client that acknowledged unreceived packets made a server send 1 Gbit/s into a link of 50
+/// Mbit/s.
 #[test]
 fn acknowledging_what_has_not_come_ends_the_connection() {
     let world = World::new(0).with(None, &[]);
@@ -357,7 +366,7 @@ fn acknowledging_what_has_not_come_ends_the_connection() {
             feedback.encode(&mut sealed);
             sealed.resize(sealed.len() + seal::TAG_BYTES, 0);
             hand.channel.sealer.seal(&mut sealed).expect("the first of its key");
-            // The socket is gone once the connection is.
+            // The socket closes with the connection.
             let _ = hand.socket.send(&sealed).await;
             tokio::select! {
                 message = hear(&mut hand.stream, &mut hand.read) => {

@@ -1,4 +1,5 @@
-//! Keys that are lost while a session stands: both ends hear of the revocation, and close their connections with the holder.
+//! Keys revoked during a session: both ends learn of the revocation, and close their connections
+//! with the holder.
 
 use super::*;
 
@@ -6,7 +7,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-/// Says in a set's folder that certificates of `who` which were made until now are no good.
+/// Revokes all certificates of `who` made until now, in a set's folder.
 fn revoke(folder: &Path, who: &str) {
     let mut command = anabranch();
     command.args(["--quiet", "gather", "keys", "revoke", who, "--keys"]).arg(folder);
@@ -18,7 +19,7 @@ fn copy_folder(from: &Path, to: &Path) {
     assert!(copied.expect("cp is there").success());
 }
 
-/// #17: a client noticed only in its next handshake that a server's key was lost.
+/// #17: a client noticed a server's revocation only in its next handshake.
 #[test]
 fn a_client_leaves_a_server_whose_key_is_lost_in_the_middle_of_a_pull() {
     // At this rate the object takes minutes.
@@ -40,7 +41,7 @@ fn a_client_leaves_a_server_whose_key_is_lost_in_the_middle_of_a_pull() {
     assert!(!world.path("out").exists());
 }
 
-/// #17: that a server closes a session whose client's key is lost had no test of its own.
+/// #17: a test for sessions that a server closes because their client is revoked.
 #[test]
 fn a_server_closes_the_sessions_of_a_client_whose_key_is_lost_and_no_others() {
     let world = World::new(1);
@@ -58,12 +59,12 @@ fn a_server_closes_the_sessions_of_a_client_whose_key_is_lost_and_no_others() {
         kill_process(Pid::from_child(&server.child), Signal::HUP).expect("ours to signal");
         let mut rest = Vec::new();
         let ends = tokio::time::timeout(PATIENCE, lost.stream.read_to_end(&mut rest)).await;
-        // However it is closed.
+        // The session may be closed in any way.
         drop(ends.expect("it is closed in time"));
         stays.say(Control::Describe { object: "object".into(), with_hash: false }).await;
         assert!(matches!(stays.hear().await, Control::Described { found: Ok(_), .. }));
     });
-    // It is said when the session is closed, and heard by another thread.
+    // Logged when the session is closed, and read by another thread.
     let began = std::time::Instant::now();
     let log = || server.log.lock().expect("nobody panics with it").clone();
     while !log().contains("client went: its certificate was revoked") {

@@ -1,7 +1,9 @@
-//! A way for datagrams between a server and its clients that loses, damages, doubles, delays and repeats them.
+//! A path for datagrams between a server and its clients, with loss, corruption, duplication, delay
+//! and replay.
 //!
-//! Clients send to the way's port (`serve --advertise-port`); each has a socket of its own towards the server. A
-//! seeded stream decides each datagram's fate; it does not decide the times, as both ends have clocks of their own.
+//! Clients send to the path's port (`serve --advertise-port`); each client has a separate socket
+//! towards the server. A seeded stream decides each datagram's fate, but not the times, because
+//! both ends have real clocks.
 
 use anabranch_units::{RandomStream, Seed};
 use std::collections::VecDeque;
@@ -11,24 +13,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What happens to datagrams, in either direction.
+/// Harm to datagrams, in either direction.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Harm {
     pub loss_ppm: u32,
-    /// One bit of it is another.
+    /// One bit is flipped.
     pub flip_ppm: u32,
     pub repeat_ppm: u32,
-    /// Up to twenty others overtake it.
+    /// Up to twenty later datagrams overtake it.
     pub late_ppm: u32,
-    /// One that passed long ago comes once more.
+    /// An old datagram is replayed.
     pub replay_ppm: u32,
-    /// With each that passes towards the client, somebody else sends garbage to both ends that names their channel.
+    /// With each datagram towards the client, forged garbage for their channel is sent to both
+    /// ends.
     pub spoofs: bool,
 }
 
-/// Old datagrams that are kept to be replayed.
+/// Number of old datagrams kept for replay.
 const OLD_MAX: usize = 4_096;
-/// How long a datagram that is held back waits for others.
+/// Time for which a delayed datagram waits for later ones.
 const IDLE: Duration = Duration::from_millis(5);
 
 struct Passing {
@@ -43,7 +46,7 @@ impl Passing {
         Self { harm, random: seed.stream("way", number), late: Vec::new(), old: VecDeque::new() }
     }
 
-    /// What comes out as one goes in.
+    /// Returns the datagrams that leave when one enters.
     fn pass(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
         let (harm, random) = (self.harm, &mut self.random);
         let mut out = Vec::new();
@@ -80,7 +83,7 @@ impl Passing {
     }
 }
 
-/// The way to one server. It ends with this.
+/// The path to one server, until dropped.
 pub struct Way {
     pub port: u16,
     server: Arc<OnceLock<SocketAddr>>,
@@ -97,7 +100,7 @@ impl Way {
         way
     }
 
-    /// Says where the server is, once it runs.
+    /// Sets the address of the server, once it runs.
     pub fn lead_to(&self, server: SocketAddr) {
         self.server.set(server).expect("a way leads to one server");
     }
@@ -112,16 +115,16 @@ impl Drop for Way {
 fn socket() -> UdpSocket {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback is there");
     socket.set_read_timeout(Some(IDLE)).expect("more than no time");
-    // What is lost is what the way loses.
+    // Large enough that only the path's own losses occur.
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20).expect("cut to what is allowed");
     socket
 }
 
-/// The next datagram; none if none comes for a while.
+/// Returns the next datagram; `None` if none arrives for a while.
 fn next(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
     match socket.recv_from(buffer) {
         Ok(found) => Some(found),
-        // An end that is dead refuses what is sent to it.
+        // A dead end refuses datagrams.
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => None,
         Err(e) => panic!("{e}"),
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Waits until a server has said something.
+/// Waits for a text in a server's output.
 fn wait_for(world: &World, server: usize, words: &str) -> String {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -15,7 +15,7 @@ fn wait_for(world: &World, server: usize, words: &str) -> String {
     }
 }
 
-/// #17: there was no way to see what a server has.
+/// #17: no command listed a server's objects.
 #[test]
 fn what_a_server_has_is_listed() {
     let world = World::new(1);
@@ -46,7 +46,7 @@ fn what_a_server_has_is_listed() {
     assert!(line.contains("127.0.0.1:1") && line.trim_end().lines().count() == 1, "{line}");
 }
 
-/// #17: a server's log held one line, whatever happened.
+/// #17: a server's log had one line, whatever happened.
 #[test]
 fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
     let world = World::new(1);
@@ -61,7 +61,7 @@ fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
         let mut hand = Hand::connect(&world.path("keys"), world.servers[0].at).await;
         hand.say(request(0, "no\u{1b}ne")).await;
         assert!(matches!(hand.hear().await, Control::Refused { .. }));
-        // Again and again: which fills no disk.
+        // Repeated refusals, which must not fill the disk.
         for number in 1..=30 {
             hand.say(request(number, "no\u{1b}ne")).await;
             assert!(matches!(hand.hear().await, Control::Refused { .. }));
@@ -75,7 +75,8 @@ fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
     assert!(log.lines().any(|line| line.contains("WARN") && line.contains("pull refused")), "{log}");
 }
 
-/// #17: where the only server went away, users read TLS's words, and not that the same command goes on.
+/// #17: when the only server went away, users read TLS's message, and were not told that the same
+/// command resumes.
 #[test]
 fn when_the_only_server_dies_the_words_say_how_to_go_on() {
     let mut world = World::new(0).with(None, &["--rate-max", "40 Mbit/s"]);
@@ -98,7 +99,7 @@ fn when_the_only_server_dies_the_words_say_how_to_go_on() {
     }
 }
 
-/// #17: off a terminal nothing was said while objects came.
+/// #17: without a terminal nothing was printed while objects arrived.
 #[test]
 fn off_a_terminal_progress_is_a_line_now_and_then() {
     let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
@@ -117,7 +118,7 @@ fn off_a_terminal_progress_is_a_line_now_and_then() {
     );
 }
 
-/// #17: a file that only its owner may read was for everybody to read after a `get`.
+/// #17: a file readable only by its owner was readable by all after a `get`.
 #[test]
 fn who_may_read_a_file_and_its_age_come_with_it() {
     use std::os::unix::fs::PermissionsExt as _;
@@ -138,7 +139,7 @@ fn who_may_read_a_file_and_its_age_come_with_it() {
         std::fs::remove_file(world.path("out")).expect("it is there");
         std::fs::remove_file(path).expect("it is there");
     }
-    // The same of a file that was cut, by its manifest; nor may others read its parts.
+    // The same for a striped file, by its manifest; the parts must not be readable by all, either.
     let whole = world.path("whole");
     std::fs::write(&whole, noise(33, 10_000)).expect("the folder is ours");
     std::fs::set_permissions(&whole, std::fs::Permissions::from_mode(0o600)).expect("ours");
@@ -160,7 +161,7 @@ fn who_may_read_a_file_and_its_age_come_with_it() {
     }
     let manifest = world.path("cut/whole.toml");
     let arguments = ["--manifest", manifest.to_str().expect("plain")];
-    // A part that was not copied is named, with its server.
+    // A missing part is named, with its server.
     let got = world.get(&arguments).end();
     assert_eq!(got.code, Some(1), "{got:?}");
     let at = world.servers[0].at.to_string();
@@ -172,7 +173,7 @@ fn who_may_read_a_file_and_its_age_come_with_it() {
     assert_eq!((found.permissions().mode() & 0o7777, found.modified().expect("a time")), (0o600, long_ago));
 }
 
-/// #17: what could not be meant ended with 1, as what had failed did.
+/// #17: invalid usage ended with 1, as failures did.
 #[test]
 fn wrong_usage_is_one_line_and_exit_code_2() {
     let world = World::new(1);
@@ -203,7 +204,8 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
     }
 }
 
-/// #17: of two `get`s into one file one ended with "No such file or directory", and once the file was neither's.
+/// #17: of two `get`s into one file one ended with "No such file or directory", and once the file
+/// was a mix.
 #[test]
 fn a_second_get_into_the_same_file_is_refused_in_one_line() {
     let world = World::new(0).with(None, &["--rate-max", "20 Mbit/s"]);

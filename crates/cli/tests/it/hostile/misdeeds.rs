@@ -1,4 +1,4 @@
-//! Single misdeeds: a lost key, a host name that no name server answers for, more submissions than anybody needs.
+//! Single attacks: a revoked key, a host name with a silent name server, a flood of submissions.
 
 use super::*;
 
@@ -13,11 +13,11 @@ impl World {
     }
 }
 
-/// #17: that a site closes data connections whose other end's key is lost had no test of its own.
+/// #17: a test for data connections that a site closes because their other end is revoked.
 #[test]
 fn a_data_connection_ends_when_its_sender_is_revoked() {
     let mut world = World::new();
-    // Only `d` is told, so that it is not the controller that ends the attempt.
+    // Only `d` is told, so that the controller does not end the attempt.
     let own = world.folder.path().join("keys-d");
     let copied = std::process::Command::new("cp")
         .arg("-a")
@@ -57,12 +57,12 @@ fn a_data_connection_ends_when_its_sender_is_revoked() {
     });
 }
 
-/// A program's command in a mount namespace of its own, where host names are asked of `server` alone; `None`, with the reason
-/// printed, where this machine does not let us.
+/// Runs a program in a separate mount namespace, where host names are looked up at `server` only;
+/// `None`, with a printed reason, if this machine does not permit it.
 fn with_name_server(folder: &std::path::Path, server: &str) -> Option<Vec<String>> {
     let (resolv, sources) = (folder.join("resolv.conf"), folder.join("nsswitch.conf"));
     std::fs::write(&resolv, format!("nameserver {server}\noptions timeout:30 attempts:3\n")).expect("ours");
-    // Some machines ask a daemon of their own first.
+    // Some machines ask a local daemon first.
     std::fs::write(&sources, "hosts: files dns\n").expect("ours");
     let mut mount = format!("mount --bind {} /etc/resolv.conf", resolv.display());
     if std::path::Path::new("/etc/nsswitch.conf").exists() {
@@ -92,8 +92,8 @@ fn with_name_server(folder: &std::path::Path, server: &str) -> Option<Vec<String
     }
 }
 
-/// #17: a site that named a host whose name server is silent stopped the daemons of others, which looked the name up on the
-/// threads that moved everybody's data.
+/// #17: a site that named a host with a silent name server stopped other sites' daemons, which
+/// looked the name up on the threads that moved data.
 #[test]
 fn a_host_name_that_nobody_answers_for_holds_up_no_other_transfer() {
     let mut world = World::new();
@@ -141,12 +141,12 @@ fn a_host_name_that_nobody_answers_for_holds_up_no_other_transfer() {
             submit(&operator, "s", "e", SchemeChoice::SinglePath, 16).await;
             e.program().await;
         }
-        // It asks, and nobody answers.
+        // The daemon asks, without an answer.
         silent.set_read_timeout(Some(PATIENCE)).expect("a good time");
         let (asked, _) = silent.recv_from(&mut [0; 512]).expect("the name is looked up");
         assert!(asked > 12);
         let id = submit(&operator, "s", "d", SchemeChoice::SinglePath, 16).await;
-        // The look-ups take 90 s at the least.
+        // The lookups take at least 90 s.
         let end = Instant::now() + PATIENCE;
         let view = loop {
             let view = operator.status(id).await.expect("the controller lives");
@@ -160,8 +160,9 @@ fn a_host_name_that_nobody_answers_for_holds_up_no_other_transfer() {
     });
 }
 
-/// #17: 90 submissions of one site took the controller from 12 to 744 MiB, and the question how they stood to 1.6 GiB. (What it
-/// takes is measured here; that each is refused, `what_one_site_submits_is_bounded_and_can_be_read` in `api` shows.)
+/// #17: 90 submissions of one site took the controller from 12 to 744 MiB, and a status request to
+/// 1.6 GiB. (This test measures memory; `what_one_site_submits_is_bounded_and_can_be_read` in `api`
+/// shows the refusals.)
 #[test]
 fn the_controllers_memory_is_bounded_under_a_flood_of_submissions() {
     let world = World::new();
@@ -191,7 +192,7 @@ fn the_controllers_memory_is_bounded_under_a_flood_of_submissions() {
         let operator = world.client(Role::Operator, "operator");
         let open = operator.statuses().await.expect("page by page").len();
         assert!((1..=100).contains(&open), "{open} transfers of a site");
-        // Operators' places are all that are left. `z` is away, so that its transfers wait.
+        // Only operators' slots are left. `z` is down, so its transfers wait.
         let mut mine = 0;
         let destination = || vec![DestinationRequest { site: "d".into(), path: path.clone() }];
         while operator.submit(&SubmitRequest::new("z", path.clone(), destination())).await.is_ok() {

@@ -334,8 +334,8 @@ fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
     assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
 }
 
-/// #19: beside four flows of Linux's BBR, three servers were held to one packet in flight each, as
-/// their own control could not send less.
+/// #19: alongside four flows of Linux's BBR, three servers were held to one packet in flight each,
+/// as their own control could not send less.
 #[test]
 fn servers_that_have_few_packets_in_flight_as_others_came_are_left_to_themselves() {
     let mut link = Link::new(1e7, 0.0, 2e7, 3);
@@ -364,7 +364,7 @@ fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
     // 133 packets arrive in a round trip.
     let (calm, beside_others) = (bursts(false, 30), bursts(true, 30));
     assert!(calm > 0.93 && beside_others < 0.85, "{calm} without a queue, {beside_others} with one");
-    // Losses do not count as random for ever: a drop of the link's rate is followed.
+    // Losses do not count as random forever: a drop of the link's rate is followed.
     let mut link = Link::new(1e7, 0.04, 2e7, 30);
     link.bursts = true;
     link.pass(SECOND * 10);

@@ -127,7 +127,7 @@ fn of_two_pulls_the_one_with_less_catches_up() {
     assert!(mean < 1.1, "{apart:?}");
 }
 
-/// #19: beside Linux's BBR behind a short queue a pull had a tenth to a fourth of its share.
+/// #19: alongside Linux's BBR behind a short queue a pull had a tenth to a fourth of its share.
 #[test]
 fn a_pull_is_not_starved_by_the_first_version_of_bbr() {
     for (servers, flows, least) in [(1, 4, 0.6), (1, 1, 0.4), (3, 4, 1.0)] {

@@ -1,4 +1,4 @@
-//! The TOML format: reading, refusals and their messages, and writing as reading's inverse.
+//! The TOML format: reading, error messages, and writing as the inverse of reading.
 
 use crate::file::{Defaults, Format, parse};
 use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, Site, Topology, check_site_name};

@@ -26,11 +26,11 @@ pub struct EtcdConfig {
     pub(super) shows_certificate: bool,
 }
 
-/// Why the settings of a store in etcd are refused.
+/// Reason for refusing the settings of a store in etcd.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EtcdConfigError {
-    /// There is no member.
+    /// The list of members is empty.
     NoMember,
     /// A member's address is not of the known form.
     BadMember {
@@ -47,7 +47,7 @@ pub enum EtcdConfigError {
         /// The lease.
         lease: Duration,
     },
-    /// A file cannot be read, or has not what it should.
+    /// A file cannot be read, or lacks the expected content.
     File {
         /// The file.
         path: PathBuf,
@@ -80,7 +80,7 @@ impl fmt::Display for EtcdConfigError {
 impl std::error::Error for EtcdConfigError {}
 
 impl EtcdConfig {
-    /// A store without TLS and with a lease of ten seconds, whose keys begin with `prefix`.
+    /// Creates settings without TLS, with a lease of ten seconds and keys that begin with `prefix`.
     pub fn new(members: Vec<String>, prefix: impl Into<String>, address: impl Into<String>) -> Self {
         Self {
             members,
@@ -92,15 +92,15 @@ impl EtcdConfig {
         }
     }
 
-    /// The same settings with another lease.
+    /// Sets another lease.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// The same settings with TLS: the certificate of the members' authority and, if members ask
-    /// for one, this controller's certificate and key. All are PEM files.
+    /// Sets TLS: the certificate of the members' authority and, if members ask for one, this
+    /// controller's certificate and key. All are PEM files.
     ///
     /// Errors: a file that cannot be read, or has no certificate or key.
     pub fn with_tls(

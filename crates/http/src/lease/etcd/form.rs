@@ -216,15 +216,15 @@ impl Looked {
         self.leader.as_ref().and_then(|held| Some((held.value.as_ref().ok()?, &held.kv)))
     }
 
-    /// Whether the store has the decision of this lead and round.
+    /// Returns true if the store has the decision of this lead and round.
     pub(super) fn has_kept(&self, epoch: u64, round: u64) -> bool {
         let last = self.last.as_ref().and_then(|held| held.value.as_ref().ok());
         last.is_some_and(|last| (last.epoch, last.round) == (epoch, round))
     }
 }
 
-/// Whether bytes are an answer of etcd about the lead and a value of type `V`, both readable: for
-/// fuzzing.
+/// Returns true if the bytes are an answer of etcd about the lead and a value of type `V`, both
+/// readable: for fuzzing.
 pub(crate) fn is_etcd_answer<V: Stored>(bytes: &[u8]) -> bool {
     let looked = serde_json::from_slice(bytes).ok().and_then(|mut told| Looked::read::<V>(&mut told).ok());
     looked.is_some_and(|looked| {

@@ -1,8 +1,8 @@
-//! A transfer that is asked for twice is done once.
+//! A transfer that is requested twice runs once.
 
 use super::*;
 
-/// The same, said otherwise.
+/// An equal request in another order.
 fn reordered(mut request: TransferRequest) -> TransferRequest {
     request.destinations.reverse();
     request.avoid_sites.reverse();
@@ -12,7 +12,8 @@ fn reordered(mut request: TransferRequest) -> TransferRequest {
     request
 }
 
-/// #17: after a kill, SIGHUP or a lost terminal the same command failed, as the transfer that it had begun went on.
+/// #17: after a kill, SIGHUP or a lost terminal the same command failed, because the transfer that
+/// it had started still ran.
 #[test]
 fn the_same_request_attaches_while_the_transfer_is_under_way_and_begins_anew_after_it() {
     let mut w = World::new(internet2());
@@ -43,7 +44,7 @@ fn the_same_request_attaches_while_the_transfer_is_under_way_and_begins_anew_aft
     assert_eq!(w.coordinator.transfer_ids().count(), 3, "each was begun once");
 }
 
-/// What was asked for must not be exchanged for something else in silence.
+/// A request must not be exchanged for another without notice.
 #[test]
 fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
     let mut w = World::new(internet2());
@@ -88,7 +89,8 @@ fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
     assert_eq!(w.coordinator.transfer_ids().count(), 1);
 }
 
-/// #17: where two did the same by different settings, the first one that was begun decided, and not the equal one.
+/// #17: if two transfers did the same with different settings, the one that started first was used,
+/// not the equal one.
 #[test]
 fn of_several_that_are_under_way_the_equal_one_is_followed() {
     let mut w = World::new(internet2());
@@ -104,7 +106,7 @@ fn of_several_that_are_under_way_the_equal_one_is_followed() {
     assert!(third > second && w.coordinator.transfer_ids().count() == 3);
 }
 
-/// What another submitter runs has that one's rights, and another place is another file.
+/// A transfer of another submitter has other rights, and another place is another file.
 #[test]
 fn only_the_same_file_for_the_same_places_by_the_same_submitter_is_the_same() {
     let mut w = World::new(internet2());

@@ -1,4 +1,4 @@
-//! The site that is named where digests of flows do not agree.
+//! The site that is named if digests of flows differ.
 
 use super::*;
 
@@ -79,7 +79,7 @@ fn the_coding_node_that_adds_wrongly_is_named() {
                 digest: good,
             });
             digests.entry(to).or_default().push(FlowDigest { flow, side: FlowSide::Received, digest: saw });
-            // Slander by a site that the flow does not touch counts for nothing.
+            // A false report by a site that the flow does not touch is ignored.
             digests.entry(SiteId(6)).or_default().push(FlowDigest { flow, side: FlowSide::Sent, digest: 5 });
         }
         assert_eq!(audit::suspects(&plan, &t, 0, SiteId(5), &digests), [SiteId(culprit)]);

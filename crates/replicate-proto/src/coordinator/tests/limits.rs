@@ -1,4 +1,5 @@
-//! Limits of one submitter, and transfers that wait until others have given back their share.
+//! Limits of one submitter, and transfers that wait until other transfers have returned their
+//! share.
 
 use super::*;
 
@@ -16,7 +17,8 @@ fn few() -> CoordinatorConfig {
     }
 }
 
-/// #17: names of megabytes, overrides of one link without number and buffers that no site takes were accepted.
+/// #17: names of megabytes, any number of overrides for one link, and buffers too large for any
+/// site were accepted.
 #[test]
 fn every_part_of_a_request_is_bounded() {
     let mut w = World::new(internet2());
@@ -69,7 +71,7 @@ fn every_part_of_a_request_is_bounded() {
     }
 }
 
-/// #17: 1,000 transfers of one site kept everybody's out.
+/// #17: 1,000 transfers of one site kept out the transfers of all other submitters.
 #[test]
 fn one_site_has_a_share_of_the_places_and_sites_never_all() {
     let mut w = World::with(internet2(), few());
@@ -88,7 +90,8 @@ fn one_site_has_a_share_of_the_places_and_sites_never_all() {
     assert_eq!(error, SubmitError::TooMany { limit: 8 });
 }
 
-/// #17: whoever submitted and cancelled made the controller forget others' transfers.
+/// #17: a site that submitted and cancelled repeatedly made the controller forget other submitters'
+/// transfers.
 #[test]
 fn who_floods_makes_nobody_else_s_transfers_forgotten() {
     let mut w = World::with(internet2(), few());
@@ -106,7 +109,8 @@ fn who_floods_makes_nobody_else_s_transfers_forgotten() {
     let kept: Vec<_> = own.into_iter().skip(27).collect();
     let remembered: Vec<_> = w.coordinator.transfer_ids().collect();
     assert_eq!(remembered, [&[operators, others][..], &kept].concat(), "three of its own, and all others'");
-    // Operators' own are forgotten for operators', and never all of the sites' at once.
+    // Transfers of operators are forgotten in favour of operators', and never all of the sites' at
+    // once.
     for _ in 0..30 {
         let id = w.submit(request(0, &[3]));
         assert!(w.coordinator.cancel(w.now, id));
@@ -117,7 +121,7 @@ fn who_floods_makes_nobody_else_s_transfers_forgotten() {
     assert!(sites.iter().all(|id| remembered.contains(id)), "half of the places are theirs");
 }
 
-/// #17: a transfer for which a site had no memory just then failed for good.
+/// #17: a transfer failed permanently if a site had no memory for it at that moment.
 #[test]
 fn a_transfer_waits_for_room_however_long_and_then_goes_on() {
     for busy in [0, 3] {
@@ -138,7 +142,7 @@ fn a_transfer_waits_for_room_however_long_and_then_goes_on() {
     }
 }
 
-/// #17: a site could have others connect wherever it liked, and read how that went.
+/// #17: a site could make others connect to any address, and read the result.
 #[test]
 fn how_connecting_went_is_cut_from_lines_for_sites() {
     for (line, cut) in [

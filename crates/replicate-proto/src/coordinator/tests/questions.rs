@@ -1,4 +1,4 @@
-//! A dry run's question, of which nothing is left.
+//! Questions of dry runs, which leave no trace.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn an_absent_or_silent_source_is_an_answer_in_time() {
     let (answered, why) = w.coordinator.poll_answer().expect("the time is over");
     assert_eq!(answered, id);
     assert!(why.is_err_and(|why| why.contains("s0 is away")));
-    // One that comes back meanwhile is asked, and one that then says nothing is given up.
+    // A source that returns in the meantime is asked, and given up if it does not answer.
     w.coordinator.ask_source(at, request(0, &[3])).expect("a good request");
     w.coordinator.handle_site_up(at, SiteId(0), 9, []);
     let asked = |command: &Command| matches!(command, Command::Inquire { is_source: true, .. });
@@ -108,7 +108,7 @@ fn one_site_has_a_share_of_the_questions_and_sites_never_all() {
     assert_eq!(last, SubmitError::TooManyQuestions { limit: QUESTIONS_MAX });
 }
 
-/// #17: a source that registered again and again kept its questions open for ever.
+/// #17: a source that registered repeatedly kept its questions open without end.
 #[test]
 fn a_question_ends_however_often_its_source_registers() {
     let mut w = World::new(internet2());
@@ -141,7 +141,8 @@ fn a_question_that_nobody_waits_for_is_forgotten() {
     assert_eq!(w.coordinator.poll_answer(), None);
 }
 
-/// #17: a controller that started anew gave its questions the numbers of those before, and took late answers to those.
+/// #17: a restarted controller reused the numbers of earlier questions, and accepted late answers
+/// to those.
 #[test]
 fn a_late_answer_to_an_earlier_controllers_question_is_none_to_this_ones() {
     let asked = |number| {

@@ -1,8 +1,9 @@
-//! Sites without room: other destinations are served meanwhile, and the site's own part follows later.
+//! Sites without room: other destinations are served in the meantime, and the site's part follows
+//! later.
 
 use super::*;
 
-/// The longest that one site without room may delay a destination: two attempts, and a pause between them.
+/// Maximum delay of a destination by one site without room: two attempts, and a pause between them.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 fn configs() -> [CoordinatorConfig; 2] {
@@ -15,7 +16,7 @@ fn done(w: &World, id: TransferId, site: u16) -> bool {
     status.destinations.iter().any(|d| d.site == SiteId(site) && d.verdict == Some(Verdict::Done))
 }
 
-/// How long it takes until the site has the file.
+/// Time until the site has the file.
 fn served_after(w: &mut World, id: TransferId, site: u16) -> Duration {
     let begun = w.now;
     while !done(w, id, site) {
@@ -25,11 +26,11 @@ fn served_after(w: &mut World, id: TransferId, site: u16) -> Duration {
     w.now.saturating_since(begun)
 }
 
-/// #48: a destination that had no room stopped the attempt for all others, for as long as it liked.
+/// #48: a destination without room stopped the attempt for all others, without a time limit.
 #[test]
 fn busy_destination_never_delays_the_others() {
     for config in configs() {
-        // In the tree 3 passes on what 5 gets, and 7 and 8 are behind both.
+        // In the tree, 3 passes on the data of 5, and 7 and 8 are behind both.
         for busy in [&[3][..], &[5], &[3, 5], &[3, 7, 8]] {
             let mut w = World::with(internet2(), config.clone());
             busy.iter().for_each(|site| w.sites[*site].is_busy = true);
@@ -49,11 +50,11 @@ fn busy_destination_never_delays_the_others() {
     }
 }
 
-/// #48: a relay that had no room stopped the attempt for destinations that do not need it.
+/// #48: a relay without room stopped the attempt for destinations that do not need it.
 #[test]
 fn busy_relay_is_planned_around_or_waited_for() {
     for config in configs() {
-        // 1 is on the shorter way to 3, and on the only one to 4.
+        // 1 is on the shorter path to 3, and on the only path to 4.
         let mut w = World::with(topology(6, &[(0, 1), (1, 3), (0, 2), (2, 5), (5, 3), (1, 4)]), config);
         w.sites[1].is_busy = true;
         let id = w.submit(request(0, &[3, 4]));
@@ -67,7 +68,7 @@ fn busy_relay_is_planned_around_or_waited_for() {
     }
 }
 
-/// #48: after the room was there a transfer waited for the rest of a pause of up to 30 s.
+/// #48: after room became free, a transfer waited for the rest of a pause of up to 30 s.
 #[test]
 fn waiting_destination_is_asked_when_another_transfer_leaves() {
     for config in configs() {
@@ -105,13 +106,13 @@ fn attempts_without_room_are_not_counted() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
-/// #48: a site that says now and then that it has no room must not stop the others again and again.
+/// #48: a site that sometimes reports that it has no room must not stop the others repeatedly.
 #[test]
 fn site_that_is_busy_in_every_attempt_costs_one_each() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5, 8]));
     let begun = w.now;
-    // It sets its part up, and once data flows it has no room any more.
+    // It sets up its part, and reports that it has no room once data flows.
     while !(done(&w, id, 5) && done(&w, id, 8)) {
         w.tick();
         if let Some(run) = w.sites[3].program.as_ref().map(|p| p.run) {

@@ -1,4 +1,4 @@
-//! A network of made-up sites that obey a coordinator, break, and come back, under a clock of its own.
+//! A network of simulated sites that obey a coordinator, fail, and return, with a simulated clock.
 //!
 //! Leaves out: assertions (`tests`).
 
@@ -12,7 +12,7 @@ pub(super) const LENGTH: u64 = 1_000_000;
 pub(super) const HASH: FileHash = FileHash([7; 32]);
 pub(super) const ATTRIBUTES: Attributes = Attributes { mode: 0o640, modified_ns: 5 };
 pub(super) const TICK: Duration = Duration::from_ms(100);
-/// Bytes that reach every sink in a tick when nothing is wrong: 20 Mbit/s, as planned.
+/// Bytes that reach every sink in a tick if nothing is wrong: 20 Mbit/s, as planned.
 pub(super) const STEP: u64 = 250_000;
 
 pub(super) fn whole() -> Vec<ByteRange> {
@@ -55,7 +55,7 @@ pub(super) fn internet2() -> Topology {
     topology(9, &cables)
 }
 
-/// One shortest-path tree, by breadth-first search: destinations relay what they get.
+/// One shortest-path tree, by breadth-first search: destinations relay the data that they receive.
 pub(super) fn tree_planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
     let t = request.topology;
     let mut via: BTreeMap<SiteId, LinkId> = BTreeMap::new();
@@ -161,17 +161,17 @@ pub(super) type PlannerFn = fn(&PlanRequest<'_>) -> Result<Plan, String>;
 pub(super) struct FakeSite {
     pub(super) alive: bool,
     pub(super) session: u64,
-    /// When it died, until the driver has told the coordinator.
+    /// Time of its failure, until the driver has told the coordinator.
     pub(super) died: Option<Instant>,
     pub(super) inbox: VecDeque<Command>,
     pub(super) have: Vec<ByteRange>,
     pub(super) finished: bool,
-    /// Of the finished file, where the site says it.
+    /// Mode of the finished file, if the site reports it.
     pub(super) mode: Option<u32>,
-    /// Length and hash of another file that has the name.
+    /// Length and hash of another file with the same name.
     pub(super) other: Option<(u64, FileHash)>,
     pub(super) program: Option<SiteProgram>,
-    /// At a source: every hop of its program stood.
+    /// At a source: every hop of its program was connected.
     pub(super) connected: bool,
     pub(super) finish_later: Option<Command>,
     pub(super) sink_told: bool,
@@ -179,20 +179,20 @@ pub(super) struct FakeSite {
     pub(super) verified: u64,
     pub(super) corrupt_told: bool,
     pub(super) hop_told: bool,
-    /// Uninstalled runs, for the tests to look at.
+    /// Uninstalled runs, for assertions.
     pub(super) removed: Vec<Run>,
     pub(super) forgotten: bool,
-    // What is wrong with it.
+    // Faults of the site.
     pub(super) disk_full: bool,
     pub(super) deaf: bool,
     pub(super) refuses: bool,
-    /// Others have what its part needs.
+    /// Other transfers hold the resources for its part.
     pub(super) is_busy: bool,
     /// Has room for one attempt at a time.
     pub(super) has_one_place: bool,
-    /// The attempt for which it had none last.
+    /// The last attempt for which it had no room.
     pub(super) refused: Option<Run>,
-    /// Refuses only programs with groups that fill.
+    /// Refuses only programs with filling groups.
     pub(super) refuses_fill: bool,
     pub(super) slow_divisor: u64,
     pub(super) flips_bits: bool,
@@ -206,7 +206,7 @@ pub(super) struct World {
     pub(super) now: Instant,
     pub(super) sites: Vec<FakeSite>,
     pub(super) dead_links: BTreeSet<LinkId>,
-    /// Sites that nobody can connect to.
+    /// Sites to which nobody can connect.
     pub(super) walled: BTreeSet<SiteId>,
     pub(super) length: u64,
     pub(super) events: Vec<Event>,
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// The controller is killed and started again from what was made durable.
+    /// The controller is killed and restarted from the durable state.
     pub(super) fn restart_controller(&mut self) {
         let snapshots = self.store.values().map(|s| serde_json::from_str(s).expect("we wrote it")).collect();
         let planner: PlannerFn = tree_planner;
@@ -389,7 +389,7 @@ impl World {
                 let Finish { run, hash, .. } = file;
                 assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
-                // The other one is what a lying source claims in the test of nonsense.
+                // The other hash is the claim of a lying source in the test of nonsense.
                 assert!(hash == right || hash == FileHash([3; 32]));
                 if s.have != whole_of(length) && !(s.finished && s.mode.is_some()) {
                     let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
@@ -420,7 +420,7 @@ impl World {
         self.report(site, answer);
     }
 
-    /// Whether what the flow carries was spoilt by its sender or before.
+    /// Whether the flow's data was corrupted by its sender or earlier.
     pub(super) fn spoilt(&self, plan: &Plan, flow: FlowId) -> bool {
         let Some(f) = plan.flows.get(flow.index()) else { return false };
         let from = self.coordinator.topology().link(f.link).from;
@@ -440,7 +440,8 @@ impl World {
             side: FlowSide::Received,
             digest: digest(i.flow),
         });
-        // Who flips bits does so after taking the digest: it claims to have passed on what it received.
+        // A site that flips bits does so after taking the digest: it claims to have passed on the
+        // received data.
         let sent = program.outgoing.iter().map(|o| FlowDigest {
             flow: o.flow,
             side: FlowSide::Sent,
@@ -462,13 +463,13 @@ impl World {
             |s: SiteId, w: &Self| w.sites[s.index()].program.as_ref().is_some_and(|p| p.run == run);
         let mut broken = false;
         let ends = |l: LinkId| [topology.link(l).from, topology.link(l).to];
-        // What fills carries nothing here, and nobody may mind.
+        // Filling flows carry nothing here, and no site may depend on them.
         let bulk = || plan.flows.iter().enumerate().filter(|(_, f)| !plan.fills(f));
         if bulk().flat_map(|(_, f)| ends(f.link)).all(|s| takes_part(s, self)) {
             self.sites[source.index()].connected = true;
         }
         if !self.sites[source.index()].connected {
-            // Who comes first waits for who has not heard yet.
+            // Early sites wait for the sites that have no program yet.
             return;
         }
         for (i, flow) in bulk() {
@@ -508,7 +509,7 @@ impl World {
                 self.report(sink.site, Report::Failed { run, kind: FailureKind::Unwritable, reason });
                 return;
             }
-            // Everyone reads the union of what is missing, the slowest sets the pace.
+            // All sites read the union of the missing data; the slowest sets the rate.
             let work = &program.groups[0].work;
             let gaps = ranges::missing(&s.have, length);
             s.verified += STEP / slowest;

@@ -1,4 +1,5 @@
-//! Several transfers at once on a network whose flows share links as TCP's do, within the sources' ceilings.
+//! Several transfers at once on a network whose flows share links as TCP flows do, within the
+//! sources' rate limits.
 
 use super::super::tests::request;
 use super::super::*;
@@ -21,12 +22,12 @@ struct World {
     coordinator: Coordinator<DefaultPlanner>,
     now: Instant,
     length: u64,
-    /// By transfer and site: its program, bytes there, told that it is over.
+    /// By transfer and site: its program, existing bytes, and whether it was told of the end.
     programs: BTreeMap<(TransferId, SiteId), SiteProgram>,
     have: BTreeMap<(TransferId, SiteId), u64>,
     told: BTreeSet<(Run, SiteId)>,
     events: Vec<Event>,
-    /// Every command, for comparison of runs.
+    /// Every command, to compare runs.
     said: Vec<String>,
 }
 
@@ -99,7 +100,7 @@ impl World {
         while self.coordinator.poll_changed().is_some() {}
     }
 
-    /// Transfers whose data flows: what they run, and their ceilings.
+    /// Transfers whose data flows: their plans and rate limits.
     fn running(&self) -> Vec<(TransferId, Plan, Option<BitRate>)> {
         let sources = self.programs.iter().filter(|(_, p)| p.source_path.is_some());
         let runs = sources.filter_map(|((id, _), program)| {
@@ -162,7 +163,8 @@ impl World {
     }
 }
 
-/// What the slowest and all together gain by being planned at once, over the first alone and the others as they come.
+/// Gains of the slowest transfer and of the sum by planning all at once, compared with planning the
+/// first alone and the others as they arrive.
 fn gain(draw: &[(SiteId, Vec<SiteId>)]) -> (f64, f64) {
     let topology = internet2();
     let capacities = [10_000_000; 26];
@@ -200,7 +202,7 @@ enum Gains {
     Nobody,
 }
 
-/// The first draw of so many where that is so.
+/// The first draw of `count` transfers with these gains.
 fn draw(count: usize, gains: Gains) -> Vec<(SiteId, Vec<SiteId>)> {
     let topology = internet2();
     let mut draws = (1..200).map(|seed| concurrent(&topology, Seed::new(seed), count, 3));
@@ -250,9 +252,10 @@ fn one_that_runs_is_planned_anew_for_a_gain_with_enough_left_and_else_keeps_its_
         (Gains::Slowest, 1, true),
     ];
     for (gains, length, anew) in cases {
-        // With two, the sum gains only where the slowest does.
+        // With two transfers, the sum gains only if the slowest does.
         let draw = draw(if gains == Gains::OnlySum { 3 } else { 2 }, gains);
-        // Just under or over what its present plan moves in `left_min` beside the second, where not long.
+        // If not long: just under or over the amount that its current plan moves in `left_min`
+        // together with the second.
         let mut w = World::new(Some(JointConfig::default()), LONG);
         if length < LONG {
             let plans: Vec<Plan> = draw
@@ -262,7 +265,8 @@ fn one_that_runs_is_planned_anew_for_a_gain_with_enough_left_and_else_keeps_its_
                     plan::Planner::new(request).and_then(|p| p.auto()).expect("a plan").chosen.plan
                 })
                 .collect();
-            // The second may be planned alone or beside the first: the rates that this leaves the first.
+            // The second may be planned alone or together with the first; these are the rates that
+            // this leaves to the first.
             let request = Request::new(w.coordinator.topology(), draw[1].0, draw[1].1.clone());
             let asked = JointRequest { request, scheme: None };
             let beside = plan::together(&[asked], &[&plans[0]]).expect("a plan").remove(0).plan;
@@ -353,8 +357,8 @@ fn unless_it_is_asked_for_each_is_planned_alone_and_at_once() {
     }
 }
 
-/// Random arrivals, sizes and cancellations: what is not cancelled is done; plans made together fit while they run
-/// together; the same inputs give the same commands.
+/// Random arrivals, sizes and cancellations: every transfer that is not cancelled completes; joint
+/// plans fit while they run together; equal inputs give equal commands.
 #[test]
 fn whatever_comes_and_goes_all_end_and_shares_fit() {
     let mut joint = 0;
@@ -399,7 +403,8 @@ fn whatever_comes_and_goes_all_end_and_shares_fit() {
     assert!(joint > 200, "often enough to mean something: plans made together ran together: {joint}");
 }
 
-/// Of those that run: where each names all the others, their flows fit at full rate. How many that is.
+/// Among the running transfers: if each names all the others, their flows fit at full rate. Returns
+/// how many these are.
 fn check_shares(w: &World) -> u32 {
     let running = w.running();
     let ids: BTreeSet<TransferId> = running.iter().map(|r| r.0).collect();

@@ -1,6 +1,6 @@
-//! Inputs of a transfer: reports of sites, and sites that come and go.
+//! Inputs of a transfer: reports of sites, and sites that register or disappear.
 //!
-//! Leaves out: consequences, which [`Transfer::step`] decides.
+//! Leaves out: reactions, which [`Transfer::step`] decides.
 
 use super::{
     Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, Found,
@@ -44,7 +44,8 @@ impl Transfer {
         if self.outcome.is_some() {
             return;
         }
-        // Hops that failed because of the restart deserve another try, and so does whoever had no path.
+        // Hops that failed because of the restart should be tried again, and so should destinations
+        // without a path.
         if restarted {
             let touches = |l: LinkId| cx.topology.link(l).from == site || cx.topology.link(l).to == site;
             self.tired_links.retain(|&l, _| !touches(l));
@@ -118,7 +119,7 @@ impl Transfer {
     ) {
         let run = report.run();
         if self.outcome.is_some() {
-            // A site that missed the removal keeps reporting: tell it again.
+            // A site that missed the removal continues to report: repeat the command.
             if matches!(report, Report::Progress { .. }) && run.attempt.0 <= self.attempts {
                 self.owe(site, Debt::Uninstall(run));
             }
@@ -145,7 +146,7 @@ impl Transfer {
                 let now = cx.now;
                 let current = self.running().is_some_and(|r| r.run == run);
                 if !current {
-                    // Settling keeps no attempt: what still talks has missed the removal.
+                    // Settling keeps no attempt: a site that still reports has missed the removal.
                     if run.attempt.0 < self.attempts || self.running().is_none() {
                         self.owe(site, Debt::Uninstall(run));
                     }
@@ -169,7 +170,8 @@ impl Transfer {
                     .collect::<Vec<_>>()
                 {
                     let entry = r.flows.entry(f.0).or_insert((0, 0.0));
-                    // What fills counts where it arrives: it must not hide that nothing else moves.
+                    // Filling data counts at its destination. It must not hide a stall of
+                    // everything else.
                     if f.1 > entry.0 && !r.plan.fills(&r.plan.flows[f.0.index()]) {
                         r.active_at = now;
                     }
@@ -217,7 +219,7 @@ impl Transfer {
                         r.audit.as_mut().filter(|a| a.group == group && a.generation == generation)
                     && a.waiting.remove(&site)
                 {
-                    // At most three sides of each flow are worth keeping.
+                    // At most three sides of each flow are kept.
                     let limit = r.plan.flows.len() * 3;
                     a.digests.insert(site, digests.into_iter().take(limit).collect());
                 }
@@ -287,7 +289,7 @@ impl Transfer {
             }
         } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) {
             d.leftover.get_or_insert(!have.is_empty());
-            // The source's length may not be known yet; it cuts the ranges when it is.
+            // The source's length may not be known yet; the ranges are truncated when it is.
             d.set_have(have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
             let mode = attributes.map(|found| found.mode);
             d.found = length.zip(hash).map(|(length, hash)| Found { length, hash, mode });
@@ -328,7 +330,7 @@ impl Transfer {
             d.told_ahead = None;
             d.integrity += 1;
             let (integrity, missing) = (d.integrity, length - d.shown_bytes);
-            // What was there before has not arrived wrong.
+            // Data from before this transfer has not arrived wrong.
             let refuses = self.request.on_corrupt == CorruptPolicy::Refuse && d.leftover != Some(true);
             d.leftover = d.leftover.map(|leftover| leftover && !d.have.is_empty());
             let name = cx.name(site).to_owned();
@@ -424,8 +426,9 @@ impl Transfer {
         unconnected: bool,
         reason: &str,
     ) {
-        // Only the first report of an attempt says which link failed. Those that follow may be its echo: sites take their
-        // flows down at different moments, and a site that has done so looks like a broken hop to its neighbours.
+        // Only the first report of an attempt identifies the failed link. Later reports may be
+        // consequences: sites remove their flows at different moments, and to its neighbours this
+        // looks like a broken hop.
         if self.running().is_none_or(|r| r.run != run) {
             return;
         }
@@ -451,9 +454,11 @@ impl Transfer {
         self.stop(cx, line, settle);
     }
 
-    /// The first site of `link` cannot connect to the other: that one is left for later, so that nobody else waits for it.
+    /// The first site of `link` cannot connect to the other site. The other site is postponed, so
+    /// that no other destination waits for it.
     ///
-    /// No time to settle is needed, as after a hop that broke: whether the other is up or not, the next plan is without it.
+    /// No settling time is needed, unlike after a broken hop: the next plan does without the other
+    /// site in any case.
     fn handle_unreached(&mut self, cx: &mut Context<'_>, link: LinkId, run: Run, reason: &str) {
         let (from, to) = (cx.topology.link(link).from, cx.topology.link(link).to);
         let address = cx.sites[to.index()].addresses.get(&link).map_or("-", String::as_str);
@@ -466,7 +471,7 @@ impl Transfer {
         );
         let now = cx.now;
         self.tired_links.entry(link).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
-        // Others most likely cannot either: it passes nothing on for now.
+        // Others most likely cannot connect either: it relays nothing for now.
         self.tired_sites.entry(to).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
         let Some(d) = self.destinations.iter_mut().find(|d| d.site == to && d.open()) else {
             return self.stop(cx, line, Duration::ZERO);
@@ -508,7 +513,8 @@ impl Transfer {
             return self.handle_busy(cx, site, installed, line);
         }
         if installed && kind == FailureKind::Refused && self.running().is_some_and(Running::is_filled) {
-            // Most likely for the buffers of the flows that fill. Without a site that only passes those on, nothing is lost.
+            // Most likely because of the buffers of the filling flows. Without a site that only
+            // relays those, nothing is lost.
             self.unfilled = true;
             if self.running().is_some_and(|r| r.needed.contains(&site)) {
                 self.stop(cx, format!("{line} (the next plan fills nothing)"), Duration::ZERO);
@@ -526,7 +532,8 @@ impl Transfer {
                 self.stop(cx, line, Duration::ZERO);
             }
         } else if installed {
-            // A relay (or a destination that is over and relays) that cannot: never ask it again in this transfer.
+            // A relay (or a finished destination that relays) that cannot do its part is not asked
+            // again in this transfer.
             debug_assert!(matches!(
                 kind,
                 FailureKind::Refused | FailureKind::Unreadable | FailureKind::Unwritable
@@ -553,12 +560,13 @@ impl Transfer {
         self.event(cx, EventKind::Progress { length_bytes: self.length.unwrap_or(0), destinations });
     }
 
-    /// Leaves a destination for later that keeps all the others under half of the planned rate, and that is much slower
-    /// than they are: it alone is what the flows wait for.
+    /// Postpones a destination that keeps all others below half of the planned rate and that is
+    /// much slower than they are: the flows wait only for it.
     ///
-    /// A plan knows capacities only as they were written down, so that all may be slower than planned through no fault of
-    /// one. And rates tell nothing: the slowest sets them for all. What tells is for how long each held the flows back. Of
-    /// equals each does so about as long as the other.
+    /// A plan knows only the configured capacities, so all destinations may be slower than planned
+    /// without any fault. Rates do not identify the slow one either, because the slowest sets the
+    /// rate for all. The indicator is the time for which each delayed the flows. Equally slow
+    /// destinations delay the flows for about the same time.
     fn look_for_slow(&mut self, cx: &mut Context<'_>) {
         let (now, hold, share, blocked_min) =
             (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
@@ -566,7 +574,7 @@ impl Transfer {
         let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
         let Phase::Running(r) = &mut self.phase else { return };
         let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
-        // Where sites store all before they pass it on, one waits for another by design.
+        // If sites store all data before they pass it on, waiting for another site is by design.
         if open.len() < 2 || r.plan.store_and_forward {
             return;
         }
@@ -578,7 +586,7 @@ impl Transfer {
                     .plan
                     .groups
                     .iter()
-                    // What fills is blocked or idle whatever the destination does.
+                    // Filling flows are blocked or idle regardless of the destination.
                     .filter(|g| g.fills.is_none())
                     .flat_map(|g| &g.sinks)
                     .filter(|s| s.site == site)
@@ -618,7 +626,7 @@ impl Transfer {
             if least.is_some_and(|least| sink.held < hold + least + least) {
                 continue;
             }
-            // The disk is the surer sign; of equals the slower one.
+            // The disk is the more reliable sign; among equal ones, the slower destination.
             if now.saturating_since(since) >= hold
                 && levels.get(&site).is_some_and(|l| *l < LEVEL_MAX)
                 && worst.is_none_or(|(_, d, r)| (disk, std::cmp::Reverse(rate)) > (d, std::cmp::Reverse(r)))
@@ -641,7 +649,7 @@ impl Transfer {
             tired.tire(now, run, cx.config);
         }
         self.event(cx, EventKind::Postponed { site: slow, reason });
-        // Nothing failed: what follows is the same transfer in another order.
+        // No failure: the same transfer continues in another order.
         self.remove_attempt(cx);
     }
 }

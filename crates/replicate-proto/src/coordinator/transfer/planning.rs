@@ -1,7 +1,8 @@
-//! How an attempt comes about: which sites are asked for their data, which are served, which sites and links the plan avoids, and
-//! with which transfers it is made together.
+//! Preparation of an attempt: the sites that are asked for their data, the sites that are served,
+//! the sites and links that the plan avoids, and the transfers that are planned with it.
 //!
-//! Leaves out: planning itself ([`crate::coordinator::Planner`]), and the programs that follow from a plan.
+//! Leaves out: planning itself ([`crate::coordinator::Planner`]), and the programs that follow from
+//! a plan.
 
 use super::programs::usable;
 use super::{Away, Context, Found, Phase, STRIKES_MAX, Target, Tired, Transfer, one_line};
@@ -15,14 +16,15 @@ use anabranch_units::ByteCount;
 use std::collections::BTreeSet;
 
 impl Transfer {
-    /// Sites that could be served now: open, up, not waiting for anything.
+    /// Destinations that could be served now: open, up, not waiting for anything.
     fn eligible(&self, cx: &Context<'_>) -> Vec<usize> {
         let ready = |d: &Target| {
             d.open()
                 && cx.up(d.site)
                 && d.retry_at.is_none()
                 && d.finishing.is_none()
-                // Before the source has said how long its file is, what was found cannot be judged, and is asked for again.
+                // While the length of the source's file is unknown, a found file cannot be judged,
+                // and is asked for again.
                 && (d.found.is_none() || self.length.is_none())
                 && !d.full(self.length)
         };
@@ -88,7 +90,7 @@ impl Transfer {
         true
     }
 
-    /// Says for whom it waits, why, and for how long at most; once for as long as that stays.
+    /// Announces the sites for which it waits, the reasons, and the maximum wait; once per state.
     fn tell_waiting(&mut self, cx: &mut Context<'_>) {
         let left = |since: Instant| (since + cx.config.site_wait).saturating_since(cx.now);
         let (mut names, mut causes, mut most) = (Vec::new(), Vec::new(), Duration::ZERO);
@@ -126,7 +128,7 @@ impl Transfer {
         self.event(cx, EventKind::Waiting { reason });
     }
 
-    /// All have answered, or will not: plans for those who did.
+    /// All sites have answered, or will not: plans for the sites that did.
     pub(super) fn end_inquiry(&mut self, cx: &mut Context<'_>) {
         let Phase::Inquiring { begun, waiting, answered, .. } =
             std::mem::replace(&mut self.phase, Phase::Idle)
@@ -142,8 +144,8 @@ impl Transfer {
         let Some(length) = self.length else { return };
         let (mut others, hash) = (Vec::new(), self.hash);
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
-            // What was reported before the length was known. Another file is judged here, not after the inquiry: where it may
-            // be replaced, the next inquiry would find it again, and for ever.
+            // This was reported before the length was known. Another file is judged here, not after
+            // the inquiry: if it may be replaced, every later inquiry would find it again.
             let is_other =
                 |found: &mut Found| found.length != length || hash.is_some_and(|hash| found.hash != hash);
             if d.found.take_if(is_other).is_some() {
@@ -189,14 +191,15 @@ impl Transfer {
         matches!(self.phase, Phase::Inquiring { .. })
     }
 
-    /// A first attempt waits for transfers that may be submitted, then, like a later one, only while some `inquire`.
+    /// A first attempt waits for transfers that may still be submitted. After that, as for a later
+    /// attempt, it waits only while some `inquire`.
     pub(in crate::coordinator) fn plan_is_due(&mut self, now: Instant, inquiring: bool) -> bool {
         let Phase::Planning { first, until, .. } = &mut self.phase else { return false };
         first.take_if(|t| now >= *t);
         now >= *until || first.is_none() && !inquiring
     }
 
-    /// What to plan for. Begins anew if what was known has changed since the inquiry.
+    /// The demand to be planned. Starts again if the known data has changed since the inquiry.
     pub(in crate::coordinator) fn waiting_demand(&mut self, cx: &mut Context<'_>) -> Option<Demand> {
         let Phase::Planning { targets, fresh, .. } = &self.phase else { return None };
         let (fresh, asked) = (*fresh, targets.clone());
@@ -222,7 +225,7 @@ impl Transfer {
         Demand { id, source, targets, avoid_sites, avoid_links, scheme, fill, fresh }
     }
 
-    /// What it does now, if it still has something to move.
+    /// The running transfer, if it still has data to move.
     pub(in crate::coordinator) fn busy(&self, cx: &Context<'_>) -> Option<Busy> {
         let r = self.running()?;
         let open = r.sinks.iter().filter(|(_, s)| !s.done);
@@ -233,7 +236,7 @@ impl Transfer {
         Some(Busy { demand, plan: r.plan.clone(), ceiling, left, moved_at: self.moved_at })
     }
 
-    /// Installs the plan that was made together with those of `with`; without one, plans alone.
+    /// Installs a joint plan, made with the transfers in `with`; without a plan, plans alone.
     pub(in crate::coordinator) fn install_waiting(
         &mut self,
         cx: &mut Context<'_>,
@@ -242,7 +245,7 @@ impl Transfer {
     ) {
         let (targets, length) = match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Planning { targets, length, .. } => (targets, length),
-            // It was over meanwhile.
+            // The transfer has ended in the meantime.
             other => {
                 self.phase = other;
                 return;
@@ -264,14 +267,14 @@ impl Transfer {
         }
     }
 
-    /// Waits until others that run are stopped and can be planned with it.
+    /// Waits until other running transfers are stopped and can be planned with it.
     pub(in crate::coordinator) fn wait_for_others(&mut self, new: Instant) {
         if let Phase::Planning { first, until, fresh, .. } = &mut self.phase {
             (*first, *until, *fresh) = (None, new, false);
         }
     }
 
-    /// Stops the attempt, through no fault of anybody, to be planned with others.
+    /// Stops the attempt, without a failure, to plan it together with others.
     pub(in crate::coordinator) fn plan_anew(&mut self, cx: &mut Context<'_>, reason: String) {
         if self.running().is_none() {
             return;
@@ -357,7 +360,8 @@ impl Transfer {
         let plan = match self.ask_planner(cx, &targets) {
             Ok(plan) => plan,
             Err(joint) => {
-                // Serve those who can be served: one unreachable destination must not hold the others up.
+                // Serve the reachable destinations: one unreachable destination must not delay the
+                // others.
                 let mut lost = Vec::new();
                 targets.retain(|&t| match self.ask_planner(cx, &[t]) {
                     Ok(_) => true,
@@ -370,7 +374,7 @@ impl Transfer {
                 let retry_at = soonest.filter(|t| *t > cx.now).min().unwrap_or(cx.now + cx.config.avoid_max);
                 for (site, reason) in lost {
                     let reason = one_line(&reason);
-                    // The way may lead through a site that has no room now.
+                    // The path may lead through a site that has no room now.
                     if let Some(crowded) = self.first_crowded(cx.now) {
                         self.wait_for_room(cx, site, crowded);
                         continue;
@@ -388,7 +392,8 @@ impl Transfer {
                 match self.ask_planner(cx, &targets) {
                     Ok(plan) => plan,
                     Err(_) => {
-                        // Each alone can be served, all together cannot: one after the other.
+                        // Each can be served alone, but not all together: serve one after the
+                        // other.
                         targets.truncate(1);
                         match self.ask_planner(cx, &targets) {
                             Ok(plan) => plan,

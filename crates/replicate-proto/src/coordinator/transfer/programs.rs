@@ -1,6 +1,6 @@
-//! Installs a plan: checks whether it can be used here and now, and sends each site its program.
+//! Installs a plan: checks whether it is usable now, and sends each site its program.
 //!
-//! Leaves out: how the plan was made, and the programs themselves ([`crate::program`]).
+//! Leaves out: the making of the plan, and the programs themselves ([`crate::program`]).
 
 use super::{Context, Phase, Running, SinkState, Transfer};
 use crate::control::Attempt;
@@ -115,14 +115,14 @@ impl Transfer {
     }
 }
 
-/// Whether a site does more in an attempt than pass on what fills.
+/// Whether a site does more in an attempt than relay filling flows.
 fn does_bulk(p: &SiteProgram) -> bool {
     let groups = p.incoming.iter().map(|i| i.group).chain(p.outgoing.iter().map(|o| o.group));
     let mut groups = groups.chain(p.sinks.iter().map(|s| s.group));
     p.source_path.is_some() || groups.any(|g| p.groups[usize::from(g)].fills.is_none())
 }
 
-/// Whether a plan can be turned into programs here and now.
+/// Whether a plan can be turned into programs now.
 pub(super) fn usable(
     plan: &Plan,
     cx: &Context<'_>,

@@ -1,9 +1,11 @@
 //! Sites without room for their part of an attempt.
 //!
-//! A destination without room counts as slow. The plan leaves it out, and it is asked again after a pause, or when another
-//! transfer leaves the site. A relay without room is planned around. Only the source makes all destinations wait.
+//! A destination without room is treated as slow. The plan leaves it out, and it is asked again
+//! after a pause, or when another transfer leaves the site. A relay without room is planned around.
+//! Only the source makes all destinations wait.
 //!
-//! Leaves out: how a site divides its memory ([`crate::daemon::room`]). Read [`Transfer::handle_busy`] first.
+//! Leaves out: the division of a site's memory ([`crate::daemon::room`]). Read
+//! [`Transfer::handle_busy`] first.
 
 use super::{Context, Early, Phase, Running, Transfer, doubled};
 use crate::coordinator::{EventKind, Instant, SiteId, TransferId};
@@ -12,13 +14,13 @@ use std::collections::BTreeSet;
 /// A site that had no room when it was last asked for its part.
 #[derive(Clone, Debug)]
 pub(super) struct Crowded {
-    /// Refusals in a row.
+    /// Number of consecutive refusals.
     tries: u32,
     /// End of the pause before the site is asked again.
     until: Instant,
     /// The site's reason, in one line.
     line: String,
-    /// The last event about it, if there was one.
+    /// The last event about it, if any.
     told: Option<Told>,
 }
 
@@ -29,10 +31,12 @@ enum Told {
 }
 
 impl Transfer {
-    /// The site lacks memory or descriptors for what it was asked, and others will give them back.
+    /// The site lacks memory or descriptors for its part at the moment; other transfers will return
+    /// them.
     ///
-    /// The first refusal in a transfer makes all destinations wait for `pause_min`, as an earlier attempt may be about to leave
-    /// the site. Every later refusal costs the other destinations one attempt. An inquiry goes on without the site.
+    /// The first refusal in a transfer makes all destinations wait for `pause_min`, because an
+    /// earlier attempt may be about to leave the site. Every later refusal costs the other
+    /// destinations one attempt. An inquiry continues without the site.
     pub(super) fn handle_busy(&mut self, cx: &mut Context<'_>, site: SiteId, installed: bool, line: String) {
         let is_source = site == self.request.source;
         if !(installed || is_source && matches!(self.phase, Phase::Inquiring { .. })) {
@@ -45,7 +49,7 @@ impl Transfer {
             }
             return;
         }
-        // The buffers of flows that fill are the most likely reason, and the next plan has none.
+        // The buffers of filling flows are the most likely reason, and the next plan has none.
         let is_filled = installed && self.running().is_some_and(Running::is_filled);
         self.unfilled |= is_filled;
         if is_filled && self.running().is_some_and(|r| !r.needed.contains(&site)) {
@@ -70,7 +74,7 @@ impl Transfer {
         self.changed(cx);
     }
 
-    /// Leaves a destination for later, because the site `at` has no room. Other destinations do not wait.
+    /// Postpones a destination because the site `at` has no room. Other destinations do not wait.
     pub(super) fn wait_for_room(&mut self, cx: &mut Context<'_>, destination: SiteId, at: SiteId) {
         let Some(until) = self.crowded.get(&at).map(|c| c.until) else { return };
         let Some(d) = self.destinations.iter_mut().find(|d| d.site == destination && d.open()) else {
@@ -81,7 +85,8 @@ impl Transfer {
         self.tell_crowded(cx, destination, at);
     }
 
-    /// Tells once that a destination is left for later, and once that nothing goes on before there is room.
+    /// Reports once that a destination is postponed, and once that nothing continues until there is
+    /// room.
     fn tell_crowded(&mut self, cx: &mut Context<'_>, destination: SiteId, at: SiteId) {
         let are_others_served =
             at != self.request.source && self.destinations.iter().any(|d| d.open() && !d.waits_for_room);
@@ -99,7 +104,7 @@ impl Transfer {
         }
     }
 
-    /// Whether the site is left alone now, because it had no room.
+    /// Whether the site is avoided now because it had no room.
     pub(super) fn is_crowded(&self, site: SiteId, now: Instant) -> bool {
         self.crowded.get(&site).is_some_and(|c| now < c.until)
     }
@@ -110,7 +115,7 @@ impl Transfer {
         crowded.min_by_key(|(_, c)| c.until).map(|(site, _)| *site)
     }
 
-    /// Every participant of the attempt has its part: none of them lacks room any more.
+    /// Every participant of the attempt has its part, so none of them lacks room.
     pub(super) fn has_room(&mut self, attempt: &Running) {
         self.crowded.retain(|site, _| !attempt.participants.contains(site));
         for d in self.destinations.iter_mut().filter(|d| attempt.sinks.contains_key(&d.site)) {
@@ -118,7 +123,8 @@ impl Transfer {
         }
     }
 
-    /// Clears the pauses of all destinations that wait for room when the first of them ends: one plan can serve all of them.
+    /// Clears the pauses of all destinations that wait for room when the first of them ends: one
+    /// plan can serve all of them.
     pub(super) fn ask_for_room(&mut self, now: Instant) {
         let waiting = || self.destinations.iter().filter(|d| d.open() && d.waits_for_room);
         if waiting().any(|d| d.retry_at.is_some_and(|t| now >= t)) {
@@ -126,7 +132,8 @@ impl Transfer {
         }
     }
 
-    /// Attempts of other transfers have left sites: those are asked again after `pause_min`, the time for the removal.
+    /// Attempts of other transfers have left sites: these sites are asked again after `pause_min`,
+    /// the time for the removal.
     pub(in crate::coordinator) fn handle_room(&mut self, cx: &Context<'_>, sites: &BTreeSet<SiteId>) {
         let again = cx.now + cx.config.pause_min;
         let mut is_woken = false;
@@ -150,5 +157,5 @@ impl Transfer {
     }
 }
 
-/// Room that attempts gave back: the transfers, and the sites that they left.
+/// Room that attempts returned: the transfers, and the sites that they left.
 pub(in crate::coordinator) type Freed = Vec<(TransferId, BTreeSet<SiteId>)>;

@@ -1,6 +1,6 @@
-//! A transfer's next step: the only place that moves its phase, and that gives up, waits and ends.
+//! The next step of a transfer: the only place that changes its phase, abandons, waits and ends.
 //!
-//! Leaves out: a transfer's knowledge, which the inputs change. Read [`Transfer::step`] first.
+//! Leaves out: the knowledge of a transfer, which the inputs change. Read [`Transfer::step`] first.
 
 use super::{Away, Context, Debt, Early, Pending, Phase, Running, STRIKES_MAX, Target, Transfer, doubled};
 use crate::control::{Attempt, Finish};
@@ -9,9 +9,10 @@ use anabranch_pieces::{Attributes, ByteRange};
 use std::collections::BTreeSet;
 
 impl Transfer {
-    /// Does everything that what is known now calls for.
+    /// Does everything that is due with the current knowledge.
     pub(in crate::coordinator) fn step(&mut self, cx: &mut Context<'_>) {
-        // Each round ends a phase or gives a verdict, and no input makes more than a few of either due.
+        // Each round ends a phase or gives a verdict, and no input makes more than a few of either
+        // due.
         for _ in 0..256 {
             if self.outcome.is_none() {
                 self.watch_sites(cx);
@@ -24,7 +25,7 @@ impl Transfer {
         self.settle_debts(cx);
     }
 
-    /// Notices who is away for too long, and answers that did not come.
+    /// Detects sites that are away for too long, and answers that did not come.
     fn watch_sites(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         let site_wait = cx.config.site_wait;
@@ -93,7 +94,8 @@ impl Transfer {
         }
     }
 
-    /// Has files checked and named when they are complete, and the source hashed where nobody knows the hash.
+    /// Requests the check and naming of complete files, and the hash from the source if it is not
+    /// known.
     fn finish_files(&mut self, cx: &mut Context<'_>) {
         let Some(length) = self.length else { return };
         if matches!(self.phase, Phase::Inquiring { .. }) {
@@ -118,7 +120,8 @@ impl Transfer {
                 } else if !is_wider {
                     self.decide(cx, site, Verdict::Done);
                 } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site) {
-                    // It is finished as if it had arrived: the site takes from others what they may not at the source.
+                    // It is finished as if it had arrived: the site removes permissions that others
+                    // do not have at the source.
                     d.set_have(&[ByteRange { start: 0, end: length }], length, cx.config.ranges_max);
                 }
             }
@@ -144,7 +147,8 @@ impl Transfer {
             }
             return;
         }
-        // A destination that is filled may have everything long before the source has sent the others theirs.
+        // A destination with filling flows may have everything long before the source has served
+        // the others.
         let comes_anyway = self.running().is_some_and(|r| !r.source_done && !r.is_filled());
         let wanted = self.destinations.iter().any(|d| {
             d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
@@ -156,7 +160,7 @@ impl Transfer {
         }
     }
 
-    /// Gives a destination up where another file has the name, unless that may be replaced.
+    /// Gives a destination up if another file has the name, unless that file may be replaced.
     pub(super) fn leave_alone(&mut self, cx: &mut Context<'_>, site: SiteId) {
         if self.request.replace {
             return;
@@ -170,7 +174,7 @@ impl Transfer {
         self.decide(cx, site, Verdict::Failed { reason });
     }
 
-    /// One move of the phase; false if there is none to make.
+    /// One change of the phase; false if none is due.
     fn step_phase(&mut self, cx: &mut Context<'_>) -> bool {
         if self.destinations.iter().all(|d| !d.open()) {
             self.close(cx);
@@ -258,10 +262,10 @@ impl Transfer {
         self.leave_suspects(cx);
     }
 
-    /// Plans anew where a named relay spoils more than is worth waiting for.
+    /// Plans again if a named relay corrupts too much to wait for the end of the attempt.
     pub(super) fn leave_suspects(&mut self, cx: &mut Context<'_>) {
         let corrupt_max = cx.config.corrupt_max;
-        // Only a site that relays here can be planned around.
+        // Only a site that relays in this plan can be planned around.
         let relays = |r: &Running| {
             r.plan.flows.iter().any(|f| {
                 let from = cx.topology.link(f.link).from;
@@ -275,7 +279,7 @@ impl Transfer {
         }
     }
 
-    /// The attempt's flows are over: goes on when the last file of it is finished.
+    /// The flows of the attempt have ended: continues when its last file is finished.
     fn end_attempt(&mut self, cx: &mut Context<'_>) -> bool {
         let length = self.length;
         let Some(r) = self.running() else { return false };
@@ -288,7 +292,7 @@ impl Transfer {
             self.remove_attempt(cx);
             self.phase = Phase::Idle;
         } else if r.audit.is_some() {
-            // The next attempt goes around the relay that the audit names.
+            // The next attempt avoids the relay that the audit names.
             return false;
         } else {
             let what = if r.corrupt > 0 { "data arrived wrong" } else { "data is missing" };
@@ -298,7 +302,7 @@ impl Transfer {
         true
     }
 
-    /// Has the present attempt's virtual links removed everywhere.
+    /// Orders the removal of the current attempt's virtual links at all sites.
     pub(super) fn remove_attempt(&mut self, cx: &mut Context<'_>) {
         let shown: Vec<u64> = self.destinations.iter().map(|d| self.shown(d)).collect();
         let attempt = match std::mem::replace(&mut self.phase, Phase::Idle) {
@@ -336,7 +340,8 @@ impl Transfer {
         self.changed(cx);
     }
 
-    /// Gives the attempt up; the next one begins after `settle` or the pause that idle attempts call for.
+    /// Abandons the attempt. The next one begins after `settle` or after the pause for idle
+    /// attempts.
     pub(super) fn stop(&mut self, cx: &mut Context<'_>, reason: String, settle: Duration) {
         self.remove_attempt(cx);
         self.pause(cx, reason, settle);
@@ -346,7 +351,7 @@ impl Transfer {
         self.pause_without(cx, reason, settle, None);
     }
 
-    /// As [`Self::pause`], where that is because the controller no longer hears of the site `gone`.
+    /// As [`Self::pause`], because the controller lost contact with the site `gone`.
     pub(super) fn pause_without(
         &mut self,
         cx: &mut Context<'_>,
@@ -365,11 +370,11 @@ impl Transfer {
         self.changed(cx);
     }
 
-    /// Every destination is over.
+    /// The transfer has ended for every destination.
     fn close(&mut self, cx: &mut Context<'_>) {
         self.remove_attempt(cx);
         for d in &mut self.destinations {
-            // Nobody asks for these any more, and they may be many.
+            // Nothing needs these any more, and they may be many.
             d.have = Vec::new();
         }
         let count = |f: fn(&Verdict) -> bool| {
@@ -397,7 +402,8 @@ impl Transfer {
         self.changed(cx);
     }
 
-    /// Tells sites that are up what they have not been told; a site that was told and stayed up needs no more.
+    /// Sends sites that are up the messages that they have not received. A site that received them
+    /// and stayed up needs no more.
     fn settle_debts(&mut self, cx: &mut Context<'_>) {
         let (now, sweep) = (cx.now, cx.config.sweep);
         let busy: BTreeSet<SiteId> =
@@ -405,7 +411,7 @@ impl Transfer {
         let mut paid = false;
         let (id, informed) = (self.id, &mut self.informed);
         self.debts.retain(|&(site, debt), sent| match *sent {
-            // Not under a site that is just finishing the file.
+            // Not to a site that is just finishing the file.
             None if cx.sites[site.index()].up && !busy.contains(&site) => {
                 *sent = Some(now);
                 let command = match debt {

@@ -171,7 +171,7 @@ fn an_unknown_topology_is_said_to_be_unknown_with_what_there_is() {
     assert_eq!(
         said,
         "--set network.topology=fat_tree: network.topology: no topology `fat_tree`: did you mean `fat-tree`? There are star, \
-         dumbbell, leaf-spine, fat-tree, butterfly, internet2, b4; or name a .toml or .graphml file"
+         dumbbell, leaf-spine, fat-tree, butterfly, internet2, b4; or name a .toml, .graphml, .gml or .xml file"
     );
     assert!(one(&INCAST.replace("hosts = 33", ""), &["network.topology=mine.toml"]).is_ok());
 }

@@ -1,0 +1,30 @@
+//! Clients of listeners for anybody: proxies in front of them, and pages of other origins.
+
+use anabranch_http::plain::{Clients, Cors, Proxies};
+
+/// Clients of a listener for viewers.
+#[derive(clap::Args)]
+pub struct ClientArgs {
+    /// Proxies whose word on a viewer's address counts (X-Forwarded-For, Forwarded, X-Real-IP), as 10.0.0.0/8,2001:db8::1, or
+    /// `none`. A header that a client can write itself must be overwritten by the proxy. By default those on this machine
+    /// (`broker serve`, `live dns`), or none.
+    #[arg(long, value_name = "PREFIX,...")]
+    proxies: Option<Proxies>,
+    /// Connections from --proxies begin with the PROXY protocol, version 1 or 2.
+    #[arg(long, requires = "proxies")]
+    proxy_protocol: bool,
+    /// Origins whose pages may ask with credentials, as https://page.example. Pages of all origins may ask without.
+    #[arg(long, value_name = "ORIGIN,...")]
+    origins: Option<Cors>,
+}
+
+impl ClientArgs {
+    /// The clients; `default` are the proxies if the command line names none.
+    pub fn clients(&self, default: Proxies) -> Clients {
+        let proxies = self.proxies.clone().unwrap_or(default);
+        Clients {
+            proxies: proxies.with_proxy_protocol(self.proxy_protocol),
+            cors: self.origins.clone().unwrap_or_default(),
+        }
+    }
+}

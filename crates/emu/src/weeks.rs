@@ -1,0 +1,263 @@
+//! Circuits that follow demand, under the real clock: the scheduling loop of a hybrid switch.
+//!
+//! The loop is a system's [`CircuitControl`], the same machine as in the simulator. Once a week it
+//! gets the bytes in the switch's queues, and the switch gets its next week. Announced demand is
+//! counted by TCP connection. A SYN from a host opens a connection, payload counts as forwarded
+//! once it has left the switch, and a FIN or RST cancels the rest.
+//!
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.2.2
+//! and §2.5.2. Differs: the end of a connection is seen on the wire, not in the program's call.
+//! Leaves out: the socket of announcements, the decisions (a system's). Read [`Weeks`] first.
+
+use crate::forward::Request;
+use crate::{AnnounceError, EmuError, EmulationHandle};
+use anabranch_fabric::{Matching, Timetable};
+use anabranch_sim::circuits::{CircuitControl, CircuitSchedule, CircuitWeek};
+use anabranch_units::{ByteCount, FlowKey, Instant};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Maximum open connections between racks, both directions counted. Later ones have no demand.
+const CONNECTIONS_MAX: usize = 65_536;
+
+/// Weeks of circuits that follow demand, since the start or the last call.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ScheduleFigures {
+    /// Weeks that were decided.
+    pub weeks: u64,
+    /// Days of these weeks.
+    pub scheduled_days: u64,
+    /// Mean of the demand in the estimates of these weeks.
+    pub demand_bytes_mean: f64,
+    /// Announcements of programs that were taken.
+    pub announcements: u64,
+    /// Announcements that were refused.
+    pub announcements_refused: u64,
+    /// Reports of flows since the start that the control refused, so that its demand can be wrong.
+    pub unknown_reports: u64,
+}
+
+impl EmulationHandle {
+    /// Announces to the circuits' control that `flow` has `bytes` to send for `coflow`, in all.
+    /// Forwarded bytes are subtracted, and the connection's end cancels the rest.
+    ///
+    /// Errors: circuits that follow no announcements, no such connection between two racks, an
+    /// emulation that has ended.
+    /// Cost: one wake-up of the forwarder; blocks until it answers.
+    pub fn announce(&self, flow: FlowKey, coflow: &str, bytes: ByteCount) -> Result<(), EmuError> {
+        let coflow = coflow.to_owned();
+        self.ask(|reply| Request::Announce { flow, coflow, bytes, reply })?.map_err(EmuError::Announce)
+    }
+}
+
+/// One direction of a TCP connection between two racks.
+#[derive(Debug)]
+struct Connection {
+    /// Number of the flow at the control.
+    number: u32,
+    racks: [u16; 2],
+    /// Sequence number of its first byte.
+    first_seq: u32,
+    /// Position behind the last byte that the switch has forwarded.
+    forwarded_until: u64,
+    /// Coflow of the last announcement, and its bytes so far.
+    coflow: String,
+    coflow_bytes: u64,
+}
+
+/// The scheduling loop of a hybrid switch.
+#[derive(Debug)]
+pub(crate) struct Weeks {
+    schedule: CircuitSchedule,
+    control: Box<dyn CircuitControl>,
+    /// Whether the control needs reports of connections.
+    follows_flows: bool,
+    /// Rack of each site. `None` for a switch.
+    rack_of: Vec<Option<u16>>,
+    connections: BTreeMap<FlowKey, Connection>,
+    /// Connections so far.
+    opened: u32,
+    figures: ScheduleFigures,
+}
+
+impl Weeks {
+    /// The loop of `schedule`, for sites in the racks `rack_of`.
+    pub(crate) fn new(schedule: CircuitSchedule, rack_of: Vec<Option<u16>>) -> Self {
+        let (control, follows_flows) = (schedule.plan.control(), schedule.plan.follows_flows());
+        let (connections, figures) = (BTreeMap::new(), ScheduleFigures::default());
+        Self { schedule, control, follows_flows, rack_of, connections, opened: 0, figures }
+    }
+
+    /// Whether [`Self::handle_forwarded`] needs the packets that leave the switch.
+    pub(crate) const fn follows_flows(&self) -> bool {
+        self.follows_flows
+    }
+
+    /// A program at site `source` has sent `packet` to site `destination`.
+    pub(crate) fn handle_sent(&mut self, source: u16, destination: u16, packet: &[u8]) {
+        let rack = |site: u16| self.rack_of.get(usize::from(site)).copied().flatten();
+        let racks = rack(source).zip(rack(destination)).filter(|(source, destination)| source != destination);
+        let Some((from, to)) = racks.filter(|_| self.follows_flows) else { return };
+        let Some(segment) = Segment::parse(packet) else { return };
+        if segment.is_syn {
+            self.open(&segment, [from, to]);
+        }
+        if segment.is_fin || segment.is_rst {
+            self.close(segment.flow);
+        }
+        if segment.is_rst {
+            self.close(FlowKey { local: segment.flow.remote, remote: segment.flow.local });
+        }
+    }
+
+    /// The switch has forwarded `packet`.
+    pub(crate) fn handle_forwarded(&mut self, packet: &[u8]) {
+        let Some(segment) = Segment::parse(packet).filter(|segment| segment.payload_bytes > 0) else {
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(&segment.flow) else { return };
+        let Some(position) = connection.position(segment.seq) else { return };
+        let end = position + u64::from(segment.payload_bytes);
+        connection.forwarded_until = connection.forwarded_until.max(end);
+        self.control.handle_forwarded(connection.number, position, segment.payload_bytes);
+    }
+
+    /// A program has announced that `flow` has `bytes` to send for `coflow`, in all.
+    ///
+    /// Errors: circuits that follow no announcements, no such connection between two racks.
+    pub(crate) fn handle_announced(
+        &mut self,
+        flow: FlowKey,
+        coflow: &str,
+        bytes: ByteCount,
+    ) -> Result<(), AnnounceError> {
+        let found = self.connections.get_mut(&flow.canonical()).filter(|_| self.follows_flows);
+        let Some(connection) = found else {
+            self.figures.announcements_refused += 1;
+            return Err(if self.follows_flows {
+                AnnounceError::NoConnection(flow)
+            } else {
+                AnnounceError::NotFollowed
+            });
+        };
+        if connection.coflow != coflow {
+            (connection.coflow, connection.coflow_bytes) = (coflow.to_owned(), 0);
+        }
+        let more_bytes = bytes.as_u64().saturating_sub(connection.coflow_bytes);
+        connection.coflow_bytes += more_bytes;
+        self.figures.announcements += 1;
+        if more_bytes > 0 {
+            self.control.handle_announced(connection.number, connection.racks, ByteCount::new(more_bytes));
+        }
+        Ok(())
+    }
+
+    /// When to call [`Self::handle_queues`] next.
+    pub(crate) fn poll_timeout(&self) -> Instant {
+        self.control.poll_timeout()
+    }
+
+    /// Decides a week, by the bytes in the switch's queues, the source's row first.
+    pub(crate) fn handle_queues(&mut self, now: Instant, bytes: Vec<u64>) {
+        self.control.handle_queues(now, bytes);
+    }
+
+    /// The timetable that the switch is to get, and when it begins, until `None`.
+    pub(crate) fn poll_timetable(&mut self) -> Option<(Timetable<Matching>, Instant)> {
+        let week = self.control.poll_week()?;
+        self.count(&week);
+        Some((self.schedule.timetable(&week), week.begins_at))
+    }
+
+    /// The figures since the start or the last call.
+    pub(crate) fn take(&mut self) -> ScheduleFigures {
+        let unknown_reports = self.figures.unknown_reports;
+        std::mem::replace(&mut self.figures, ScheduleFigures { unknown_reports, ..Default::default() })
+    }
+
+    fn count(&mut self, week: &CircuitWeek) {
+        let figures = &mut self.figures;
+        figures.weeks += 1;
+        figures.scheduled_days += week.days.len() as u64;
+        let apart = week.demand.as_u64() as f64 - figures.demand_bytes_mean;
+        figures.demand_bytes_mean += apart / figures.weeks as f64;
+        figures.unknown_reports = week.unknown_reports;
+    }
+
+    fn open(&mut self, segment: &Segment, racks: [u16; 2]) {
+        let first_seq = segment.seq.wrapping_add(1);
+        let known = self.connections.get(&segment.flow);
+        if known.is_some_and(|known| known.first_seq == first_seq) {
+            return;
+        }
+        self.close(segment.flow);
+        if self.connections.len() < CONNECTIONS_MAX {
+            let number = self.opened;
+            self.opened = self.opened.wrapping_add(1);
+            let (forwarded_until, coflow, coflow_bytes) = (0, String::new(), 0);
+            let connection = Connection { number, racks, first_seq, forwarded_until, coflow, coflow_bytes };
+            self.connections.insert(segment.flow, connection);
+        }
+    }
+
+    fn close(&mut self, flow: FlowKey) {
+        if let Some(connection) = self.connections.remove(&flow) {
+            self.control.handle_closed(connection.number);
+        }
+    }
+}
+
+impl Connection {
+    /// Position of the byte with this sequence number that is nearest to the last forwarded byte.
+    /// `None` before the first byte.
+    fn position(&self, seq: u32) -> Option<u64> {
+        let apart = seq.wrapping_sub(self.first_seq).wrapping_sub(self.forwarded_until as u32) as i32;
+        self.forwarded_until.checked_add_signed(apart.into())
+    }
+}
+
+/// The fields of a TCP segment that matter here.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Segment {
+    /// Source and destination.
+    flow: FlowKey,
+    seq: u32,
+    payload_bytes: u32,
+    is_syn: bool,
+    is_fin: bool,
+    is_rst: bool,
+}
+
+impl Segment {
+    /// The segment in an IPv4 packet. `None` for other protocols, later fragments, cut headers.
+    ///
+    /// Source: RFC 791, section 3.1; RFC 9293, section 3.1.
+    fn parse(packet: &[u8]) -> Option<Self> {
+        const TCP: u8 = 6;
+        let ip: &[u8; 20] = packet.first_chunk()?;
+        let ip_bytes = usize::from(ip[0] & 15) * 4;
+        let is_first = u16::from_be_bytes([ip[6], ip[7]]) & 0x1fff == 0;
+        if ip[0] >> 4 != 4 || ip_bytes < ip.len() || ip[9] != TCP || !is_first {
+            return None;
+        }
+        let tcp: &[u8; 20] = packet.get(ip_bytes..)?.first_chunk()?;
+        let tcp_bytes = usize::from(tcp[12] >> 4) * 4;
+        let payload_bytes = packet.len().checked_sub(ip_bytes + tcp_bytes)?;
+        let end = |address: usize, port: usize| {
+            let address = Ipv4Addr::new(ip[address], ip[address + 1], ip[address + 2], ip[address + 3]);
+            SocketAddr::from((address, u16::from_be_bytes([tcp[port], tcp[port + 1]])))
+        };
+        Some(Self {
+            flow: FlowKey { local: end(12, 0), remote: end(16, 2) },
+            seq: u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]),
+            payload_bytes: u32::try_from(payload_bytes).ok()?,
+            is_fin: tcp[13] & 1 != 0,
+            is_syn: tcp[13] & 2 != 0,
+            is_rst: tcp[13] & 4 != 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! Addresses of the peers that have one now, the kernel's rules for them, and the sessions that
+//! their calls go to.
+//!
+//! A peer's session claims the address that its name resolves to, and gives it back when the name
+//! has another one. Read [`Directory`] first.
+
+use crate::routing::Routing;
+use anabranch_spray_proto::kernel::PeerPlace;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsStream;
+
+/// Calls of one peer.
+pub(crate) type Calls = mpsc::Sender<TlsStream<TcpStream>>;
+
+/// A peer with an address.
+struct Entry {
+    link: usize,
+    name: String,
+    place: PeerPlace,
+    calls: Calls,
+}
+
+/// All peers with an address.
+pub(crate) struct Directory {
+    routing: Arc<Routing>,
+    entries: Mutex<BTreeMap<IpAddr, Entry>>,
+}
+
+impl Directory {
+    pub(crate) fn new(routing: Arc<Routing>) -> Self {
+        Self { routing, entries: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the peer of this link an address, and has the kernel's rules follow. Blocks for
+    /// netlink.
+    ///
+    /// Errors: another peer has the address; the kernel refuses a rule.
+    pub(crate) fn claim(&self, link: usize, name: &str, place: PeerPlace, calls: Calls) -> io::Result<()> {
+        let mut entries = self.lock();
+        if let Some(other) = entries.get(&place.address).filter(|entry| entry.link != link) {
+            let line = format!("{} is the address of peer `{}`, too", place.address, other.name);
+            return Err(io::Error::other(line));
+        }
+        entries.retain(|_, entry| entry.link != link);
+        entries.insert(place.address, Entry { link, name: name.to_owned(), place, calls });
+        self.follow(&entries)
+    }
+
+    /// Takes the address of this link's peer away, and the kernel's rules for it. Blocks for
+    /// netlink.
+    pub(crate) fn release(&self, link: usize) {
+        let mut entries = self.lock();
+        entries.retain(|_, entry| entry.link != link);
+        if let Err(error) = self.follow(&entries) {
+            tracing::debug!(%error, "rules of a peer that is gone stay until the next comparison");
+        }
+    }
+
+    fn follow(&self, entries: &BTreeMap<IpAddr, Entry>) -> io::Result<()> {
+        let places = entries.values().map(|entry| entry.place).collect();
+        self.routing.set_peers(places).map_err(io::Error::other)
+    }
+
+    /// Where calls of this peer go to, if it calls from its own address.
+    pub(crate) fn calls_of(&self, name: &str, from: IpAddr) -> Option<Calls> {
+        self.lock().get(&from).filter(|entry| entry.name == name).map(|entry| entry.calls.clone())
+    }
+
+    /// Addresses by link.
+    pub(crate) fn addresses(&self) -> BTreeMap<usize, IpAddr> {
+        self.lock().iter().map(|(address, entry)| (entry.link, *address)).collect()
+    }
+}

@@ -1,0 +1,119 @@
+//! The peers of an agent that runs: they come and go, and each has a session and a link of the
+//! forwarding thread.
+//!
+//! Read [`Members`] first.
+
+use crate::config::Peer;
+use crate::directory::Directory;
+use crate::forward::{Came, Command};
+use crate::routing::Routing;
+use crate::session::{Session, Shown};
+use anabranch_net::identity::Identity;
+use anabranch_spray_proto::kernel::Fault;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// Parts that all sessions share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) identity: Identity,
+    /// The setting of `--listen`.
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) commands: mpsc::Sender<Command>,
+    /// Why no peer's packets go by datagrams, if so.
+    pub(crate) faults: watch::Receiver<Option<Fault>>,
+}
+
+/// A peer with a session.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) peer: Peer,
+    pub(crate) shown: Arc<Mutex<Shown>>,
+    /// Becomes true for the session to end.
+    end: watch::Sender<bool>,
+}
+
+/// All peers, by the number of their link.
+pub(crate) struct Members {
+    shared: Shared,
+    slots: Mutex<Vec<Option<Member>>>,
+}
+
+impl Members {
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self { shared, slots: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Member>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Peers with their links' numbers.
+    pub(crate) fn list(&self) -> Vec<(usize, Member)> {
+        let slots = self.lock();
+        slots.iter().enumerate().filter_map(|(link, member)| Some((link, member.clone()?))).collect()
+    }
+
+    /// Keeps sessions of `peers`, begins the missing ones in `sessions`, and has all others end.
+    pub(crate) fn set(&self, peers: &[Peer], sessions: &mut JoinSet<usize>) {
+        let mut slots = self.lock();
+        for member in slots.iter().flatten() {
+            if !peers.contains(&member.peer) {
+                let _ = member.end.send(true);
+            }
+        }
+        for peer in peers {
+            let is_kept = |member: &&Member| member.peer == *peer && !*member.end.borrow();
+            if slots.iter().flatten().any(|member| is_kept(&member)) {
+                continue;
+            }
+            let link = slots.iter().position(Option::is_none).unwrap_or_else(|| {
+                slots.push(None);
+                slots.len() - 1
+            });
+            let (member, session) = self.begin(link, peer);
+            sessions.spawn(session.run());
+            slots[link] = Some(member);
+        }
+    }
+
+    fn begin(&self, link: usize, peer: &Peer) -> (Member, Session) {
+        let (end, is_end) = watch::channel(false);
+        let (call, calls) = mpsc::channel(1);
+        let shown = Arc::new(Mutex::new(Shown {
+            up: None,
+            since: std::time::Instant::now(),
+            why: Some("its agent was not reached yet".into()),
+        }));
+        let session = Session {
+            number: link,
+            peer: peer.clone(),
+            place: None,
+            resolved_at: None,
+            shared: self.shared.clone(),
+            came: Arc::<Came>::default(),
+            shown: Arc::clone(&shown),
+            is_routed: Arc::default(),
+            end: is_end,
+            call,
+            calls,
+        };
+        (Member { peer: peer.clone(), shown, end }, session)
+    }
+
+    /// The session of this link has ended: another peer may have the link.
+    pub(crate) fn free(&self, link: usize) {
+        if let Some(slot) = self.lock().get_mut(link) {
+            *slot = None;
+        }
+    }
+
+    /// Has all sessions end.
+    pub(crate) fn end(&self) {
+        self.lock().iter().flatten().for_each(|member| _ = member.end.send(true));
+    }
+}

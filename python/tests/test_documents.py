@@ -1,0 +1,142 @@
+"""Numbers of documents: each marked one is as its rows give it, and the others are counted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from anabranch_lab import documents
+from anabranch_lab.documents import MarkerError, Unmarked
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, frozenset[str]]:
+    return documents.printed_tables(ROOT)
+
+
+def test_every_number_comes_from_rows_or_is_counted(tables: dict[str, frozenset[str]]) -> None:
+    """#52: thirteen figures in documents differed from their rows."""
+    assert documents.faults(ROOT, tables) == []
+
+
+def copy(root: Path) -> Path:
+    """The README, its list and the rows that it names, below another root."""
+    for path in [documents.UNMARKED, documents.NUMBERS, Path("docs/results.md"), Path("README.md")]:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
+    for numbers in documents.read_numbers(ROOT).values():
+        for file, *_ in numbers.values():
+            path = Path("experiments") / file
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes((ROOT / path).read_bytes())
+    return root
+
+
+def test_each_changed_digit_of_the_headline_table_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copy(tmp_path)
+    monkeypatch.setattr(documents, "documents", lambda root: [root / "README.md"])
+    monkeypatch.setattr(documents, "all_documents", lambda root: [root / "README.md"])
+    assert documents.faults(root, {}) == []
+    text = (root / "README.md").read_text(encoding="utf-8")
+    begin, end = text.index("| problem |"), text.index("[Results](docs/results.md)")
+    shown = documents.SKIPPED.sub(lambda match: " " * len(match[0]), text)
+    digits = [at for at in range(begin, end) if shown[at].isdigit() and not _in_word(shown, at)]
+    assert len(digits) > 60
+    for at in digits:
+        other = str((int(text[at]) + 1) % 10)
+        (root / "README.md").write_text(text[:at] + other + text[at + 1 :], encoding="utf-8")
+        assert documents.faults(root, {}), text[at - 30 : at + 10]
+
+
+def _in_word(text: str, at: int) -> bool:
+    """Whether a digit is part of a word, such as a version or a name."""
+    before = re.search(r"[\d.,]*$", text[:at])
+    assert before is not None
+    start = at - len(before[0])
+    return start > 0 and bool(re.match(r"[\w.#/-]", text[start - 1]))
+
+
+def test_rows_that_change_change_the_numbers(tmp_path: Path) -> None:
+    root = copy(tmp_path)
+    path = root / "experiments/spray-emulated/measured.csv"
+    path.write_text(path.read_text().replace("60.448", "160.448"))
+    found = documents.faults(root, {})
+    assert [fault for fault in found if fault.startswith("README.md:") and ": 57: its rows give 107" in fault]
+    assert "takes 107 <!--= spray-p99 -->" in documents.filled(root, root / "README.md")
+
+
+def test_an_unmarked_number_needs_its_place_in_the_list(tmp_path: Path) -> None:
+    root = copy(tmp_path)
+    path = root / "README.md"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text + "\nIt takes 4711 s.\n", encoding="utf-8")
+    assert any("numbers without a marker" in fault for fault in documents.faults(root, {}))
+    assert documents.accept(root, {}) == ["README.md"], "the list does not grow"
+    assert documents.faults(root, {})
+    path.write_text(text.replace("six minutes on two cores; leave it 5 GB", "minutes"), encoding="utf-8")
+    assert documents.accept(root, {}) == []
+    assert documents.faults(root, {}) == []
+
+
+def test_code_and_links_have_no_figures() -> None:
+    text = "```text\n1 2 3\n```\n`4` [a](b5.md) <!-- 6 --> <img src=7> v8 #9 x-10 and 11 or 1,200.5\n"
+    assert Unmarked.of(text) == Unmarked.of("1,200.5 11")
+    generated = "<!-- use: from rows -->\n\n5 %\n\n<!-- end of use -->\n"
+    assert Unmarked.of(generated).count == 0
+    assert Unmarked.of("| 1 | 2 |\n3\n", frozenset({"| 1 | 2 |"})) == Unmarked.of("3")
+
+
+ROWS = pd.DataFrame({"scheme": ["a", "b", "a", "b"], "seed": ["1", "1", "2", "2"], "s": ["1", "2", "3.0", "4"]})
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ('mean(of("s", scheme="a"))', 2),
+        ('quantile(of("s"), 0.5) - min(of("s"))', 1.5),
+        ('count(of("s", seed=1.0)) * 3', 6),
+        ('sum(of("s")) / max(of("s"))', 2.5),
+        ('median(of("s", by="seed", scheme="b") - of("s", by="seed", scheme="a"))', 1),
+    ],
+)
+def test_expressions_reduce_rows(expression: str, found: float) -> None:
+    assert documents.value(expression, ROWS) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ('of("s")', "has several values"),
+        ('mean(of("t"))', "no column `t`: there are scheme, seed, s"),
+        ('mean(of("s", scheme="c"))', "no row with {'scheme': 'c'}"),
+        ("__import__('os')", "is none of of, mean"),
+        ("rows.shape", "is none of of, mean"),
+        ("mean(", "never closed"),
+        ("mean(1)", "has no attribute"),
+    ],
+)
+def test_other_expressions_are_refused(expression: str, message: str) -> None:
+    with pytest.raises(MarkerError, match=re.escape(message)):
+        documents.value(expression, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("some <!--= one --> ms", "must be NUMBER"),
+        ("1 <!--= one --> 2 <!--= two --> ms", "marker two: 'two'"),
+        ("nothing", "no marker one, which experiments/numbers.toml has"),
+    ],
+)
+def test_a_marker_has_its_number_and_its_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "a.csv").write_text("s\n1\n")
+    (tmp_path / documents.NUMBERS).write_text("[\"a.md\"]\none = ['a.csv', 'sum(of(\"s\"))', '.0f']\n")
+    assert [number for _, number in documents.marked(tmp_path, "a.md", "5 <!--= one -->")] == ["1"]
+    with pytest.raises(MarkerError, match=message):
+        list(documents.marked(tmp_path, "a.md", text))
