@@ -383,6 +383,10 @@ impl PartialFile {
             return Ok(());
         }
         let end = self.length.min(range.start.saturating_add(AHEAD_BYTES - ahead)).max(range.end);
+        // Ranges that have arrived have their space, and the holes among them stay holes.
+        let have = self.have.ranges();
+        let next = have.get(have.partition_point(|arrived| arrived.start < range.end));
+        let end = next.map_or(end, |arrived| end.min(arrived.start));
         let ahead = ByteRange { start: range.start, end };
         match rustix::fs::fallocate(&self.data, FallocateFlags::KEEP_SIZE, ahead.start, ahead.len()) {
             Ok(()) => self.taken += self.reserved.insert(ahead),
