@@ -7,9 +7,8 @@
 //! and hashed, and a range that does not match is dropped. So neither a torn write nor a lost page
 //! can pass for data, and no write before the last one needs a sync.
 //!
-//! The journal is locked (flock(2)) while it is open, so that one process, and in it one transfer,
-//! writes a file at a time. Working files are opened without following links, and only if they are
-//! regular files of this user with one name.
+//! The journal is locked (flock(2)) while it is open: one transfer at a time writes a file. Working
+//! files are opened without following links, and only as regular files of this user with one name.
 //!
 //! A file gets its name once its hash is correct. The name goes to the open descriptor's file, not
 //! to another file that may have the working file's name by then. Bytes are hashed as they are
@@ -43,11 +42,9 @@ use std::path::Path;
 
 const ENTRY_BYTES: usize = 48;
 const READ_BYTES: usize = 1 << 20;
-/// Maximum number of separate ranges of a file; a controller accepts no more ranges from a site. A
-/// piece that would add one more is dropped, and missing until a gap beside it closes.
+/// Maximum number of separate ranges of a file, at a controller too. One more is dropped.
 const RANGES_MAX: usize = 65_536;
-/// Maximum bytes of disk reserved ahead of the received ones, so that a full disk is noticed a
-/// little early, and the file's bytes are contiguous.
+/// Maximum bytes of disk reserved ahead of the received ones: a full disk is noticed early.
 pub const AHEAD_BYTES: u64 = 64 << 20;
 /// The shortest range of zeros that becomes a hole: a block of most file systems.
 const HOLE_BYTES_MIN: u64 = 4_096;
@@ -136,8 +133,7 @@ pub struct Naming {
     pub replace: bool,
 }
 
-/// A destination's file while it arrives. If it is dropped before it has its name, its verified
-/// bytes are kept; a file without verified bytes is removed.
+/// A destination's file while it arrives. Dropped without its name, it keeps its verified bytes.
 #[derive(Debug)]
 pub struct PartialFile {
     place: Place,

@@ -53,6 +53,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a driver: it reads the clock, starts threads and opens files")]
 
+mod announce;
 mod build;
 mod circuits;
 mod dilation;

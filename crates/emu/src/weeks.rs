@@ -9,8 +9,7 @@
 //! and §2.5.2. Differs: the end of a connection is seen on the wire, not in the program's call.
 //! Leaves out: the socket of announcements, the decisions (a system's). Read [`Weeks`] first.
 
-use crate::forward::Request;
-use crate::{AnnounceError, EmuError, EmulationHandle};
+use crate::AnnounceError;
 use anabranch_fabric::{Matching, Timetable};
 use anabranch_sim::circuits::{CircuitControl, CircuitSchedule, CircuitWeek};
 use anabranch_units::{ByteCount, FlowKey, Instant};
@@ -36,19 +35,6 @@ pub struct ScheduleFigures {
     pub announcements_refused: u64,
     /// Reports of flows since the start that the control refused, so that its demand can be wrong.
     pub unknown_reports: u64,
-}
-
-impl EmulationHandle {
-    /// Announces to the circuits' control that `flow` has `bytes` to send for `coflow`, in all.
-    /// Forwarded bytes are subtracted, and the connection's end cancels the rest.
-    ///
-    /// Errors: circuits that follow no announcements, no such connection between two racks, an
-    /// emulation that has ended.
-    /// Cost: one wake-up of the forwarder; blocks until it answers.
-    pub fn announce(&self, flow: FlowKey, coflow: &str, bytes: ByteCount) -> Result<(), EmuError> {
-        let coflow = coflow.to_owned();
-        self.ask(|reply| Request::Announce { flow, coflow, bytes, reply })?.map_err(EmuError::Announce)
-    }
 }
 
 /// One direction of a TCP connection between two racks.

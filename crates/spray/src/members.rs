@@ -4,29 +4,11 @@
 //! Read [`Members`] first.
 
 use crate::config::Peer;
-use crate::directory::Directory;
-use crate::forward::{Came, Command};
-use crate::routing::Routing;
-use crate::session::{Session, Shown};
-use anabranch_net::identity::Identity;
-use anabranch_spray_proto::kernel::Fault;
-use std::net::SocketAddr;
+use crate::forward::Came;
+use crate::session::{Session, Shared, Shown};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-
-/// Parts that all sessions share.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    pub(crate) identity: Identity,
-    /// The setting of `--listen`.
-    pub(crate) listen: Option<SocketAddr>,
-    pub(crate) routing: Arc<Routing>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) commands: mpsc::Sender<Command>,
-    /// Why no peer's packets go by datagrams, if so.
-    pub(crate) faults: watch::Receiver<Option<Fault>>,
-}
 
 /// A peer with a session.
 #[derive(Clone)]

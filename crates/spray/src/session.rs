@@ -7,18 +7,19 @@
 //! control protocol's decisions (`spray_proto::link`). Read [`Session::keep`] first.
 
 use crate::config::Peer;
-use crate::directory::Calls;
+use crate::directory::{Calls, Directory};
 use crate::forward::{Came, Command, packet_max};
-use crate::members::Shared;
+use crate::routing::Routing;
 use anabranch_net::cause::{cause, explain};
 use anabranch_net::datagram::{payload_max, route_mtu};
+use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::socket::{TcpOptions, connect};
 use anabranch_net::tls;
 use anabranch_sessions::Backoff;
 use anabranch_spray_proto::control::Control;
-use anabranch_spray_proto::kernel::PeerPlace;
+use anabranch_spray_proto::kernel::{Fault, PeerPlace};
 use anabranch_spray_proto::link::{Action, Link};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -58,6 +59,19 @@ pub(crate) struct Shown {
     pub(crate) up: Option<usize>,
     pub(crate) since: std::time::Instant,
     pub(crate) why: Option<String>,
+}
+
+/// Parts that all sessions share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) identity: Identity,
+    /// The setting of `--listen`.
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) commands: mpsc::Sender<Command>,
+    /// Why no peer's packets go by datagrams, if so.
+    pub(crate) faults: watch::Receiver<Option<Fault>>,
 }
 
 /// State of a session with one peer.

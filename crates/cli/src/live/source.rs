@@ -27,17 +27,8 @@ pub struct Args {
     /// channels.
     #[arg(long, value_name = "FILE", required_unless_present = "pull")]
     token_file: Option<PathBuf>,
-    /// Channel to pull from another origin's playlist, as news=https://HOST/cam/index.m3u8; repeat it
-    /// for further channels.
-    #[arg(long, value_name = "CHANNEL=URL")]
-    pull: Vec<Pull>,
-    /// Authorities of pulled https:// origins, in PEM. [default: the system's]
-    #[arg(long, value_name = "FILE", requires = "pull")]
-    pull_ca: Option<PathBuf>,
-    /// Pull on demand: a rendition rests after this time without a request, from 1 s to an hour.
-    /// [default: pull all the time]
-    #[arg(long, value_name = "TIME", requires = "pull", value_parser = pull_idle)]
-    pull_idle: Option<Duration>,
+    #[command(flatten)]
+    pull: PullArgs,
     /// Target of a segment's duration, from 100 ms to 60 s; the encoder's interval of key frames
     /// must not be longer.
     #[arg(long, value_name = "TIME", default_value = "2s")]
@@ -79,6 +70,22 @@ pub struct Args {
     control: NodeControlArgs,
 }
 
+/// Channels of other origins.
+#[derive(clap::Args)]
+struct PullArgs {
+    /// Channel to pull from another origin's playlist, as news=https://HOST/cam/index.m3u8; repeat it
+    /// for further channels.
+    #[arg(long, value_name = "CHANNEL=URL")]
+    pull: Vec<Pull>,
+    /// Authorities of pulled https:// origins, in PEM. [default: the system's]
+    #[arg(long, value_name = "FILE", requires = "pull")]
+    pull_ca: Option<PathBuf>,
+    /// Pull on demand: a rendition rests after this time without a request, from 1 s to an hour.
+    /// [default: pull all the time]
+    #[arg(long, value_name = "TIME", requires = "pull", value_parser = pull_idle)]
+    pull_idle: Option<Duration>,
+}
+
 fn base_url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let is_base = rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['?', '#', '"', ' ', '\n']));
@@ -108,9 +115,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.renditions_max = usize::try_from(args.renditions).unwrap_or(usize::MAX);
     config.silence_max = Duration::from_secs(args.silence);
     config.is_timeline_shared = args.shared_timeline;
-    config.pulls.clone_from(&args.pull);
-    config.pull_trust = pull_trust(args)?;
-    config.pull_idle = args.pull_idle;
+    config.pulls.clone_from(&args.pull.pull);
+    config.pull_trust = pull_trust(&args.pull)?;
+    config.pull_idle = args.pull.pull_idle;
     config.secure = args.secure.listener()?;
     config.clients = args.secure.clients();
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
@@ -162,7 +169,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 /// system's list may be missing.
 ///
 /// Errors: a file that cannot be used.
-fn pull_trust(args: &Args) -> anyhow::Result<Option<ServerTrust>> {
+fn pull_trust(args: &PullArgs) -> anyhow::Result<Option<ServerTrust>> {
     if args.pull.is_empty() {
         return Ok(None);
     }

@@ -22,7 +22,8 @@
 //! Leaves out: all other fields. Read [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
-use super::{At, Defaults, Problem, Warning, quoted, sndlib};
+use super::sndlib::{self, is};
+use super::{At, Defaults, Problem, Warning, quoted};
 use crate::{LINKS_MAX, SITES_MAX, Topology};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;
@@ -177,10 +178,6 @@ fn check_tags(text: &str) -> Result<(), At> {
         at = open + end;
     }
     Ok(())
-}
-
-pub(super) fn is(node: &Node<'_, '_>, name: &str) -> bool {
-    node.is_element() && node.tag_name().name() == name
 }
 
 fn syntax(text: &str, error: &roxmltree::Error) -> At {

@@ -9,7 +9,6 @@
 //! [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
-use super::graphml::is;
 use super::{At, Problem, Warning};
 use roxmltree::Node;
 use std::collections::BTreeMap;
@@ -76,6 +75,11 @@ pub(super) fn drawing<'a>(root: Node<'a, 'a>, warnings: &mut Vec<Warning>) -> Re
         warnings.push(Warning { offset, text });
     }
     Ok(drawing)
+}
+
+/// Whether `node` is an element called `name`, in any namespace.
+pub(super) fn is(node: &Node<'_, '_>, name: &str) -> bool {
+    node.is_element() && node.tag_name().name() == name
 }
 
 #[cfg(test)]

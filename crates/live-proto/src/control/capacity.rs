@@ -38,8 +38,8 @@ const MEMORY: Duration = Duration::from_secs(3);
 /// Time without a limited window after which a higher estimate is tried; doubled after each trial that
 /// fails.
 const TRIAL_AFTER: Duration = Duration::from_secs(10);
-/// Longest time until a trial.
-const TRIAL_AFTER_MAX: Duration = Duration::from_secs(160);
+/// Longest time until a trial: four doublings.
+const TRIAL_AFTER_MAX: Duration = Duration::from_ps(16 * TRIAL_AFTER.as_ps());
 /// Time between two steps of a trial, each by a quarter.
 const TRIAL_STEP: Duration = Duration::from_secs(5);
 /// A trial begins at the declared capacity over this number, at least.
