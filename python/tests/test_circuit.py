@@ -9,7 +9,8 @@ from anabranch_lab.cells import read_csv
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments/circuit"
 SPEC = importlib.util.spec_from_file_location("circuit_tcp", FOLDER / "tcp.py")
-assert SPEC is not None and SPEC.loader is not None
+assert SPEC is not None
+assert SPEC.loader is not None
 tcp = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(tcp)
 

@@ -540,7 +540,7 @@ def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = N
     partial.rename(path)
 
 
-def rounded(value: Any, digits: int = 6) -> Any:
+def rounded(value: object, digits: int = 6) -> object:
     """Return a float as text with significant digits, and any other value as it is.
 
     Examples
