@@ -423,11 +423,11 @@ mod tests {
     #[test]
     fn long_idle_time_is_counted_at_once() {
         let mut observer = observer();
-        let late = Instant::ZERO + observer.window * (1 << 40);
+        let late = Instant::ZERO + observer.window * (1 << 32);
         for at in [Instant::ZERO, late] {
             observer.handle(at, at, &packet(2, 4));
         }
-        assert_eq!(observer.packet_gbps.count, (1 << 40) - 1);
+        assert_eq!(observer.packet_gbps.count, (1 << 32) - 1);
     }
 
     #[test]

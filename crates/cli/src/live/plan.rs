@@ -266,7 +266,8 @@ impl Answer {
 fn percent(share: f64) -> String {
     /// Rounding of the optimiser's sums, in hundredths of a percent.
     const NOISE: f64 = 1e-6;
-    format!("{:.2} %", (share * 1e4 - NOISE).ceil().max(0.0) / 1e2)
+    // The sum makes a negative zero positive, which `max` keeps or not.
+    format!("{:.2} %", ((share * 1e4 - NOISE).ceil().max(0.0) + 0.0) / 1e2)
 }
 
 fn table(header: &[&str], right: &[usize]) -> Table {

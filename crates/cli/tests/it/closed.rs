@@ -63,7 +63,7 @@ const VERBS: &[(&str, &str)] = &[
     ("live publish", "ftp://127.0.0.1:1 --token 0123456789abcdef --channel news --renditions 240p=400kbit/s"),
     ("live node", "--listen 192.0.2.1:1 --parent http://127.0.0.1:1"),
     ("live sign", "--secret-file missing http://127.0.0.1:1/news/index.m3u8"),
-    ("live plan", "missing"),
+    ("live plan", "--demand missing missing"),
     ("live play", "http://127.0.0.1:1/news/index.m3u8 --duration 1s"),
     ("live drain", "nobody --controller @ --keys keys/live"),
     ("live network", "--controller @ --keys keys/live"),

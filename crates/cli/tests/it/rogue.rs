@@ -44,32 +44,35 @@ struct Rogue {
 }
 
 impl Rogue {
-    /// Connects to the agent from a namespace, and agrees on keys.
+    /// Connects to the agent from a namespace, and agrees on keys. The agent listens before it knows
+    /// its peers' addresses, so a first call can be refused.
     fn connect(host: &Namespace, identity: &Identity) -> Self {
-        let tcp = host.run(|| {
-            let began = Instant::now();
-            loop {
-                match TcpStream::connect(AGENT) {
-                    Ok(tcp) => return tcp,
-                    Err(error) => assert!(began.elapsed() < PATIENCE, "the agent never listens: {error}"),
-                }
-                std::thread::sleep(Duration::from_millis(20));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let began = Instant::now();
+        let (stream, channel) = loop {
+            let called = host.run(|| TcpStream::connect(AGENT));
+            match called.and_then(|tcp| runtime.block_on(Self::greet(tcp, identity))) {
+                Ok(greeted) => break greeted,
+                Err(error) => assert!(began.elapsed() < PATIENCE, "the agent never greets: {error}"),
             }
-        });
-        tcp.set_nonblocking(true).expect("a socket");
+            std::thread::sleep(Duration::from_millis(20));
+        };
         let socket = host.run(|| UdpSocket::bind("10.77.0.1:0").expect("a free port"));
         socket.connect(AGENT).expect("an address");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let (stream, channel) = runtime.block_on(async {
-            let tcp = tokio::net::TcpStream::from_std(tcp).expect("it does not block");
-            let mut stream = identity.connect(tcp, Role::Site, "b").await.expect("the key is good");
-            let channel = ChannelId::random().expect("random bytes");
-            say(&mut stream, Control::Hello { channel: channel.0 }).await;
-            stream.read_exact(&mut [0; 10]).await.expect("it greets");
-            (stream, channel)
-        });
         let sealer = seal::channel(&stream, channel).expect("keys").sealer;
         Self { runtime, stream, socket, sealer, sent: 0 }
+    }
+
+    async fn greet(
+        tcp: TcpStream,
+        identity: &Identity,
+    ) -> std::io::Result<(TlsStream<tokio::net::TcpStream>, ChannelId)> {
+        tcp.set_nonblocking(true)?;
+        let mut stream = identity.connect(tokio::net::TcpStream::from_std(tcp)?, Role::Site, "b").await?;
+        let channel = ChannelId::random().map_err(std::io::Error::other)?;
+        say(&mut stream, Control::Hello { channel: channel.0 }).await;
+        stream.read_exact(&mut [0; 10]).await?;
+        Ok((stream, channel))
     }
 
     /// Sends a keep-alive, so that the session continues.
