@@ -89,7 +89,7 @@ fn duplicates_carry_marks_of_retcp() {
     let mut path = Path::new(Control::ReTcp);
     path.ack(0, true);
     assert_eq!((path.cwnd(), path.half.dup_acks), (20 * MSS, 1));
-    assert_eq!(path.sent.len(), 20, "the raised window is sent at once");
+    assert_eq!(path.sent.len(), 21, "the raised window, and one segment for a duplicate (RFC 3042)");
     path.ack(0, false);
     assert_eq!((path.cwnd(), path.half.dup_acks), (10 * MSS, 2));
 }
@@ -100,14 +100,15 @@ fn retcp_halves_in_a_recovery_without_sack() {
     path.ack(0, true);
     (0..2).for_each(|_| path.ack(0, true));
     assert_eq!(path.half.recoveries_total(), 1);
-    // Of 20 segments in flight, half, and one for each duplicate.
-    assert_eq!((path.cwnd(), path.ssthresh()), (13 * MSS, 10 * MSS));
+    // In flight are 20 segments of the window and 2 of limited transmit (RFC 3042): half of them,
+    // and one for each of three duplicates.
+    assert_eq!((path.cwnd(), path.ssthresh()), (14 * MSS, 11 * MSS));
     assert_eq!(path.sent.last(), Some(&0), "the lost segment is sent again");
     path.ack(0, true);
-    assert_eq!(path.cwnd(), 14 * MSS, "inflated by a duplicate");
+    assert_eq!(path.cwnd(), 15 * MSS, "inflated by a duplicate");
     path.ack(0, false);
-    assert_eq!((path.cwnd(), path.ssthresh()), (8 * MSS, 10 * MSS), "halved, then inflated");
-    path.ack(20, false);
+    assert_eq!((path.cwnd(), path.ssthresh()), (15 * MSS / 2 + MSS, 11 * MSS), "halved, then inflated");
+    path.ack(22, false);
     assert_eq!(path.half.repair, Repair::Nothing);
     assert_eq!(path.cwnd(), 2 * MSS, "no burst: nothing is in flight (RFC 6582 section 3.2)");
 }
@@ -116,9 +117,10 @@ fn retcp_halves_in_a_recovery_without_sack() {
 fn tdtcp_takes_the_boundary_from_a_duplicate() {
     let mut path = Path::with_window(Control::Tdtcp, 4);
     assert_eq!(path.half.sent, 4 * MSS);
-    // The mark comes with a duplicate, and six segments leave by the circuit at once.
+    // The mark comes with a duplicate: six segments of the window and one of limited transmit
+    // (RFC 3042) leave by the circuit at once.
     path.ack(0, true);
-    assert_eq!((path.cwnd(), path.half.sent), (10 * MSS, 10 * MSS));
+    assert_eq!((path.cwnd(), path.half.sent), (10 * MSS, 11 * MSS));
     path.ack(4, true);
     assert_eq!(path.cwnd(), 10 * MSS, "data of the packet network");
     path.ack(5, true);
