@@ -29,10 +29,11 @@ const PREFIXES_MAX: usize = 1_024;
 /// ```
 /// # use anabranch_http::plain::Proxies;
 /// use axum::http::HeaderMap;
+/// use std::net::IpAddr;
 /// let proxies: Proxies = "10.0.0.0/8,2001:db8::1".parse()?;
 /// let headers = HeaderMap::from_iter([("x-forwarded-for".parse()?, "203.0.113.9, 10.0.0.7".parse()?)]);
-/// assert_eq!(proxies.client([10, 0, 0, 1].into(), &headers), [203, 0, 113, 9].into());
-/// assert_eq!(proxies.client([192, 0, 2, 1].into(), &headers), [192, 0, 2, 1].into());
+/// assert_eq!(proxies.client([10, 0, 0, 1].into(), &headers), IpAddr::from([203, 0, 113, 9]));
+/// assert_eq!(proxies.client([192, 0, 2, 1].into(), &headers), IpAddr::from([192, 0, 2, 1]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
