@@ -86,7 +86,7 @@ pub struct Offer {
 const SCORE_WITHIN: f64 = 2.0;
 const OFFERS_LEAST: usize = 2;
 
-/// Selects the clusters that a network considers for a place: those within [`SCORE_WITHIN`] times
+/// Selects the clusters that a network considers for a place: those within `SCORE_WITHIN` times
 /// the best score, or the best two. Sorted by cost.
 ///
 /// Source: section 3.5.1, *CDN matching algorithm and bidding*.

@@ -8,7 +8,7 @@
 //! nearest edge is the one with the shortest round trip. Links fail by the scenario's `change`.
 //!
 //! Ideal, beside the programs: plans take no time, TLS takes bytes and no round trips, and viewers know
-//! the directory without DNS. Read [`Stage`] and [`playing`] first.
+//! the directory without DNS. Read [`Stage`] and `playing` first.
 
 mod playing;
 mod relay;

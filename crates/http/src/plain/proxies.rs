@@ -48,7 +48,7 @@ pub struct Proxies {
 pub enum ProxiesError {
     /// An entry is no prefix.
     BadPrefix(String),
-    /// There are more than [`PREFIXES_MAX`] prefixes.
+    /// There are more than `PREFIXES_MAX` prefixes.
     TooMany(usize),
 }
 
