@@ -3,31 +3,29 @@
 A cell is one scheme and one number of rings under one clock. Its flows are the load of scenarios/rings.toml, sent by the emulator's programs of hosts, which
 know nothing of announcements: a library to preload announces what they write. Both clocks run the same settings. Cells that have a row are not measured again.
 
-`fetch` has programs of others: nginx servers in each rack, from which curl in the next rack fetches files one after another. Read first: `CELLS`, `measure`.
+`fetch` has programs of others: nginx servers in each rack, from which curl in the next rack fetches files one after another. Read first: `CELLS`, `measured`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
-import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import ring_load
-from anabranch_lab.cells import Row, table
-from anabranch_lab.programs import Failed, json_lines
+from anabranch_lab.cells import Row, rounded, table
+from anabranch_lab.programs import Failed, json_lines, quantile
 
 #: Settings that the emulator needs: its hosts open their connections, and flows begin with their SYN.
 COMMON = ("transport.handshake=true",)
 #: Seconds of the network. Half the thesis's: the programs of hosts have ports for 10,000 flows.
 SECONDS = 1
-COLUMNS = (
-    *(column for column in ring_load.COLUMNS if column not in ("simulated_s", "event_hash")),
+FIGURES = (
+    *(column for column in ring_load.FIGURES if column not in ("simulated_s", "event_hash")),
     "simulated_s",
     "emulated_s",
     "scheduled_days",
@@ -44,77 +42,43 @@ COLUMNS = (
     "congestion_control",
     "unstretched",
 )
-KEY = ("clock", "scheme", "rings", "flows_of")
+KEY = ("clock", "scheme", "rings")
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One run.
-
-    Attributes
-    ----------
-    clock
-        ``simulated`` or ``emulated``.
-    scheme
-        Of `ring_load.SCHEMES`.
-    rings
-        Number of rings.
-    """
-
-    clock: str
-    scheme: str
-    rings: int
-
-    def sets(self, seconds: float) -> Iterator[str]:
-        """Yield the settings of the run."""
-        yield from ring_load.SCHEMES[self.scheme].options(self.rings)
-        yield from COMMON
-        yield f'duration="{seconds * 1e3:g} ms"'
-
-
-#: Runs in the order of their worth.
-CELLS = [
-    Cell(clock, scheme, rings)
+#: Runs in the order of their worth: the clock, the scheme of `ring_load.SCHEMES`, the number of rings.
+CELLS: list[Row] = [
+    {"clock": clock, "scheme": scheme, "rings": rings}
     for rings, schemes in ((1, ("ADU", "VOQ", "Fixed")), (2, ("ADU + resize", "VOQ", "ADU", "VOQ + resize", "Fixed", "Packet 10")))
     for scheme in schemes
     for clock in ("simulated", "emulated")
 ]
 
 
-def command(binary: Path, library: Path, cell: Cell, seconds: float, dilation: int | None) -> list[object]:
-    """Return the command of a cell."""
-    verb = ["simulate"] if cell.clock == "simulated" else ["emulate", "--preload", library]
-    if cell.clock == "emulated" and dilation:
+def command(binary: Path, library: Path, cell: Row, seconds: float, dilation: int) -> list[object]:
+    """Return the command of a cell; a dilation of zero is measured by the emulator."""
+    verb: list[object] = ["simulate"] if cell["clock"] == "simulated" else ["emulate", "--preload", library]
+    if cell["clock"] == "emulated" and dilation:
         verb += ["--dilation", dilation]
-    sets = [word for option in cell.sets(seconds) for word in ("--set", option)]
-    return [binary, "-q", *verb, ring_load.SCENARIO, "--json", *sets]
+    sets = [*ring_load.SCHEMES[cell["scheme"]].options(cell["rings"]), *COMMON, f'duration="{seconds * 1e3:g} ms"']
+    return [binary, "-q", *verb, ring_load.SCENARIO, "--json", *(word for option in sets for word in ("--set", option))]
 
 
-def measure(binary: Path, library: Path, cell: Cell, seconds: float, dilation: int | None) -> list[Row]:
-    """Return two rows: the big flows and the small ones."""
+def measured(binary: Path, library: Path, cell: Row, seconds: float, dilation: int) -> list[Row]:
+    """Run a cell, and return the figures of its big flows and of its small ones."""
     found = json_lines(command(binary, library, cell, seconds, dilation))
     if len(found) != len(ring_load.FLOWS):
-        raise Failed(f"{cell}: {len(found)} rows")
-    shown = lambda value: "; ".join(value) if isinstance(value, list) else ring_load.rounded(value)
+        raise Failed(f"{len(found)} rows in place of {len(ring_load.FLOWS)}")
+    shown = lambda value: "; ".join(value) if isinstance(value, list) else rounded(value)
     return [
-        dataclasses.asdict(cell) | {"flows_of": flows} | {column: shown(row.get(column, "")) for column in COLUMNS}
+        {"flows_of": flows} | {column: shown(row.get(column, "")) for column in FIGURES}
         for flows, row in zip(ring_load.FLOWS, found)
     ]
 
 
-def missing(rows: Sequence[Row]) -> list[Cell]:
-    """Return the cells without rows."""
-    found = {(row["clock"], row["scheme"], int(row["rings"])) for row in rows}
-    return [cell for cell in CELLS if dataclasses.astuple(cell) not in found]
-
-
-def of(rows: Sequence[Row], cell: Cell, flows: str) -> list[Row]:
+def of(rows: Sequence[Row], cell: Row, flows: str) -> list[Row]:
     """Return the rows of a cell and of one kind of flows."""
-    return [
-        row
-        for row in rows
-        if (row["clock"], row["scheme"], int(row["rings"]), row["flows_of"]) == (*dataclasses.astuple(cell), flows)
-    ]
+    wanted = [*map(str, cell.values()), flows]
+    return [row for row in rows if [str(row[column]) for column in (*KEY, "flows_of")] == wanted]
 
 
 def milliseconds(rows: Sequence[Row], column: str) -> str:
@@ -137,14 +101,15 @@ def document(rows: Sequence[Row]) -> str:
         big, small = of(rows, cell, "big"), of(rows, cell, "small")
         if not big:
             continue
-        thesis = ring_load.SCHEMES[cell.scheme].thesis if cell.rings == 2 else None
-        line = [str(cell.rings), cell.scheme, cell.clock]
-        for index, (kind, quantile) in enumerate((kind, p) for kind in (small, big) for p in ("p50", "p99")):
-            here = milliseconds(kind, f"fct_us_{quantile}")
-            line.append(f"{here} ({thesis[index]:,.2f})" if thesis and cell.clock == "emulated" else here)
+        clock, scheme, rings = cell.values()
+        thesis = ring_load.SCHEMES[scheme].thesis if rings == 2 else None
+        line = [str(rings), scheme, clock]
+        for index, (kind, rank) in enumerate((kind, p) for kind in (small, big) for p in ("p50", "p99")):
+            here = milliseconds(kind, f"fct_us_{rank}")
+            line.append(f"{here} ({thesis[index]:,.2f})" if thesis and clock == "emulated" else here)
         line += [ring_load.unfinished(small), ring_load.unfinished(big)]
-        line += [share(big, "circuit_bytes", ring_load.CIRCUIT_BPS), share(big, "packet_network_bytes", ring_load.packet_bps(cell.scheme))]
-        if cell.clock == "emulated":
+        line += [share(big, "circuit_bytes", ring_load.CIRCUIT_BPS), share(big, "packet_network_bytes", ring_load.packet_bps(scheme))]
+        if clock == "emulated":
             late = f"{100 * float(big[0]['lateness_day_share']):.2f}" + ("" if big[0]["trusted"] in ("True", "true") else " (not trusted)")
             line += [big[0]["dilation"], late]
         else:
@@ -169,7 +134,7 @@ FETCHES = {"VOQ": ("queues", False), "ADU": ("announced", True), "ADU, no librar
 
 
 def fetch(binary: Path, library: Path, name: str, seconds: float, dilation: int) -> Row:
-    """Return a row: files that curl fetched from nginx over a ring of racks."""
+    """Return the figures of files that curl fetched from nginx over a ring of racks."""
     for program in ("nginx", "curl"):
         if not shutil.which(program):
             raise Failed(f"no {program} on this machine")
@@ -199,15 +164,14 @@ def fetch(binary: Path, library: Path, name: str, seconds: float, dilation: int)
         raise Failed(f"{name}: {done.stderr.strip().splitlines()[-1:]}")
     report = json.loads(reports[-1])
     found = re.findall(r"fetched 200 (\d+) ([\d.]+)", done.stderr)
-    times_ms = sorted(float(took) / dilation * 1e3 for _, took in found)
+    times_ms = [float(took) / dilation * 1e3 for _, took in found]
     circuits, late = report["circuits"], report["report"]["lateness_us_p99"]
     return {
-        "scheme": name,
         "flows": len(found) + ring_load.RACKS * STREAMS,
         "finished": len(found),
         "fetched_bytes": sum(int(size) for size, _ in found),
-        "fct_ms_p50": f"{statistics.median(times_ms):.2f}" if times_ms else "",
-        "fct_ms_p99": f"{times_ms[int(0.99 * len(times_ms))]:.2f}" if times_ms else "",
+        "fct_ms_p50": f"{quantile(times_ms, 0.5):.2f}" if times_ms else "",
+        "fct_ms_p99": f"{quantile(times_ms, 0.99):.2f}" if times_ms else "",
         "emulated_s": seconds,
         **{column: circuits[column] for column in ("circuit_bytes", "packet_network_bytes", "scheduled_days", "weeks", "announcements", "announcements_refused")},
         "dilation": dilation,

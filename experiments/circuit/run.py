@@ -114,15 +114,9 @@ def rings(args) -> int:
 )
 def rings_emulated(args) -> int:
     """Emulates rings of big flows on circuits that follow demand, and simulates the same, cell by cell."""
-    args.rows.mkdir(parents=True, exist_ok=True)
-    path = args.rows / "rings-emulated.csv"
-    rows = read_csv(path)
-    cells = ring_emulated.missing(rows)
-    for cell in cells[: args.cells or None]:
-        rows += ring_emulated.measure(args.binary, args.library, cell, args.seconds, args.dilation)
-        write_csv(path, rows)
-        print(f"circuit: {cell}", file=sys.stderr)
-    return 0
+    rows = Rows(args.rows / "rings-emulated.csv", ring_emulated.KEY, line_end="\n")
+    cells = rows.missing(ring_emulated.CELLS)[: args.cells or None]
+    return measure(rows, cells, lambda cell: ring_emulated.measured(args.binary, args.library, cell, args.seconds, args.dilation))
 
 
 @LAB.verb(
@@ -134,14 +128,9 @@ def rings_emulated(args) -> int:
 )
 def fetches(args) -> int:
     """Emulates a ring of files that nginx sends and curl fetches."""
-    args.rows.mkdir(parents=True, exist_ok=True)
-    path = args.rows / "fetches.csv"
-    rows = read_csv(path)
-    for name in ring_emulated.FETCHES.keys() - {row["scheme"] for row in rows}:
-        rows.append(ring_emulated.fetch(args.binary, args.library, name, args.seconds, args.dilation))
-        write_csv(path, rows)
-        print(f"circuit: nginx and curl, {name}", file=sys.stderr)
-    return 0
+    rows = Rows(args.rows / "fetches.csv", ("scheme",), line_end="\n")
+    cells = [{"scheme": name} for name in ring_emulated.FETCHES]
+    return measure(rows, cells, lambda cell: ring_emulated.fetch(args.binary, args.library, cell["scheme"], args.seconds, args.dilation))
 
 
 def on_real_kernels(binary: Path, scenario: Path, columns: Sequence[str], *options: str) -> list[Row]:
