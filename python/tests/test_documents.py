@@ -118,6 +118,7 @@ def test_expressions_reduce_rows(expression: str, found: float) -> None:
         ("rows.shape", "is none of of, mean"),
         ("mean(", "never closed"),
         ("mean(1)", "has no attribute"),
+        ("1 / 0", "division by zero"),
     ],
 )
 def test_other_expressions_are_refused(expression: str, message: str) -> None:

@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--check", action="store_true", help="write nothing; exit with 1 if a document is not as its rows"
     )
-    accept = f"let {documents.UNMARKED} follow documents that have fewer numbers without a marker"
+    accept = f"let {documents.UNMARKED} follow documents whose numbers without a marker changed, unless there are more"
     verb.add_argument("--accept", action="store_true", help=accept)
     return parser
 

@@ -137,7 +137,7 @@ def value(expression: str, rows: pd.DataFrame) -> float:
 
     try:
         found = computed(ast.parse(expression, mode="eval").body)
-    except (SyntaxError, TypeError, AttributeError) as error:
+    except (SyntaxError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise MarkerError(f"`{expression}`: {error}") from error
     if not isinstance(found, int | float):
         raise MarkerError(f"`{expression}`: has several values: take their mean, say")
@@ -303,7 +303,7 @@ def faults(root: Path, generated: dict[str, frozenset[str]]) -> list[str]:
         if now != was or (now.count and not reason):
             found.append(
                 f"{name}: {now.count} numbers without a marker, hash {now.digest}; {UNMARKED} has {was.count}, "
-                f"{was.digest}: mark what is new or changed; `anabranch-lab numbers --accept` takes fewer"
+                f"{was.digest}: mark what is new or changed; `anabranch-lab numbers --accept` takes changed ones, but not more"
             )
     return found
 

@@ -14,13 +14,10 @@ from pathlib import Path
 VARIABLE = "ANABRANCH_CHANGED_TREE"
 #: Files that rows depend on, from the root of the repository.
 SOURCES = (
-    "Cargo.toml",
-    "Cargo.lock",
-    "crates",
-    "xtask",
-    "python/src",
-    ":(glob)experiments/**/*.py",
-    ":(glob)experiments/**/*.toml",
+    *("Cargo.toml", "Cargo.lock", "crates", "xtask", "python/src", "clients", "scenarios", "experiments"),
+    # Rows, and files written from them.
+    *(f":(exclude,glob)experiments/**/*.{end}" for end in ("csv", "jsonl", "md", "svg", "png", "sha256", "tsv")),
+    ":(exclude)experiments/numbers.toml",
 )
 
 
