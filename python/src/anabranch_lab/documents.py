@@ -303,7 +303,7 @@ def faults(root: Path, generated: dict[str, frozenset[str]]) -> list[str]:
         if now != was or (now.count and not reason):
             found.append(
                 f"{name}: {now.count} numbers without a marker, hash {now.digest}; {UNMARKED} has {was.count}, "
-                f"{was.digest}: mark what is new or changed; `anabranch-lab numbers --accept` takes changed ones, but not more"
+                f"{was.digest}: mark what is new or changed; `anabranch-lab numbers --accept` takes no higher count"
             )
     return found
 
