@@ -26,7 +26,9 @@ use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
 use anabranch_media::steering::{Dialect, Pathway, SteeringQuery, Viewer};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::system::{System, SystemPlan};
-use anabranch_sim::traffic::{App, AppCx, Messages, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
+use anabranch_sim::traffic::{
+    App, AppCx, HEAD_BYTES, Messages, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES,
+};
 use anabranch_sim::{Network, PlanError, WorkloadRow};
 use anabranch_units::stats::percentile;
 use anabranch_units::{BitRate, Duration, Instant, PeerId, Seed};
@@ -40,8 +42,6 @@ pub use settings::{Fault, FaultKind, Settings, plan};
 use own::Own;
 use report::mean;
 
-/// Bytes of the head of a request or answer.
-const HEAD_BYTES: u64 = 250;
 /// Interval between two polls of an agent, which are also its signs of life.
 const ASKS_EVERY: Duration = Duration::from_secs(8);
 /// Number of the broker's timer; agents' and players' timers follow.
@@ -138,7 +138,7 @@ enum Told {
     Other(Box<ToNetwork>),
 }
 
-fn bytes_of(message: &impl Serialize) -> u64 {
+fn message_bytes(message: &impl Serialize) -> u64 {
     serde_json::to_vec(message).map_or(0, |json| json.len() as u64) + HEAD_BYTES + TLS_RECORD_BYTES
 }
 
@@ -360,8 +360,8 @@ impl Playing {
     fn say(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: Said) {
         let bytes = match &said {
             Said::Join | Said::Asks => HEAD_BYTES + TLS_RECORD_BYTES,
-            Said::Bids(bids) => bytes_of(bids),
-            Said::Assent(assent) => bytes_of(assent),
+            Said::Bids(bids) => message_bytes(bids),
+            Said::Assent(assent) => message_bytes(assent),
         };
         let run = &mut self.networks[network];
         run.to_broker.write(said, bytes);
@@ -428,15 +428,15 @@ impl Playing {
                 let (told, bytes) = match message {
                     ToNetwork::Call(call) => {
                         self.began_at = now;
-                        let bytes = bytes_of(&*call);
+                        let bytes = message_bytes(&*call);
                         (Told::Call(call), bytes)
                     }
                     ToNetwork::Proposal(proposal) => {
-                        let bytes = bytes_of(&proposal);
+                        let bytes = message_bytes(&proposal);
                         (Told::Other(Box::new(ToNetwork::Proposal(proposal))), bytes)
                     }
                     ToNetwork::Accepted(accepted) => {
-                        let bytes = bytes_of(&accepted);
+                        let bytes = message_bytes(&accepted);
                         (Told::Other(Box::new(ToNetwork::Accepted(accepted))), bytes)
                     }
                 };
@@ -592,7 +592,7 @@ impl Playing {
         let query = SteeringQuery::new(Dialect::Hls, viewer);
         let ttl_s = (self.settings.ttl.as_us() / 1_000_000) as u32;
         let Some(steering) = answer(&self.delivery, &self.catalogue, &gone, &query, ttl_s) else { return };
-        let bytes = bytes_of(&steering);
+        let bytes = message_bytes(&steering);
         let ways =
             steering.pathway_priority.iter().filter_map(|way| self.clusters.get(way).copied()).collect();
         self.answers.entry(stream).or_default().push_back((ways, self.settings.ttl));

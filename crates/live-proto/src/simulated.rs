@@ -5,7 +5,7 @@
 //! the others. All reflectors are children of all sources, and all edges of all reflectors. Control
 //! messages take the bytes that they take in JSON. Parts travel as in the relay: one upstream request
 //! for each part, and bytes are passed on as they arrive. A group is the viewers of one host, and its
-//! nearest edge is the one with the shortest round trip. Links fail by the scenario's `change`.
+//! nearest edge is the one with the shortest delay to the host. Links fail by the scenario's `change`.
 //!
 //! Ideal, beside the programs: plans take no time, TLS takes bytes and no round trips, and viewers know
 //! the directory without DNS. Read [`Stage`] and `playing` first.
@@ -105,5 +105,5 @@ fn overlay(
         Link { from: NodeId(from as u32), to: NodeId(to as u32), capacity, cost }
     });
     let links = links.collect();
-    Overlay::new(nodes, links).expect("links lead down the tiers")
+    Overlay::new(nodes, links).expect("links lead down the tiers, and settings bound their number")
 }

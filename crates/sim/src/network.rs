@@ -14,7 +14,7 @@ use anabranch_fabric::{
 use anabranch_graph::file::{Defaults, Loaded, load_with_warnings};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
 use anabranch_units::text::known;
-use anabranch_units::{ByteCount, LinkId, Seed, SiteId};
+use anabranch_units::{BitRate, ByteCount, LinkId, Seed, SiteId};
 
 /// The node of all hosts.
 pub(crate) const HOSTS: Target = Target::node(0);
@@ -203,6 +203,15 @@ impl Network {
     /// Element of the port of `link`.
     pub const fn port(link: LinkId) -> Target {
         Target::element(link.0)
+    }
+    /// Nine tenths of the capacity of a host's links: the systems' default rate.
+    ///
+    /// Panics: if there is no such host.
+    pub fn usable_rate(&self, host: u16) -> BitRate {
+        let site = self.hosts[usize::from(host)];
+        let out = self.topology.links().iter().filter(|link| link.from == site);
+        let bps: u64 = out.map(|link| link.properties.capacity.as_bps()).sum();
+        BitRate::bps(bps / 10 * 9)
     }
     /// Number of the host at `site`; `None` for a switch.
     pub fn host(&self, site: SiteId) -> Option<u16> {

@@ -29,6 +29,8 @@ use anabranch_units::{ByteCount, Instant, Seed};
 /// Bytes that TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs whose connections would be
 /// encrypted.
 pub const TLS_RECORD_BYTES: u64 = 22;
+/// Bytes of the head of an HTTP request or answer.
+pub const HEAD_BYTES: u64 = 250;
 
 /// A flow: bytes from one host to another.
 #[derive(Clone, Debug)]

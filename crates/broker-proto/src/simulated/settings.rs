@@ -246,7 +246,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     let scores = scores(&settings, network);
     let capacity = settings.capacity;
     let clusters = settings.networks * settings.clusters;
-    let capacities = (0..clusters).map(|at| capacity.unwrap_or_else(|| room(network, (at + 1) as u16)));
+    let capacities = (0..clusters).map(|at| capacity.unwrap_or_else(|| network.usable_rate((at + 1) as u16)));
     let priorities = vec![settings.priority, settings.control_priority];
     Ok(Stage { capacities: capacities.collect(), scores, priorities, settings, hosts: hosts as u16 })
 }
@@ -264,12 +264,4 @@ fn scores(settings: &Settings, network: &Network) -> Vec<Vec<f64>> {
     let viewers = network.hosts().iter().skip(settings.first_viewer().into());
     let ms = |ps: Option<u64>| 2.0 * ps.unwrap_or_default() as f64 / 1e9;
     viewers.map(|site| from_clusters.iter().map(|from| ms(from[site.index()])).collect()).collect()
-}
-
-/// Nine tenths of the capacity of a host's links.
-fn room(network: &Network, host: u16) -> BitRate {
-    let site = network.hosts()[usize::from(host)];
-    let out = network.topology().links().iter().filter(|link| link.from == site);
-    let bps: u64 = out.map(|link| link.properties.capacity.as_bps()).sum();
-    BitRate::bps(bps / 10 * 9)
 }

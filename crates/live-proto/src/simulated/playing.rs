@@ -18,15 +18,15 @@ use crate::{NodeId, Object, Tier};
 use anabranch_media::player::PlaybackStats;
 use anabranch_media::qoe::Experience;
 use anabranch_sim::WorkloadRow;
-use anabranch_sim::traffic::{App, AppCx, Messages, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
+use anabranch_sim::traffic::{
+    App, AppCx, HEAD_BYTES, Messages, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES,
+};
 use anabranch_units::stats::percentile;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 use pipes::Pipe;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Bytes of the head of a request or an answer.
-const HEAD_BYTES: u64 = 250;
 /// Time for which a node keeps a part.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Time without a byte of a part that can be there, after which its stream counts as stalled.
@@ -103,7 +103,8 @@ pub(super) struct Playing {
     now: Instant,
 }
 
-fn bytes_of(message: &impl Serialize) -> u64 {
+/// Bytes of a JSON message over HTTP and TLS.
+fn message_bytes(message: &impl Serialize) -> u64 {
     serde_json::to_vec(message).map_or(0, |json| json.len() as u64) + HEAD_BYTES + TLS_RECORD_BYTES
 }
 
@@ -238,8 +239,8 @@ impl Playing {
     fn strike(&mut self, cx: &mut AppCx<'_, '_>, fault: usize) {
         let now = cx.now();
         let fault = self.stage.settings.faults[fault].clone();
-        let (at, until) = fault.times();
-        let begins = now < until.unwrap_or(Instant::MAX) && now >= at;
+        let (_, until) = fault.times();
+        let begins = until.is_none_or(|until| now < until);
         let node = fault.node.as_deref().and_then(|name| self.stage.overlay.find(name));
         match (fault.what, node) {
             (FaultKind::NodeDies, Some(node)) if begins => self.kill_node(node.index()),
@@ -282,17 +283,17 @@ impl Playing {
         let id = NodeId(at as u32);
         match message {
             Transmit::Parent(parent, message) => {
-                let (link, bytes) = (self.link(parent, id), bytes_of(&message));
+                let (link, bytes) = (self.link(parent, id), message_bytes(&message));
                 self.links[link].up.write(message, bytes);
                 self.write_control(cx, self.links[link].stream, Side::Opener, bytes);
             }
             Transmit::Child(child, message) => {
-                let (link, bytes) = (self.link(id, child), bytes_of(&message));
+                let (link, bytes) = (self.link(id, child), message_bytes(&message));
                 self.links[link].down.write(message, bytes);
                 self.write_control(cx, self.links[link].stream, Side::Acceptor, bytes);
             }
             Transmit::Controller(report) => {
-                let bytes = bytes_of(&report);
+                let bytes = message_bytes(&report);
                 self.nodes[at].reports.write(report, bytes);
                 self.write_control(cx, self.nodes[at].report_stream, Side::Opener, bytes);
             }
@@ -333,7 +334,7 @@ impl Playing {
     fn stir_controller(&mut self, cx: &mut AppCx<'_, '_>) {
         while let Some(controller) = &mut self.controller {
             if let Some((node, message)) = controller.poll_transmit() {
-                let bytes = bytes_of(&message);
+                let bytes = message_bytes(&message);
                 let run = &mut self.nodes[node.index()];
                 run.updates.write(message, bytes);
                 let stream = run.report_stream;

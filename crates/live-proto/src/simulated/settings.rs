@@ -2,9 +2,10 @@
 
 use super::{Stage, overlay};
 use crate::control::node::ControlMode;
-use crate::network::{Network as Overlay, NodeId, Object};
+use crate::network::{LINKS_MAX, Network as Overlay, NodeId, Object};
 use crate::{ChannelId, Tier};
 use anabranch_graph::{Adjacency, distances};
+use anabranch_media::bitrates::segment_bytes;
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -154,8 +155,7 @@ impl Settings {
 
     /// Bytes of a part.
     pub(super) fn part_bytes(&self, bitrate: BitRate) -> u64 {
-        let bits = u128::from(bitrate.as_bps()) * u128::from(self.part.as_ns()) / 1_000_000_000;
-        u64::try_from(bits.div_ceil(8)).expect("rates and durations are checked")
+        segment_bytes(bitrate, self.part)
     }
 
     fn check(&self, hosts: usize) -> Result<(), (&'static str, String)> {
@@ -170,6 +170,14 @@ impl Settings {
             if !(1..=most).contains(&count) {
                 return Err((name, format!("{count}: must be 1 to {most}")));
             }
+        }
+        let links = self.reflectors as usize * (self.sources + self.edges) as usize;
+        if links > LINKS_MAX {
+            let line = format!(
+                "{}: with {} sources and {} edges there are {links} links: at most {LINKS_MAX}",
+                self.reflectors, self.sources, self.edges
+            );
+            return Err(("reflectors", line));
         }
         let needed = self.nodes() + 2;
         if hosts < needed {
@@ -263,7 +271,7 @@ pub(super) fn plan(workload: &SystemWorkload, network: &Network, field: &str) ->
         } else {
             (settings.reflector_capacity, settings.edges)
         };
-        given.unwrap_or_else(|| BitRate::bps(room(network, from).as_bps() / u64::from(children)))
+        given.unwrap_or_else(|| BitRate::bps(network.usable_rate(from).as_bps() / u64::from(children)))
     };
     let overlay = overlay(&settings, capacity, cost);
     for fault in &settings.faults {
@@ -295,12 +303,4 @@ fn delays(network: &Network) -> Vec<Vec<f64>> {
         hosts.iter().map(|to| all[to.index()].unwrap_or_default() as f64 / 1e9).collect()
     };
     hosts.iter().map(|host| from(*host)).collect()
-}
-
-/// Nine tenths of the capacity of a host's links.
-fn room(network: &Network, host: u16) -> BitRate {
-    let site = network.hosts()[usize::from(host)];
-    let out = network.topology().links().iter().filter(|link| link.from == site);
-    let bps: u64 = out.map(|link| link.properties.capacity.as_bps()).sum();
-    BitRate::bps(bps / 10 * 9)
 }

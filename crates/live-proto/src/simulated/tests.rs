@@ -136,8 +136,7 @@ fn dead_source_without_another_ends_video() {
 #[test]
 fn viewers_of_a_dead_edge_move() {
     let faults = r#"faults = [{ what = "node-dies", node = "edge-0", at = "20 s", until = "30 s" }]"#;
-    let more =
-        &run(&format!("buffer = \"6 s\"\n{faults}").replace("buffer = \"6 s\"\n", ""), 0).workloads[0].more;
+    let more = &run(faults, 0).workloads[0].more;
     assert_eq!(more["watching"], 12.0, "{more:?}");
     assert!(more["moves"] >= 1.0 && more["failures"] >= 1.0, "{more:?}");
 }
@@ -173,6 +172,10 @@ fn narrow_links_refuse_viewers_or_lower_their_bitrate() {
 fn bad_settings_are_refused_in_one_line() {
     for (settings, line) in [
         ("sources = 0", "sources: 0: must be 1 to 500"),
+        (
+            "reflectors = 200\nedges = 327",
+            "reflectors: 200: with 1 sources and 327 edges there are 65600 links",
+        ),
         ("part = \"1 ms\"", "part: 1 ms: must be"),
         ("bitrates = []", "bitrates: must be 1 to 16 rates, each once"),
         ("edge = 3", "unknown field `edge`"),
@@ -180,9 +183,7 @@ fn bad_settings_are_refused_in_one_line() {
         ("faults = [{ what = \"drain\", at = \"1 s\" }]", "name the node"),
         ("faults = [{ what = \"controller-dies\", node = \"edge-0\", at = \"1 s\" }]", "leave `node` out"),
     ] {
-        let text = text(settings)
-            .replace("edges = 3\n", if settings.starts_with("edge ") { "" } else { "edges = 3\n" });
-        let error = plan(&text).expect_err(settings);
+        let error = plan(&text(settings)).expect_err(settings);
         assert!(error.contains(line) && !error.contains('\n'), "{settings}: {error}");
     }
     let error = plan(&text("reflectors = 20")).expect_err("too few hosts");

@@ -9,9 +9,6 @@ use crate::{NodeId, Object};
 use anabranch_sim::traffic::{AppCx, Side};
 use anabranch_units::Instant;
 
-/// Bytes of an edge's answer to a viewer that enters.
-const ENTRY_BYTES: u64 = super::pipes::PLAYLIST_BYTES;
-
 impl Playing {
     pub(super) fn on_viewer_timer(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
         let viewing = &self.viewers[viewer];
@@ -104,7 +101,7 @@ impl Playing {
         let Some(stream) = self.asking.remove(&request) else { return };
         if let Some(ask) = self.pipe(stream).and_then(|pipe| pipe.ask.as_mut()) {
             ask.is_admitted = Some(is_admitted);
-            cx.write(stream, Side::Acceptor, ENTRY_BYTES);
+            cx.write(stream, Side::Acceptor, super::pipes::PLAYLIST_BYTES);
         }
     }
 

@@ -3,11 +3,11 @@
 
 use super::super::relay::{Fetch, PartId};
 use super::super::settings::host_of;
-use super::{Carries, HEAD_BYTES, Playing, STALLED, WINDOW};
+use super::{Carries, Playing, STALLED, WINDOW};
 use crate::control::messages::GroupId;
 use crate::control::node::RequestId;
 use crate::{NodeId, Object, Tier};
-use anabranch_sim::traffic::{AppCx, Side, TLS_RECORD_BYTES};
+use anabranch_sim::traffic::{AppCx, HEAD_BYTES, Side, TLS_RECORD_BYTES};
 use anabranch_units::{ByteCount, Instant};
 
 /// Bytes of a request, and of an answer without its part.
