@@ -30,9 +30,10 @@ const TELLING_WORDS: [&str; 11] = [
     "cost",
     "weight",
 ];
+/// Maximum names in a warning.
+const NAMES_MAX: usize = 8;
 /// Fields of edges that are read.
-const EDGE_FIELDS: [&str; 6] =
-    ["LinkSpeedRaw", "LinkSpeed", "LinkSpeedUnits", "LinkLabel", "capacity", "delay"];
+const EDGE_FIELDS: [&str; 5] = ["LinkSpeedRaw", "LinkSpeed", "LinkSpeedUnits", "capacity", "delay"];
 
 /// A graph as its file has it.
 #[derive(Debug, Default)]
@@ -243,7 +244,11 @@ impl Drawing<'_> {
             }
         }
         if let Some(offset) = unread.values().min() {
-            let names: Vec<_> = unread.keys().map(|name| format!("`{}`", quoted(name))).collect();
+            let shown = unread.keys().take(NAMES_MAX).map(|name| format!("`{}`", quoted(name)));
+            let mut names: Vec<_> = shown.collect();
+            if let more @ 1.. = unread.len().saturating_sub(NAMES_MAX) {
+                names.push(format!("{more} more"));
+            }
             let text = format!(
                 "fields of edges that are not read: {}: name them `capacity` or `delay`, with a unit as in `10 Gbit/s`, if they are",
                 names.join(", ")

@@ -99,7 +99,8 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// Goes past blanks and comments, which are lines that begin with `#`.
+    /// Goes past blanks and comments, which reach from a `#` between keys and values to the end of the
+    /// line.
     fn skip(&mut self) {
         loop {
             self.at = self.text.len() - self.rest().trim_start().len();
@@ -181,6 +182,9 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Bytes within which an entity ends; the longest one of use is `&#1114111;`.
+const ENTITY_BYTES_MAX: usize = 16;
+
 /// A string without GML's character entities; unknown entities stay as they are.
 fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
@@ -191,7 +195,8 @@ fn plain(text: &str) -> Cow<'_, str> {
     while let Some(begin) = rest.find('&') {
         plain.push_str(&rest[..begin]);
         rest = &rest[begin..];
-        let entity = rest.find(';').map(|end| &rest[1..end]);
+        let end = rest.bytes().take(ENTITY_BYTES_MAX).position(|byte| byte == b';');
+        let entity = end.map(|end| &rest[1..end]);
         match entity.and_then(|entity| Some((entity, character(entity)?))) {
             Some((entity, character)) => {
                 plain.push(character);
