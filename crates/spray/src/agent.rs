@@ -183,7 +183,7 @@ impl Agent {
         let directory = Arc::new(Directory::new(Arc::clone(&routing)));
         let members = Members::new(Shared {
             identity: identity.clone(),
-            listen: config.listen,
+            listen: at,
             routing: Arc::clone(&routing),
             directory: Arc::clone(&directory),
             commands: commands.clone(),

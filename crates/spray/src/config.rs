@@ -176,7 +176,10 @@ pub(crate) fn check_peers(own: &str, peers: &[Peer]) -> Result<(), String> {
         return Err("no peers: name at least one other host".into());
     }
     if peers.len() > PEERS_MAX {
-        return Err(format!("{} peers: an agent has at most {PEERS_MAX}", peers.len()));
+        return Err(format!(
+            "{} peers: an agent has at most {PEERS_MAX}: name only hosts that this one sends to",
+            peers.len()
+        ));
     }
     let mut known: BTreeMap<IpAddr, &Peer> = BTreeMap::new();
     for peer in peers {
@@ -216,7 +219,10 @@ pub const PEERS_BYTES_MAX: usize = 1 << 20;
 /// ```
 pub fn read_peers(origin: &str, text: &str, own: &str) -> Result<Vec<Peer>, String> {
     if text.len() > PEERS_BYTES_MAX {
-        return Err(format!("{origin}: {} bytes: a file of peers has at most {PEERS_BYTES_MAX}", text.len()));
+        return Err(format!(
+            "{origin}: {} bytes: a file of peers has at most {PEERS_BYTES_MAX}: leave hosts out",
+            text.len()
+        ));
     }
     let mut peers: Vec<Peer> = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -229,7 +235,9 @@ pub fn read_peers(origin: &str, text: &str, own: &str) -> Result<Vec<Peer>, Stri
             peers.push(peer);
         }
         if peers.len() > PEERS_MAX {
-            return Err(format!("{origin}: more than {PEERS_MAX} peers: an agent has at most as many"));
+            return Err(format!(
+                "{origin}: more than {PEERS_MAX} peers: name only hosts that this one sends to"
+            ));
         }
     }
     Ok(peers)

@@ -65,8 +65,8 @@ pub(crate) struct Shown {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) identity: Identity,
-    /// The setting of `--listen`.
-    pub(crate) listen: Option<SocketAddr>,
+    /// Address on which the agent listens.
+    pub(crate) listen: SocketAddr,
     pub(crate) routing: Arc<Routing>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) commands: mpsc::Sender<Command>,
@@ -404,25 +404,28 @@ async fn say(stream: &mut TlsStream<TcpStream>, message: Control) -> io::Result<
 /// name still has it.
 ///
 /// Errors: no address, no way there, or an address of no other host.
-async fn find(peer: &Peer, listen: Option<SocketAddr>, last: Option<PeerPlace>) -> io::Result<PeerPlace> {
+async fn find(peer: &Peer, listen: SocketAddr, last: Option<PeerPlace>) -> io::Result<PeerPlace> {
     let found = lookup_host((peer.host.as_str(), peer.port)).await;
     let found: Vec<SocketAddr> = found
         .map_err(|_| io::Error::other(format!("no address of `{}`: check the name", peer.host)))?
         // An agent that listens at one address, or at all IPv4 addresses, is reached by that family
         // alone.
-        .filter(|to| {
-            listen.is_none_or(|at| at.is_ipv4() == to.is_ipv4() || at.is_ipv6() && at.ip().is_unspecified())
-        })
+        .filter(|to| listen.is_ipv4() == to.is_ipv4() || listen.is_ipv6() && listen.ip().is_unspecified())
         .collect();
     let kept = found.iter().find(|to| last.is_some_and(|last| last.address == to.ip()));
-    let no_address = || io::Error::other(format!("`{}` has no address that --listen goes with", peer.host));
+    let no_address = || {
+        io::Error::other(format!(
+            "`{}` has no address that an agent on {listen} reaches: give --listen '[::]'",
+            peer.host
+        ))
+    };
     let to = *kept.or(found.first()).ok_or_else(no_address)?;
     let local = || {
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         // Peers admit calls from the address that they name, which is the one that this agent
         // listens at.
-        let from = listen.map(|at| at.ip()).filter(|from| !from.is_unspecified()).unwrap_or(any);
+        let from = Some(listen.ip()).filter(|from| !from.is_unspecified()).unwrap_or(any);
         let socket = std::net::UdpSocket::bind((from, 0))?;
         socket.connect(to)?;
         Ok(socket.local_addr()?.ip())

@@ -29,7 +29,6 @@ pub struct Status {
     /// Number of UDP source ports, each a possible path.
     pub ways: u16,
     /// Number of peers to which TCP goes over every path now.
-    #[serde(default)]
     pub up: usize,
     /// Status of each peer.
     pub peers: Vec<PeerStatus>,

@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Show one line: how many peers are up.
-    #[arg(long, conflicts_with_all = ["ways", "json"])]
+    #[arg(long, conflicts_with_all = ["ways", "json", "up", "down", "peers"])]
     summary: bool,
     /// Show peers that are up only.
     #[arg(long, conflicts_with = "down")]

@@ -521,6 +521,11 @@ impl Cabled {
         self.folder.path().join(format!("{name}.sock"))
     }
 
+    /// Standard error of the agent of this name.
+    fn log(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(format!("{name}.log"))
+    }
+
     fn spawn(&self, host: usize, mut command: Command) -> Ended {
         Ended(self.hosts[host].run(move || command.spawn()).expect("it runs"))
     }
@@ -529,7 +534,8 @@ impl Cabled {
     fn up(&mut self, name: &str, more: &[&str]) {
         let mut agent = anabranch();
         agent.args(["-q", "spray", "up", "--name", name, "--keys"]).arg(self.folder.path().join("keys"));
-        agent.arg("--socket").arg(self.socket(name)).args(more);
+        let log = std::fs::File::create(self.log(name)).expect("the folder is ours");
+        agent.arg("--socket").arg(self.socket(name)).args(more).stderr(log);
         let agent = self.spawn(usize::from(name == "b"), agent);
         self.running.push(agent);
     }
@@ -616,6 +622,11 @@ fn peers_of_a_file_come_and_go_by_sighup() {
     until("d has rules", &|| rules().contains("to 10.78.2.1") && rules().contains("to 10.78.2.2"));
     write("b=\n");
     kill_process(agent, Signal::HUP).expect("it runs");
+    let log = world.log("a");
+    until("the mistake is told", &|| {
+        std::fs::read_to_string(&log).expect("it is ours").contains("the peers stay as they were")
+    });
+    assert_eq!(status(&["--summary"]), "1 of 200 peers up\n");
     write(&listed(&[]));
     kill_process(agent, Signal::HUP).expect("it runs");
     until("d and e are gone", &|| status(&["--summary"]) == "1 of 198 peers up\n");
