@@ -14,7 +14,7 @@ mod vermilion;
 pub use eclipse::Eclipse;
 pub use fixed::Fixed;
 pub use negotiator::Negotiator;
-pub use opera::Opera;
+pub use opera::{Opera, ROTORS};
 pub use refit::Refit;
 pub use rotor::Rotor;
 pub use rotor_lb::RotorLb;

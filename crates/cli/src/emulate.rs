@@ -12,6 +12,7 @@ mod scenario;
 
 pub(crate) use scenario::host as host_command;
 
+use crate::exit;
 use crate::run_dir::RunDir;
 use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
@@ -203,7 +204,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         Ok(job) => job,
         Err(error) => {
             errln!("anabranch: {error:#}");
-            return Ok(ExitCode::from(2));
+            return Ok(ExitCode::from(exit::USAGE));
         }
     };
     let topology = &job.topology;
@@ -215,7 +216,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
             errln!("anabranch: {error}");
-            return Ok(ExitCode::from(2));
+            return Ok(ExitCode::from(exit::USAGE));
         }
         started => started?,
     };

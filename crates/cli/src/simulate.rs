@@ -22,7 +22,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,7 +77,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Ok(points) => points,
         Err(error) => {
             errln!("anabranch: {error:#}");
-            return Ok(ExitCode::from(2));
+            return Ok(ExitCode::from(exit::USAGE));
         }
     };
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
@@ -93,7 +93,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shares: Vec<AtomicU64> = trials.iter().map(|_| AtomicU64::new(0)).collect();
     let folder = run_dir.as_ref().map(|dir| dir.path().to_owned());
     let work = |index: usize, &(point, trial): &(usize, u64)| -> Option<Result<Trial, Failure>> {
-        let plan = match plan(args, &points[point]) {
+        let plan = match plan(&args.scenario, &points[point]) {
             Ok(plan) => plan,
             Err(error) => return Some(Err(error.to_string())),
         };
@@ -151,7 +151,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     if let Some(failure) = failure {
         errln!("anabranch: {failure}");
-        return Ok(ExitCode::from(2));
+        return Ok(ExitCode::from(exit::USAGE));
     }
     let done: Vec<Trial> = done.into_iter().flatten().collect();
     if !args.json {
@@ -193,7 +193,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let mut warned = BTreeSet::new();
     // Errors at any point are reported before the first point runs.
     for point in &points {
-        let plan = plan(args, point).map_err(|error| {
+        let plan = plan(&args.scenario, point).map_err(|error| {
             let swept: String =
                 point.swept.iter().map(|(key, value)| format!(" (at {key} = {value})")).collect();
             anyhow::anyhow!("{}: {error}{swept}", scenario::place(&shown, &text, &args.sets, &error.field))
@@ -212,9 +212,9 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     Ok(points)
 }
 
-/// Resolves the files that a scenario names beside it.
-fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
-    let folder = args.scenario.parent().map(PathBuf::from).unwrap_or_default();
+/// Resolves the files that a scenario's file names beside it.
+pub(crate) fn plan(scenario: &Path, point: &Point) -> Result<Plan, PlanError> {
+    let folder = scenario.parent().map(PathBuf::from).unwrap_or_default();
     let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }

@@ -5,6 +5,9 @@ use std::io::{Error, ErrorKind};
 use anabranch_fabric::{CircuitError, PortError};
 use anabranch_units::{FlowKey, LinkId, SiteId};
 
+/// Maximum open connections between racks, both directions counted. Later ones have no demand.
+pub(crate) const CONNECTIONS_MAX: usize = 65_536;
+
 /// Reason why there is no emulation, or why a request failed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -92,7 +95,10 @@ impl std::fmt::Display for AnnounceError {
             Self::NotFollowed => {
                 f.write_str("circuits of this network follow no announcements: set circuit.schedule.demand = \"announced\"")
             }
-            Self::NoConnection(flow) => write!(f, "flow {flow}: no such connection is open between two racks"),
+            Self::NoConnection(flow) => write!(
+                f,
+                "flow {flow}: no such connection is open between two racks, or {CONNECTIONS_MAX} others are: announce open connections"
+            ),
         }
     }
 }

@@ -36,7 +36,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use dilated::{measured_dilation, no_service, packets_late_max, shortest_day};
+pub use dilated::{measured_dilation, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
 pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
@@ -156,7 +156,7 @@ pub struct Options<'a> {
     /// the scenario's control.
     pub congestion_control: Option<&'a str>,
     /// Called with each emulation before its hosts start. The result is dropped after the run.
-    pub started: &'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>,
+    pub started: Option<&'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>>,
     /// Set to end a run early, whose results are not to be used then.
     pub interrupted: &'a AtomicBool,
 }
@@ -300,7 +300,7 @@ fn run_at(
         plan.network().topology(),
         EmulationOptions { lateness_p99_max: packets_late_max, ..emulation_options(plan, trial, dilation)? },
     )?;
-    let _serving = (options.started)(emulation.handle())?;
+    let _serving = options.started.map(|started| started(emulation.handle())).transpose()?;
     let mut flows = Flows::new(plan, trial, options.systems, &|site| emulation.site_address(site))?;
     flows.set(|task| {
         task.dilation = dilation;

@@ -10,15 +10,13 @@
 //! Leaves out: the socket of announcements, the decisions (a system's). Read [`Weeks`] first.
 
 use crate::AnnounceError;
+use crate::error::CONNECTIONS_MAX;
 use anabranch_fabric::{Matching, Timetable};
 use anabranch_sim::circuits::{CircuitControl, CircuitSchedule, CircuitWeek};
 use anabranch_units::{ByteCount, FlowKey, Instant};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-
-/// Maximum open connections between racks, both directions counted. Later ones have no demand.
-const CONNECTIONS_MAX: usize = 65_536;
 
 /// Weeks of circuits that follow demand, since the start or the last call.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]

@@ -6,6 +6,7 @@
 //! first.
 
 use anabranch_circuit_proto::parallel::{Switches, plan};
+use anabranch_circuit_proto::schedulers::ROTORS;
 use anabranch_circuit_proto::{Demand, Kind, Timing, bound, generate};
 use anabranch_units::{BitRate, ByteCount, Seed};
 use anyhow::ensure;
@@ -37,8 +38,6 @@ const SOLSTICE_C_US: [(usize, f64); 2] = [(64, 180.0), (128, 458.0)];
 
 /// Numbers of switches for `parallel`.
 const SWITCHES: [usize; 2] = [2, 4];
-/// Rotors of `opera`.
-const ROTORS: usize = 4;
 
 /// CPU seconds that each scheduler gets on one demand.
 const SECONDS: f64 = 0.02;

@@ -6,7 +6,7 @@ use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::{ByteCount, Seed};
 
 /// Rotors that share the rate of the switch; at any time all but one of them carry.
-const ROTORS: usize = 4;
+pub const ROTORS: usize = 4;
 
 /// Several rotors with random matchings, one of them reconfiguring in each slot. So short flows
 /// always have a path of a few hops, while bulk waits for a circuit to its destination.

@@ -5,17 +5,18 @@
 
 use super::announcements::Announcements;
 use super::{Args, preload, stretches_time};
+use crate::exit;
 use crate::family;
 use crate::run_dir::RunDir;
-use crate::simulate::{keyed, keyed_rows, table};
+use crate::simulate::{keyed, keyed_rows, plan, table};
 use anabranch_emu::scenario::{
-    Options, check, congestion_control, emulation_options, measured_dilation, no_service, packets_late_max,
+    Options, check, congestion_control, emulation_options, measured_dilation, packets_late_max,
     stated_dilation,
 };
 use anabranch_emu::{Dilation, EmulationHandle, EmulationOptions, give_preload};
 use anabranch_graph::Topology;
+use anabranch_sim::Plan;
 use anabranch_sim::scenario::{self, Point};
-use anabranch_sim::{Plan, PlanError};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
 use std::any::Any;
@@ -41,7 +42,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Ok(points) => points,
         Err(error) => {
             errln!("anabranch: {error:#}");
-            return Ok(ExitCode::from(2));
+            return Ok(ExitCode::from(exit::USAGE));
         }
     };
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -49,19 +50,24 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let mut done: Vec<table::Line> = Vec::new();
     let (mut trusted, mut coflows) = (true, Vec::new());
-    let (announcements, libraries) = (Announcements::new()?, preload(args)?);
+    let libraries = preload(args)?;
+    let follows_demand =
+        |point: &Point| point.scenario.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
+    let announcements = points.iter().any(follows_demand).then(Announcements::new).transpose()?;
     let with_libraries = || {
         let mut command = host()?;
         give_preload(&mut command, &libraries);
-        command.envs(announcements.variables());
+        command.envs(announcements.iter().flat_map(Announcements::variables));
         Ok(command)
     };
-    let serve = |emulation| announcements.serve(emulation);
-    let stage = Stage { host: &with_libraries, started: &serve, interrupted: &interrupted };
+    let serve = announcements.as_ref().map(|place| |emulation| place.serve(emulation));
+    let started =
+        serve.as_ref().map(|serve| serve as &dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>);
+    let stage = Stage { host: &with_libraries, started, interrupted: &interrupted };
     let measured = measured(args, &points, quiet, stage);
     if interrupted.load(Ordering::Relaxed) {
         errln!("anabranch: interrupted");
-        return Ok(ExitCode::from(130));
+        return Ok(ExitCode::from(exit::INTERRUPTED));
     }
     let measured = measured?;
     for (index, point) in points.iter().enumerate() {
@@ -71,14 +77,14 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                     point.swept.iter().map(|(key, value)| format!(" {key} = {value}")).collect();
                 errln!("emulating{swept}, trial {} of {}", trial + 1, args.trials);
             }
-            let plan = plan(args, point)?;
+            let plan = plan(Path::new(&args.topology), point)?;
             let dilation = stated(args, &plan)?.unwrap_or(measured);
             let systems = family::emulated();
             let options = Options { dilation: Some(dilation), ..options(args, &systems, stage) };
             let run = anabranch_emu::scenario::run(&plan, trial, &options)?;
             if interrupted.load(Ordering::Relaxed) {
                 errln!("anabranch: interrupted");
-                return Ok(ExitCode::from(130));
+                return Ok(ExitCode::from(exit::INTERRUPTED));
             }
             let emulated = run.emulated;
             trusted &= emulated.trusted;
@@ -142,7 +148,7 @@ fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
 #[derive(Copy, Clone)]
 struct Stage<'a> {
     host: &'a dyn Fn() -> std::io::Result<Command>,
-    started: &'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>,
+    started: Option<&'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>>,
     interrupted: &'a AtomicBool,
 }
 
@@ -173,12 +179,17 @@ fn measured(args: &Args, points: &[Point], quiet: bool, stage: Stage<'_>) -> any
     let systems = family::emulated();
     let mut least = Dilation::NONE;
     for point in points {
-        let plan = plan(args, point)?;
+        let plan = plan(Path::new(&args.topology), point)?;
         let has_systems = point.scenario.workload.iter().any(|w| matches!(w, scenario::Workload::System(_)));
         if stated(args, &plan)?.is_none() && plan.network().circuit().is_some() && !has_systems {
             least = measured_dilation(&plan, least, &options(args, &systems, stage))?;
             if !quiet {
-                errln!("measured dilation: {least} is the smallest so far at which this machine is on time");
+                let what = if least == Dilation::MAX {
+                    "the largest, and this machine may be late even so"
+                } else {
+                    "the smallest so far at which this machine is on time"
+                };
+                errln!("measured dilation: {least} is {what}");
             }
         }
     }
@@ -201,9 +212,9 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     };
     ensure!(args.trials == 1, "--trials {}: a command runs once", args.trials);
     ensure!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
-    let plan = plan(args, point)?;
+    let plan = plan(Path::new(&args.topology), point)?;
     let (interrupted, systems) = (AtomicBool::new(false), family::emulated());
-    let stage = Stage { host: &host, started: &no_service, interrupted: &interrupted };
+    let stage = Stage { host: &host, started: None, interrupted: &interrupted };
     let dilation = match stated(args, &plan)? {
         Some(dilation) => dilation,
         None => measured(args, &points, quiet, stage)?,
@@ -253,7 +264,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     let points = scenario::read(&args.topology, &text, &args.sets)?;
     let mut warned = BTreeSet::new();
     for point in &points {
-        let plan = plan(args, point).map_err(|error| {
+        let plan = plan(Path::new(&args.topology), point).map_err(|error| {
             let place = scenario::place(&args.topology, &text, &args.sets, &error.field);
             anyhow::anyhow!("{place}: {error}")
         })?;
@@ -263,13 +274,6 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     }
     warned.iter().for_each(|warning: &String| tracing::warn!("{warning}"));
     Ok(points)
-}
-
-/// Resolves the files that a scenario names beside it.
-fn plan(args: &Args, point: &Point) -> Result<Plan, PlanError> {
-    let folder = Path::new(&args.topology).parent().map(Path::to_path_buf).unwrap_or_default();
-    let read = |name: &str| crate::text::read(folder.join(name));
-    Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 
 /// This program as one of a scenario's hosts.

@@ -8,10 +8,9 @@
 
 use super::host::monotonic_ns;
 use super::{Options, ScenarioError, run_at};
-use crate::{Dilation, Emulation, EmulationHandle};
+use crate::{Dilation, Emulation};
 use anabranch_sim::{Plan, scenario};
 use anabranch_units::{Duration, Instant};
-use std::any::Any;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -117,13 +116,6 @@ fn least_honest<E>(
     Ok(Some(honest))
 }
 
-/// For [`Options::started`]: serves nothing.
-///
-/// Errors: none.
-pub fn no_service(_: EmulationHandle) -> std::io::Result<Box<dyn Any>> {
-    Ok(Box::new(()))
-}
-
 /// Two racks with one host each, a flow between them, and days that no machine is too late for.
 const TWO_RACKS: &str = r#"
     duration = "500 ms"
@@ -161,7 +153,7 @@ pub fn shortest_day(host: &dyn Fn() -> std::io::Result<Command>) -> Result<Durat
         lateness_p99_max: None,
         dilation: None,
         congestion_control: None,
-        started: &no_service,
+        started: None,
         interrupted: &interrupted,
     };
     let run = run_at(&plan, 0, &options, Dilation::NONE, None)?;

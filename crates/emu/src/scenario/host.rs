@@ -303,7 +303,8 @@ pub(super) fn monotonic_ns() -> u64 {
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-/// Maximum bytes of a write. A write of a whole flow shows its size to a preloaded library.
+/// Maximum bytes of a write. A write of a whole flow shows its size to a preloaded library; the
+/// largest flow of the rings of experiments/circuit has 89 MB.
 const WRITE_MAX: u64 = 128 << 20;
 
 /// The beginning by the machine's clock, and emulated times that count from it.
