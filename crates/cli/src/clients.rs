@@ -1,5 +1,6 @@
 //! Clients of listeners for anybody: proxies in front of them, and pages of other origins.
 
+use crate::exit::OrUsage as _;
 use anabranch_http::plain::{Clients, Cors, Proxies};
 
 /// Clients of a listener for viewers.
@@ -20,11 +21,17 @@ pub struct ClientArgs {
 
 impl ClientArgs {
     /// The clients; `default` are the proxies if the command line names none.
-    pub fn clients(&self, default: Proxies) -> Clients {
+    ///
+    /// Errors: the PROXY protocol without a proxy.
+    pub fn clients(&self, default: Proxies) -> anyhow::Result<Clients> {
         let proxies = self.proxies.clone().unwrap_or(default);
-        Clients {
+        if self.proxy_protocol && proxies == Proxies::default() {
+            let line = "--proxy-protocol: --proxies none names no proxy: name its addresses";
+            return Err(anyhow::anyhow!(line)).or_usage();
+        }
+        Ok(Clients {
             proxies: proxies.with_proxy_protocol(self.proxy_protocol),
             cors: self.origins.clone().unwrap_or_default(),
-        }
+        })
     }
 }

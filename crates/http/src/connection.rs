@@ -389,7 +389,8 @@ impl Connection {
             match result {
                 Err(e) if e.is_passing() && Instant::now() + pause < end => {
                     if !std::mem::replace(&mut is_told, true) {
-                        tracing::warn!("{e}; trying on for {} s", self.inner.patience.as_secs());
+                        let left = end.saturating_duration_since(Instant::now());
+                        tracing::warn!("{e}; trying on for {} s", left.as_secs());
                     }
                     sleep(pause).await;
                 }

@@ -32,7 +32,6 @@ static RUNTIME: LazyLock<Runtime> =
 /// Takes each line for a request, as in `POST /v1/hosts/a/leave {"session":1}`, of the first of
 /// `peers`; each leading `!` selects the next one. A body that begins with `#` is the header
 /// `last-event-id` instead. `after` is called after each. Returns true if none was refused.
-/// was refused.
 ///
 /// Panics: if the service panics, or reports an internal error (500).
 pub fn requests<const N: usize>(

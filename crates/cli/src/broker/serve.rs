@@ -139,17 +139,17 @@ impl PlayersArgs {
         PrefixTable::read(BufReader::new(File::open(path).with_context(place)?)).with_context(place)
     }
 
-    fn config(&self, limits: PlainLimits, places: PrefixTable) -> PublicConfig {
-        PublicConfig {
+    fn config(&self, limits: PlainLimits, places: PrefixTable) -> anyhow::Result<PublicConfig> {
+        Ok(PublicConfig {
             address: self.players,
             limits,
-            clients: self.clients.clients(Proxies::loopback()),
+            clients: self.clients.clients(Proxies::loopback())?,
             places,
             bitrate: self.bitrate,
             redirects_to_tls: !self.plain_redirects,
             url: self.players_url.clone(),
             ..PublicConfig::default()
-        }
+        })
     }
 }
 
@@ -187,7 +187,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let others = serve.descriptors() + OWN_DESCRIPTORS;
     let limits = PlainLimits::for_descriptors(descriptors, others, args.players.players_max as usize);
     crate::process::check_descriptors(descriptors, others + limits.descriptors());
-    let public = args.players.config(limits, places);
+    let public = args.players.config(limits, places)?;
     crate::process::runtime()?.block_on(async {
         let config = BrokerServiceConfig {
             settings,

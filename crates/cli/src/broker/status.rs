@@ -35,7 +35,7 @@ pub struct Args {
     /// Name of the operator, as given to `broker keys --operators`.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     operator: String,
-    /// Print one JSON object with the networks, the last decision and the most recent rounds, as in
+    /// Print one JSON object with the brokers, the networks, the last decision and the most recent rounds, as in
     /// the API.
     #[arg(long)]
     json: bool,
@@ -63,13 +63,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let clients = clients.collect::<Result<Vec<_>, _>>()?;
     crate::process::runtime()?.block_on(async {
         let brokers = ask_all(clients).await;
-        let client = chosen(&brokers)?.client.clone();
         if let Some(listen) = args.web {
+            // The page goes on asking a broker that is away.
+            let client = chosen(&brokers).unwrap_or(&brokers[0]).client.clone();
             return tokio::select! {
                 served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
                 () = crate::process::asked_to_end() => Ok(ExitCode::SUCCESS),
             };
         }
+        let client = chosen(&brokers)?.client.clone();
         let (networks, decision) = (client.networks().await?, client.decision().await?);
         if args.json {
             let rounds = client.rounds().await?;

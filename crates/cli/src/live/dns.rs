@@ -145,7 +145,7 @@ fn steering(args: &Args, directory: Receiver<Arc<Directory>>) -> anyhow::Result<
     let Some(address) = args.steering else { return Ok(None) };
     let mut config = SteeringConfig::new(address);
     config.ttl_s = args.steering_ttl;
-    config.clients = args.clients.clients(Proxies::loopback());
+    config.clients = args.clients.clients(Proxies::loopback())?;
     config.url.clone_from(&args.steering_url);
     let server = SteeringServer::bind(config, directory);
     Ok(Some(server.with_context(|| format!("listening at {address}"))?))

@@ -56,7 +56,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.metrics_address = args.metrics;
     config.relay.is_doubled = args.doubled;
     config.secure = args.secure.listener()?;
-    config.clients = args.secure.clients();
+    config.clients = args.secure.clients()?;
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     if let Some(path) = &args.secret_file {

@@ -47,7 +47,7 @@ pub struct SecureArgs {
 
 impl SecureArgs {
     /// Clients of all listeners.
-    pub(super) fn clients(&self) -> Clients {
+    pub(super) fn clients(&self) -> anyhow::Result<Clients> {
         self.clients.clients(Proxies::default())
     }
 

@@ -119,7 +119,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.pull_trust = pull_trust(&args.pull)?;
     config.pull_idle = args.pull.pull_idle;
     config.secure = args.secure.listener()?;
-    config.clients = args.secure.clients();
+    config.clients = args.secure.clients()?;
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     let controlled = args.control.is_controlled().then(|| {

@@ -53,16 +53,16 @@ fn options_come_from_the_environment() {
         let output = command.args(verb).env(variable, value).output().expect("it runs");
         text(&output.stderr)
     };
-    for (verb, file) in [
-        (&["replicate", "status"][..], "operators"),
-        (&["gather", "ls", "127.0.0.1:1"], "operators"),
-        (&["shuffle", "agent", "--name", "h", "--link", "1 Gbit/s"], "sites"),
-        (&["spray", "up", "--name", "h", "--peer", "p=10.0.0.1"], "sites"),
-        (&["broker", "status"], "operators"),
-        (&["live", "status"], "operators"),
+    for verb in [
+        &["replicate", "status"][..],
+        &["gather", "ls", "127.0.0.1:1"],
+        &["shuffle", "agent", "--name", "h", "--link", "1 Gbit/s"],
+        &["spray", "up", "--name", "h", "--peer", "p=10.0.0.1"],
+        &["broker", "status"],
+        &["live", "status"],
     ] {
         let said = run("ANABRANCH_KEYS", "/nowhere/keys", verb);
-        assert!(said.contains("/nowhere/keys/") && !said.contains("panicked"), "{verb:?}, {file}: {said}");
+        assert!(said.contains("/nowhere/keys/") && !said.contains("panicked"), "{verb:?}: {said}");
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let keys = folder.path().join("keys");
