@@ -1,4 +1,4 @@
-//! Links that are declared with a wrong capacity: four sites and six cables, of which one is wrong by
+//! Links that are declared with a wrong capacity: four sites and six cables. One cable is wrong by
 //! ten either way. The controller names the link, and its second transfer is as fast as with right
 //! numbers.
 
