@@ -250,6 +250,7 @@ impl Agent {
         let client =
             Client::new(&coordinator, identity, REPLY_MAX.to_std()).map_err(AgentError::Coordinator)?;
         let link_rate = match config.link_rate {
+            Some(rate) if rate.as_bps() == 0 => return Err(AgentError::ZeroLink),
             Some(rate) => rate,
             None => link_rate().map_err(AgentError::Link)?,
         };
