@@ -281,7 +281,7 @@ async fn file_reaches_120_destinations_with_reduced_buffers() {
     std::fs::write(net.path(0, "in.bin"), &bytes).expect("the source's file");
     let part = |site: usize| {
         let mut program = chain(&net, 2, bytes.len() as u64, 1);
-        (program.site, program.symbol_bytes, program.buffer_packets) = (SiteId(site as u16), 65_536, 16);
+        (program.site, program.buffer_packets) = (SiteId(site as u16), 16);
         (program.incoming, program.sinks) = (vec![], vec![]);
         Box::new(program)
     };
