@@ -9,6 +9,7 @@ mod broker;
 mod chaos;
 mod circuit;
 mod closed;
+mod codes;
 mod control;
 mod doctor;
 mod emulate;
