@@ -14,8 +14,8 @@ use anabranch_http::store::StoreError;
 use anabranch_net::refusals::Refusals;
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{
-    Answer, Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError,
-    Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+    Answer, Coordinator, CoordinatorConfig, Event, EventKind, LinkStatus, Outcome, PlanRequest, Planner,
+    SubmitError, Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
@@ -334,6 +334,13 @@ impl Controller {
         self.lock().coordinator.widest_plan(id).cloned()
     }
 
+    /// The declared and the measured capacity of a link.
+    ///
+    /// Panics: if the link is not in the topology.
+    pub fn link(&self, link: LinkId) -> LinkStatus {
+        self.lock().coordinator.link(link)
+    }
+
     /// Times at which a transfer was accepted and ended.
     pub fn times(&self, id: TransferId) -> Times {
         self.lock().times.get(&id).copied().unwrap_or_default()
@@ -479,6 +486,7 @@ impl Controller {
             })
             .collect();
         text.metric("site_up", "gauge", "Whether the site is registered and answers.", &up);
+        self.link_metrics(&state, &mut text);
         let statuses: Vec<_> =
             state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect();
         let over = statuses.iter().filter(|s| s.outcome.is_some()).count() as u64;
@@ -534,6 +542,24 @@ impl Controller {
             &Metrics::plain(state.coordinator.events_dropped()),
         );
         text.text()
+    }
+
+    /// Rates of the measured links, and which links are declared with a wrong capacity.
+    fn link_metrics(&self, state: &State, text: &mut Metrics) {
+        let topology = &self.shared.topology;
+        let (mut carried, mut wrong) = (Vec::new(), Vec::new());
+        for id in topology.link_ids() {
+            let (link, status) = (topology.link(id), state.coordinator.link(id));
+            let Some(measured) = status.carried else { continue };
+            let name = |site| anabranch_http::metrics::quoted(&topology.site(site).name);
+            let labels = format!("{{from=\"{}\",to=\"{}\"}}", name(link.from), name(link.to));
+            carried.push((labels.clone(), measured.rate.as_bps()));
+            wrong.push((labels, u64::from(status.is_wrong())));
+        }
+        let what = "Measured rate of the link: its limit, or a rate that it can carry at least.";
+        text.metric("link_carried_bps", "gauge", what, &carried);
+        let what = "Whether the link's declared capacity differs from its rate by a factor of two.";
+        text.metric("link_capacity_wrong", "gauge", what, &wrong);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -613,6 +639,7 @@ impl Controller {
             EventKind::Corrupt { .. }
             | EventKind::Suspected { .. }
             | EventKind::Postponed { .. }
+            | EventKind::WrongCapacity { .. }
             | EventKind::Verdict { .. }
             | EventKind::Finished { .. } => tracing::warn!(transfer, "{line}"),
             _ => tracing::debug!(transfer, attempt, "{line}"),

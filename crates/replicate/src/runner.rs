@@ -25,8 +25,8 @@ use anabranch_disk::partial::PartialFile;
 use anabranch_net::admission::Place;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
-    FailureKind, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority, Report,
-    SiteProgram,
+    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority,
+    Report, SiteProgram,
 };
 use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
 use anabranch_replicate_proto::msg::Hello;
@@ -84,8 +84,8 @@ struct Shared {
     program: SiteProgram,
     source: Option<SourceFile>,
     site: Mutex<Site<Bytes>>,
-    /// Wakes the receiver of a flow when there may be buffer space.
-    room: BTreeMap<FlowId, Notify>,
+    /// State of each incoming flow.
+    incoming: BTreeMap<FlowId, IncomingFlow>,
     /// Wakes the sender of a flow when there may be a frame.
     ready: BTreeMap<FlowId, Notify>,
     supply: Notify,
@@ -117,6 +117,29 @@ struct FlowCounters {
     /// Total packets, once the end was taken from the state machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
+}
+
+#[derive(Default)]
+struct IncomingFlow {
+    /// Wakes the flow's receiver when there may be buffer space.
+    room: Notify,
+    received_bytes: AtomicU64,
+    waits: Mutex<Waits>,
+}
+
+/// Time in which a stripe of a flow held a packet for which there was no room.
+#[derive(Default)]
+struct Waits {
+    waiting: u16,
+    share: Share,
+}
+
+impl Waits {
+    /// Notes that one more stripe waits, or waits no longer.
+    fn note(&mut self, more: bool) {
+        self.waiting = if more { self.waiting + 1 } else { self.waiting - 1 };
+        self.share.note(self.waiting > 0);
+    }
 }
 
 /// Share of time in which all stripes of a flow waited for TCP's send buffer.
@@ -263,7 +286,7 @@ impl Runner {
         let (writes, writes_in) = mpsc::unbounded_channel();
         let (errands, errands_in) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
-            room: program.incoming.iter().map(|i| (i.flow, Notify::new())).collect(),
+            incoming: program.incoming.iter().map(|i| (i.flow, IncomingFlow::default())).collect(),
             ready: program.outgoing.iter().map(|o| (o.flow, Notify::new())).collect(),
             flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::default())).collect(),
             supply: Notify::new(),
@@ -431,6 +454,10 @@ impl Share {
         let so = std::mem::take(&mut self.total).as_secs_f64();
         (so / elapsed.as_secs_f64().max(1e-9)).min(1.0)
     }
+    /// Total time in which the condition held since the last [`Share::take`].
+    fn total(&self) -> Duration {
+        self.total + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
     fn note(&mut self, so: bool) {
         let now = Instant::now();
         if let Some(since) = self.since.take() {
@@ -485,7 +512,17 @@ impl Shared {
                 congestion_control: lock(&c.congestion_control).clone(),
             })
             .collect();
-        Report::Progress { run: self.program.run, verified_bytes, sink_stalled, flows }
+        let arrivals = self
+            .incoming
+            .iter()
+            .map(|(flow, c)| FlowArrival {
+                flow: *flow,
+                received_bytes: c.received_bytes.load(Relaxed),
+                elapsed_s: self.begun.elapsed().as_secs_f64(),
+                waited_s: lock(&c.waits).share.total().as_secs_f64(),
+            })
+            .collect();
+        Report::Progress { run: self.program.run, verified_bytes, sink_stalled, flows, arrivals }
     }
 
     fn fail(&self, kind: FailureKind, error: &io::Error) {
@@ -535,7 +572,8 @@ impl Shared {
         let ready: Vec<&Notify> =
             self.ready.iter().filter(|(flow, _)| site.can_produce(**flow)).map(|(_, n)| n).collect();
         drop(site);
-        ready.into_iter().chain(self.room.values()).chain([&self.supply]).for_each(Notify::notify_waiters);
+        let room = self.incoming.values().map(|incoming| &incoming.room);
+        ready.into_iter().chain(room).chain([&self.supply]).for_each(Notify::notify_waiters);
         result
     }
 

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, files and programs")]
 
 mod broker;
+mod capacities;
 mod chaos;
 mod circuit;
 mod closed;

@@ -111,6 +111,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
         address: net.sites[flow as usize + 1].2.to_string(),
         terms: vec![Term { input, coefficient: 1, delayed: false }],
         hop: hop.clone(),
+        padding_bytes: 0,
     };
     SiteProgram {
         run: RUN,
