@@ -19,9 +19,11 @@ mod connections;
 pub use connections::exercise_confirmations;
 mod files;
 
+use crate::metrics::SiteMetrics;
 use crate::spool::{Errand, Spool};
 use anabranch_disk::folder::{Folder, lacks_descriptors};
 use anabranch_disk::partial::PartialFile;
+use anabranch_http::metrics::Counter;
 use anabranch_net::admission::Place;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
@@ -78,14 +80,14 @@ pub struct SourceFile {
 pub struct Runner {
     shared: Arc<Shared>,
     tasks: Mutex<JoinSet<()>>,
+    metrics: Arc<SiteMetrics>,
 }
 
 struct Shared {
     program: SiteProgram,
     source: Option<SourceFile>,
     site: Mutex<Site<Bytes>>,
-    /// Wakes the receiver of a flow when there may be buffer space.
-    room: BTreeMap<FlowId, Notify>,
+    inlets: BTreeMap<FlowId, Inlet>,
     /// Wakes the sender of a flow when there may be a frame.
     ready: BTreeMap<FlowId, Notify>,
     supply: Notify,
@@ -110,13 +112,35 @@ struct Shared {
     attached: Mutex<BTreeSet<(FlowId, u16)>>,
 }
 
+/// An incoming flow.
+struct Inlet {
+    /// Wakes the receiver when there may be buffer space.
+    room: Notify,
+    /// Payload bytes received from its site.
+    received_bytes: Counter,
+}
+
 #[derive(Default)]
 struct FlowCounters {
     sent_bytes: AtomicU64,
+    /// Payload bytes sent to its site, by all flows of all attempts.
+    site_bytes: Counter,
     blocked: Mutex<Blocked>,
     /// Total packets, once the end was taken from the state machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
+}
+
+impl Inlet {
+    fn new(flow: &Incoming, metrics: &SiteMetrics) -> Self {
+        Self { room: Notify::new(), received_bytes: metrics.received_from(&flow.from_name) }
+    }
+}
+
+impl FlowCounters {
+    fn new(flow: &Outgoing, metrics: &SiteMetrics) -> Self {
+        Self { site_bytes: metrics.sent_to(&flow.to_name), ..Self::default() }
+    }
 }
 
 /// Share of time in which all stripes of a flow waited for TCP's send buffer.
@@ -258,14 +282,15 @@ impl Runner {
         file: Option<SharedFile>,
         (folder, fault): (&Arc<Folder>, Fault),
         reports: mpsc::UnboundedSender<Report>,
+        metrics: Arc<SiteMetrics>,
     ) -> Result<Self, ProgramError> {
         let site = Site::new(&program)?;
         let (writes, writes_in) = mpsc::unbounded_channel();
         let (errands, errands_in) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
-            room: program.incoming.iter().map(|i| (i.flow, Notify::new())).collect(),
+            inlets: program.incoming.iter().map(|i| (i.flow, Inlet::new(i, &metrics))).collect(),
             ready: program.outgoing.iter().map(|o| (o.flow, Notify::new())).collect(),
-            flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::default())).collect(),
+            flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::new(o, &metrics))).collect(),
             supply: Notify::new(),
             begun: Instant::now(),
             writes,
@@ -281,7 +306,7 @@ impl Runner {
             source,
             program,
         });
-        let runner = Self { tasks: Mutex::new(JoinSet::new()), shared };
+        let runner = Self { tasks: Mutex::new(JoinSet::new()), shared, metrics };
         if runner.shared.program.store_and_forward {
             let spool = Spool::new(Arc::clone(folder), runner.shared.program.symbol_bytes);
             let shared = Arc::downgrade(&runner.shared);
@@ -418,6 +443,7 @@ impl Drop for Runner {
     fn drop(&mut self) {
         self.shared.broken.store(true, Relaxed);
         lock(&self.tasks).abort_all();
+        self.metrics.attempt_seconds.observe(self.shared.begun.elapsed().as_secs_f64());
     }
 }
 
@@ -535,7 +561,8 @@ impl Shared {
         let ready: Vec<&Notify> =
             self.ready.iter().filter(|(flow, _)| site.can_produce(**flow)).map(|(_, n)| n).collect();
         drop(site);
-        ready.into_iter().chain(self.room.values()).chain([&self.supply]).for_each(Notify::notify_waiters);
+        let room = self.inlets.values().map(|inlet| &inlet.room);
+        ready.into_iter().chain(room).chain([&self.supply]).for_each(Notify::notify_waiters);
         result
     }
 

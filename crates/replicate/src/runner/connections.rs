@@ -243,6 +243,7 @@ impl Shared {
                     write.write_all(&packet.symbol).await?;
                     lock(&counters.blocked).note(false, out.hop.stripes);
                     counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
+                    counters.site_bytes.inc_by(length.into());
                 }
                 Frame::End { packets } => {
                     // All stripes end, no matter which one took the end from the state machine.
@@ -276,7 +277,7 @@ impl Shared {
                 write.flush().await?;
                 if fills {
                     tokio::time::sleep(CONFIRM_EVERY.to_std()).await;
-                    let more = wait_for(&self.room[&flow], || {
+                    let more = wait_for(&self.inlets[&flow].room, || {
                         (lock(&self.site).confirmed(flow) > told).then_some(())
                     });
                     let _ = tokio::time::timeout(HEARTBEAT, more).await;
@@ -323,10 +324,11 @@ impl Shared {
                             return Err(io::ErrorKind::UnexpectedEof.into());
                         }
                     }
+                    self.inlets[&flow].received_bytes.inc_by(length.into());
                     let digest = digest(&symbol);
                     lock(&self.digests).note(flow, FlowSide::Received, generation, digest);
                     let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });
-                    let accepted = wait_for(&self.room[&flow], || {
+                    let accepted = wait_for(&self.inlets[&flow].room, || {
                         if !lock(&self.site).has_room(flow, generation) {
                             return None;
                         }
