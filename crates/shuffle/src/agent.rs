@@ -13,6 +13,7 @@ pub mod enforce;
 mod error;
 pub mod guard;
 mod metrics;
+mod ports;
 
 pub use anabranch_net::local::ListenError;
 pub use error::AgentError;
@@ -110,6 +111,8 @@ pub struct Agent {
     enforcer: Enforcer,
     metrics: Arc<AgentMetrics>,
     announcements: Option<(UnixListener, FlowReader)>,
+    /// Rules by which flows are announced.
+    rules: Rules,
     /// Files and processes to remove after the agent's end.
     leavings: Leavings,
 }
@@ -288,7 +291,7 @@ impl Agent {
         let machine = machine::AgentConfig {
             addresses: named,
             addresses_here,
-            rules,
+            rules: rules.clone(),
             ..machine::AgentConfig::new(link_rate)
         };
         let clocked = Clocked {
@@ -305,6 +308,7 @@ impl Agent {
             enforcer: Enforcer::start(pacer, state, Arc::clone(&metrics))?,
             metrics,
             announcements,
+            rules,
             leavings: Leavings {
                 listen: listen.map(|listen| listen.path),
                 state: config.state,
@@ -352,7 +356,11 @@ impl Agent {
                 None => pending().await,
             }
         };
+        let rules = std::mem::take(&mut self.rules);
+        let naming =
+            async { if rules.is_empty() { pending().await } else { ports::name_uncovered(rules).await } };
         let ended = tokio::select! {
+            never = naming => match never {},
             line = self.work() => Err(AgentError::GivenUp(line)),
             () = answering => Ok(()),
             () = end => Ok(()),
