@@ -33,6 +33,7 @@ mod gather;
 mod keys;
 mod live;
 mod member;
+mod metrics;
 mod network;
 mod page;
 mod process;

@@ -2,6 +2,7 @@
 
 use crate::exit::usage;
 use crate::keys::follow;
+use crate::metrics::MetricsArgs;
 use crate::network;
 use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_gather::{ServeConfig, ServeError, Server};
@@ -59,6 +60,8 @@ pub struct Args {
     /// not lie below DIR. Without it, hashes are cached in memory only.
     #[arg(long, value_name = "FILE")]
     cache: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Maximum packets sealed with one key, for tests; ciphers have higher limits.
     #[arg(long, value_name = "N", hide = true)]
     key_packets: Option<u64>,
@@ -112,14 +115,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         key_packets: args.key_packets,
     };
     runtime()?.block_on(async {
+        let listener = args.metrics.bind()?;
         let mut server = Server::start(config).await.map_err(sorted)?;
         if !quiet {
             errln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
         }
-        let identity = server.identity().clone();
+        let (identity, metrics) = (server.identity().clone(), server.metrics());
         tokio::select! {
             error = server.failed() => return Err(error.into()),
             never = follow(&identity) => match never {},
+            never = listener.serve(quiet, metrics) => match never {},
             () = asked_to_end() => {}
         }
         server.stop().await;

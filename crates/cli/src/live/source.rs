@@ -3,6 +3,7 @@
 use super::controller::{NodeControlArgs, follow_keys};
 use super::secure::{Reloaded, SecureArgs, follow, trust};
 use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use anabranch_live::control::NodeControl;
 use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceSteering};
 use anabranch_live_proto::Tier;
@@ -29,6 +30,8 @@ pub struct Args {
     token_file: Option<PathBuf>,
     #[command(flatten)]
     pull: PullArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Target of a segment's duration, from 100 ms to 60 s; the encoder's interval of key frames
     /// must not be longer.
     #[arg(long, value_name = "TIME", default_value = "2s")]
@@ -143,13 +146,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
             config.steering = Some(SourceSteering { server, pathways });
         }
+        let listener = args.metrics.bind()?;
         let source = Source::bind(config)?;
         if !quiet {
             let secure = source.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
             let at = source.local_addr()?;
             errln!("source listens at http://{at}{secure}; publish to /CHANNEL/RENDITION");
         }
+        let metrics = source.metrics();
         tokio::select! {
+            never = listener.serve(quiet, metrics) => match never {},
             never = source.run() => match never {},
             never = follow_keys(identity.as_ref()) => match never {},
             never = follow(files) => match never {},

@@ -2,6 +2,7 @@
 //! controller's commands.
 
 use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use crate::network::{self, TopologyArgs};
 use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};
 use anabranch_disk::folder::{Folder, Links};
@@ -61,6 +62,8 @@ pub struct Args {
     /// Maximum memory of all transfers together at this site. The process takes up to 64 MiB more.
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: ByteCount,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// For tests only: make this site faulty. `flip-ppm=N` flips one bit in N of a million symbols
     /// that it sends, as bad memory would, to test the detection and avoidance of a faulty site.
     #[arg(long, value_name = "FAULT", hide = true)]
@@ -109,13 +112,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         ..RelayConfig::new(&topology, site, folder, &args.controller)
     };
     crate::process::runtime()?.block_on(async {
+        let listener = args.metrics.bind()?;
         let relay = Relay::bind(config, &identity).await?;
         if !quiet {
             errln!("site {name} takes data on {}; controller {}", relay.local_addr(), args.controller);
         }
+        let metrics = relay.metrics();
         tokio::select! {
             refused = relay.run() => Err(refused.into()),
             never = crate::keys::follow(&identity) => match never {},
+            never = listener.serve(quiet, metrics) => match never {},
             () = crate::process::asked_to_end() => {
                 if !quiet {
                     errln!("site ends; arrived data is kept");

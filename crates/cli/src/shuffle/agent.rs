@@ -4,6 +4,7 @@
 //! Leaves out: the agent itself (`anabranch_shuffle::Agent`). Read [`Args`].
 
 use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, escaped};
 use anabranch_net::tls::CredentialFiles;
@@ -69,6 +70,8 @@ pub struct Args {
     /// File that lists the flows with limits, so that the next agent lifts a killed agent's limits.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Runs until a signal ends the command.
@@ -122,6 +125,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         ..AgentConfig::new(&args.name, &args.coordinator, state)
     };
     crate::process::runtime()?.block_on(async {
+        let listener = args.metrics.bind()?;
         let agent = Agent::start(config, &identity)?;
         if !quiet {
             errln!(
@@ -131,9 +135,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 agent.coordinator()
             );
         }
+        let metrics = agent.metrics();
         let ended = tokio::select! {
             ended = agent.run(crate::process::asked_to_end()) => ended,
             never = crate::keys::follow(&identity) => match never {},
+            never = listener.serve(quiet, metrics) => match never {},
         };
         if !quiet {
             errln!("agent of {} ends; it has lifted its limits", args.name);

@@ -4,6 +4,7 @@
 
 use super::socket_of;
 use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use crate::network;
 use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_net::identity::Identity;
@@ -68,6 +69,8 @@ pub struct Args {
     /// Unix socket for `spray status`. Without: /run/anabranch/spray-NAME.sock.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Maximum datagrams sealed with one key, for tests; ciphers have higher limits.
     #[arg(long, value_name = "N", hide = true)]
     key_packets: Option<u64>,
@@ -149,6 +152,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         peers => peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     };
     runtime()?.block_on(async {
+        let listener = args.metrics.bind()?;
         let agent = Agent::start(config, &identity).await?;
         if !quiet {
             errln!(
@@ -165,10 +169,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 None => std::future::pending().await,
             }
         };
+        let metrics = agent.metrics();
         let ended = tokio::select! {
             ended = agent.run(asked_to_end()) => ended,
             Err(error) = following => return Err(error.into()),
             never = crate::keys::follow(&identity) => match never {},
+            never = listener.serve_later(quiet, metrics) => match never {},
         };
         ended?;
         if !quiet {

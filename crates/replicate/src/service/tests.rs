@@ -44,6 +44,8 @@ impl Loopback {
 
     fn start_with(count: usize, accept: Vec<AcceptFrom>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut topology = Topology::new("loopback");
+        (0..count).for_each(|i| _ = topology.add_site(format!("s{i}"), None).expect("a new name"));
         let sites = identities(count)
             .into_iter()
             .enumerate()
@@ -63,6 +65,7 @@ impl Loopback {
                     memory_max: 64 << 20,
                     half_open,
                     fault: Fault::default(),
+                    metrics: Arc::new(SiteMetrics::new(&topology, SiteId(i as u16))),
                 };
                 (Service::start(config, identity, vec![listener], reports), reports_in, address)
             })
