@@ -1,4 +1,4 @@
-"""Sentences of documents: at most 25 words, outside code, tables and headings. A list of exceptions only shrinks."""
+"""Sentences of documents: at most 25 words, outside code, tables and headings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 #: Maximum number of words of a sentence.
 WORDS_MAX = 25
-#: Number of longer sentences by document, a line each: path, tab, count.
-EXCEPTIONS = Path("python/tests/long_sentences.tsv")
 
 #: Text that is not prose: fenced code, HTML comments (markers of numbers included), tags and indented code.
 SKIPPED = re.compile(
@@ -73,24 +71,11 @@ def documents() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
-def read_exceptions() -> dict[str, int]:
-    """Return the allowed number of long sentences by document."""
-    lines = (ROOT / EXCEPTIONS).read_text(encoding="utf-8").splitlines()
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    return {path: int(count) for path, count in rows}
-
-
-def test_no_document_has_more_long_sentences_than_listed() -> None:
-    allowed = read_exceptions()
-    assert sorted(set(allowed) - set(documents())) == [], "documents that are gone: take out their lines"
+def test_no_document_has_long_sentences() -> None:
     found = []
     for path in documents():
-        long = long_sentences((ROOT / path).read_text(encoding="utf-8"))
-        listed = allowed.get(path, 0)
-        if len(long) > listed:
-            found += [f"{path}:{number}: {words(sentence)} words: {sentence[:90]}" for number, sentence in long]
-        elif len(long) < listed:
-            found.append(f"{path}: has {len(long)} long sentences, {EXCEPTIONS} allows {listed}: lower it")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        found += [f"{path}:{number}: {words(long)} words: {long[:90]}" for number, long in long_sentences(text)]
     assert found == []
 
 
