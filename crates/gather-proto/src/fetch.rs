@@ -490,8 +490,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             return None;
         }
         let show_at = self.links.iter().any(Link::is_silent).then_some(self.show_at);
-        let all = [self.client.poll_timeout(), show_at, self.first_at, Some(self.look_at)];
-        all.into_iter().flatten().min()
+        Instant::earliest([self.client.poll_timeout(), show_at, self.first_at, Some(self.look_at)])
     }
 
     /// Handles the passing of time up to `now`.
