@@ -357,7 +357,7 @@ impl CoordinatorService {
         let mut gauge = |name: &str, help, value: usize| text.gauge(&format!("shuffle_{name}"), help, value);
         gauge("hosts_up", "Hosts whose agents are there", ups);
         gauge("flows", "Flows under way, without mice", flows);
-        gauge("flows_lending", "Of them, those that are idle or slow", flows - active);
+        gauge("flows_lending", "Flows under way that are idle or slow", flows - active);
         gauge("coflows", "Coflows under way", coflows);
         let mut count = |name: &str, help, value: u64| text.counter(&format!("shuffle_{name}"), help, value);
         count("joins_total", "Times that agents have joined", counts.joins);

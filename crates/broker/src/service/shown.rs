@@ -95,7 +95,7 @@ impl BrokerService {
         count("rounds_total", "Rounds accepted", counters.rounds_accepted);
         count("rounds_void_total", "Rounds that changed nothing", counters.rounds_void);
         count("answers_total", "Players' questions answered", answers);
-        count("answers_unknown_total", "Of them, those to which no way was known", unknown);
+        count("answers_unknown_total", "Players' questions to which no way was known", unknown);
         count("questions_uncounted_total", "Questions from too many places to count", dropped);
         count("reports_total", "Players' reports that count", reported);
         count("store_errors_total", "Failed writes to the store", counters.store_errors);
