@@ -2,11 +2,22 @@
 
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use crate::mode::{DecoderKind, Mode, RateControl};
-use crate::msg::{Numbers, Packet, SEAL_BYTES, WINDOW_MAX};
+use crate::msg::{Feedback, Numbers, Packet, SEAL_BYTES, WINDOW_MAX};
 use crate::receiver::packets_max;
 use anabranch_codes::{lt, mds};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
+
+/// Minimum MTU of a path, in bytes: the IPv4 packet that every host must accept (RFC 791, section
+/// 3.1).
+pub const MTU_MIN: u32 = 576;
+/// Headers of IPv4 and UDP, in bytes.
+const IP_UDP_BYTES: u32 = 28;
+const _: () = assert!(
+    BLOCK_BYTES_MIN + Packet::<()>::HEADER_BYTES_MAX + SEAL_BYTES + IP_UDP_BYTES <= MTU_MIN,
+    "the packets of the shortest blocks fit every path"
+);
+const _: () = assert!(Feedback::BYTES_MAX + SEAL_BYTES + IP_UDP_BYTES <= MTU_MIN, "feedback fits every path");
 
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq)]

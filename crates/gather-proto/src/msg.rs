@@ -32,8 +32,9 @@ pub const REASON_BYTES_MAX: usize = 512;
 /// Maximum number of open generations.
 pub const WINDOW_MAX: u32 = 1_023;
 /// Maximum number of generations whose missing packets a feedback counts: the first ones. Later
-/// ones of a longer window follow once these are complete.
-pub const LACKS_MAX: usize = 255;
+/// ones of a longer window follow once these are complete. The longest feedback fits
+/// [`crate::MTU_MIN`].
+pub const LACKS_MAX: usize = 234;
 /// Maximum length of a control message, without its length field.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
 /// Maximum length of a short object in bytes: [`Control::Inspect`] may return it whole.
@@ -372,8 +373,10 @@ impl Wire for Datagram<Bytes> {
                     Some(_) => Receipt { came: reader.u32()?, digest: reader.u16()? },
                     None => Receipt::default(),
                 };
-                // A single byte holds the count: no more than [`LACKS_MAX`].
                 let count = reader.u8()?;
+                if usize::from(count) > LACKS_MAX {
+                    return Err(DecodeError::TooLong { limit: LACKS_MAX, got: count.into() });
+                }
                 let lacks = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
                 let is_unsaid = kind & UNSAID > 0;
                 Self::Feedback(Feedback { pull, next, receipt, report, grant, base, lacks, is_unsaid })
