@@ -60,8 +60,8 @@ const LOOK_EVERY: Duration = Duration::from_ms(200);
 /// Settings of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FetchConfig {
-    /// Settings of the client. An answer later than [`ClientConfig::give_up`], plus any hashing
-    /// time, is late.
+    /// Settings of the client. Its limit of silence holds for descriptions, too, plus any hashing
+    /// time.
     pub client: ClientConfig,
     /// Whether the single object is passed on in order as it arrives. It is then requested only a
     /// little ahead, and no second try is possible.
@@ -205,6 +205,8 @@ struct Link {
     cut_at: Option<Instant>,
     slow_until: Option<Instant>,
     rtt: Option<Duration>,
+    /// Time of its last answer about an object.
+    answered_at: Option<Instant>,
 }
 
 impl Link {
@@ -218,6 +220,7 @@ impl Link {
             cut_at: None,
             slow_until: None,
             rtt: None,
+            answered_at: None,
         }
     }
     /// Whether the server may not know yet where packets are taken.
@@ -239,7 +242,6 @@ struct Later {
 pub struct Fetch<S> {
     client: Client<S>,
     streams: bool,
-    give_up: Duration,
     links: Vec<Link>,
     objects: Vec<Object>,
     /// Number of objects that are neither verified nor failed.
@@ -287,7 +289,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let message = "0 objects at once: must be at least 1".to_owned();
             return Err(ConfigError { setting: "objects_max", message });
         }
-        let (give_up, pulls_max) = (config.client.give_up, config.client.pulls_max);
+        let pulls_max = config.client.pulls_max;
         let mut client = Client::new(config.client)?;
         for _ in 0..servers {
             client.add_server();
@@ -332,7 +334,6 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         let mut fetch = Self {
             client,
             streams: config.streams,
-            give_up,
             links: (0..servers).map(|_| Link::new()).collect(),
             left: objects.len(),
             objects_max: config.objects_max,
@@ -426,6 +427,10 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
 
     /// Handles a server's message. Ignores messages that only clients send.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
+        self.client.handle_heard(now, server);
+        if let Control::Described { .. } | Control::Short { .. } = message {
+            self.links[server.0 as usize].answered_at = Some(now);
+        }
         match message {
             Control::Described { object, found } => self.described(now, server, &object, &found),
             Control::Short { object, found, content } => self.short(now, server, &object, found, content),
@@ -433,6 +438,12 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             other => self.client.handle_control(now, server, other),
         }
         self.settle(now);
+    }
+
+    /// Reports that a part of a server's control message has arrived: a long one may take longer
+    /// than silence is tolerated.
+    pub fn handle_heard(&mut self, now: Instant, server: ServerId) {
+        self.client.handle_heard(now, server);
     }
 
     /// Handles a packet of a server.

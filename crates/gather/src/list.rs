@@ -32,7 +32,7 @@ pub enum ListError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// No answer within this many seconds.
-    #[error("no answer in {0} s: deadline has elapsed")]
+    #[error("no answer in {0} s")]
     Silent(u64),
     /// The server cannot list its objects; its words.
     #[error("{0}")]

@@ -8,7 +8,8 @@ use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
 use anabranch_gather::{
-    Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest, read_object_list,
+    ConfigError, Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest,
+    read_object_list,
 };
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -66,9 +67,10 @@ pub struct Args {
     /// Maximum datagram, in bytes of UDP payload. A path with a smaller MTU gets shorter ones.
     #[arg(long, value_name = "SIZE", default_value = "8952 B")]
     datagram: ByteCount,
-    /// Silence after which nothing more is requested from a server.
-    #[arg(long, value_name = "TIME", default_value = "5 s")]
-    give_up: Duration,
+    /// Silence after which a server is left. Without it, 5 s to 60 s, by the round-trip time and the
+    /// packet interval of each path. A server that does not answer at first has at least 10 s.
+    #[arg(long, value_name = "TIME")]
+    give_up: Option<Duration>,
     /// Do not wait for files to reach the disk: a power failure soon after may lose files that
     /// already have their names.
     #[arg(long)]
@@ -172,6 +174,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
 fn worded(error: GetError) -> anyhow::Error {
     match error {
         GetError::Datagram { .. } | GetError::Memory { .. } => anyhow!("--{error}"),
+        GetError::Config(ConfigError { setting: "give_up", message }) => anyhow!("--give-up: {message}"),
         GetError::MemoryForDatagrams => {
             anyhow!(
                 "--memory: too little for a pull of datagrams so long: give more, or a shorter --datagram"
