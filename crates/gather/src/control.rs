@@ -120,6 +120,17 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         messages.into_iter().for_each(|message| message.encode_framed(&mut self.waiting));
     }
 
+    /// Writes as many of the queued bytes as the stream takes at once.
+    ///
+    /// Errors: the stream's.
+    pub async fn write_some(&mut self) -> io::Result<()> {
+        poll_fn(|cx| match self.poll_write(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        })
+        .await
+    }
+
     /// Whether the unwritten bytes are few enough to accept more requests.
     pub const fn has_room(&self) -> bool {
         self.waiting.len() - self.written <= WAITING_MAX

@@ -414,16 +414,19 @@ impl Session<'_> {
         let mut asked_at = std::time::Instant::now();
         let mut waiting = 0;
         loop {
-            let worked = self.work().await;
+            let worked = self.work();
             if let Err(error @ SessionError::FalseReceipt { .. }) = &worked {
                 self.shared.metrics.note_failure(Cause::FalseReceipt);
                 self.shared.refusals.note(Some(&self.peer), &format!("{}: {error}", self.peer));
                 tell(&mut reader, vec![Control::Goodbye { reason: error.to_string() }]).await?;
             }
-            let more = worked?;
+            worked?;
             let mut control = self.control();
             control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
             reader.queue(control);
+            // Before data: a first flight keeps a slow link busy for seconds.
+            reader.write_some().await.map_err(gone)?;
+            let more = self.send().await?;
             let stuck_at = reader.stuck_since().map(|since| since + WRITE_TIME);
             let wakes_at = if more { Some(std::time::Instant::now()) } else { self.wakes_at() };
             let is_idle = self.server.is_idle() && waiting == 0;
@@ -605,8 +608,8 @@ impl Session<'_> {
         }
     }
 
-    /// Does the work that is possible now. Returns true if some is left.
-    async fn work(&mut self) -> Result<bool, SessionError> {
+    /// Handles requests and ends of pulls, and reads wanted blocks.
+    fn work(&mut self) -> Result<(), SessionError> {
         while let Some(event) = self.server.poll_event() {
             match event {
                 ServerEvent::Asked { pull, object } => self.begin(pull, object),
@@ -631,7 +634,7 @@ impl Session<'_> {
         while let Some((pull, generation, range)) = self.next_wanted() {
             self.supply(pull, generation, range);
         }
-        self.send().await
+        Ok(())
     }
 
     /// Starts a pull of the object `name`.
