@@ -21,7 +21,7 @@ use crate::receipt::{NONCE_BITS, Receipt};
 use reader::Reader;
 
 /// Protocol version, in each [`Control::Hello`].
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 /// Bytes that authentication adds to a datagram: a channel id of 8 bytes, a packet number of 4, and
 /// a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
@@ -574,6 +574,11 @@ pub enum Control {
         /// Time of the last change, in nanoseconds since 1970.
         modified_ns: i64,
     },
+    /// Number of names on a page that cannot be listed, if there are any: nobody could request them.
+    Unlisted {
+        /// Names that are no text, too long, or nested too deeply.
+        names: u64,
+    },
     /// End of a page.
     ListEnd {
         /// Start of the next page, if there may be more; or the reason for a failure in one line.
@@ -698,6 +703,10 @@ impl Control {
                 out.extend(bytes.to_be_bytes());
                 out.extend(modified_ns.to_be_bytes());
                 text(out, object, NAME_BYTES_MAX);
+            }
+            Self::Unlisted { names } => {
+                out.push(22);
+                out.extend(names.to_be_bytes());
             }
             Self::ListEnd { next } => {
                 let (kind, words, limit) = match next {
@@ -850,6 +859,7 @@ impl Control {
                 let found = Found { bytes: content.len() as u64, mode, modified_ns, hash };
                 Self::Short { object, found, content }
             }
+            22 => Self::Unlisted { names: reader.u64()? },
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
@@ -869,6 +879,7 @@ impl Control {
             | Self::Hashing { .. }
             | Self::List { .. }
             | Self::Listed { .. }
+            | Self::Unlisted { .. }
             | Self::ListEnd { .. }
             | Self::Channel { .. }
             | Self::Here

@@ -446,7 +446,10 @@ impl Session<'_> {
                 Some(first) = answers.recv(), if reader.has_room() => {
                     let mut all = vec![first];
                     all.extend(std::iter::from_fn(|| answers.try_recv().ok()));
-                    let is_last = |message: &&Control| !matches!(message, Control::Hashing { .. } | Control::Listed { .. });
+                    let is_last = |message: &&Control| {
+                        let is_part = matches!(message, Control::Listed { .. } | Control::Unlisted { .. });
+                        !is_part && !matches!(message, Control::Hashing { .. })
+                    };
                     waiting -= all.iter().filter(is_last).count();
                     asked_at = std::time::Instant::now();
                     reader.queue(all);

@@ -18,6 +18,7 @@ fn wait_for(world: &World, server: usize, words: &str) -> String {
 /// #17: no command listed a server's objects.
 #[test]
 fn what_a_server_has_is_listed() {
+    use std::os::unix::ffi::OsStrExt as _;
     let world = World::new(1);
     std::fs::create_dir(world.path("server-0/folder")).expect("the folder is ours");
     world.put(0..1, "folder/b", b"12345");
@@ -34,6 +35,13 @@ fn what_a_server_has_is_listed() {
     assert!(
         listed.contains("a\u{fffd}[31m") && listed.lines().any(|line| line.ends_with("  folder/b")),
         "{listed}"
+    );
+    // #52: a name that is no text was left out in silence.
+    std::fs::write(world.path("server-0").join(std::ffi::OsStr::from_bytes(b"\xff")), b"1").expect("ours");
+    let all = ls(&at, &[]);
+    assert!(
+        text(&all.stderr).contains("1 more name cannot be shown") && text(&all.stdout) == listed,
+        "{all:?}"
     );
     let one = ls(&format!("server@{at}/folder/"), &["--json"]);
     let row: Value = serde_json::from_slice(&one.stdout).expect("one line of JSON");
