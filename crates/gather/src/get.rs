@@ -64,6 +64,9 @@ pub struct GetConfig {
     /// Silence after which a server is left. `None` derives it from the path to each server,
     /// between 5 s and 60 s.
     pub give_up: Option<Duration>,
+    /// Whether an object fails if two servers have different versions of it. Each server is asked
+    /// for its hash, and reads the whole object for it.
+    pub is_strict: bool,
     /// Whether files are synced to disk before they get their names.
     pub syncs: bool,
     /// Whether existing files are replaced, whatever their content.
@@ -80,6 +83,7 @@ impl Default for GetConfig {
             memory: ByteCount::mib(256),
             datagram: ByteCount::new(8_952),
             give_up: None,
+            is_strict: false,
             syncs: true,
             replace: false,
             progress_every: Duration::from_secs(1),
@@ -312,7 +316,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let all = targets.iter().map(|target| wanted(target, &holders, streams)).collect();
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let objects_max = objects_max(descriptors, holders.len() as u64);
-        let fetch = FetchConfig { client, streams, objects_max };
+        let fetch = FetchConfig { client, streams, is_strict: config.is_strict, objects_max };
         let fetch = Fetch::new(Instant::ZERO, fetch, holders.len() as u32, all)?;
         let any = (std::net::Ipv6Addr::UNSPECIFIED, 0).into();
         let options = DatagramOptions { receive_buffer: ByteCount::mib(8), ..DatagramOptions::default() };
@@ -509,8 +513,10 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 return tracing::info!("{name}: {holder} leaves it to others: {}", failure.reason);
             }
             FetchEvent::OtherVersion { object, server, version } => {
+                let it = &self.fetch.objects()[object.0 as usize];
+                let taken = it.described_by().map(|by| self.holder(by).to_owned()).zip(it.hash());
                 let server = self.holder(server).to_owned();
-                Note::OtherVersion { object: name(object), server, version: version.to_string() }
+                Note::OtherVersion { object: name(object), server, version: version.to_string(), taken }
             }
             FetchEvent::StillHashing { object, server } => {
                 Note::StillHashing { object: name(object), server: self.holder(server).to_owned() }
@@ -534,6 +540,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 ObjectFailure::NotBrought(each.collect())
             }
             FetchFailure::Wrong(others) => ObjectFailure::Wrong(self.versions(others)),
+            FetchFailure::Differ(others) => ObjectFailure::Differ(self.versions(others)),
             FetchFailure::NotWritten(reason) => ObjectFailure::NotWritten(reason.clone()),
             other => ObjectFailure::NotWritten(format!("{other:?}")),
         }

@@ -71,6 +71,11 @@ pub struct Args {
     /// packet interval of each path. A server that does not answer at first has at least 10 s.
     #[arg(long, value_name = "TIME")]
     give_up: Option<Duration>,
+    /// Fail an object if two servers have different versions of it. Each server is asked for its
+    /// hash, and reads the whole object for it. Without this option, another version is only named,
+    /// where it shows.
+    #[arg(long)]
+    strict: bool,
     /// Do not wait for files to reach the disk: a power failure soon after may lose files that
     /// already have their names.
     #[arg(long)]
@@ -162,6 +167,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
         memory: args.memory,
         datagram: args.datagram,
         give_up: args.give_up,
+        is_strict: args.strict,
         syncs: !args.no_sync,
         replace: args.replace,
         progress_every: Duration::from_std(Progress::every(args.json)),

@@ -103,7 +103,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let failures = holders.iter().map(|server| {
                 let lost = self.links[server.0 as usize].lost.clone();
                 let said = || it.refusals.get(server).cloned();
-                let other = || it.others.get(server).map(Version::to_string);
+                let other = || it.agreement.others.get(server).map(Version::to_string);
                 let reason = lost.or_else(said).or_else(other).unwrap_or_else(|| unsaid.to_owned());
                 Failure { server: *server, reason }
             });
@@ -114,7 +114,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
 
     /// Time at which the answer of a holder about an object is late, if no further data arrives from
     /// that holder.
-    fn answer_due(&self, it: &Object, server: ServerId) -> Instant {
+    pub(super) fn answer_due(&self, it: &Object, server: ServerId) -> Instant {
         let hashing = hashing_time(it);
         // Answers arrive one after the other, so each waits for the earlier ones.
         let answered_at = self.links[server.0 as usize].answered_at;
@@ -197,19 +197,6 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Asks a server for an object's length, if another server is asked for the rest.
-    pub(super) fn ask_length(&mut self, object: usize, server: ServerId) {
-        let it = &self.objects[object];
-        let part = &it.wanted.parts[0];
-        // A manifest gives the length.
-        let is_unsure = it.asked.is_some() && part.bytes.is_none() && it.is_under_way() && !it.comes_whole();
-        let is_other = part.holders.contains(&server) && it.asked_server() != Some(server);
-        if is_unsure && is_other && self.links[server.0 as usize].is_connected {
-            let ask = Control::Describe { object: part.name.clone(), with_hash: false };
-            self.control.push_back((server, ask));
-        }
-    }
-
     /// Handles a server's notice that a hash takes longer.
     pub(super) fn hashing(&mut self, now: Instant, server: ServerId, name: &str) {
         for object in &self.active {
@@ -256,6 +243,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let was_asked = |at: &usize| part.holders[*at] == server;
             let is_asked = it.asked_server() == Some(server) || (says_hash && it.tried.iter().any(was_asked));
             let lacks_something = it.wanted.hash.is_none() || it.wanted.attributes.is_none();
+            let is_version = matches!(found, Ok(Found { hash: Some(_), .. }) | Err(_));
             let expected = if it.wanted.parts.len() == 1 { it.wanted.bytes } else { part.bytes };
             match found {
                 Ok(found) if expected.is_some_and(|bytes| bytes != found.bytes) => {
@@ -271,7 +259,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     it.wanted.hash = it.wanted.hash.or(found.hash);
                     if it.stage == Stage::Describing {
                         self.open(object, found.bytes);
-                        (0..self.links.len() as u32).for_each(|link| self.ask_length(object, ServerId(link)));
+                        (0..self.links.len() as u32)
+                            .for_each(|link| self.ask_version(now, object, ServerId(link)));
                     } else {
                         self.finish_if_known(now, object);
                     }
@@ -284,6 +273,11 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     }
                 }
                 Ok(_) => {}
+            }
+            if is_version {
+                let said = found.as_ref().ok().and_then(|found| Some((found.bytes, found.hash?)));
+                self.note_version(object, server, said);
+                self.finish_if_known(now, object);
             }
         }
     }

@@ -619,7 +619,8 @@ impl World {
         let wanted = objects.iter().map(|object| self.wanted[*object].clone()).collect();
         // A small number, so that some objects wait for their turn.
         let objects_max = 1 + self.random_of_turns.below(4) as usize;
-        let config = FetchConfig { client: self.config.clone(), streams: false, objects_max };
+        let config =
+            FetchConfig { client: self.config.clone(), streams: false, is_strict: false, objects_max };
         let servers = self.hosts.len();
         let now = self.schedule.now() + self.client_ahead;
         let fetch = Fetch::new(now, config, servers as u32, wanted).expect("a good configuration");

@@ -229,3 +229,30 @@ fn a_second_get_into_the_same_file_is_refused_in_one_line() {
     assert_eq!(first.end().code, Some(0));
     assert!(world.has(&bytes));
 }
+
+/// #52: of two versions of equal length one was taken in silence.
+#[test]
+fn servers_with_versions_of_equal_length_are_both_named() {
+    let world = World::new(2);
+    world.put(0..1, "object", b"abcde");
+    world.put(1..2, "object", b"fghij");
+    let get = |more: &[&str]| {
+        let mut command = anabranch();
+        command.args(["gather", "get", "--keys"]).arg(world.path("keys")).arg("-o").arg(world.path("out"));
+        command.arg(world.object(0..2, "object")).args(more).output().expect("it ends")
+    };
+    let strict = get(&["--strict"]);
+    assert_eq!(strict.status.code(), Some(4), "{strict:?}");
+    assert!(
+        text(&strict.stderr).contains("--strict takes none") && !world.path("out").exists(),
+        "{strict:?}"
+    );
+    let taken = get(&[]);
+    assert_eq!(taken.status.code(), Some(0), "{taken:?}");
+    let said = text(&taken.stderr);
+    let is_named = |server: &Server| said.contains(&server.at.to_string());
+    assert!(said.contains("has another version") && world.servers.iter().all(is_named), "{said}");
+    world.put(0..2, "object", b"abcde");
+    let agreed = get(&["--strict", "--replace"]);
+    assert_eq!(agreed.status.code(), Some(0), "{agreed:?}");
+}
