@@ -7,6 +7,8 @@
 //! [`Files`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads files and the clock")]
 
+mod metrics;
+
 use crate::client::Client;
 use crate::mistake::Mistake;
 use anabranch_broker_proto::agent_session::{Answer, Ask, Event, Failure, WITHIN};
@@ -15,10 +17,13 @@ use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};
 use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
 use anabranch_net::random;
+use anabranch_units::text::decode;
 use anabranch_units::{BitRate, Duration, Instant};
+use metrics::AgentMetrics;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use toml::Spanned;
 
 /// Provider name that matches every provider without a row.
@@ -81,7 +86,8 @@ impl Files {
 
     fn read_clusters(&self, into: &mut FromFiles) -> Result<(), Mistake> {
         let wrong = |what: String| Mistake(format!("{}: {what}", self.clusters.display()));
-        let text = std::fs::read_to_string(&self.clusters).map_err(|error| wrong(error.to_string()))?;
+        let bytes = std::fs::read(&self.clusters).map_err(|error| wrong(error.to_string()))?;
+        let text = decode(bytes).map_err(|error| wrong(error.to_string()))?;
         let file: ClustersFile =
             toml::from_str(&text).map_err(|error| wrong(Mistake::of_toml(&text, &error)))?;
         if file.cluster.is_empty() {
@@ -161,6 +167,7 @@ pub struct NetworkAgent {
     clients: Vec<Client>,
     files: Files,
     machine: AgentSession,
+    metrics: Arc<AgentMetrics>,
 }
 
 /// Reason for the end of an agent.
@@ -216,12 +223,19 @@ impl NetworkAgent {
         }
         let random = random().map_err(NetworkAgentError::Random)?;
         let machine = AgentSession::new(Instant::ZERO, clients.len(), random);
-        Ok(Self { name, clients, files, machine })
+        let addresses = clients.iter().map(|client| client.address().to_owned()).collect();
+        Ok(Self { name, clients, files, machine, metrics: Arc::new(AgentMetrics::new(addresses)) })
     }
 
     /// Addresses of the brokers, as `host:port`.
     pub fn brokers(&self) -> Vec<&str> {
         self.clients.iter().map(Client::address).collect()
+    }
+
+    /// The agent's metrics in Prometheus' text format, while it runs as well.
+    pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
+        let metrics = Arc::clone(&self.metrics);
+        move || metrics.text()
     }
 
     /// Runs until `end` completes, then deregisters.
@@ -259,7 +273,11 @@ impl NetworkAgent {
             match self.machine.poll_ask() {
                 Some((number, Ask::Estimate)) => self.machine.handle_estimates(number, &self.estimates()),
                 Some((number, ask)) => {
+                    let broker = self.machine.broker();
                     let answer = self.send(ask).await.map_err(failure);
+                    if let Err(failure) = &answer {
+                        self.metrics.note_failure(broker, failure);
+                    }
                     epoch = std::time::Instant::now();
                     self.machine.handle_answer(Instant::ZERO, number, answer);
                 }
@@ -276,6 +294,7 @@ impl NetworkAgent {
     }
 
     fn log(&self, event: Event) {
+        self.metrics.note(self.machine.broker(), &event);
         match event {
             Event::Joined => tracing::info!("joined broker {}", self.client().address()),
             Event::Away(line, true) => {
@@ -297,6 +316,7 @@ impl NetworkAgent {
     fn estimates(&self) -> FromFiles {
         self.files.read().unwrap_or_else(|error| {
             tracing::error!("{error}: nothing is bid in this round");
+            self.metrics.note_bad_files();
             FromFiles::default()
         })
     }
@@ -304,19 +324,28 @@ impl NetworkAgent {
     /// Sends a request and returns the broker's answer.
     async fn send(&self, ask: Ask) -> Result<Answer, ClientError> {
         let (client, name, session) = (self.client(), &*self.name, self.machine.session());
-        match ask {
+        let (begun, waits) = (std::time::Instant::now(), matches!(ask, Ask::Messages { .. }));
+        let answer = match ask {
             Ask::Join { within } => client.join(name, session, within.to_std()).await.map(|()| Answer::Taken),
             Ask::Messages { after, wait, within } => {
                 let messages = client.messages(name, session, after, wait.to_std(), within.to_std()).await?;
                 let messages = messages.into_iter().map(|(number, message)| (number, message.into()));
                 Ok(Answer::Messages(messages.collect()))
             }
-            Ask::Bids(bids) => client.bids(name, session, &bids, WITHIN.to_std()).await.map(Answer::Bids),
+            Ask::Bids(bids) => {
+                let sent: usize = bids.shares.iter().map(|share| share.clusters.len()).sum();
+                self.metrics.bids.inc_by(sent as u64);
+                client.bids(name, session, &bids, WITHIN.to_std()).await.map(Answer::Bids)
+            }
             Ask::Assent(assent) => {
                 client.assent(name, session, &assent, WITHIN.to_std()).await.map(|()| Answer::Taken)
             }
             Ask::Estimate => unreachable!("the caller reads the files"),
+        };
+        if !waits {
+            self.metrics.request_seconds.observe(begun.elapsed().as_secs_f64());
         }
+        answer
     }
 }
 
@@ -345,6 +374,15 @@ mod tests {
         };
         assert_eq!((of("berlin", "y"), of("berlin", "x"), of("paris", "x")), (vec![2, 1], vec![1], vec![]));
         assert_eq!(read.site(2).map(|site| site.room()), Some(BitRate::mbps(700)));
+    }
+
+    /// #52: a byte order mark was an unexpected character.
+    #[test]
+    fn files_of_other_systems_are_read() {
+        let other = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
+        let scores = "location,isp,cluster,score\nberlin,*,1,10\n";
+        let (_folder, files) = files(&other(CLUSTERS), &other(scores));
+        assert_eq!(files.read().expect("they can be used").considered("berlin", "y").len(), 1);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use anabranch_broker_proto::replica::{Replica, Turn};
 use anabranch_broker_proto::reports::Reports;
 use anabranch_broker_proto::steering::Catalogue;
 use anabranch_http::lease::{EtcdConfigError, EtcdStore, FileStore, SharedStore};
+use anabranch_http::metrics::{Counters as Labelled, Histogram, seconds};
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
 use counted::Counted;
@@ -51,6 +52,11 @@ const PLACES_PER_MESSAGE: usize = 20_000;
 const NICE: i32 = 5;
 /// Lease of a broker without a shared store, where no other broker can lead.
 const LEASE_ALONE: Duration = Duration::from_secs(3_600);
+
+/// Causes of a network's failures, for metrics.
+const BID_REFUSED: &str = "bid_refused";
+const SILENT: &str = "silent";
+const FAILURES: [&str; 2] = [BID_REFUSED, SILENT];
 
 /// Reason for refusing a network's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,7 +147,6 @@ struct State {
 }
 
 /// Counters since the start, for metrics.
-#[derive(Default)]
 struct Counters {
     joins: u64,
     silent: u64,
@@ -149,9 +154,29 @@ struct Counters {
     bids_refused: u64,
     rounds_accepted: u64,
     rounds_void: u64,
-    decision_seconds: f64,
+    decision_seconds: Histogram,
     store_errors: u64,
     leads: u64,
+    failures: Labelled<2>,
+}
+
+impl Counters {
+    /// Creates counters at 0 for the networks with a contract.
+    fn new(contracts: &Contracts) -> Self {
+        let of = |network| FAILURES.map(|cause| [contracts.name(network), cause]);
+        Self {
+            joins: 0,
+            silent: 0,
+            bids_taken: 0,
+            bids_refused: 0,
+            rounds_accepted: 0,
+            rounds_void: 0,
+            decision_seconds: seconds(),
+            store_errors: 0,
+            leads: 0,
+            failures: Labelled::new(["network", "cause"], contracts.numbers().flat_map(of)),
+        }
+    }
 }
 
 /// Interval within which each player asks once.
@@ -225,7 +250,7 @@ impl BrokerService {
             store_error: None,
             keep_error: None,
             is_stalled: false,
-            counters: Counters::default(),
+            counters: Counters::new(&contracts),
         };
         let catalogue = contracts.catalogue();
         let (state, answering) = (Mutex::new(state), Mutex::new(answering));
@@ -331,6 +356,7 @@ impl BrokerService {
         let reply = reply.map_err(|refusal| NetworkError::of(name, refusal))?;
         state.counters.bids_taken += reply.taken;
         state.counters.bids_refused += reply.refused;
+        state.counters.failures.of([name, BID_REFUSED]).inc_by(reply.refused);
         drop(state);
         if let Some(reason) = reply.reasons.first() {
             tracing::warn!("network {name}: {} bids refused, the first: {reason}", reply.refused);
@@ -485,7 +511,7 @@ impl BrokerService {
         {
             let mut state = lock(&self.shared.state);
             let now = state.now();
-            state.counters.decision_seconds += began.elapsed().as_secs_f64();
+            state.counters.decision_seconds.observe(began.elapsed().as_secs_f64());
             state.networks.handle_found(now, &job, answer);
         }
         self.shared.changed.notify_one();
@@ -499,8 +525,11 @@ impl BrokerService {
                 None => break,
                 Some(networks::Event::Turn(turn)) => self.take_turn(turn),
                 Some(networks::Event::Silent(network)) => {
-                    lock(&self.shared.state).counters.silent += 1;
                     let name = self.shared.contracts.name(network);
+                    let mut state = lock(&self.shared.state);
+                    state.counters.silent += 1;
+                    state.counters.failures.of([name, SILENT]).inc();
+                    drop(state);
                     tracing::warn!("network {name}: its agent has fallen silent, and counts as gone");
                 }
                 Some(networks::Event::PollsDue) => self.shared.told.notify_waiters(),

@@ -14,6 +14,8 @@
 
 #[macro_use]
 mod output;
+#[macro_use]
+mod exit;
 
 mod broker;
 mod circuit;
@@ -25,13 +27,13 @@ mod emulate;
 mod etcd;
 #[doc(hidden)]
 pub mod exercise;
-mod exit;
 mod experiment;
 mod family;
 mod gather;
 mod keys;
 mod live;
 mod member;
+mod metrics;
 mod network;
 mod page;
 mod process;

@@ -10,6 +10,7 @@ mod event;
 mod files;
 mod hashes;
 mod listing;
+mod metrics;
 mod session;
 mod share;
 
@@ -30,13 +31,14 @@ use anabranch_units::{BitRate, ByteCount, Duration};
 use channels::{Channels, Taken};
 use files::Files;
 use hashes::Hashes;
+use metrics::ServerMetrics;
 use rustix::process::{Resource, getrlimit};
 use share::Share;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -90,7 +92,7 @@ impl ServeConfig {
             clients_max: 64,
             pulls_max: 64,
             memory: ByteCount::mib(128),
-            give_up: Duration::from_secs(10),
+            give_up: Duration::from_secs(30),
             idle: Duration::from_secs(300),
             cache: None,
             key_packets: None,
@@ -182,10 +184,7 @@ struct Shared {
     refusals: Refusals,
     idle: std::time::Duration,
     key_packets: Option<u64>,
-    /// Datagrams whose channel was not open; `crowded` counts those dropped at a full session
-    /// queue.
-    strays: AtomicU64,
-    crowded: AtomicU64,
+    metrics: Arc<ServerMetrics>,
     hear: Box<dyn Fn(&ServeEvent) + Send + Sync>,
 }
 
@@ -282,8 +281,7 @@ impl Server {
             refusals: Refusals::default(),
             idle: config.idle.to_std(),
             key_packets: config.key_packets,
-            strays: AtomicU64::new(0),
-            crowded: AtomicU64::new(0),
+            metrics: Arc::new(ServerMetrics::new()),
             hear: Box::new(hear),
         });
         let mut tasks = JoinSet::new();
@@ -305,6 +303,12 @@ impl Server {
         &self.identity
     }
 
+    /// The server's metrics in Prometheus' text format, while it runs as well.
+    pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
+        let metrics = Arc::clone(&self.shared.metrics);
+        move || metrics.text()
+    }
+
     /// Waits until the server fails, which no client can cause, and returns the error.
     pub async fn failed(&mut self) -> ServeError {
         match self.tasks.join_next().await {
@@ -317,7 +321,8 @@ impl Server {
     /// Stops the server: once this returns, no client is admitted and connections are being closed.
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
-        let (strays, crowded) = (self.shared.strays.load(Relaxed), self.shared.crowded.load(Relaxed));
+        let ServerMetrics { strays, crowded, .. } = &*self.shared.metrics;
+        let (strays, crowded) = (strays.get(), crowded.get());
         tracing::info!(strays, crowded, "server ends");
     }
 }
@@ -342,8 +347,8 @@ async fn demultiplex(shared: &Shared) -> io::Error {
             let taken = id.map(|id| channels.hand_on(id, datagram.from, datagram.bytes));
             match taken {
                 Some(Taken::Handed) => {}
-                Some(Taken::Crowded) => drop(shared.crowded.fetch_add(1, Relaxed)),
-                Some(Taken::Stray) | None => drop(shared.strays.fetch_add(1, Relaxed)),
+                Some(Taken::Crowded) => _ = shared.metrics.crowded.inc(),
+                Some(Taken::Stray) | None => _ = shared.metrics.strays.inc(),
             }
         }
     }

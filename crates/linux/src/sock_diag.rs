@@ -5,9 +5,10 @@
 //! (tcp(7), `TCP_INFO`; fields in the kernel's include/uapi/linux/tcp.h), which has grown: fields that this kernel lacks are
 //! `None`.
 //!
-//! Leaves out: listening sockets, sockets in TIME-WAIT, protocols other than TCP. Read [`FlowReader::list`] and
+//! Leaves out: sockets in TIME-WAIT, protocols other than TCP. Read [`FlowReader::list`] and
 //! [`FlowState`].
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -100,7 +101,7 @@ impl FlowReader {
         let mut room = max;
         let mut listing = Listing::default();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            let request = request(family as u8, SocketId::new_v4());
+            let request = request(family as u8, connected(), SocketId::new_v4());
             self.netlink.dump(request, |answer| {
                 let Some(state) = state(answer) else { return };
                 if always(state.flow) {
@@ -115,6 +116,24 @@ impl FlowReader {
         }
         listing.flows.sort_by_key(|state| state.flow);
         Ok(listing)
+    }
+
+    /// Addresses and ports at which programs of this host listen for TCP.
+    ///
+    /// Errors: the system's.
+    /// Cost: one pass over the kernel's table of listening sockets for each of IPv4 and IPv6.
+    pub fn listeners(&mut self) -> io::Result<BTreeSet<SocketAddr>> {
+        let mut listeners = BTreeSet::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let request = request(family as u8, StateFlags::LISTEN, SocketId::new_v4());
+            self.netlink.dump(request, |answer| {
+                if let SockDiagMessage::InetResponse(response) = answer {
+                    let id = &response.header.socket_id;
+                    listeners.insert(SocketAddr::new(id.source_address, id.source_port));
+                }
+            })?;
+        }
+        Ok(listeners)
     }
 
     /// One flow; `None` if there is no such flow.
@@ -136,7 +155,7 @@ impl FlowReader {
         (id.destination_address, id.destination_port) = (remote.ip(), remote.port());
         // All ones: whatever cookie it has (INET_DIAG_NOCOOKIE).
         id.cookie = [0xff; 8];
-        match self.netlink.ask(request(family as u8, id)) {
+        match self.netlink.ask(request(family as u8, connected(), id)) {
             // Where nothing is connected, the kernel answers with a socket that listens at the local address.
             Ok(answer) => Ok(state(answer).filter(|state| state.flow == flow)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
@@ -160,12 +179,12 @@ fn connected() -> StateFlags {
         | StateFlags::CLOSING
 }
 
-fn request(family: u8, socket_id: SocketId) -> SockDiagMessage {
+fn request(family: u8, states: StateFlags, socket_id: SocketId) -> SockDiagMessage {
     SockDiagMessage::InetRequest(InetRequest {
         family,
         protocol: libc::IPPROTO_TCP as u8,
         extensions: ExtensionFlags::INFO | ExtensionFlags::CONG,
-        states: connected(),
+        states,
         socket_id,
     })
 }

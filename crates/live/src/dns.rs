@@ -11,6 +11,7 @@ mod message;
 #[doc(hidden)]
 pub use message::exercise;
 
+use anabranch_http::metrics::Metrics;
 use anabranch_http::plain::RequestRate;
 use anabranch_live_proto::directory::Directory;
 use anabranch_live_proto::directory::names::Zone;
@@ -84,6 +85,27 @@ pub struct DnsCounts {
     pub dropped: u64,
 }
 
+impl DnsCounts {
+    /// The counts as metrics in Prometheus' text format.
+    fn text(&self) -> String {
+        let mut all = Metrics::default();
+        all.counter("live_dns_questions_total", "Messages that arrived", self.questions);
+        all.counter("live_dns_answered_total", "Answers without an error", self.answered);
+        all.counter("live_dns_truncated_total", "Answers over UDP that were too long", self.truncated);
+        let failures = [
+            ("dropped", self.dropped),
+            ("malformed", self.malformed),
+            ("no_name", self.no_name),
+            ("refused", self.refused),
+            ("unavailable", self.unavailable),
+        ];
+        let failures = failures.map(|(cause, count)| ([cause.to_owned()], count));
+        let help = "Messages without an answer, and answers with an error, by cause";
+        all.counters("live_dns_failures_total", help, ["cause"], failures);
+        all.text()
+    }
+}
+
 /// A bound name server, not yet serving.
 pub struct DnsServer {
     udp: UdpSocket,
@@ -127,6 +149,12 @@ impl DnsServer {
     /// Errors: the system's.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
+    }
+
+    /// The server's metrics in Prometheus' text format, while it runs as well.
+    pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
+        let state = Arc::clone(&self.state);
+        move || state.lock().0.text()
     }
 
     /// The server's counts, while it runs as well.
@@ -267,4 +295,15 @@ async fn exchange(stream: &mut TcpStream, from: IpAddr, state: &State) -> io::Re
     let length = u16::try_from(answer.len()).expect("answers are bounded");
     stream.write_all(&[&length.to_be_bytes(), &*answer].concat()).await?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_list_all_metrics() {
+        let text = DnsCounts::default().text();
+        anabranch_testing::exposition::check_table("docs/live.md", "live dns", &text);
+    }
 }

@@ -1,54 +1,63 @@
 //! A node's metrics.
 
 use crate::signing::SignatureError;
-use anabranch_http::metrics::Metrics;
+use anabranch_http::metrics::{Counters, Metrics};
 use anabranch_live_proto::relay::RelayCounts;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Reasons of [`SignatureError`], as metrics name them.
-const REASONS: [&str; 4] = ["missing", "wrong", "expired", "client"];
+const REASONS: [&str; 4] = ["client", "expired", "missing", "wrong"];
 
 /// Requests that were refused for their signature, by reason.
-#[derive(Debug, Default)]
-pub(crate) struct UnsignedCounts([AtomicU64; 4]);
+#[derive(Debug)]
+pub(crate) struct UnsignedCounts(Counters<1>);
+
+impl Default for UnsignedCounts {
+    fn default() -> Self {
+        Self(Counters::new(["reason"], REASONS.map(|reason| [reason])))
+    }
+}
 
 impl UnsignedCounts {
     pub(crate) fn count(&self, error: &SignatureError) {
         let reason = match error {
-            SignatureError::Missing => 0,
-            SignatureError::Bad => 1,
-            SignatureError::Expired(_) => 2,
-            SignatureError::OtherClient(_) => 3,
+            SignatureError::Missing => "missing",
+            SignatureError::Bad => "wrong",
+            SignatureError::Expired(_) => "expired",
+            SignatureError::OtherClient(_) => "client",
         };
-        self.0[reason].fetch_add(1, Relaxed);
+        self.0.of([reason]).inc();
     }
 }
 
 /// The node's metrics in Prometheus' text format.
-pub(crate) fn text(counts: &RelayCounts, viewers: usize, unsigned: &UnsignedCounts) -> String {
-    let mut metrics = Metrics::default();
-    let mut add = |name: &str, kind: &str, help: &str, value: u64| {
-        metrics.metric(&format!("live_{name}"), kind, help, &Metrics::plain(value));
-    };
-    let c = counts;
-    add("requests_total", "counter", "Requests of viewers and nodes.", c.joins);
-    add("requests_joined_total", "counter", "Requests that found their object under way.", c.joins_under_way);
-    add("requests_hit_total", "counter", "Requests that found their object whole.", c.hits);
-    add("upstream_requests_total", "counter", "Requests to parents.", c.upstream_requests);
-    add("upstream_bytes_total", "counter", "Bytes from parents.", c.upstream_bytes);
-    add("upstream_silences_total", "counter", "Requests to parents that were silent.", c.silences);
-    add("upstream_failures_total", "counter", "Requests to parents that failed.", c.legs_failed);
-    add("objects_failed_total", "counter", "Objects that were not delivered.", c.objects_failed);
-    add("fetches_cancelled_total", "counter", "Fetches ended as no viewer was left.", c.cancelled);
-    add("viewers_cut_off_total", "counter", "Answers broken off for slowness or memory.", c.cut_off);
-    add("objects_evicted_total", "counter", "Objects dropped for memory or number.", c.evicted);
-    add("held_bytes", "gauge", "Bytes of objects in memory.", c.held_bytes);
-    add("objects", "gauge", "Objects under way or in memory.", c.objects as u64);
-    add("viewers", "gauge", "Requests under way.", viewers as u64);
-    let label =
-        |(reason, count): (&str, &AtomicU64)| (format!("{{reason=\"{reason}\"}}"), count.load(Relaxed));
-    let lines: Vec<_> = REASONS.into_iter().zip(&unsigned.0).map(label).collect();
-    let help = "Requests refused for their signature.";
-    metrics.metric("live_requests_unsigned_total", "counter", help, &lines);
-    metrics.text()
+pub(crate) fn text(c: &RelayCounts, viewers: usize, unsigned: &UnsignedCounts) -> String {
+    let mut all = Metrics::default();
+    let mut count = |name: &str, help, value: u64| all.counter(&format!("live_{name}"), help, value);
+    count("requests_total", "Requests of viewers and nodes", c.joins);
+    count("requests_joined_total", "Requests that found their object under way", c.joins_under_way);
+    count("requests_hit_total", "Requests that found their object whole", c.hits);
+    count("upstream_requests_total", "Requests to parents", c.upstream_requests);
+    count("upstream_bytes_total", "Bytes from parents", c.upstream_bytes);
+    count("upstream_silences_total", "Requests to parents that were silent", c.silences);
+    count("upstream_failures_total", "Requests to parents that failed", c.legs_failed);
+    count("objects_failed_total", "Objects that were not delivered", c.objects_failed);
+    count("fetches_cancelled_total", "Fetches ended because no viewer was left", c.cancelled);
+    count("viewers_cut_off_total", "Answers broken off for slowness or memory", c.cut_off);
+    count("objects_evicted_total", "Objects dropped for memory or number", c.evicted);
+    all.gauge("live_held_bytes", "Bytes of objects in memory", c.held_bytes);
+    all.gauge("live_objects", "Objects under way or in memory", c.objects);
+    all.gauge("live_viewers", "Requests under way", viewers);
+    all.add("live_requests_unsigned_total", "Requests refused for their signature", unsigned.0.clone());
+    all.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_list_all_metrics() {
+        let text = text(&RelayCounts::default(), 0, &UnsignedCounts::default());
+        anabranch_testing::exposition::check_table("docs/live.md", "live node", &text);
+    }
 }

@@ -16,12 +16,8 @@ use anabranch_live_proto::Tier;
 use anabranch_live_proto::relay::{
     ByteRange, JoinRequest, Key, QueryRule, Relay, RelayConfig, RelayConfigError, RelayCounts, cdn_loop,
 };
-use axum::Router;
-use axum::extract::State;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::response::IntoResponse as _;
-use axum::routing::get;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use std::convert::Infallible;
@@ -42,8 +38,6 @@ pub struct NodeConfig {
     pub name: String,
     /// Listener for viewers and other nodes; port 0 takes a free one.
     pub address: SocketAddr,
-    /// Listener for `/metrics`. `None` for no metrics.
-    pub metrics_address: Option<SocketAddr>,
     /// URLs of the parents, `http://HOST:PORT`, the preferred one first. Unused with `control`.
     pub parents: Vec<String>,
     /// Control that chooses the parents. `None`: the parents are asked in their order.
@@ -104,7 +98,6 @@ impl NodeConfig {
         Self {
             name: name.to_owned(),
             address,
-            metrics_address: None,
             parents: Vec::new(),
             control: None,
             query: QueryRule::default(),
@@ -121,7 +114,6 @@ impl NodeConfig {
 pub struct Node {
     server: PlainServer,
     secure: Option<PlainServer>,
-    metrics: Option<PlainServer>,
     state: NodeState,
     limits: PlainLimits,
 }
@@ -185,9 +177,6 @@ impl Node {
         let server = server.with_proxies(proxies.clone());
         let secure = config.secure.map(|secure| secure.bind(config.limits, proxies));
         let secure = secure.transpose().map_err(NodeError::Bind)?;
-        let metrics =
-            config.metrics_address.map(|at| PlainServer::bind(at, PlainLimits::for_connections(16)));
-        let metrics = metrics.transpose().map_err(NodeError::Bind)?;
         let shared = Shared::new(relay, route(&parents), parents);
         let control = config.control;
         let state = NodeState {
@@ -201,7 +190,7 @@ impl Node {
             cors,
             unsigned: Arc::default(),
         };
-        Ok(Self { server, secure, metrics, state, limits: config.limits })
+        Ok(Self { server, secure, state, limits: config.limits })
     }
 
     /// Where it listens for viewers.
@@ -218,11 +207,13 @@ impl Node {
         self.secure.as_ref().map(PlainServer::local_addr).transpose()
     }
 
-    /// Where it listens for `/metrics`. `None` if it does not.
-    ///
-    /// Errors: the system's.
-    pub fn metrics_addr(&self) -> std::io::Result<Option<SocketAddr>> {
-        self.metrics.as_ref().map(PlainServer::local_addr).transpose()
+    /// The node's metrics in Prometheus' text format, while it runs as well.
+    pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
+        let (shared, unsigned) = (Arc::clone(&self.state.shared), Arc::clone(&self.state.unsigned));
+        move || {
+            let (counts, viewers) = shared.with(|relay, _| (relay.counts(), relay.viewers()));
+            metrics::text(&counts, viewers, &unsigned)
+        }
     }
 
     /// The relay's counts, while it runs as well.
@@ -233,15 +224,8 @@ impl Node {
 
     /// Serves. Never returns; drop it to stop.
     pub async fn run(self) -> Infallible {
-        let Self { server, secure, metrics, state, limits } = self;
+        let Self { server, secure, state, limits } = self;
         let timer = Arc::clone(&state.shared).run_timer();
-        let for_operators = operators_router(state.clone());
-        let operators = async {
-            match metrics {
-                Some(server) => server.run(for_operators).await,
-                None => std::future::pending().await,
-            }
-        };
         let (control, shared) = (state.control.clone(), Arc::clone(&state.shared));
         let children_control = state.control.clone();
         let control = async {
@@ -285,22 +269,11 @@ impl Node {
             never = server.run_answers(answer) => never,
             never = secure_viewers => never,
             never = children => never,
-            never = operators => never,
             never = timelines => never,
             () = timer => unreachable!("the timer never ends"),
             () = control => unreachable!("the control never ends"),
         }
     }
-}
-
-fn operators_router(state: NodeState) -> Router {
-    Router::new().route("/metrics", get(show_metrics)).with_state(state)
-}
-
-async fn show_metrics(State(node): State<NodeState>) -> axum::response::Response {
-    let (counts, viewers) = node.shared.with(|relay, _| (relay.counts(), relay.viewers()));
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, metrics::text(&counts, viewers, &node.unsigned)).into_response()
 }
 
 /// Whether new viewers should come here: load balancers ask.

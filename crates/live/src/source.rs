@@ -14,6 +14,7 @@
 //! [`Source`] and [`SourceConfig`] first.
 
 mod channel;
+mod metrics;
 mod multivariant;
 mod publish;
 mod pull;
@@ -42,6 +43,7 @@ use bytes::Bytes;
 use channel::{Channel, ChannelPath};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use metrics::{Cause, SourceMetrics};
 use multivariant::Listed;
 use publish::Upload;
 use pull::{PulledChannel, START_TIME};
@@ -193,6 +195,7 @@ struct Shared {
     epoch_unix_ms: u64,
     /// Second since the epoch, plus one, of the last log line about a refused publisher.
     refusal_logged_s: AtomicU64,
+    metrics: SourceMetrics,
 }
 
 impl Source {
@@ -224,6 +227,7 @@ impl Source {
             epoch: tokio::time::Instant::now(),
             epoch_unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(0),
             refusal_logged_s: AtomicU64::new(0),
+            metrics: SourceMetrics::default(),
         };
         Ok(Self { server, secure, shared: Arc::new(shared) })
     }
@@ -240,6 +244,15 @@ impl Source {
     /// Errors: the system's.
     pub fn secure_addr(&self) -> std::io::Result<Option<SocketAddr>> {
         self.secure.as_ref().map(PlainServer::local_addr).transpose()
+    }
+
+    /// The source's metrics in Prometheus' text format, while it runs as well.
+    pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || {
+            let running = shared.channels().values().filter(|channel| !channel.is_ended()).count();
+            shared.metrics.text(running)
+        }
     }
 
     /// Serves. Never returns; drop it to stop.
@@ -460,6 +473,7 @@ impl Shared {
         if !self.config.tokens.allow(channel, &head.headers) {
             // Clients with Basic credentials ask without them first.
             if head.headers.contains_key(header::AUTHORIZATION) {
+                self.metrics.note_failure(Cause::Token);
                 self.log_refusal(from, channel);
             }
             let line =
@@ -490,11 +504,14 @@ impl Shared {
             Ok(channel) => channel,
             Err(line) => {
                 tracing::warn!("{path}: publisher {from}: {line}");
+                self.metrics.note_failure(Cause::Full);
                 return unavailable(format!("{line}\n"));
             }
         };
         let silence = std::time::Duration::from_nanos(self.config.silence_max.as_ns());
-        let (status, line) = publish::upload(&channel, from, upload, body, silence, || self.now()).await;
+        let clock = || self.now();
+        let uploaded = publish::upload(&channel, &self.metrics, from, (upload, body), silence, clock);
+        let (status, line) = uploaded.await;
         text(status, if line.is_empty() { line } else { format!("{line}\n") })
     }
 

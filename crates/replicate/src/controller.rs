@@ -6,6 +6,7 @@
 
 mod log;
 
+use crate::metrics::ControllerCounts;
 use crate::store::{Store, Stored, Times};
 use crate::wire::EventView;
 use anabranch_graph::Topology;
@@ -159,16 +160,9 @@ struct State {
     data_addresses: Vec<String>,
     logs: BTreeMap<TransferId, EventLog>,
     times: BTreeMap<TransferId, Times>,
-    counters: Counters,
+    counts: ControllerCounts,
     /// Waiting callers of each question to a source.
     asking: BTreeMap<TransferId, oneshot::Sender<Answer>>,
-}
-
-/// Counters since the start, for metrics.
-#[derive(Default)]
-struct Counters {
-    reports: u64,
-    store_errors: u64,
 }
 
 impl Controller {
@@ -212,7 +206,7 @@ impl Controller {
             data_addresses: vec![String::new(); sites],
             logs: BTreeMap::new(),
             times: stored.times,
-            counters: Counters::default(),
+            counts: ControllerCounts::new(&config.topology),
             asking: BTreeMap::new(),
         };
         Ok(Self {
@@ -418,7 +412,7 @@ impl Controller {
                 return Ok(());
             }
             for report in reports {
-                state.counters.reports += 1;
+                state.counts.note_report(site, &report);
                 state.coordinator.handle_report(now, site, report);
             }
             Ok(())
@@ -475,91 +469,47 @@ impl Controller {
     /// Metrics in Prometheus' text format.
     pub(crate) fn metrics(&self) -> String {
         let state = self.lock();
-        let mut text = Metrics::default();
-        let up: Vec<_> = self
-            .shared
-            .topology
-            .site_ids()
-            .map(|s| {
-                let name = anabranch_http::metrics::quoted(&self.shared.topology.site(s).name);
-                (format!("{{site=\"{name}\"}}"), u64::from(state.coordinator.is_up(s)))
-            })
-            .collect();
-        text.metric("site_up", "gauge", "Whether the site is registered and answers.", &up);
-        self.link_metrics(&state, &mut text);
+        let mut all = Metrics::default();
+        let topology = &self.shared.topology;
+        let up = |site| ([topology.site(site).name.clone()], u64::from(state.coordinator.is_up(site)));
+        let help = "1 if the site is registered and answers";
+        all.gauges("replicate_site_up", help, ["site"], topology.site_ids().map(up));
+        self.link_metrics(&state, &mut all);
         let statuses: Vec<_> =
             state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect();
-        let over = statuses.iter().filter(|s| s.outcome.is_some()).count() as u64;
-        let counts = [
-            ("{state=\"open\"}".to_owned(), statuses.len() as u64 - over),
-            ("{state=\"over\"}".to_owned(), over),
-        ];
-        text.metric("transfers", "gauge", "Transfers that are remembered.", &counts);
-        let verified: Vec<_> = statuses
-            .iter()
-            .filter(|s| s.outcome.is_none())
-            .map(|s| {
-                let bytes: u64 = s.destinations.iter().map(|d| d.verified_bytes).sum();
-                (format!("{{transfer=\"{}\"}}", s.id), bytes)
-            })
-            .collect();
-        text.metric(
-            "transfer_verified_bytes",
-            "gauge",
-            "Bytes verified at all destinations, of open transfers.",
-            &verified,
-        );
-        let queued = state.sessions.waiting() as u64;
-        text.metric(
-            "commands_queued",
-            "gauge",
-            "Commands that sites have not acknowledged.",
-            &Metrics::plain(queued),
-        );
-        text.metric(
-            "commands_total",
-            "counter",
-            "Commands given.",
-            &Metrics::plain(state.sessions.messages()),
-        );
-        text.metric("reports_total", "counter", "Reports taken.", &Metrics::plain(state.counters.reports));
-        text.metric(
-            "store_errors_total",
-            "counter",
-            "Failed writes to the store.",
-            &Metrics::plain(state.counters.store_errors),
-        );
-        text.metric(
-            "queue_overflows_total",
-            "counter",
-            "Sites dropped for not taking commands.",
-            &Metrics::plain(state.sessions.overflows()),
-        );
-        text.metric(
-            "events_dropped_total",
-            "counter",
-            "Events that nobody took in time.",
-            &Metrics::plain(state.coordinator.events_dropped()),
-        );
-        text.text()
+        let (open, over): (Vec<_>, Vec<_>) = statuses.iter().partition(|status| status.outcome.is_none());
+        let counts = [(["open".to_owned()], open.len()), (["over".to_owned()], over.len())];
+        all.gauges("replicate_transfers", "Transfers that are remembered", ["state"], counts);
+        let verified = open.iter().flat_map(|status| &status.destinations).map(|to| to.verified_bytes);
+        let help = "Bytes verified at all destinations of open transfers";
+        all.gauge("replicate_verified_bytes", help, verified.sum::<u64>());
+        let help = "Commands that sites have not acknowledged";
+        all.gauge("replicate_commands_queued", help, state.sessions.waiting());
+        all.counter("replicate_commands_total", "Commands given", state.sessions.messages());
+        let help = "Sites dropped for not taking commands";
+        all.counter("replicate_queue_overflows_total", help, state.sessions.overflows());
+        let help = "Events that nobody took in time";
+        all.counter("replicate_events_dropped_total", help, state.coordinator.events_dropped());
+        state.counts.add_to(&mut all);
+        all.text()
     }
 
     /// Rates of the measured links, and which links are declared with a wrong capacity.
-    fn link_metrics(&self, state: &State, text: &mut Metrics) {
+    fn link_metrics(&self, state: &State, all: &mut Metrics) {
         let topology = &self.shared.topology;
+        let name = |site| topology.site(site).name.clone();
         let (mut carried, mut wrong) = (Vec::new(), Vec::new());
         for id in topology.link_ids() {
             let (link, status) = (topology.link(id), state.coordinator.link(id));
             let Some(measured) = status.carried else { continue };
-            let name = |site| anabranch_http::metrics::quoted(&topology.site(site).name);
-            let labels = format!("{{from=\"{}\",to=\"{}\"}}", name(link.from), name(link.to));
+            let labels = [name(link.from), name(link.to)];
             carried.push((labels.clone(), measured.rate.as_bps()));
             wrong.push((labels, u64::from(status.is_wrong())));
         }
-        let what = "Measured rate of the link: its limit, or a rate that it can carry at least.";
-        text.metric("link_carried_bps", "gauge", what, &carried);
-        let what = "Whether the link's declared capacity differs from its rate by a factor of two.";
-        text.metric("link_capacity_wrong", "gauge", what, &wrong);
+        let help = "Measured rate of the link: its limit, or a rate that it can carry at least";
+        all.gauges("replicate_link_carried_bps", help, ["from", "to"], carried);
+        let help = "1 if the declared capacity of the link differs from its rate by a factor of two";
+        all.gauges("replicate_link_capacity_wrong", help, ["from", "to"], wrong);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -609,6 +559,7 @@ impl Controller {
         while let Some(event) = state.coordinator.poll_event() {
             news = true;
             self.note(state, &event);
+            state.note_counts(&event);
             state.logs.entry(event.transfer).or_insert_with(EventLog::new).push(event);
         }
         if news {
@@ -651,6 +602,7 @@ impl Controller {
             let name = &self.shared.topology.site(site).name;
             let grace = self.shared.site_grace.in_words();
             tracing::warn!(site = name, "site is away: silent for {grace}");
+            state.counts.note_silent(site);
             state.coordinator.handle_site_down(now, site);
         }
         if state.coordinator.poll_timeout().is_some_and(|t| now >= t) {
@@ -672,6 +624,24 @@ impl State {
         Instant::from_std(self.epoch.elapsed())
     }
 
+    /// Counts the ends of transfers for metrics.
+    fn note_counts(&self, event: &Event) {
+        match &event.kind {
+            EventKind::Verdict { site, verdict } => {
+                let status = self.coordinator.status(event.transfer);
+                let length_bytes = status.and_then(|status| status.length_bytes).unwrap_or_default();
+                self.counts.note_verdict(*site, verdict, length_bytes);
+            }
+            EventKind::Finished { outcome } => {
+                let Times { began_unix_ms, ended_unix_ms } =
+                    self.times.get(&event.transfer).copied().unwrap_or_default();
+                let took = ended_unix_ms.zip(began_unix_ms).map(|(end, begin)| end.saturating_sub(begin));
+                self.counts.note_end(*outcome, took.map(std::time::Duration::from_millis));
+            }
+            _ => {}
+        }
+    }
+
     /// Errors: the store is not writable.
     fn is_writable(&self) -> Result<(), NotTaken> {
         self.unsaved.trouble().map_or(Ok(()), |trouble| Err(NotTaken::NotDurable(trouble.to_owned())))
@@ -689,7 +659,7 @@ impl State {
             if self.unsaved.trouble() != Some(&reason) {
                 tracing::error!("nothing is begun or changed until it can be written: {reason}");
             }
-            self.counters.store_errors += 1;
+            self.counts.store_errors += 1;
             return self.unsaved.handle_failed(now, reason);
         }
         if self.unsaved.trouble().is_some() {

@@ -62,6 +62,7 @@ mod client;
 mod controller;
 mod exercise;
 mod http;
+mod metrics;
 mod relay;
 mod runner;
 mod service;

@@ -5,6 +5,7 @@
 //! folder, which are left to the program.
 
 use crate::client::{Client, SiteLink};
+use crate::metrics::SiteMetrics;
 use crate::runner::Fault;
 use crate::service::{AcceptFrom, Service, SiteConfig};
 use crate::wire::{LinkAddress, RegisterRequest, TopologyDigest};
@@ -162,6 +163,7 @@ impl Relay {
             memory_max: config.memory.as_u64(),
             half_open: config.half_open,
             fault: config.fault,
+            metrics: Arc::new(SiteMetrics::new(&config.topology, config.site)),
         };
         let link = SiteLink::new(client, name, registration);
         Ok(Self {
@@ -177,6 +179,12 @@ impl Relay {
     /// Data address of the site.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The site's metrics in Prometheus' text format, while it runs as well.
+    pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
+        let metrics = Arc::clone(&self.site.metrics);
+        move || metrics.text()
     }
 
     /// Executes the controller's commands until the controller refuses this site. Returns the

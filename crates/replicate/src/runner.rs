@@ -19,9 +19,11 @@ mod connections;
 pub use connections::exercise_confirmations;
 mod files;
 
+use crate::metrics::SiteMetrics;
 use crate::spool::{Errand, Spool};
 use anabranch_disk::folder::{Folder, lacks_descriptors};
 use anabranch_disk::partial::PartialFile;
+use anabranch_http::metrics::Counter;
 use anabranch_net::admission::Place;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
@@ -78,6 +80,7 @@ pub struct SourceFile {
 pub struct Runner {
     shared: Arc<Shared>,
     tasks: Mutex<JoinSet<()>>,
+    metrics: Arc<SiteMetrics>,
 }
 
 struct Shared {
@@ -113,17 +116,20 @@ struct Shared {
 #[derive(Default)]
 struct FlowCounters {
     sent_bytes: AtomicU64,
+    /// Payload bytes sent to its site, by all flows of all attempts.
+    site_bytes: Counter,
     blocked: Mutex<Blocked>,
     /// Total packets, once the end was taken from the state machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
 }
 
-#[derive(Default)]
 struct IncomingFlow {
     /// Wakes the flow's receiver when there may be buffer space.
     room: Notify,
     received_bytes: AtomicU64,
+    /// Payload bytes received from its site, by all flows of all attempts.
+    site_bytes: Counter,
     waits: Mutex<Waits>,
 }
 
@@ -139,6 +145,23 @@ impl Waits {
     fn note(&mut self, more: bool) {
         self.waiting = if more { self.waiting + 1 } else { self.waiting - 1 };
         self.share.note(self.waiting > 0);
+    }
+}
+
+impl IncomingFlow {
+    fn new(flow: &Incoming, metrics: &SiteMetrics) -> Self {
+        Self {
+            room: Notify::new(),
+            received_bytes: AtomicU64::new(0),
+            site_bytes: metrics.received_from(&flow.from_name),
+            waits: Mutex::default(),
+        }
+    }
+}
+
+impl FlowCounters {
+    fn new(flow: &Outgoing, metrics: &SiteMetrics) -> Self {
+        Self { site_bytes: metrics.sent_to(&flow.to_name), ..Self::default() }
     }
 }
 
@@ -281,14 +304,15 @@ impl Runner {
         file: Option<SharedFile>,
         (folder, fault): (&Arc<Folder>, Fault),
         reports: mpsc::UnboundedSender<Report>,
+        metrics: Arc<SiteMetrics>,
     ) -> Result<Self, ProgramError> {
         let site = Site::new(&program)?;
         let (writes, writes_in) = mpsc::unbounded_channel();
         let (errands, errands_in) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
-            incoming: program.incoming.iter().map(|i| (i.flow, IncomingFlow::default())).collect(),
+            incoming: program.incoming.iter().map(|i| (i.flow, IncomingFlow::new(i, &metrics))).collect(),
             ready: program.outgoing.iter().map(|o| (o.flow, Notify::new())).collect(),
-            flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::default())).collect(),
+            flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::new(o, &metrics))).collect(),
             supply: Notify::new(),
             begun: Instant::now(),
             writes,
@@ -304,7 +328,7 @@ impl Runner {
             source,
             program,
         });
-        let runner = Self { tasks: Mutex::new(JoinSet::new()), shared };
+        let runner = Self { tasks: Mutex::new(JoinSet::new()), shared, metrics };
         if runner.shared.program.store_and_forward {
             let spool = Spool::new(Arc::clone(folder), runner.shared.program.symbol_bytes);
             let shared = Arc::downgrade(&runner.shared);
@@ -441,6 +465,7 @@ impl Drop for Runner {
     fn drop(&mut self) {
         self.shared.broken.store(true, Relaxed);
         lock(&self.tasks).abort_all();
+        self.metrics.attempt_seconds.observe(self.shared.begun.elapsed().as_secs_f64());
     }
 }
 

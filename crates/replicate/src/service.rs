@@ -4,6 +4,7 @@
 //! its threads, the partial files, and one [`Runner`] per installed attempt. Leaves out: transport
 //! of commands and reports (`relay`), and the inside of an attempt (`runner`).
 
+use crate::metrics::SiteMetrics;
 use crate::runner::{Fault, Runner, SharedFile, SourceFile, failure, wait_for};
 use anabranch_disk::folder::{Folder, Name, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at, narrow};
@@ -125,6 +126,8 @@ pub struct SiteConfig {
     pub half_open: AdmissionLimits,
     /// Fault to inject, for tests.
     pub fault: Fault,
+    /// Metrics of the site.
+    pub(crate) metrics: Arc<SiteMetrics>,
 }
 
 /// A site's service.
@@ -237,6 +240,7 @@ impl Service {
     }
 
     fn report(&self, report: Report) {
+        self.config.metrics.note_report(&report);
         if let Report::Failed { run, kind, reason } = &report {
             let (transfer, reason) = (run.transfer.0, printable(reason));
             if run.is_question() {
@@ -326,6 +330,9 @@ impl Service {
             });
         }
         orders.alarm = alarm;
+        let metrics = &self.config.metrics;
+        metrics.attempts.set(orders.daemon.attempts().count() as i64);
+        metrics.memory_bytes.set(i64::try_from(orders.daemon.memory_bytes()).unwrap_or(i64::MAX));
     }
 
     fn carry_out(&self, job: Job) -> Done {
@@ -333,8 +340,15 @@ impl Service {
             Job::Inquire { run, is_source, path, submitter } => {
                 Done::Answer(self.inquire(run, is_source, &path, submitter))
             }
-            Job::Install { program } => {
+            Job::Install { program, asked_packets } => {
                 let run = program.run;
+                if let Some(asked) = asked_packets {
+                    let (transfer, packets) = (run.transfer.0, program.buffer_packets);
+                    tracing::info!(
+                        transfer,
+                        "buffers of {packets} packets instead of {asked}, to fit into the memory of this site"
+                    );
+                }
                 match self.install(*program) {
                     Ok(()) => Done::Installed,
                     Err((kind, reason)) => Done::Answer(Report::Failed { run, kind, reason }),
@@ -357,6 +371,7 @@ impl Service {
                 runner.map_or(Done::Nothing, |r| Done::Answer(r.audit(group, generation, &vectors)))
             }
             Job::Forget { transfer } => {
+                self.config.metrics.take_start(transfer);
                 lock(&self.runners).retain(|run, _| run.transfer != transfer);
                 // Closes partial files that no attempt uses; their contents are verified again on
                 // the next use.
@@ -532,10 +547,12 @@ impl Service {
             file,
             (&self.config.folder, self.config.fault),
             reports,
+            Arc::clone(&self.config.metrics),
         )
         .map_err(|e| (FailureKind::Refused, e.to_string()))?;
         runners.insert(run, Arc::new(runner));
         drop(runners);
+        self.config.metrics.note_start(run.transfer);
         self.installed.notify_waiters();
         Ok(())
     }
@@ -561,6 +578,7 @@ impl Service {
             match finished {
                 Ok(()) => {
                     lock(&self.files).remove(&name);
+                    self.config.metrics.note_file(run.transfer, length);
                     tracing::info!(
                         transfer = run.transfer.0,
                         length_bytes = length,

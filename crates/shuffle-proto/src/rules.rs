@@ -210,6 +210,20 @@ impl FromStr for Rules {
 }
 
 impl Rules {
+    /// Returns true if there is no rule.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns true if a rule may match connections to this listening port, at either end. Rules by
+    /// address alone match them, too.
+    pub fn covers_port(&self, port: u16) -> bool {
+        self.0.iter().any(|rule| {
+            let mut ports = [rule.local_port, rule.remote_port].into_iter().flatten().peekable();
+            ports.peek().is_none() || ports.any(|ports| ports.has(port))
+        })
+    }
+
     /// Coflow of a flow by the first matching rule; `None` without a match, or if the name is too
     /// long.
     pub fn coflow(&self, flow: FlowKey) -> Option<String> {
@@ -268,6 +282,18 @@ mod tests {
         }
         assert_eq!(name("10.0.0.1:90", "10.0.0.2:80").as_deref(), Some("one"));
         assert_eq!(name("10.0.0.1:90", "10.0.0.2:81"), None);
+    }
+
+    #[test]
+    fn port_is_covered_at_either_end() {
+        let rules: Rules =
+            "[[rule]]\nlocal_port = '7400-7415'\ncoflow = 'a'\n[[rule]]\nremote_port = 80\ncoflow = 'b'"
+                .parse()
+                .expect("good rules");
+        let covered = [80, 81, 7399, 7400, 7415, 7416].map(|port| rules.covers_port(port));
+        assert_eq!(covered, [true, false, false, true, true, false]);
+        let by_address: Rules = "[[rule]]\nremote = '10.0.0.0/8'\ncoflow = 'a'".parse().expect("good rules");
+        assert!(by_address.covers_port(22) && !Rules::default().covers_port(22));
     }
 
     #[test]

@@ -12,12 +12,15 @@ pub mod announce;
 pub mod enforce;
 mod error;
 pub mod guard;
+mod metrics;
+mod ports;
 
 pub use anabranch_net::local::ListenError;
 pub use error::AgentError;
 
 use crate::Client;
 use anabranch_http::ClientError;
+use anabranch_net::address::lookup;
 use anabranch_net::identity::Identity;
 use anabranch_net::random;
 use anabranch_pace::{
@@ -32,6 +35,7 @@ use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
 use anabranch_shuffle_proto::rules::Rules;
 use anabranch_units::{BitRate, ByteCount, Instant};
 use enforce::{Enforcer, State};
+use metrics::{AgentMetrics, Cause};
 use std::collections::BTreeMap;
 use std::fs::remove_file;
 use std::future::{Future, pending};
@@ -39,7 +43,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::net::{UnixListener, lookup_host};
+use tokio::net::UnixListener;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
@@ -106,7 +110,10 @@ pub struct Agent {
     shared: Arc<Shared>,
     reader: Arc<Mutex<FlowReader>>,
     enforcer: Enforcer,
+    metrics: Arc<AgentMetrics>,
     announcements: Option<(UnixListener, FlowReader)>,
+    /// Rules by which flows are announced.
+    rules: Rules,
     /// Files and processes to remove after the agent's end.
     leavings: Leavings,
 }
@@ -138,8 +145,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Converts the kernel's state of a connection for the agent's book.
 fn seen(state: &FlowState) -> Seen {
     let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
-    let acked_bytes = bytes(state.bytes_acked);
     let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
+    // Among acknowledged bytes SYN and FIN count one each; older kernels do not count sent ones.
+    let acked_bytes = bytes(state.bytes_acked).min(state.bytes_sent.map_or(u64::MAX, |_| sent));
     Seen {
         flow: state.flow,
         cookie: state.cookie(),
@@ -249,6 +257,7 @@ impl Agent {
         let client =
             Client::new(&coordinator, identity, REPLY_MAX.to_std()).map_err(AgentError::Coordinator)?;
         let link_rate = match config.link_rate {
+            Some(rate) if rate.as_bps() == 0 => return Err(AgentError::ZeroLink),
             Some(rate) => rate,
             None => link_rate().map_err(AgentError::Link)?,
         };
@@ -284,21 +293,24 @@ impl Agent {
         let machine = machine::AgentConfig {
             addresses: named,
             addresses_here,
-            rules,
+            rules: rules.clone(),
             ..machine::AgentConfig::new(link_rate)
         };
         let clocked = Clocked {
             machine: machine::Agent::new(Instant::ZERO, machine),
             epoch: std::time::Instant::now(),
         };
+        let metrics = Arc::new(AgentMetrics::new());
         Ok(Self {
             name,
             client,
             link_rate,
             shared: Arc::new(Shared { clocked: Mutex::new(clocked), changed: Notify::new() }),
             reader: Arc::new(Mutex::new(reader)),
-            enforcer: Enforcer::start(pacer, state)?,
+            enforcer: Enforcer::start(pacer, state, Arc::clone(&metrics))?,
+            metrics,
             announcements,
+            rules,
             leavings: Leavings {
                 listen: listen.map(|listen| listen.path),
                 state: config.state,
@@ -318,13 +330,19 @@ impl Agent {
         self.client.address()
     }
 
+    /// The agent's metrics in Prometheus' text format, while it runs as well.
+    pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
+        let metrics = Arc::clone(&self.metrics);
+        move || metrics.text()
+    }
+
     /// Runs until `end` completes, then lifts its limits, leaves the coordinator and restores the
     /// kernel's settings.
     ///
     /// Errors: the coordinator refuses this agent for good; a setting could not be restored.
     pub async fn run(mut self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
         let announcements = self.announcements.take();
-        let shared = self.shared.clone();
+        let (shared, metrics) = (self.shared.clone(), Arc::clone(&self.metrics));
         let answering = async {
             match announcements {
                 Some((listener, reader)) => {
@@ -332,7 +350,7 @@ impl Agent {
                         let taken =
                             shared.change(|machine, now| machine.handle_announcement(now, said, seen));
                         shared.changed.notify_one();
-                        taken
+                        taken.inspect_err(|_| metrics.note_failure(Cause::Announcement))
                     };
                     let take = announce::of_own_flows(reader, take);
                     announce::answer(listener, take, announce::IDLE_MAX).await;
@@ -340,7 +358,11 @@ impl Agent {
                 None => pending().await,
             }
         };
+        let rules = std::mem::take(&mut self.rules);
+        let naming =
+            async { if rules.is_empty() { pending().await } else { ports::name_uncovered(rules).await } };
         let ended = tokio::select! {
+            never = naming => match never {},
             line = self.work() => Err(AgentError::GivenUp(line)),
             () = answering => Ok(()),
             () = end => Ok(()),
@@ -360,13 +382,17 @@ impl Agent {
                 match next {
                     Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
                     Next::Event(Event::Notice(notice)) => self.say(&notice),
-                    Next::Event(Event::GivenUp(line)) => return line,
+                    Next::Event(Event::GivenUp(line)) => {
+                        self.metrics.note_failure(Cause::Refused);
+                        return line;
+                    }
                     Next::Ask(number, ask) => self.begin(&mut under_way, number, ask),
                 }
             }
             let due = {
                 let clocked = lock(&self.shared.clocked);
                 under_way.keep_only(|number| clocked.machine.is_awaited(number));
+                self.metrics.is_joined.set(clocked.machine.is_joined().into());
                 let now = clocked.now();
                 clocked.machine.poll_timeout().map(|at| at.saturating_since(now).to_std())
             };
@@ -378,11 +404,25 @@ impl Agent {
             };
             tokio::select! {
                 (number, answer) = under_way.next() => {
-                    self.shared.change(|machine, now| machine.handle_answer(now, number, answer));
+                    self.take_answer(number, answer);
                 }
                 () = self.shared.changed.notified() => {}
                 () = due => self.shared.change(machine::Agent::handle_timeout),
             }
+        }
+    }
+
+    fn take_answer(&self, number: u64, answer: Result<Answer, Failure>) {
+        let listed = match &answer {
+            Ok(Answer::Listing { flows, .. }) => Some(flows.clone()),
+            _ => None,
+        };
+        let known = self.shared.change(|machine, now| {
+            machine.handle_answer(now, number, answer);
+            listed.is_some().then(|| machine.connections())
+        });
+        if let (Some(flows), Some(known)) = (listed, known) {
+            self.metrics.note_listing(&flows, &known, std::time::Instant::now());
         }
     }
 
@@ -393,6 +433,7 @@ impl Agent {
     }
 
     fn say(&self, notice: &Notice) {
+        self.metrics.note(notice);
         match notice {
             Notice::Joined => tracing::info!("joined coordinator {}", self.client.address()),
             Notice::Back | Notice::Rejoins(_) => tracing::info!("{notice}"),
@@ -407,12 +448,14 @@ impl Agent {
     fn begin(&self, under_way: &mut UnderWay, number: u64, ask: Ask) {
         let (client, name) = (self.client.clone(), self.name.clone());
         let within = REPLY_MAX.to_std();
+        let (metrics, begun) = (Arc::clone(&self.metrics), std::time::Instant::now());
+        let took = move || metrics.report_seconds.observe(begun.elapsed().as_secs_f64());
         match ask {
             Ask::Prepare => under_way.begin(number, async move {
                 // The address of a name may change. If the lookup fails, the client fails as well,
                 // and reports it.
-                let found = timeout(within, lookup_host(client.address())).await;
-                let coordinator = found.ok().and_then(Result::ok).map(Iterator::collect);
+                let found = timeout(within, lookup(client.address())).await;
+                let coordinator = found.ok().and_then(Result::ok);
                 let failed = |error| Failure::Refused(format!("/dev/urandom: {error}"));
                 Ok(Answer::Prepared { coordinator, session: random().map_err(failed)? })
             }),
@@ -430,10 +473,12 @@ impl Agent {
             }
             Ask::Join(request) => under_way.begin(number, async move {
                 let joined = client.join(&name, &request, within).await;
+                took();
                 joined.map(|()| Answer::Taken).map_err(failure)
             }),
             Ask::Report(request) => under_way.begin(number, async move {
                 let reported = client.report(&name, &request, within).await;
+                took();
                 reported.map(|()| Answer::Taken).map_err(failure)
             }),
             Ask::Limits { session } => under_way.begin(number, async move {

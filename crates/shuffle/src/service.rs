@@ -11,7 +11,7 @@ use crate::store::History;
 use crate::wire::{
     self, CoflowView, CoflowsView, EndedView, FlowView, HostView, JoinRequest, ReportsRequest,
 };
-use anabranch_http::metrics::Metrics;
+use anabranch_http::metrics::{Counter, Histogram, Metrics, seconds};
 use anabranch_http::store::StoreError;
 use anabranch_shuffle_proto::BoxedAllocator;
 use anabranch_shuffle_proto::control::Limit;
@@ -178,13 +178,26 @@ struct State {
 }
 
 /// Counters since the start, for metrics, besides the state machine's.
-#[derive(Default)]
 struct Counters {
     joins_refused: u64,
-    decisions: u64,
-    decision_seconds: f64,
+    decision_seconds: Histogram,
     decisions_failed: u64,
     store_errors: u64,
+    moved_bytes: Counter,
+    coflow_seconds: Histogram,
+}
+
+impl Counters {
+    fn new() -> Self {
+        Self {
+            joins_refused: 0,
+            decision_seconds: seconds(),
+            decisions_failed: 0,
+            store_errors: 0,
+            moved_bytes: Counter::default(),
+            coflow_seconds: seconds(),
+        }
+    }
 }
 
 /// A request that waits for limits, until dropped.
@@ -228,7 +241,7 @@ impl CoordinatorService {
             looks_at: Instant::ZERO,
             unsaved: VecDeque::new(),
             store_error: None,
-            counters: Counters::default(),
+            counters: Counters::new(),
         };
         let (state, changed, ended) = (Mutex::new(state), Notify::new(), Notify::new());
         Self { shared: Arc::new(Shared { config, state, changed, history, ended }) }
@@ -338,31 +351,28 @@ impl CoordinatorService {
         let state = self.lock();
         let mut text = Metrics::default();
         let (coordinator, counts) = (state.machine.coordinator(), state.machine.counts());
-        let ups = coordinator.hosts().filter(|host| host.is_up).count() as u64;
+        let ups = coordinator.hosts().filter(|host| host.is_up).count();
         let (flows, active, coflows) = coordinator.count();
         let counters = &state.counters;
-        let all: [(&str, &str, &str, u64); 12] = [
-            ("hosts_up", "gauge", "Hosts whose agents are there.", ups),
-            ("flows", "gauge", "Flows that are under way, but for mice.", flows as u64),
-            ("flows_lending", "gauge", "Of them, those that are idle or slow.", (flows - active) as u64),
-            ("coflows", "gauge", "Coflows that are under way.", coflows as u64),
-            ("joins_total", "counter", "Times that agents have joined.", counts.joins),
-            ("joins_refused_total", "counter", "Agents that were refused.", counters.joins_refused),
-            ("silent_total", "counter", "Agents that left without a word.", counts.silent),
-            ("reports_total", "counter", "Reports taken.", counts.reports),
-            ("reports_refused_total", "counter", "Requests with a report refused.", counts.reports_refused),
-            ("decisions_failed_total", "counter", "Decisions that were none.", counters.decisions_failed),
-            ("limits_total", "counter", "Limits said.", counts.limits),
-            ("store_errors_total", "counter", "Failed writes to the store.", counters.store_errors),
-        ];
-        for (name, kind, help, value) in all {
-            text.metric(&format!("shuffle_{name}"), kind, help, &Metrics::plain(value));
-        }
-        let took = [
-            ("_sum".to_owned(), counters.decision_seconds),
-            ("_count".to_owned(), counters.decisions as f64),
-        ];
-        text.metric("shuffle_decision_seconds", "summary", "How long decisions took.", &took);
+        let mut gauge = |name: &str, help, value: usize| text.gauge(&format!("shuffle_{name}"), help, value);
+        gauge("hosts_up", "Hosts whose agents are there", ups);
+        gauge("flows", "Flows under way, without mice", flows);
+        gauge("flows_lending", "Flows under way that are idle or slow", flows - active);
+        gauge("coflows", "Coflows under way", coflows);
+        let mut count = |name: &str, help, value: u64| text.counter(&format!("shuffle_{name}"), help, value);
+        count("joins_total", "Times that agents have joined", counts.joins);
+        count("joins_refused_total", "Agents that were refused", counters.joins_refused);
+        count("silent_total", "Agents that left without a word", counts.silent);
+        count("reports_total", "Reports taken", counts.reports);
+        count("reports_refused_total", "Requests with a report refused", counts.reports_refused);
+        count("decisions_failed_total", "Decisions without a result", counters.decisions_failed);
+        count("limits_total", "Limits told to agents", counts.limits);
+        count("store_errors_total", "Failed writes to the store", counters.store_errors);
+        let help = "Bytes that the flows of ended coflows moved, as last reported";
+        text.add("shuffle_moved_bytes_total", help, counters.moved_bytes.clone());
+        let help = "Completion time of coflows";
+        text.add("shuffle_coflow_seconds", help, counters.coflow_seconds.clone());
+        text.add("shuffle_decision_seconds", "Duration of decisions", counters.decision_seconds.clone());
         text.text()
     }
 
@@ -443,8 +453,7 @@ impl CoordinatorService {
             tracing::error!("the limits of before hold: {error}");
         }
         let took = state.now().saturating_since(began);
-        state.counters.decisions += 1;
-        state.counters.decision_seconds += took.as_secs_f64();
+        state.counters.decision_seconds.observe(took.as_secs_f64());
         self.settle(state);
         took
     }
@@ -524,6 +533,8 @@ impl State {
         let Ended { name, since, at, flows, bytes } = ended;
         let ago = |then: Instant| now_unix_ms.saturating_sub(now.saturating_since(then).as_us() / 1_000);
         let took_s = at.saturating_since(since).as_secs_f64();
+        self.counters.moved_bytes.inc_by(bytes.as_u64());
+        self.counters.coflow_seconds.observe(took_s);
         tracing::info!("coflow {name} has ended: {flows} flows moved {bytes} in {took_s:.1} s");
         if self.unsaved.len() >= UNSAVED_MAX {
             self.unsaved.pop_front();

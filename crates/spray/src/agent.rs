@@ -9,10 +9,12 @@ use crate::directory::Directory;
 use crate::forward::{Command, Forwarder, Setup};
 use crate::guard::Guard;
 use crate::members::{Member, Members};
+use crate::metrics;
 use crate::pulse::Pulse;
 use crate::routing::{Routing, RoutingError};
 use crate::session::Shared;
 use crate::status::{self, PeerStatus, Status};
+use anabranch_http::metrics::seconds;
 use anabranch_net::admission::{Admission, AdmissionLimits};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -25,6 +27,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,6 +40,8 @@ const JITTER: anabranch_units::Duration = anabranch_units::Duration::from_us(500
 /// Maximum delay of an acknowledgement that waits for a datagram in the reverse direction. Most
 /// programs answer within this time.
 const SAY_WITHIN: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
+/// Maximum number of scrapes that wait for the metrics.
+const SCRAPES_MAX: usize = 16;
 /// Capacity of the queue of commands to the forwarding thread.
 const COMMANDS_MAX: usize = 64;
 /// Time for sessions to announce their end, and for packets in flight to arrive.
@@ -92,6 +97,9 @@ pub enum AgentError {
     System(#[from] io::Error),
 }
 
+/// The way to answer a scrape of the metrics.
+type Scrape = oneshot::Sender<String>;
+
 /// A host's agent. Dropping it removes its device and its rules.
 pub struct Agent {
     config: AgentConfig,
@@ -100,6 +108,8 @@ pub struct Agent {
     peers: watch::Sender<Vec<Peer>>,
     listener: TcpListener,
     told: Option<UnixListener>,
+    /// Scrapes of the metrics, each answered by their text.
+    scrapes: (mpsc::Sender<Scrape>, mpsc::Receiver<Scrape>),
     commands: mpsc::Sender<Command>,
     thread: JoinHandle<io::Result<()>>,
     pulse: Arc<Pulse>,
@@ -160,7 +170,21 @@ impl Agent {
         let routing = Arc::new(Routing::set_up((&config.device, index), config.table, at.port())?);
         let peers = watch::Sender::new(config.peers.clone());
         let identity = identity.clone();
-        Ok(Self { config, at, identity, peers, listener, told, commands, thread, pulse, guard, routing })
+        let scrapes = mpsc::channel(SCRAPES_MAX);
+        Ok(Self {
+            config,
+            at,
+            identity,
+            peers,
+            listener,
+            told,
+            scrapes,
+            commands,
+            thread,
+            pulse,
+            guard,
+            routing,
+        })
     }
 
     /// Address on which the agent listens.
@@ -173,11 +197,27 @@ impl Agent {
         PeerChanges { own: self.config.name.clone(), peers: self.peers.clone() }
     }
 
+    /// The agent's metrics in Prometheus' text format; empty unless it runs.
+    pub fn metrics(
+        &self,
+    ) -> impl Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Clone + Send + Sync + use<> {
+        let scrapes = self.scrapes.0.clone();
+        move || {
+            let (reply, text) = oneshot::channel();
+            let scrapes = scrapes.clone();
+            Box::pin(async move {
+                let asked = scrapes.send(reply).await;
+                if asked.is_ok() { text.await.unwrap_or_default() } else { String::new() }
+            })
+        }
+    }
+
     /// Runs until `end` completes, then tells its peers and removes its device and its rules.
     ///
     /// Errors: a failure that prevents further work, see [`AgentError`]. No peer can cause one.
     pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
-        let Self { config, at, identity, peers, listener, told, commands, thread, .. } = self;
+        let Self { config, at, identity, peers, listener, told, scrapes, commands, thread, .. } = self;
+        let (up_seconds, (_, mut scrapes)) = (seconds(), scrapes);
         let Self { pulse, mut guard, routing, .. } = self;
         let (tell_fault, faults) = watch::channel(None);
         let directory = Arc::new(Directory::new(Arc::clone(&routing)));
@@ -188,6 +228,7 @@ impl Agent {
             directory: Arc::clone(&directory),
             commands: commands.clone(),
             faults: faults.clone(),
+            up_seconds: up_seconds.clone(),
         });
         let mut sessions = JoinSet::new();
         let status = async || {
@@ -200,6 +241,12 @@ impl Agent {
                 None => std::future::pending().await,
             }
         };
+        let scraped = async {
+            while let Some(reply) = scrapes.recv().await {
+                let _ = reply.send(metrics::text(&status().await, &up_seconds));
+            }
+            std::future::pending().await
+        };
         let ended = async {
             while !thread.is_finished() {
                 guard.iter_mut().for_each(Guard::keep);
@@ -211,6 +258,7 @@ impl Agent {
             never = accept(&listener, &identity, &directory) => match never {},
             never = follow(&members, peers.subscribe(), &mut sessions) => match never {},
             () = telling => {}
+            () = scraped => {}
             () = ended => {}
             never = Arc::clone(&routing).keep(pulse, commands.clone(), tell_fault) => match never {},
         }
@@ -401,6 +449,7 @@ async fn tell(
             since_s: shown.since.elapsed().as_secs_f64(),
             why: fault.map(|fault| fault.to_string()).or(shown.why),
             mtu_bytes: shown.up.map(|bytes| bytes as u64),
+            failures: shown.failures.by_label(),
             figures: address.and_then(|_| figures.get(link).cloned()).unwrap_or_default(),
         }
     };

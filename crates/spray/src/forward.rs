@@ -374,7 +374,7 @@ impl Forwarder {
                 let most = link.bytes_max.map(packet_max);
                 let fits = segment.source == link.place.local && !segment.has_options;
                 if !fits || most.is_none_or(|most| packet.len() > most) {
-                    link.figures.refused_out_packets += 1;
+                    link.figures.packets.refused_out_packets += 1;
                     continue;
                 }
                 let outgoing = Outgoing {
@@ -384,6 +384,7 @@ impl Forwarder {
                     is_end: segment.is_end,
                     flow_size: None,
                 };
+                link.figures.packets.sent_bytes += u64::from(segment.payload_bytes);
                 link.host.handle_packet(now, FlowId { peer: PEER, flow: segment.flow }, outgoing);
                 link.is_touched = true;
             }
@@ -412,12 +413,12 @@ impl Forwarder {
             if control::is_probe(opened.payload) {
                 match control::said_by_probe(opened.payload) {
                     Some(says) => _ = link.came.said.send_replace(Some(says)),
-                    None => link.figures.refused_in_packets += 1,
+                    None => link.figures.packets.refused_in_packets += 1,
                 }
                 continue;
             }
             let Ok(datagram) = Datagram::<Bytes>::decode(opened.payload) else {
-                link.figures.refused_in_packets += 1;
+                link.figures.packets.refused_in_packets += 1;
                 continue;
             };
             for echo in &datagram.echoes {
@@ -566,21 +567,22 @@ impl Forwarder {
     /// this host.
     fn deliver(&mut self, number: usize, packet: Carried) {
         let Link { place, figures, .. } = &mut self.links[number];
-        let fits = Segment::of(&packet.bytes).is_some_and(|segment| {
+        let segment = Segment::of(&packet.bytes).filter(|segment| {
             segment.source == place.address && segment.destination == place.local && !segment.has_options
         });
-        if !fits {
-            figures.refused_in_packets += 1;
+        let Some(segment) = segment else {
+            figures.packets.refused_in_packets += 1;
             return;
-        }
+        };
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
         buffer.resize(HEADROOM, 0);
         buffer.extend_from_slice(&packet.bytes);
         if packet.is_marked && !mark(&mut buffer[HEADROOM..]) {
-            figures.refused_in_packets += 1;
+            figures.packets.refused_in_packets += 1;
             return;
         }
+        figures.packets.received_bytes += u64::from(segment.payload_bytes);
         self.writes.push(buffer);
     }
 }

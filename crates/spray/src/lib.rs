@@ -37,6 +37,7 @@ mod forward;
 pub mod guard;
 mod kernel;
 mod members;
+mod metrics;
 mod outbox;
 mod pulse;
 mod routing;

@@ -5,6 +5,7 @@
 
 use crate::config::Peer;
 use crate::forward::Came;
+use crate::metrics::Failures;
 use crate::session::{Session, Shared, Shown};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, watch};
@@ -70,6 +71,7 @@ impl Members {
             up: None,
             since: std::time::Instant::now(),
             why: Some("its agent was not reached yet".into()),
+            failures: Failures::default(),
         }));
         let session = Session {
             number: link,

@@ -9,7 +9,9 @@
 use crate::config::Peer;
 use crate::directory::{Calls, Directory};
 use crate::forward::{Came, Command, packet_max};
+use crate::metrics::{Cause, Failures};
 use crate::routing::Routing;
+use anabranch_http::metrics::Histogram;
 use anabranch_net::cause::{cause, explain};
 use anabranch_net::datagram::{payload_max, route_mtu};
 use anabranch_net::identity::Identity;
@@ -59,6 +61,7 @@ pub(crate) struct Shown {
     pub(crate) up: Option<usize>,
     pub(crate) since: std::time::Instant,
     pub(crate) why: Option<String>,
+    pub(crate) failures: Failures,
 }
 
 /// Parts that all sessions share.
@@ -72,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) commands: mpsc::Sender<Command>,
     /// Why no peer's packets go by datagrams, if so.
     pub(crate) faults: watch::Receiver<Option<Fault>>,
+    /// Times for which peers were up.
+    pub(crate) up_seconds: Histogram,
 }
 
 /// State of a session with one peer.
@@ -123,14 +128,14 @@ impl Session {
         let mut backoff = BACKOFF;
         while !*self.end.borrow() {
             let stream = match self.settle().await {
-                Ok(place) if is_caller => self.call(place).await,
+                Ok(place) if is_caller => self.call(place).await.map_err(|error| (Cause::Unreachable, error)),
                 Ok(_) => tokio::select! {
-                    call = self.calls.recv() => call.ok_or_else(gone),
+                    call = self.calls.recv() => call.ok_or_else(|| (Cause::Unreachable, gone())),
                     // The name may have another address by now.
                     () = sleep(RESOLVE_EVERY) => continue,
                     _ = self.end.changed() => continue,
                 },
-                Err(error) => Err(error),
+                Err(error) => Err((Cause::Unresolved, error)),
             };
             let stood = match stream {
                 Ok(stream) => {
@@ -139,13 +144,13 @@ impl Session {
                     if let Err(error) = ended
                         && !*self.end.borrow()
                     {
-                        self.show(None, farewell(&error));
+                        self.show_down(Cause::Closed, farewell(&error));
                     }
                     began.elapsed() > STOOD_MIN
                 }
-                Err(error) => {
+                Err((cause, error)) => {
                     if !*self.end.borrow() {
-                        self.show(None, error.to_string());
+                        self.show_down(cause, error.to_string());
                     }
                     false
                 }
@@ -235,24 +240,31 @@ impl Session {
         }
     }
 
-    /// Stores and logs whether packets travel in datagrams, and if not, why. An unchanged state is
-    /// logged once.
-    fn show(&self, up: Option<usize>, why: String) {
+    /// Stores and logs that packets travel in datagrams, from packets of up to `mtu` bytes. An
+    /// unchanged state is logged once.
+    fn show_up(&self, mtu: usize) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = shown.up.is_some() != up.is_some() || (up.is_none() && shown.why.as_ref() != Some(&why));
-        if shown.up.is_some() != up.is_some() {
+        if shown.up.is_none() {
             shown.since = std::time::Instant::now();
+            let name = &self.peer.name;
+            tracing::info!("{name}: TCP goes over every path, in packets of up to {mtu} bytes");
         }
-        let name = &self.peer.name;
-        match up {
-            Some(mtu) if is_new => {
-                tracing::info!("{name}: TCP goes over every path, in packets of up to {mtu} bytes")
-            }
-            None if is_new => tracing::warn!("{name}: {why}; its traffic goes the ordinary way"),
-            _ => {}
+        (shown.up, shown.why) = (Some(mtu), None);
+    }
+
+    /// Stores, counts and logs why packets take the ordinary way. An unchanged state is logged
+    /// once.
+    fn show_down(&self, cause: Cause, why: String) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.failures.count(cause);
+        if shown.up.take().is_some() {
+            self.shared.up_seconds.observe(shown.since.elapsed().as_secs_f64());
+            (shown.since, shown.why) = (std::time::Instant::now(), None);
         }
-        shown.up = up;
-        shown.why = up.is_none().then_some(why);
+        if shown.why.as_ref() != Some(&why) {
+            tracing::warn!("{}: {why}; its traffic goes the ordinary way", self.peer.name);
+        }
+        shown.why = Some(why);
     }
 
     /// Greets, then serves the connection until it fails. Packets take the ordinary route
@@ -337,11 +349,11 @@ impl Session {
                     Action::Probe(bytes, says) => self.probe(bytes, says).await?,
                     Action::Up(bytes) => {
                         self.limit(Some(bytes)).await?;
-                        self.show(Some(packet_max(bytes)), String::new());
+                        self.show_up(packet_max(bytes));
                     }
                     Action::Down(why) => {
                         self.limit(None).await?;
-                        self.show(None, why.to_string());
+                        self.show_down(why.into(), why.to_string());
                     }
                     Action::Close(why) => return Err(io::Error::other(why.to_string())),
                 }

@@ -5,6 +5,7 @@
 pub use anabranch_spray_proto::ways::WhyLeft;
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -49,6 +50,9 @@ pub struct PeerStatus {
     pub why: Option<String>,
     /// Longest packet of TCP to this peer, IP header included, in bytes.
     pub mtu_bytes: Option<u64>,
+    /// Failed attempts, and ends of `is_up`, by cause.
+    #[serde(default)]
+    pub failures: BTreeMap<String, u64>,
     /// Counters and measurements.
     #[serde(flatten)]
     pub figures: LinkFigures,
@@ -112,12 +116,26 @@ pub struct LinkFigures {
     pub replayed_datagrams: u64,
     /// Received datagrams that the peer did not seal.
     pub forged_datagrams: u64,
-    /// Received packets whose addresses the peer may not use.
-    pub refused_in_packets: u64,
-    /// Packets of TCP that were too long for a datagram.
-    pub refused_out_packets: u64,
+    /// Packets of TCP at this host's device.
+    #[serde(flatten)]
+    pub packets: PacketFigures,
     /// Figures of each path.
     pub ways: Vec<WayFigures>,
+}
+
+/// Packets of TCP between the device and a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacketFigures {
+    /// Payload bytes taken for the peer.
+    #[serde(default)]
+    pub sent_bytes: u64,
+    /// Payload bytes that came from the peer.
+    #[serde(default)]
+    pub received_bytes: u64,
+    /// Received packets whose addresses the peer may not use.
+    pub refused_in_packets: u64,
+    /// Packets that were too long for a datagram.
+    pub refused_out_packets: u64,
 }
 
 /// Figures of one path.

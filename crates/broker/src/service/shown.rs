@@ -82,31 +82,26 @@ impl BrokerService {
         let state = lock(&self.shared.state);
         let (counters, leads) = (&state.counters, state.networks.replica().leads_at(state.now()));
         let ups = state.networks.up_count();
-        let all: [(&str, &str, &str, u64); 15] = [
-            ("leads", "gauge", "1 where this broker leads.", u64::from(leads)),
-            ("leads_total", "counter", "Times that it began to lead.", counters.leads),
-            ("networks_up", "gauge", "Networks whose agents are there.", ups as u64),
-            ("round", "gauge", "The last accepted round.", state.decision.round),
-            ("joins_total", "counter", "Times that agents have joined.", counters.joins),
-            ("silent_total", "counter", "Agents that left without a word.", counters.silent),
-            ("bids_total", "counter", "Bids taken.", counters.bids_taken),
-            ("bids_refused_total", "counter", "Bids refused.", counters.bids_refused),
-            ("rounds_total", "counter", "Rounds accepted.", counters.rounds_accepted),
-            ("rounds_void_total", "counter", "Rounds that changed nothing.", counters.rounds_void),
-            ("answers_total", "counter", "Players' questions answered.", answers),
-            ("answers_unknown_total", "counter", "Of them, those to which no way was known.", unknown),
-            ("questions_uncounted_total", "counter", "Questions from too many places to count.", dropped),
-            ("reports_total", "counter", "Players' reports that count.", reported),
-            ("store_errors_total", "counter", "Failed writes to the store.", counters.store_errors),
-        ];
-        for (name, kind, help, value) in all {
-            text.metric(&format!("broker_{name}"), kind, help, &Metrics::plain(value));
-        }
-        let took = [
-            ("_sum".to_owned(), counters.decision_seconds),
-            ("_count".to_owned(), (counters.rounds_accepted + counters.rounds_void) as f64),
-        ];
-        text.metric("broker_decision_seconds", "summary", "How long decisions took to find.", &took);
+        let mut gauge = |name: &str, help, value: u64| text.gauge(&format!("broker_{name}"), help, value);
+        gauge("leads", "1 if this broker leads", u64::from(leads));
+        gauge("networks_up", "Networks whose agents are there", ups as u64);
+        gauge("round", "Number of the last accepted round", state.decision.number);
+        let mut count = |name: &str, help, value: u64| text.counter(&format!("broker_{name}"), help, value);
+        count("leads_total", "Times that it began to lead", counters.leads);
+        count("joins_total", "Times that agents have joined", counters.joins);
+        count("silent_total", "Agents that left without a word", counters.silent);
+        count("bids_total", "Bids taken", counters.bids_taken);
+        count("bids_refused_total", "Bids refused", counters.bids_refused);
+        count("rounds_total", "Rounds accepted", counters.rounds_accepted);
+        count("rounds_void_total", "Rounds that changed nothing", counters.rounds_void);
+        count("answers_total", "Players' questions answered", answers);
+        count("answers_unknown_total", "Players' questions to which no way was known", unknown);
+        count("questions_uncounted_total", "Questions from too many places to count", dropped);
+        count("reports_total", "Players' reports that count", reported);
+        count("store_errors_total", "Failed writes to the store", counters.store_errors);
+        let help = "Failures by network and cause";
+        text.add("broker_failures_total", help, counters.failures.clone());
+        text.add("broker_decision_seconds", "Duration of searches", counters.decision_seconds.clone());
         text.text()
     }
 }

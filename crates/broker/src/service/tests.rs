@@ -17,6 +17,13 @@ fn service(folder: &tempfile::TempDir) -> BrokerService {
     BrokerService::open(config).expect("the file is free")
 }
 
+#[tokio::test]
+async fn documents_list_all_metrics() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = service(&folder).metrics();
+    anabranch_testing::exposition::check_table("docs/broker.md", "broker serve", &text);
+}
+
 /// Storing a decision again, after a lost answer, writes the same bytes.
 #[tokio::test]
 async fn a_decision_that_is_kept_again_is_written_as_before() {

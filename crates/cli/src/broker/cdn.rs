@@ -1,5 +1,6 @@
 //! `anabranch broker cdn`: a content network's agent.
 
+use crate::metrics::MetricsArgs;
 use anabranch_broker::network::Files;
 use anabranch_broker::{NetworkAgent, NetworkConfig};
 use anabranch_net::identity::Identity;
@@ -36,6 +37,8 @@ pub struct Args {
     /// cluster and score; lower is better. Read again for each round.
     #[arg(long, value_name = "FILE", default_value = "scores.csv")]
     scores: PathBuf,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Runs until a signal ends the command.
@@ -50,13 +53,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         files: Files { clusters: args.clusters.clone(), scores: args.scores.clone() },
     };
     crate::process::runtime()?.block_on(async {
+        let listener = args.metrics.bind()?;
         let agent = NetworkAgent::new(config, &identity)?;
         if !quiet {
             errln!("agent of network {}; broker {}", args.name, agent.brokers().join(", "));
         }
+        let metrics = agent.metrics();
         tokio::select! {
             ended = agent.run(crate::process::asked_to_end()) => ended?,
             never = crate::keys::follow(&identity) => match never {},
+            never = listener.serve(quiet, metrics) => match never {},
         }
         if !quiet {
             errln!("agent of network {} ends", args.name);

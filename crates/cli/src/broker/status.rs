@@ -41,7 +41,7 @@ pub struct Args {
     json: bool,
     /// Show the status with the most recent rounds on a page, for a browser on this machine, until
     /// Ctrl-C. The page is served at IP:PORT (127.0.0.1:7197 by default) below a path that cannot
-    /// be guessed: open the printed address.
+    /// be guessed: open the printed address. It stays with the broker that leads at its start.
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -175,6 +175,14 @@ fn show_brokers(brokers: &[Broker]) {
     outln!("");
 }
 
+/// Name of an accepted round. Brokers of earlier versions stored no number with their decisions.
+fn round_name(number: u64) -> String {
+    match number {
+        0 => "last round".to_owned(),
+        number => format!("round #{number}"),
+    }
+}
+
 /// Shows networks and the decision. Without a leader (`is_led` false) nobody knows which agents are up.
 fn show(networks: &[NetworkView], decision: &DecisionView, is_led: bool) {
     let agent = |network: &NetworkView| match (is_led, network.up) {
@@ -211,8 +219,19 @@ fn show(networks: &[NetworkView], decision: &DecisionView, is_led: bool) {
     };
     let (placed, unplaced) = (sessions(true), sessions(false));
     outln!(
-        "round #{}: {placed} clients placed, {unplaced} for whom there is no room; at most {:.3} % from the best",
-        decision.number,
+        "{}: {placed} clients placed, {unplaced} for whom there is no room; at most {:.3} % from the best",
+        round_name(decision.number),
         100.0 * decision.gap_share
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// #52: decisions in stores of earlier versions were shown as round #0.
+    #[test]
+    fn decision_without_a_number_is_the_last_round() {
+        assert_eq!((round_name(0), round_name(7)), ("last round".to_owned(), "round #7".to_owned()));
+    }
 }

@@ -1,7 +1,8 @@
 //! `anabranch gather serve`: lets clients pull the files of a folder.
 
-use crate::exit::OrUsage as _;
+use crate::exit::usage;
 use crate::keys::follow;
+use crate::metrics::MetricsArgs;
 use crate::network;
 use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_gather::{ServeConfig, ServeError, Server};
@@ -50,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "128 MiB")]
     memory: ByteCount,
     /// Silence of a client after which its pull ends.
-    #[arg(long, value_name = "TIME", default_value = "10 s")]
+    #[arg(long, value_name = "TIME", default_value = "30 s")]
     give_up: Duration,
     /// Time after which a connection without pulls and requests is closed.
     #[arg(long, value_name = "TIME", default_value = "5 min")]
@@ -59,6 +60,8 @@ pub struct Args {
     /// not lie below DIR. Without it, hashes are cached in memory only.
     #[arg(long, value_name = "FILE")]
     cache: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Maximum packets sealed with one key, for tests; ciphers have higher limits.
     #[arg(long, value_name = "N", hide = true)]
     key_packets: Option<u64>,
@@ -79,10 +82,15 @@ fn worded(error: ServeError) -> anyhow::Error {
 
 /// Rephrases an error, and marks it as wrong usage if it is.
 fn sorted(error: ServeError) -> anyhow::Error {
-    let is_usage =
-        matches!(error, ServeError::Folder { .. } | ServeError::Zero { .. } | ServeError::Inside(_));
+    let is_usage = matches!(
+        error,
+        ServeError::Folder { .. }
+            | ServeError::Zero { .. }
+            | ServeError::Inside(_)
+            | ServeError::Credentials(_)
+    );
     let error = worded(error);
-    if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
+    if is_usage { usage(error) } else { error }
 }
 
 /// Runs until a signal ends the command.
@@ -107,14 +115,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         key_packets: args.key_packets,
     };
     runtime()?.block_on(async {
+        let listener = args.metrics.bind()?;
         let mut server = Server::start(config).await.map_err(sorted)?;
         if !quiet {
             errln!("{} serves {} on {}", args.name, args.dir.display(), server.address());
         }
-        let identity = server.identity().clone();
+        let (identity, metrics) = (server.identity().clone(), server.metrics());
         tokio::select! {
             error = server.failed() => return Err(error.into()),
             never = follow(&identity) => match never {},
+            never = listener.serve(quiet, metrics) => match never {},
             () = asked_to_end() => {}
         }
         server.stop().await;

@@ -3,6 +3,7 @@
 
 use crate::clients::ClientArgs;
 use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use anabranch_http::plain::Proxies;
 use anabranch_live::SYSTEM;
 use anabranch_live::controller::client::ControllerClient;
@@ -74,6 +75,8 @@ pub struct Args {
     steering_url: Option<String>,
     #[command(flatten)]
     clients: ClientArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Answers until Ctrl-C or SIGTERM.
@@ -86,6 +89,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let (directory, follows) = follow(args).await?;
         let mut config = DnsConfig::new(args.listen, zone.clone());
         config.ttl_s = args.ttl;
+        let listener = args.metrics.bind()?;
         let dns = DnsServer::bind(config, directory.clone())
             .with_context(|| format!("listening at {}", args.listen))?;
         let steering = steering(args, directory)?;
@@ -101,7 +105,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 None => std::future::pending().await,
             }
         };
+        let metrics = dns.metrics();
         tokio::select! {
+            never = listener.serve(quiet, metrics) => match never {},
             never = dns.run() => match never {},
             never = steers => match never {},
             never = follows => match never {},

@@ -5,8 +5,9 @@ use super::controller::{NodeControlArgs, follow_keys};
 use super::secure::{Reloaded, SecureArgs, follow};
 use super::sign::SecretFile;
 use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use anabranch_live::control::NodeControl;
-use anabranch_live::{Node, NodeConfig, NodeError};
+use anabranch_live::{Node, NodeConfig};
 use anabranch_live_proto::Tier;
 use anyhow::Context as _;
 use std::net::SocketAddr;
@@ -31,9 +32,8 @@ pub struct Args {
     /// from the address.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Address for Prometheus' /metrics. By default there is none.
-    #[arg(long, value_name = "IP:PORT", value_parser = crate::network::listen_address)]
-    metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Secrets of signed URLs (see `live sign`): no other URL is served. The file is read again on
     /// SIGHUP and when it changes.
     #[arg(long, value_name = "FILE")]
@@ -53,14 +53,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let name = args.name.clone().unwrap_or_else(by_address);
     let mut config = NodeConfig::new(&name, args.listen);
     config.parents.clone_from(&args.parent);
-    config.metrics_address = args.metrics;
     config.relay.is_doubled = args.doubled;
     config.secure = args.secure.listener()?;
     config.clients = args.secure.clients()?;
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     if let Some(path) = &args.secret_file {
-        let file = SecretFile::open(path)?;
+        let file = SecretFile::open(path).or_usage()?;
         config.signing = Some(file.secrets());
         files.push(file);
     }
@@ -72,16 +71,16 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             let tiers = [Tier::Reflector, Tier::Edge];
             config.control = Some(NodeControl::start(control, (&tiers, "for reflectors and edges")).await?);
         }
-        let node = match Node::bind(config) {
-            Err(error @ (NodeError::BadName(_) | NodeError::BadParent(_))) => return Err(error).or_usage(),
-            bound => bound.with_context(|| format!("listening at {}", args.listen))?,
-        };
+        let listener = args.metrics.bind()?;
+        let node = Node::bind(config).with_context(|| format!("listening at {}", args.listen))?;
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
             let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
             errln!("node {name} listens at http://{}{secure}, below {above}", node.local_addr()?);
         }
+        let metrics = node.metrics();
         tokio::select! {
+            never = listener.serve(quiet, metrics) => match never {},
             never = node.run() => match never {},
             never = follow_keys(identity.as_ref()) => match never {},
             never = follow(files) => match never {},

@@ -3,6 +3,8 @@
 //!
 //! Leaves out: the agent itself (`anabranch_shuffle::Agent`). Read [`Args`].
 
+use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, escaped};
 use anabranch_net::tls::CredentialFiles;
@@ -68,13 +70,15 @@ pub struct Args {
     /// File that lists the flows with limits, so that the next agent lifts a killed agent's limits.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 /// Runs until a signal ends the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    check_name(&args.name)?;
+    check_name(&args.name).or_usage()?;
     anyhow::ensure!(
         args.state.is_some() || rustix::process::geteuid().is_root(),
         "an agent sets limits on all users' flows: run it as root, or name a file that it may write with --state, for your own flows"
@@ -89,7 +93,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Some(path) => crate::text::read(path)
             .map_err(anyhow::Error::from)
             .and_then(|text| Ok(text.parse()?))
-            .with_context(|| format!("--rules {}", path.display()))?,
+            .with_context(|| format!("--rules {}", path.display()))
+            .or_usage()?,
         None => Rules::default(),
     };
     let state = match &args.state {
@@ -120,6 +125,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         ..AgentConfig::new(&args.name, &args.coordinator, state)
     };
     crate::process::runtime()?.block_on(async {
+        let listener = args.metrics.bind()?;
         let agent = Agent::start(config, &identity)?;
         if !quiet {
             errln!(
@@ -129,9 +135,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 agent.coordinator()
             );
         }
+        let metrics = agent.metrics();
         let ended = tokio::select! {
             ended = agent.run(crate::process::asked_to_end()) => ended,
             never = crate::keys::follow(&identity) => match never {},
+            never = listener.serve(quiet, metrics) => match never {},
         };
         if !quiet {
             errln!("agent of {} ends; it has lifted its limits", args.name);

@@ -4,12 +4,13 @@
 
 use super::socket_of;
 use crate::exit::OrUsage as _;
+use crate::metrics::MetricsArgs;
 use crate::network;
 use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
-use anabranch_spray::{Agent, AgentConfig, AgentError, Peer, PeerChanges};
+use anabranch_spray::{Agent, AgentConfig, Peer, PeerChanges};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use std::convert::Infallible;
@@ -68,16 +69,11 @@ pub struct Args {
     /// Unix socket for `spray status`. Without: /run/anabranch/spray-NAME.sock.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Maximum datagrams sealed with one key, for tests; ciphers have higher limits.
     #[arg(long, value_name = "N", hide = true)]
     key_packets: Option<u64>,
-}
-
-/// Rephrases an error in terms of this command's options.
-fn worded(error: AgentError) -> anyhow::Error {
-    let is_usage = matches!(error, AgentError::Setting(_) | AgentError::Config(_));
-    let error = anyhow::Error::from(error);
-    if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
 }
 
 /// This program as an agent's guard.
@@ -156,7 +152,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         peers => peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     };
     runtime()?.block_on(async {
-        let agent = Agent::start(config, &identity).await.map_err(worded)?;
+        let listener = args.metrics.bind()?;
+        let agent = Agent::start(config, &identity).await?;
         if !quiet {
             errln!(
                 "agent of {} on {}; TCP to {} goes over every path while their agents answer, and the ordinary way otherwise",
@@ -172,12 +169,14 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 None => std::future::pending().await,
             }
         };
+        let metrics = agent.metrics();
         let ended = tokio::select! {
             ended = agent.run(asked_to_end()) => ended,
             Err(error) = following => return Err(error.into()),
             never = crate::keys::follow(&identity) => match never {},
+            never = listener.serve_later(quiet, metrics) => match never {},
         };
-        ended.map_err(worded)?;
+        ended?;
         if !quiet {
             errln!("agent of {} ends; its device and its rules are gone", args.name);
         }

@@ -10,6 +10,7 @@ mod capacities;
 mod chaos;
 mod circuit;
 mod closed;
+mod codes;
 mod control;
 mod doctor;
 mod emulate;

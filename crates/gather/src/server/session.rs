@@ -3,6 +3,7 @@
 use super::channels::Place;
 use super::hashes::Hashes;
 use super::listing;
+use super::metrics::Cause;
 use super::share::{Part, Share};
 use super::{Datagrams, ServeEvent, Shared, WAITING_MAX};
 use crate::control::{Reader, farewell, other_version};
@@ -206,10 +207,12 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
             shared.refusals.note(None, &line);
         }
     });
+    let identified = identified.inspect_err(|_| shared.metrics.note_failure(Cause::NoClient));
     let (stream, peer, half_open) = identified.map_err(SessionError::Insecure)?;
     if !matches!(peer.role, Role::Operator | Role::Site) {
         let line = format!("{peer} is no client: its keys are for something else");
         shared.refusals.note(Some(&peer), &line);
+        shared.metrics.note_failure(Cause::NoClient);
         return Err(SessionError::NoClient(line));
     }
     let guard = identity.guard(stream.get_ref().1);
@@ -217,6 +220,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     let first = half_open.within(async { Ok(reader.next().await) }).await;
     let first = first.map_err(SessionError::NoGreeting)?;
     if let Some(version) = first.as_ref().err().and_then(other_version) {
+        shared.metrics.note_failure(Cause::OtherVersion);
         shared
             .refusals
             .note(Some(&peer), &format!("client refused: it speaks version {version} of the protocol"));
@@ -236,6 +240,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
         Ok(place) => place,
         Err(crowded) => {
             shared.refusals.note(Some(&peer), &format!("client refused: {crowded}"));
+            shared.metrics.note_failure(Cause::Crowded);
             turn_away(reader, &half_open, crowded.to_string()).await;
             return Ok(());
         }
@@ -249,6 +254,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     drop(half_open);
     let name = printable(&peer.name).into_owned();
     shared.say(&ServeEvent::Came { client: name.clone(), from }, true);
+    shared.metrics.admitted.inc();
     let mut session = Session {
         shared,
         share: Arc::clone(place.common()),
@@ -265,6 +271,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
         lines: 0,
         buffer: Vec::with_capacity(TOGETHER_BYTES + 65_536),
     };
+    shared.metrics.clients.inc();
     let served = guard.during(session.serve(reader, datagrams_in, datagrams)).await;
     let ended = served.unwrap_or_else(|reason| Err(SessionError::Gone(reason)));
     let reason = ended.map_or_else(|error| error.to_string(), |()| "closed the connection".to_owned());
@@ -357,6 +364,7 @@ fn ask(question: Question, questions: &mpsc::Sender<Question>, waiting: &mut usi
 struct Object {
     name: String,
     file: File,
+    begun_at: std::time::Instant,
 }
 
 struct Session<'a> {
@@ -381,6 +389,7 @@ struct Session<'a> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.share.leave(self.number);
+        self.shared.metrics.clients.dec();
     }
 }
 
@@ -405,15 +414,19 @@ impl Session<'_> {
         let mut asked_at = std::time::Instant::now();
         let mut waiting = 0;
         loop {
-            let worked = self.work().await;
+            let worked = self.work();
             if let Err(error @ SessionError::FalseReceipt { .. }) = &worked {
+                self.shared.metrics.note_failure(Cause::FalseReceipt);
                 self.shared.refusals.note(Some(&self.peer), &format!("{}: {error}", self.peer));
                 tell(&mut reader, vec![Control::Goodbye { reason: error.to_string() }]).await?;
             }
-            let more = worked?;
+            worked?;
             let mut control = self.control();
             control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
             reader.queue(control);
+            // Before data: a first flight keeps a slow link busy for seconds.
+            reader.write_some().await.map_err(gone)?;
+            let more = self.send().await?;
             let stuck_at = reader.stuck_since().map(|since| since + WRITE_TIME);
             let wakes_at = if more { Some(std::time::Instant::now()) } else { self.wakes_at() };
             let is_idle = self.server.is_idle() && waiting == 0;
@@ -433,7 +446,10 @@ impl Session<'_> {
                 Some(first) = answers.recv(), if reader.has_room() => {
                     let mut all = vec![first];
                     all.extend(std::iter::from_fn(|| answers.try_recv().ok()));
-                    let is_last = |message: &&Control| !matches!(message, Control::Hashing { .. } | Control::Listed { .. });
+                    let is_last = |message: &&Control| {
+                        let is_part = matches!(message, Control::Listed { .. } | Control::Unlisted { .. });
+                        !is_part && !matches!(message, Control::Hashing { .. })
+                    };
                     waiting -= all.iter().filter(is_last).count();
                     asked_at = std::time::Instant::now();
                     reader.queue(all);
@@ -502,6 +518,8 @@ impl Session<'_> {
             Control::Inspect { object, with_hash, with_content } => {
                 return match self.shared.files.inspect(&object) {
                     Ok((found, Some(content))) if with_content => {
+                        self.shared.metrics.shorts.inc();
+                        self.shared.metrics.object_bytes.inc_by(content.len() as u64);
                         Some(Control::Short { object, found, content: content.into() })
                     }
                     Ok((found, content)) => {
@@ -548,7 +566,8 @@ impl Session<'_> {
         self.objects.remove(&pull).map(|object| object.name).unwrap_or_default()
     }
 
-    fn failed(&mut self, pull: PullId, object: String, reason: String) {
+    fn failed(&mut self, pull: PullId, object: String, (cause, reason): (Cause, String)) {
+        self.shared.metrics.note_failure(cause);
         let client = self.name.clone();
         self.say(&ServeEvent::PullFailed { client, pull: pull.0, object, reason });
     }
@@ -558,6 +577,7 @@ impl Session<'_> {
         let all: Vec<Control> = std::iter::from_fn(|| self.server.poll_control()).collect();
         for message in &all {
             if let Control::Refused { reason, .. } = message {
+                self.shared.metrics.note_failure(Cause::Refused);
                 let line = format!("{}: pull refused: {reason}", self.peer);
                 self.shared.refusals.note(Some(&self.peer), &line);
             }
@@ -591,19 +611,23 @@ impl Session<'_> {
         }
     }
 
-    /// Does the work that is possible now. Returns true if some is left.
-    async fn work(&mut self) -> Result<bool, SessionError> {
+    /// Handles requests and ends of pulls, and reads wanted blocks.
+    fn work(&mut self) -> Result<(), SessionError> {
         while let Some(event) = self.server.poll_event() {
             match event {
                 ServerEvent::Asked { pull, object } => self.begin(pull, object),
                 ServerEvent::Complete { pull, packets } => {
+                    if let Some(Object { begun_at, .. }) = self.objects.get(&pull) {
+                        self.shared.metrics.pull_seconds.observe(begun_at.elapsed().as_secs_f64());
+                    }
                     let object = self.forget(pull);
                     let client = self.name.clone();
                     self.say(&ServeEvent::PullEnded { client, pull: pull.0, object, packets });
                 }
                 ServerEvent::GaveUp { pull } => {
                     let object = self.forget(pull);
-                    self.failed(pull, object, "nothing was heard of the client".to_owned());
+                    let reason = "nothing was heard of the client".to_owned();
+                    self.failed(pull, object, (Cause::Silent, reason));
                 }
                 ServerEvent::FalseReceipt { pull, packets } => {
                     return Err(SessionError::FalseReceipt { pull: pull.0, packets });
@@ -613,7 +637,7 @@ impl Session<'_> {
         while let Some((pull, generation, range)) = self.next_wanted() {
             self.supply(pull, generation, range);
         }
-        self.send().await
+        Ok(())
     }
 
     /// Starts a pull of the object `name`.
@@ -636,7 +660,8 @@ impl Session<'_> {
                 let is_offered = server.block_bytes(pull).is_some();
                 if is_offered {
                     let name = printable(&name).into_owned();
-                    objects.insert(pull, Object { name, file: opened.file });
+                    let begun_at = std::time::Instant::now();
+                    objects.insert(pull, Object { name, file: opened.file, begun_at });
                 }
                 is_offered.then_some(object_bytes)
             });
@@ -645,6 +670,7 @@ impl Session<'_> {
         match begun {
             Err(reason) => self.server.refuse(pull, reason),
             Ok(Some(bytes)) => {
+                self.shared.metrics.pulls.inc();
                 let (client, object) = (self.name.clone(), printable(&name).into_owned());
                 self.say(&ServeEvent::PullBegun { client, pull: pull.0, object, length_bytes: bytes });
             }
@@ -673,6 +699,7 @@ impl Session<'_> {
         let read = tokio::task::block_in_place(|| object.file.read_exact_at(&mut bytes, range.start));
         match read {
             Ok(()) => {
+                self.shared.metrics.object_bytes.inc_by(bytes.len() as u64);
                 let bytes = Bytes::from(bytes);
                 let ends = (0..bytes.len()).step_by(block_bytes as usize);
                 let block = |start: usize| bytes.slice(start..bytes.len().min(start + block_bytes as usize));
@@ -680,11 +707,13 @@ impl Session<'_> {
             }
             Err(error) => {
                 let object = self.forget(pull);
-                let reason = match error.kind() {
-                    io::ErrorKind::UnexpectedEof => "the object has become shorter".to_owned(),
-                    _ => format!("the object cannot be read: {error}"),
+                let (cause, reason) = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => {
+                        (Cause::Shortened, "the object has become shorter".to_owned())
+                    }
+                    _ => (Cause::Unreadable, format!("the object cannot be read: {error}")),
                 };
-                self.failed(pull, object, reason.clone());
+                self.failed(pull, object, (cause, reason.clone()));
                 self.server.fail(pull, reason);
             }
         }
@@ -735,6 +764,7 @@ impl Session<'_> {
             return Ok(());
         }
         self.sent_bytes += self.buffer.len() as u64;
+        self.shared.metrics.sent_bytes.inc_by(self.buffer.len() as u64);
         let result = self.shared.socket.send(&Segments::new(to, &self.buffer, segment_bytes)).await;
         self.buffer.clear();
         match result {

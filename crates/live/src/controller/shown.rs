@@ -5,7 +5,7 @@
 use super::wire::{EventView, LinkView, NodeView, RoundView, StreamView};
 use super::{ControllerService, Lead, Unchanged, lock, running};
 use crate::description::Description;
-use anabranch_http::metrics::{Metrics, quoted};
+use anabranch_http::metrics::Metrics;
 use anabranch_live_proto::{NodeId, Object};
 use std::collections::BTreeMap;
 
@@ -117,30 +117,28 @@ impl ControllerService {
         let state = lock(&self.shared.state);
         let version = state.lead.as_ref().map(|lead| lead.machine.version()).unwrap_or_default();
         let up = nodes.iter().filter(|node| node.is_up).count() as u64;
-        let all: [(&str, &str, &str, u64); 9] = [
-            ("leads", "gauge", "Whether this controller leads.", u64::from(state.lead.is_some())),
-            ("network_version", "gauge", "Version of the network.", state.version),
-            ("nodes_up", "gauge", "Nodes that report.", up),
-            ("lead", "gauge", "Number of the lead.", version.lead),
-            ("decision", "gauge", "Number of the last tables of this lead.", version.decision),
-            ("reports_total", "counter", "Reports of nodes.", state.reports),
-            ("rounds", "gauge", "Rounds that are kept for operators.", state.rounds.len() as u64),
-            ("events_total", "counter", "Events.", state.events_ever),
-            ("messages_dropped_total", "counter", "Messages that full mailboxes dropped.", state.dropped),
-        ];
-        for (name, kind, help, value) in all {
-            text.metric(&format!("live_controller_{name}"), kind, help, &Metrics::plain(value));
-        }
+        let mut gauge = |name: &str, help, value| text.gauge(&format!("live_controller_{name}"), help, value);
+        gauge("leads", "1 if this controller leads", u64::from(state.lead.is_some()));
+        gauge("network_version", "Version of the network", state.version);
+        gauge("nodes_up", "Nodes that report", up);
+        gauge("lead", "Number of the lead", version.lead);
+        gauge("decision", "Number of the last tables of this lead", version.decision);
+        gauge("rounds", "Rounds that are kept for operators", state.rounds.len() as u64);
+        let mut count =
+            |name: &str, help, value| text.counter(&format!("live_controller_{name}"), help, value);
+        count("reports_total", "Reports of nodes", state.reports);
+        count("events_total", "Events", state.events_ever);
+        count("messages_dropped_total", "Messages that full mailboxes dropped", state.dropped);
         drop(state);
-        let label = |node: &NodeView| format!("{{node=\"{}\"}}", quoted(&node.name));
-        let viewers: Vec<_> = nodes.iter().map(|node| (label(node), node.viewers)).collect();
-        text.metric("live_viewers", "gauge", "Viewers that nodes report.", &viewers);
-        let label =
-            |link: &LinkView| format!("{{from=\"{}\",to=\"{}\"}}", quoted(&link.from), quoted(&link.to));
-        let used: Vec<_> = links.iter().map(|link| (label(link), link.used_bps)).collect();
-        text.metric("live_link_used_bps", "gauge", "Sum of the bitrates of a link's streams.", &used);
-        let believed: Vec<_> = links.iter().map(|link| (label(link), link.believed_bps)).collect();
-        text.metric("live_link_capacity_bps", "gauge", "Capacity of a link as nodes report it.", &believed);
+        let viewers = nodes.iter().map(|node| ([node.name.clone()], node.viewers));
+        text.gauges("live_node_viewers", "Viewers that nodes report", ["node"], viewers);
+        let of_link = |link: &LinkView, bps| ([link.from.clone(), link.to.clone()], bps);
+        let used = links.iter().map(|link| of_link(link, link.used_bps));
+        let help = "Sum of the bitrates of a link's streams";
+        text.gauges("live_link_used_bps", help, ["from", "to"], used);
+        let believed = links.iter().map(|link| of_link(link, link.believed_bps));
+        let help = "Capacity of a link as nodes report it";
+        text.gauges("live_link_capacity_bps", help, ["from", "to"], believed);
         text.text()
     }
 

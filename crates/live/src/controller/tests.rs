@@ -114,3 +114,17 @@ async fn bad_change_is_refused_whole() {
     let (_, version, network) = service.network().expect("it leads");
     assert_eq!((version, network), (1, description()));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_list_all_metrics() {
+    let text = "[[node]]\nname = \"s\"\ntier = \"source\"\nmedia = \"http://127.0.0.1:1\"\ncontrol = \"127.0.0.1:1\"\n\
+        [[node]]\nname = \"r\"\ntier = \"reflector\"\nmedia = \"http://127.0.0.1:2\"\ncontrol = \"127.0.0.1:2\"\n\
+        [[link]]\nfrom = \"s\"\nto = \"r\"\ncapacity = \"1 Mbit/s\"\ncost = 1\n";
+    let config = ControllerConfig::new(Description::from_toml(text).expect("a good description"), None);
+    let (service, _driver) = start(&config).await;
+    while service.nodes().is_err() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let text = service.metrics();
+    anabranch_testing::exposition::check_table("docs/live.md", "live controller", &text);
+}

@@ -3,6 +3,8 @@
 //! Read [`upload`].
 
 use super::channel::{Channel, Turn};
+use super::metrics::{Cause, SourceMetrics};
+use anabranch_http::metrics::Counter;
 use anabranch_live_proto::origin::PackageError;
 use anabranch_units::Instant;
 use axum::body::HttpBody as _;
@@ -58,9 +60,9 @@ enum UploadError {
 /// Reads an upload to its end. Returns the status and line of the answer.
 pub(super) async fn upload(
     channel: &Arc<Channel>,
+    metrics: &SourceMetrics,
     from: IpAddr,
-    upload: Upload,
-    mut body: Incoming,
+    (upload, mut body): (Upload, Incoming),
     silence_max: Duration,
     clock: impl Fn() -> Instant,
 ) -> (StatusCode, String) {
@@ -70,7 +72,10 @@ pub(super) async fn upload(
         // Muxers open the next file before the one before is acknowledged.
         Upload::File => match timeout(silence_max, channel.files.lock()).await {
             Ok(turn) => Some(turn),
-            Err(_) => return (StatusCode::SERVICE_UNAVAILABLE, "files: too many at once".to_owned()),
+            Err(_) => {
+                metrics.note_failure(Cause::Full);
+                return (StatusCode::SERVICE_UNAVAILABLE, "files: too many at once".to_owned());
+            }
         },
     };
     let turn = channel.begin_turn();
@@ -78,26 +83,33 @@ pub(super) async fn upload(
     if upload == Upload::Stream {
         tracing::info!("{}: publisher {from} begins", channel.path);
     }
-    let result = read(channel, &guard.turn, &mut body, silence_max, clock).await;
+    let begun_at = std::time::Instant::now();
+    let result = read(channel, &guard.turn, (&mut body, &metrics.published_bytes), silence_max, clock).await;
     let path = &channel.path;
     let (status, line) = match result {
         Ok(bytes) => {
+            metrics.upload_seconds.observe(begun_at.elapsed().as_secs_f64());
             if upload == Upload::Stream {
                 tracing::info!("{path}: publisher {from} has ended its stream of {bytes} bytes");
             }
             (StatusCode::CREATED, String::new())
         }
         Err(error) => {
-            let (status, line) = match error {
-                UploadError::Refused(error) => (StatusCode::BAD_REQUEST, error.to_string()),
+            let (cause, status, line) = match error {
+                UploadError::Refused(error) => (Cause::Refused, StatusCode::BAD_REQUEST, error.to_string()),
                 UploadError::Silent => {
-                    (StatusCode::REQUEST_TIMEOUT, format!("no byte for {} s", silence_max.as_secs()))
+                    let line = format!("no byte for {} s", silence_max.as_secs());
+                    (Cause::Silent, StatusCode::REQUEST_TIMEOUT, line)
                 }
-                UploadError::Lost(error) => (StatusCode::BAD_REQUEST, format!("connection lost: {error}")),
+                UploadError::Lost(error) => {
+                    (Cause::Lost, StatusCode::BAD_REQUEST, format!("connection lost: {error}"))
+                }
                 UploadError::Replaced => {
-                    (StatusCode::CONFLICT, "another publisher took its place".to_owned())
+                    let line = "another publisher took its place".to_owned();
+                    (Cause::Replaced, StatusCode::CONFLICT, line)
                 }
             };
+            metrics.note_failure(cause);
             tracing::warn!("{path}: publisher {from}: {line}");
             (status, line)
         }
@@ -109,7 +121,7 @@ pub(super) async fn upload(
 async fn read(
     channel: &Channel,
     turn: &Turn,
-    body: &mut Incoming,
+    (body, published_bytes): (&mut Incoming, &Counter),
     silence_max: Duration,
     clock: impl Fn() -> Instant,
 ) -> Result<u64, UploadError> {
@@ -122,6 +134,7 @@ async fn read(
         let Some(bytes) = bytes else { return Ok(total) };
         let bytes = bytes.map_err(UploadError::Lost)?;
         total += bytes.len() as u64;
+        published_bytes.inc_by(bytes.len() as u64);
         channel.publish(clock(), turn.number, &bytes).map_err(UploadError::Refused)?;
     }
 }

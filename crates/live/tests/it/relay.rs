@@ -1,6 +1,7 @@
 //! Sharing, streaming and headers.
 
 use crate::origin::{PARTS, TestNode, TestOrigin, Viewer, object};
+use anabranch_http::metrics::MetricsServer;
 use anabranch_http::origin::Origin;
 use anabranch_live::{NodeConfig, RelayConfig};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -114,9 +115,11 @@ async fn metrics_have_a_listener_for_operators() {
     let origin = TestOrigin::start("max-age=60");
     let mut config = NodeConfig::new("edge", ([127, 0, 0, 1], 0).into());
     config.parents = vec![origin.url.clone()];
-    config.metrics_address = Some(([127, 0, 0, 1], 0).into());
     let node = anabranch_live::Node::bind(config).expect("loopback");
-    let url = format!("http://{}", node.metrics_addr().expect("bound").expect("it has one"));
+    let listener = MetricsServer::bind(([127, 0, 0, 1], 0).into()).expect("loopback");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let metrics = node.metrics();
+    let scraped = tokio::spawn(listener.run(move || std::future::ready(metrics())));
     let task = tokio::spawn(node.run());
     let client = Origin::new(&url).expect("a URL");
     let mut reply = client.get("/metrics", &HeaderMap::new()).await.expect("an answer");
@@ -124,4 +127,5 @@ async fn metrics_have_a_listener_for_operators() {
     let text = String::from_utf8(text.into()).expect("text");
     assert!(text.contains("anabranch_live_upstream_requests_total 0\n"), "{text}");
     task.abort();
+    scraped.abort();
 }

@@ -204,9 +204,8 @@ async fn players_with_a_signed_url_play_to_the_end() {
     let mut config = NodeConfig::new("edge", ([127, 0, 0, 1], 0).into());
     config.parents = vec![source.url.clone()];
     config.signing = Some(secrets.clone());
-    config.metrics_address = Some(config.address);
     let node = Node::bind(config).expect("loopback");
-    let metrics = node.metrics_addr().expect("bound").expect("it has one");
+    let metrics = node.metrics();
     let edge = TestNode::run(node);
     let grant = |expires_unix_s| Grant { path: "/news".to_owned(), expires_unix_s, clients: None };
     let signed = |end| format!("{}{}", edge.url, secrets.sign(&grant(end)).expect("a path"));
@@ -235,8 +234,7 @@ async fn players_with_a_signed_url_play_to_the_end() {
         );
     }
     assert_eq!(get(&edge.url, "/health").await.0, StatusCode::OK);
-    let (_, text) = get(&format!("http://{metrics}"), "/metrics").await;
-    let text = String::from_utf8(text).expect("text");
+    let text = metrics();
     for reason in ["missing", "wrong", "expired"] {
         let line = format!("anabranch_live_requests_unsigned_total{{reason=\"{reason}\"}} 1\n");
         assert!(text.contains(&line), "{text}");

@@ -139,7 +139,7 @@ impl World {
         }
         let transfer = job.transfer();
         let installed = match &job {
-            Job::Install { program } => Some(program.run),
+            Job::Install { program, .. } => Some(program.run),
             _ => None,
         };
         let done = self.carry_out(site, job);
@@ -175,7 +175,7 @@ impl World {
                     Err(Full) => failed(run, &path),
                 })
             }
-            Job::Install { program } => self.install(site, *program),
+            Job::Install { program, .. } => self.install(site, *program),
             Job::Remove { run } => {
                 process.runners.remove(&run);
                 Done::Nothing

@@ -246,6 +246,7 @@ impl Shared {
                     write.write_all(&packet.symbol).await?;
                     lock(&counters.blocked).note(false, out.hop.stripes);
                     counters.sent_bytes.fetch_add(u64::from(length), Relaxed);
+                    counters.site_bytes.inc_by(length.into());
                 }
                 Frame::End { packets } => {
                     // All stripes end, no matter which one took the end from the state machine.
@@ -342,6 +343,7 @@ impl Shared {
                 FrameHeader::Data { generation, hash, length } => {
                     let symbol = read_bytes(read, length).await?;
                     counters.received_bytes.fetch_add(length.into(), Relaxed);
+                    counters.site_bytes.inc_by(length.into());
                     let digest = digest(&symbol);
                     lock(&self.digests).note(flow, FlowSide::Received, generation, digest);
                     let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });

@@ -330,8 +330,8 @@ async fn a_whole_transfer_is_talked_through() {
     assert_eq!(operator.statuses().await.expect("it is there").len(), 1);
     assert_eq!(operator.plan(id).await.expect("it is kept").flows.len(), 1);
     let metrics = operator.text("/metrics").await.expect("text");
-    assert!(metrics.contains("anabranch_site_up{site=\"New York\"} 1"), "{metrics}");
-    assert!(metrics.contains("anabranch_transfers{state=\"over\"} 1"), "{metrics}");
+    assert!(metrics.contains("anabranch_replicate_site_up{site=\"New York\"} 1"), "{metrics}");
+    assert!(metrics.contains("anabranch_replicate_transfers{state=\"over\"} 1"), "{metrics}");
     assert!(operator.text("/healthz").await.expect("text").contains("ok"));
     let openapi = operator.text("/openapi.json").await.expect("text");
     for path in ["/v1/transfers/{id}/events", "/v1/sites/{site}/commands", "/metrics"] {
@@ -556,7 +556,7 @@ async fn who_may_not_is_refused() {
     // #48: metrics cover all transfers, so a site may not read them.
     let error = denver.text("/metrics").await.expect_err("others' transfers");
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error:?}");
-    assert!(operator.text("/metrics").await.expect("operators may").contains("anabranch_site_up"));
+    assert!(operator.text("/metrics").await.expect("operators may").contains("anabranch_replicate_site_up"));
     // An address for a link that ends at another site.
     let wrong = vec![LinkAddress { link: LinkId(0), address: "127.0.0.1:9".into() }];
     let error = SiteLink::new(seattle, "seattle", RegisterRequest::new(1, wrong))

@@ -7,6 +7,7 @@
 //! sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
 
 use super::AgentError;
+use super::metrics::AgentMetrics;
 use anabranch_net::private;
 use anabranch_pace::{Connection, FlowReader, Limit, Mechanism, PaceError, Pacer};
 use anabranch_shuffle_proto::book::Socket;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// Capacity of the queue of orders; a sender waits while it is full.
@@ -198,9 +200,9 @@ impl Enforcer {
     /// Starts the thread.
     ///
     /// Errors: the system's, if no thread can start.
-    pub(super) fn start(pacer: Pacer, state: State) -> std::io::Result<Self> {
+    pub(super) fn start(pacer: Pacer, state: State, metrics: Arc<AgentMetrics>) -> std::io::Result<Self> {
         let (tasks, inbox) = mpsc::channel(ORDERS_MAX);
-        let worker = Enforcement::new(Kernel { pacer, state });
+        let worker = Enforcement::new(Kernel { pacer, state, metrics });
         let thread = std::thread::Builder::new().name("enforcer".into()).spawn(move || run(worker, inbox))?;
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
     }
@@ -255,6 +257,7 @@ fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
             Task::Order(order) => limits.carry_out(order),
             Task::Say(done) => drop(done.send(())),
         }
+        limits.host().metrics.limited.set(limits.limited().len() as i64);
     }
     limits.carry_out(Order::LiftAll);
 }
@@ -264,6 +267,7 @@ fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
 struct Kernel {
     pacer: Pacer,
     state: State,
+    metrics: Arc<AgentMetrics>,
 }
 
 impl Host for Kernel {
@@ -277,8 +281,13 @@ impl Host for Kernel {
             let limit = rate.map_or(Limit::None, |rate| Limit::Rate(rate.max(Limit::RATE_MIN)));
             (connection, limit)
         };
-        let changes: Vec<_> = changes.iter().map(change).collect();
-        self.pacer.set(&changes).into_iter().map(outcome).collect()
+        let connections: Vec<_> = changes.iter().map(change).collect();
+        let outcomes: Vec<_> = self.pacer.set(&connections).into_iter().map(outcome).collect();
+        let is_set =
+            |(change, outcome): &(&Change, &Outcome)| change.rate.is_some() && **outcome == Outcome::Done;
+        let set = changes.iter().zip(&outcomes).filter(is_set).count();
+        self.metrics.limits.inc_by(set as u64);
+        outcomes
     }
 
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
@@ -289,6 +298,7 @@ impl Host for Kernel {
     }
 
     fn warn(&mut self, trouble: &Trouble) {
+        self.metrics.note_trouble(trouble);
         match trouble {
             Trouble::Unnoted { .. } => tracing::error!("{trouble}"),
             Trouble::Unlimited { is_first: false, .. } => tracing::debug!("{trouble}"),

@@ -271,6 +271,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
         assert!(metrics.contains(&format!("\nanabranch_shuffle_{line}\n")), "{line}: {metrics}");
     }
     assert!(metrics.contains("anabranch_shuffle_decision_seconds_count "), "{metrics}");
+    anabranch_testing::exposition::check_table("docs/shuffle.md", "shuffle coordinator", &metrics);
     assert!(operator.text("/healthz").await.expect("text").contains("ok"));
     assert!(operator.text("/openapi.json").await.expect("text").contains("/v1/hosts/{host}/limits"));
 

@@ -3,8 +3,9 @@
 
 use super::Args;
 use super::progress::print_line;
+use crate::exit;
 use crate::shown::{rate, size};
-use anabranch_gather::{Counters, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
+use anabranch_gather::{Counters, ObjectReport, Report, ServerReport, Verdict};
 use anabranch_units::{ByteCount, Duration};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -99,15 +100,18 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
             errln!("anabranch: arrived data is kept; the same command goes on from there");
         }
     }
-    let is_wrong = |object: &ObjectReport| matches!(object.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));
+    let is_refused = |object: &ObjectReport| match &object.verdict {
+        Verdict::Failed(failure) => failure.is_refused(),
+        _ => false,
+    };
     if report.is_interrupted {
-        ExitCode::from(130)
+        ExitCode::from(exit::INTERRUPTED)
     } else if report.is_verified() {
         ExitCode::SUCCESS
-    } else if report.objects.iter().any(is_wrong) {
-        ExitCode::from(4)
+    } else if report.objects.iter().any(is_refused) {
+        ExitCode::from(exit::CORRUPT)
     } else if verified > 0 {
-        ExitCode::from(3)
+        ExitCode::from(exit::SOME_FAILED)
     } else {
         ExitCode::FAILURE
     }

@@ -1,4 +1,4 @@
-//! Capacities of an attempt's links: reports of arrivals, corrections, and padding.
+//! Capacities of links: the evidence of an attempt, and the measured rates that it uses.
 //!
 //! Leaves out: the measurement ([`crate::coordinator::links`]).
 

@@ -53,7 +53,11 @@ fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not
 fn worker(folder: &tempfile::TempDir) -> Enforcement<Kernel> {
     let options = PacerOptions { bpf: false, ..PacerOptions::default() };
     let (state, _) = State::open(&folder.path().join("state.jsonl")).expect("ours");
-    Enforcement::new(Kernel { pacer: Pacer::new(&options).expect("sockets"), state })
+    Enforcement::new(Kernel {
+        pacer: Pacer::new(&options).expect("sockets"),
+        state,
+        metrics: Arc::new(AgentMetrics::new()),
+    })
 }
 
 fn connected() -> (TcpStream, TcpStream, FlowKey) {
