@@ -1,21 +1,23 @@
 //! Capacities of links: as declared in the topology, as transfers measure them, and as plans use
 //! them.
 //!
-//! A hop shows its link's capacity only if the network limits it. Its sender then has a backlog, and
-//! its receiver has room. The sum of the flows that cross the link at that time is the *carried*
-//! rate, and it is the link's *limit*. Without a backlog the carried rate is a lower bound of the
-//! capacity. A link with little traffic is therefore no evidence of a low capacity. A rate counts if
-//! it is steady: it is averaged over [`SPAN`] windows, whose halves agree within [`STEADY`]. Plans
-//! use the carried rate of a link if it differs from the declared capacity by [`WRONG`] or more.
+//! A hop shows its link's capacity only if the network limits it. Its sender then has a backlog,
+//! and its receiver has room. The sum of the flows that cross the link at that time is the
+//! *carried* rate, and it is the link's *limit*. Without a backlog the carried rate is a lower
+//! bound of the capacity. A link with little traffic is therefore no evidence of a low capacity. A
+//! rate counts if it is steady: it is averaged over [`SPAN`] windows, whose halves agree within
+//! [`STEADY`]. Plans use the carried rate of a link if it differs from the declared capacity by
+//! [`WRONG`] or more.
 //!
-//! A link may carry less than it could because the source paces its flows to the declared capacity.
-//! Only a link that a plan fills can limit a transfer (a minimum cut is full in every optimal plan).
-//! So the controller lets a flow on a full link with paced flows only send padding, once
-//! ([`Links::is_measured`]).
+//! A link that is declared too low may carry only its planned rate, because its flows are held back
+//! at other links or paced by their source. The error costs time only if the link limits the plan:
+//! the plan fills it, and the min-cut grows with its capacity. One of its flows then sends padding
+//! while it has no data ready, until the link is measured ([`Links::is_measured`]).
 //!
-//! Sources: Cheng and others, *Delivery Rate Estimation*, draft-cheng-iccrg-delivery-rate-estimation-02
-//! (a rate that the application limits is only a lower bound); BBR, draft-ietf-ccwg-bbr-06, section
-//! 5.3.1.2 (a rate that grows by less than a quarter is the path's).
+//! Sources: Cheng and others, *Delivery Rate Estimation*,
+//! draft-cheng-iccrg-delivery-rate-estimation-02 (a rate that the application limits is only a
+//! lower bound); BBR, draft-ietf-ccwg-bbr-06, section 5.3.1.2 (a rate that grows by less than a
+//! quarter is the path's).
 //! Differs: rates are measured by receivers over half seconds, not by senders over round trips.
 //!
 //! Leaves out: the cause of a limit. Competing traffic, losses and slow hosts count as the link's.
@@ -59,8 +61,8 @@ const ADAPT: f64 = 0.1;
 pub struct Carried {
     /// The rate.
     pub rate: BitRate,
-    /// Whether the link limited its traffic to this rate. Otherwise the rate is a lower bound of its
-    /// capacity.
+    /// Whether the link limited its traffic to this rate. Otherwise the rate is a lower bound of
+    /// its capacity.
     pub is_limit: bool,
 }
 
@@ -105,8 +107,8 @@ struct Record {
 /// Measurement of one flow's hop.
 #[derive(Debug, Default)]
 struct Meter {
-    /// Shares of time in the sender's last two reports in which it had a backlog: a receiver's window
-    /// overlaps both.
+    /// Shares of time in the sender's last two reports in which it had a backlog: a receiver's
+    /// window overlaps both.
     backlog: [f64; 2],
     /// The receiver's counters at the end of the last window.
     last: Option<FlowArrival>,

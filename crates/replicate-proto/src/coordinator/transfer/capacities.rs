@@ -5,7 +5,8 @@
 use super::{Context, Phase, Transfer};
 use crate::control::{FlowArrival, Priority};
 use crate::coordinator::{BitRate, Duration, EventKind, FlowId, LinkId, Run, SiteId};
-use crate::plan::{Plan, share_flows_under};
+use crate::plan::{Plan, Planner, Request, share_flows_under};
+use anabranch_graph::CAPACITY_MAX;
 use anabranch_units::ByteCount;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,13 @@ const FULL: f64 = 0.9;
 const PADDED_MIN: Duration = Duration::from_secs(5);
 /// The padding of one flow is at most the file divided by this.
 const PADDING_DIVISOR: u64 = 4;
+/// Number of full links, the narrowest, that are examined: each costs a maximum flow to each
+/// destination.
+const CANDIDATES_MAX: usize = 16;
+/// Assumed factor of a capacity that is declared too low.
+const WIDER: u64 = 16;
+/// Growth of the min-cut that is worth a measurement.
+const GAIN_MIN: f64 = 0.1;
 
 impl Transfer {
     /// A site has reported the arrival of its flows.
@@ -64,27 +72,51 @@ impl Transfer {
 
     /// Padding of each flow of a plan that is to show its link's capacity, in bytes.
     ///
-    /// These are the heaviest flows on unmeasured links which the plan fills, and whose flows are
-    /// all paced. Other flows show their links' capacities themselves.
+    /// These are the heaviest flows on unmeasured links that the plan fills and that limit it: the
+    /// min-cut grows with the capacity of the link's cable. Their flows cannot show this capacity,
+    /// because other links are full, too.
     pub(super) fn padding(&self, cx: &Context<'_>, plan: &Plan, length: u64) -> BTreeMap<FlowId, u64> {
         let time = plan.rate.transmit_time(ByteCount::new(length));
         if self.request.bandwidth_limit.is_some() || plan.store_and_forward || time < PADDED_MIN {
             return BTreeMap::new();
         }
-        let (units, on_link) = (plan.flow_units(), plan.link_units());
-        let is_wanted = |link: &LinkId| {
-            let load = plan.unit.as_bps() as f64 * on_link.get(link).copied().unwrap_or(0) as f64;
-            let capacity = cx.topology.link(*link).properties.capacity.as_bps() as f64;
-            load >= FULL * capacity
+        let capacity = |link: &LinkId| cx.topology.link(*link).properties.capacity;
+        let is_full = |(link, units): &(LinkId, u64)| {
+            let load = plan.unit.as_bps() as f64 * *units as f64;
+            load >= FULL * capacity(link).as_bps() as f64
                 && !cx.links.is_measured(*link)
                 && self.hop(*link).priority != Priority::Fill
         };
+        let mut full: Vec<LinkId> =
+            plan.link_units().into_iter().filter(is_full).map(|(link, _)| link).collect();
+        full.sort_by_key(capacity);
+        full.truncate(CANDIDATES_MAX);
+        let units = plan.flow_units();
         let heaviest = |link: LinkId| {
             let flows = plan.flows.iter().enumerate().filter(|(_, f)| f.link == link && !plan.fills(f));
             flows.max_by_key(|(index, _)| units[*index]).map(|(index, _)| FlowId(index as u32))
         };
-        let links = plan.paced_links().into_iter().filter(is_wanted);
-        links.filter_map(heaviest).map(|flow| (flow, length / PADDING_DIVISOR)).collect()
+        let opposites = cx.topology.opposites();
+        let limits = |link: &LinkId| self.is_limited_by(cx, plan, *link, opposites[link.index()]);
+        let flows = full.into_iter().filter(limits).filter_map(heaviest);
+        flows.map(|flow| (flow, length / PADDING_DIVISOR)).collect()
+    }
+
+    /// Whether the min-cut of a plan's transfer grows if a link and its opposite carry more.
+    fn is_limited_by(&self, cx: &Context<'_>, plan: &Plan, link: LinkId, opposite: Option<LinkId>) -> bool {
+        let mut wider = cx.topology.clone();
+        for link in [Some(link), opposite].into_iter().flatten() {
+            let capacity = &mut wider.link_properties_mut(link).capacity;
+            *capacity = BitRate::bps(capacity.as_bps().saturating_mul(WIDER)).min(CAPACITY_MAX);
+        }
+        let (avoid_sites, avoid_links) = self.avoided(cx, &plan.destinations);
+        let request = Request {
+            avoid_sites,
+            avoid_links,
+            ..Request::new(&wider, plan.source, plan.destinations.clone())
+        };
+        let least = plan.bound.as_bps() as f64 * (1.0 + GAIN_MIN);
+        Planner::new(request).is_ok_and(|planner| planner.bound().as_bps() as f64 >= least)
     }
 }
 

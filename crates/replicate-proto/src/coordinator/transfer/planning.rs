@@ -315,7 +315,7 @@ impl Transfer {
     }
 
     /// Sites and links that must not be used to serve `targets` now.
-    fn avoided(&self, cx: &Context<'_>, targets: &[SiteId]) -> (Vec<SiteId>, Vec<LinkId>) {
+    pub(super) fn avoided(&self, cx: &Context<'_>, targets: &[SiteId]) -> (Vec<SiteId>, Vec<LinkId>) {
         let now = cx.now;
         let end = |s: SiteId| s == self.request.source || targets.contains(&s);
         let no_relay = |s: SiteId| {
