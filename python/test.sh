@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 VENV=${ANABRANCH_LAB_VENV:-.venv}
-# Installed anew only where what it stands on has changed.
+# Installs the lab again only if its dependencies have changed.
 if ! cmp --silent pyproject.toml "$VENV/installed.toml"; then
   [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dask,test]'

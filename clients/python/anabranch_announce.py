@@ -44,7 +44,8 @@ RETRY = 1.0
 _NAME_BYTES_MAX = 128
 _TIMEOUT_MAX = 86_400
 _REPLY_BYTES_MAX = 8_192
-# What no call uses: more than one only after threads have announced at the same time.
+# Maximum number of idle connections. More than one is idle only after threads have announced
+# at the same time.
 _IDLE_MAX = 4
 
 
@@ -165,7 +166,7 @@ class Announcer:
                     break
                 except BaseException as error:
                     connection.close()
-                    # The agent may have been started anew since; one that is silent has had its time.
+                    # The agent may have restarted since; a silent one has used up its time.
                     if not (is_old and isinstance(error, Exception) and time.monotonic() < deadline):
                         raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -220,7 +221,7 @@ class Flow:
             The agent is away or refuses it. The flow may send all the same.
         """
         try:
-            # What counts as one, numpy's integers too.
+            # Any integer type, numpy's included.
             size_bytes = operator.index(to_bytes)
         except TypeError as error:
             raise AnnounceError("a size is a whole number, not %s" % type(to_bytes).__name__) from error
@@ -276,7 +277,7 @@ def _connect(path: str) -> socket.socket:
 def _exchange(connection: socket.socket, line: bytes, deadline: float) -> bytes:
     """Say one line, and hear what is answered."""
     connection.settimeout(_left(deadline))
-    # Whatever handles signals in this program, a peer that has gone is no reason for one.
+    # A peer that has gone raises no signal in this program.
     connection.sendall(line, socket.MSG_NOSIGNAL)
     reply = b""
     while not reply.endswith(b"\n"):

@@ -1,9 +1,11 @@
 // Real players in a real browser, steered by `anabranch broker`: HLS and DASH made by ffmpeg, three HTTP servers as two content networks.
 //
-// A player begins at the cluster that the broker chose (a clone of a pathway, with a host of its own). Then the other network becomes cheaper, and
-// the player has to move there; then that network dies, server and agent, and the player has to move back. Which server each segment came from is
-// what the servers saw. `node run.mjs [PLAYER...]` prints a line for each step, and fails where a player does not play on; players are hls, dash,
-// shaka and shaka-dash, and hls-live and dash-live, whose manifests are written anew with each segment. `--shots FOLDER` keeps screenshots.
+// A player begins at the cluster that the broker chose (a clone of a pathway, on a separate host).
+// Then the other network becomes cheaper, and the player must move there. Then that network dies,
+// server and agent, and the player must move back. The servers' logs tell the server of each
+// segment. `node run.mjs [PLAYER...]` prints a line for each step, and fails if a player stops.
+// Players are hls, dash, shaka, shaka-dash, hls-live and dash-live. The manifests of the last two
+// change with each segment. `--shots FOLDER` keeps screenshots.
 //
 // Needs: ffmpeg, chromium, and `npm ci` here. Read `Stage` first.
 
@@ -56,7 +58,7 @@ class Cluster {
     }
     if (/\.(m4s|mp4|ts)$/.test(file)) this.sent.push({ at: Date.now(), name });
     const type = TYPES[path.extname(file)] ?? "application/octet-stream";
-    // What ffmpeg writes again and again has no steering: each answer has it put in.
+    // ffmpeg rewrites this manifest without steering, so each answer gets the element added.
     if (path.basename(file) === "live.mpd") {
       const text = this.change(readFileSync(file, "utf8"));
       response.writeHead(200, { "Access-Control-Allow-Origin": "*", "Content-Type": type, "Cache-Control": "no-store" }).end(text);
@@ -207,7 +209,7 @@ async function play(binary, browser, player, shots) {
     const manifest = isDash ? (isLive ? "live.mpd" : "manifest.mpd") : "master.m3u8";
     const page = await browser.newPage({ viewport: { width: 640, height: 480 } });
     page.on("pageerror", (error) => console.error(`${player}: ${error.message}`));
-    // The page comes from a server of its own, so that a network's death takes only its segments.
+    // The page comes from a separate server, so that a network's death takes only its segments.
     const site = await new Cluster(stage.media, stage.steered).start();
     await page.goto(`http://${site.host}/${library}.html#http://${site.host}/${manifest}`);
     const watching = await browser.newPage({ viewport: { width: 1100, height: 720 } });

@@ -40,7 +40,7 @@ AXES = {"load": "load, mean share of the links", "concurrent": "transfers at onc
 #: The least that a ratio may lie outside the published range and still count as reproduced, as a share.
 TOLERANCE = 0.1
 #: Exit code of the binary for a run that is not to be trusted.
-UNTRUSTED = 4
+UNTRUSTED = 6
 
 
 @dataclasses.dataclass(frozen=True, order=True)

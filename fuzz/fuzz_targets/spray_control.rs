@@ -1,4 +1,4 @@
-//! What agents of `spray` say to each other: never a panic, and what is read is what was written.
+//! Messages between agents of `spray`: never a panic, and a message read equals the one written.
 
 #![no_main]
 

@@ -145,7 +145,7 @@ class Announcing(unittest.TestCase):
             flow.grow(2)
         second = Agent(self.path)
         flow.grow(3)
-        # Started anew while it was connected: the call connects once more.
+        # The agent restarts during a connection: the call connects once more.
         second.stop()
         os.unlink(self.path)
         third = Agent(self.path)

@@ -17,6 +17,7 @@ use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};
 use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
 use anabranch_net::random;
+use anabranch_units::text::decode;
 use anabranch_units::{BitRate, Duration, Instant};
 use metrics::AgentMetrics;
 use serde::Deserialize;
@@ -85,7 +86,8 @@ impl Files {
 
     fn read_clusters(&self, into: &mut FromFiles) -> Result<(), Mistake> {
         let wrong = |what: String| Mistake(format!("{}: {what}", self.clusters.display()));
-        let text = std::fs::read_to_string(&self.clusters).map_err(|error| wrong(error.to_string()))?;
+        let bytes = std::fs::read(&self.clusters).map_err(|error| wrong(error.to_string()))?;
+        let text = decode(bytes).map_err(|error| wrong(error.to_string()))?;
         let file: ClustersFile =
             toml::from_str(&text).map_err(|error| wrong(Mistake::of_toml(&text, &error)))?;
         if file.cluster.is_empty() {
@@ -372,6 +374,15 @@ mod tests {
         };
         assert_eq!((of("berlin", "y"), of("berlin", "x"), of("paris", "x")), (vec![2, 1], vec![1], vec![]));
         assert_eq!(read.site(2).map(|site| site.room()), Some(BitRate::mbps(700)));
+    }
+
+    /// #52: a byte order mark was an unexpected character.
+    #[test]
+    fn files_of_other_systems_are_read() {
+        let other = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
+        let scores = "location,isp,cluster,score\nberlin,*,1,10\n";
+        let (_folder, files) = files(&other(CLUSTERS), &other(scores));
+        assert_eq!(files.read().expect("they can be used").considered("berlin", "y").len(), 1);
     }
 
     #[test]

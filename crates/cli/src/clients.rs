@@ -1,6 +1,5 @@
 //! Clients of listeners for anybody: proxies in front of them, and pages of other origins.
 
-use crate::exit::OrUsage as _;
 use anabranch_http::plain::{Clients, Cors, Proxies};
 
 /// Clients of a listener for viewers.
@@ -26,8 +25,7 @@ impl ClientArgs {
     pub fn clients(&self, default: Proxies) -> anyhow::Result<Clients> {
         let proxies = self.proxies.clone().unwrap_or(default);
         if self.proxy_protocol && proxies == Proxies::default() {
-            let line = "--proxy-protocol: --proxies none names no proxy: name its addresses";
-            return Err(anyhow::anyhow!(line)).or_usage();
+            bail_usage!("--proxy-protocol: --proxies none names no proxy: name its addresses");
         }
         Ok(Clients {
             proxies: proxies.with_proxy_protocol(self.proxy_protocol),

@@ -15,7 +15,6 @@ use anabranch_rehearse::replicate::stage::{keys_of, make_file};
 use anabranch_replicate_proto::draw::{self, Theme, ThroughputSeries};
 use anabranch_replicate_proto::plan::{Planner, Request};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, SiteId};
-use anyhow::ensure;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -93,7 +92,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         [] => to.iter().map(|s| (*s).to_owned()).collect(),
         given => given.to_vec(),
     };
-    ensure!(!to.is_empty(), "--to: name the sites that want the file, as in --to 2,3,5");
+    ensure_usage!(!to.is_empty(), "--to: name the sites that want the file, as in --to 2,3,5");
     let destinations = network::sites(&topology, &to)?;
     let planner = Planner::new(Request::new(&topology, source, destinations.clone()))?;
     let comparison = planner.compare()?;

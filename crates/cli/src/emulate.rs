@@ -12,7 +12,7 @@ mod scenario;
 
 pub(crate) use scenario::host as host_command;
 
-use crate::exit;
+use crate::exit::{self, OrUsage as _};
 use crate::run_dir::RunDir;
 use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
 use anabranch_graph::Topology;
@@ -37,7 +37,7 @@ const HELP: &str = "In CMD and --run, {@SITE} stands for a site's address. Progr
   ANABRANCH_SITES                     all of this as JSON, and the address of each link's far end
 
 Exit code: that of CMD; 128 and the signal's number if one ended it; 124 if --duration did; 126 or 127 if it could not
-be started; 130 after Ctrl-C; 1 if the network could not be built; 2 for wrong usage.
+be started; 130 after Ctrl-C; 1 if the network could not be built; 2 for wrong usage; 6 with --strict.
 
 Examples:
   anabranch emulate b4 --rate 10Mbit/s --site 2 -- ping -c 3 '{@12}'
@@ -104,7 +104,7 @@ pub struct Args {
     /// behind their due time. Without: 1 ms, and for packets over circuits 1 % of the shortest day.
     #[arg(long, value_name = "TIME")]
     lateness_bound: Option<Duration>,
-    /// Exit with 1 if the run is not trusted although CMD succeeded.
+    /// Exit with 6 if the run is not trusted although CMD succeeded.
     #[arg(long)]
     strict: bool,
     /// End CMD after this long, with exit code 124.
@@ -200,13 +200,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     if scenario::is_scenario(&args.topology) && !has_programs {
         return scenario::run(args, quiet);
     }
-    let job = match check(args, quiet) {
-        Ok(job) => job,
-        Err(error) => {
-            errln!("anabranch: {error:#}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
-    };
+    let job = check(args, quiet).or_usage()?;
     let topology = &job.topology;
     if let Some(path) = &args.report {
         // Checked now rather than after the run.
@@ -215,8 +209,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let emulation = match Emulation::start(topology, job.options.clone()) {
         Err(error @ (EmuError::Size { .. } | EmuError::Option { .. } | EmuError::Link { .. })) => {
-            errln!("anabranch: {error}");
-            return Ok(ExitCode::from(exit::USAGE));
+            return Err(exit::usage(error));
         }
         started => started?,
     };
@@ -274,12 +267,12 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         crate::output::write_error(&outcome.text(verbose));
     }
     let distrusted = args.strict && !outcome.report.trusted && ended.code == 0;
-    Ok(if distrusted { ExitCode::FAILURE } else { ExitCode::from(ended.code) })
+    Ok(ExitCode::from(if distrusted { exit::UNTRUSTED } else { ended.code }))
 }
 
 /// Loads the topology, and the options of its emulation.
 fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
-    anyhow::ensure!(
+    ensure_usage!(
         args.sets.is_empty() && args.trials == 1,
         "--set and --trials are for scenarios: {} is a topology",
         args.topology
@@ -298,7 +291,7 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     let (kernel, default) = (&args.kernel, EmulationOptions::default());
     let mtu = kernel.mtu.unwrap_or(default.mtu);
     if let Some(queue) = args.queue.filter(|queue| queue.as_u64() < mtu.into()) {
-        anyhow::bail!("--queue {queue}: must hold at least a packet of --mtu, {mtu} B");
+        bail_usage!("--queue {queue}: must hold at least a packet of --mtu, {mtu} B");
     }
     let options = EmulationOptions {
         mtu,
@@ -344,7 +337,7 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
             let (name, line) =
                 text.split_once('=').with_context(|| format!("--run `{text}`: write it as SITE=CMD"))?;
             let site = topology.find_site(name).with_context(|| format!("--run `{text}`"))?;
-            anyhow::ensure!(!line.trim().is_empty(), "--run `{text}`: no command after the `=`");
+            ensure_usage!(!line.trim().is_empty(), "--run `{text}`: no command after the `=`");
             Ok((site, line.to_owned()))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -359,7 +352,7 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
         && args.duration.is_none()
         && !std::io::stdin().is_terminal()
     {
-        anyhow::bail!(
+        bail_usage!(
             "no command to run: add one after `--`, as in `anabranch emulate {} -- ping -c 1 '{{@1}}'`",
             args.topology
         );

@@ -1,20 +1,43 @@
 //! Exit codes of all commands.
 //!
-//! 0 done; 1 failed; 2 wrong usage; 3 some destinations failed; 4 corrupt data was refused; 5
-//! cancelled; 124 timeout; 130 interrupted. A transfer ends with 0, 1, 3, 4 or 5
+//! docs/operations.md lists them for users. A mistake in the command line, or in a file that it
+//! names, is [`USAGE`] for every verb; [`is_mistake`] lists the rooms' errors that mean one. A
+//! transfer ends with 0, 1, 3, 4 or 5
 //! ([`anabranch_replicate_proto::coordinator::Outcome::exit_code`]).
 
-use anabranch_http::ClientError;
+use anabranch_broker::{Mistake, NetworkAgentError, OpenError};
+use anabranch_graph::TopologyError;
+use anabranch_graph::file::LoadError;
+use anabranch_http::lease::EtcdConfigError;
+use anabranch_http::{ClientError, ServeError};
+use anabranch_linux::bpf::retcp::AttachError;
+use anabranch_live::controller::ControllerError;
+use anabranch_live::{NodeError, SourceError};
+use anabranch_net::keys::KeysError;
+use anabranch_net::public::PublicTlsError;
+use anabranch_net::tls::TlsError;
+use anabranch_replicate::RelayError;
+use anabranch_replicate_proto::plan::schemes::SchemeError;
+use anabranch_replicate_proto::plan::{PlanError, UnknownScheme};
+use anabranch_shuffle::AgentError as ShuffleError;
+use anabranch_spray::AgentError as SprayError;
+use std::error::Error;
 use std::process::ExitCode;
 
 /// The command failed.
 pub const FAILED: u8 = 1;
-/// Wrong usage: an invalid argument, or a file, site or transfer that does not exist.
+/// Wrong usage: a mistake in the command line, or in a file that it names.
 pub const USAGE: u8 = 2;
+/// Some destinations or objects failed.
+pub const SOME_FAILED: u8 = 3;
+/// Data arrived wrong and was refused.
+pub const CORRUPT: u8 = 4;
+/// The emulator ran too late for its figures to be trusted. A cancelled transfer has 5.
+pub const UNTRUSTED: u8 = 6;
 /// `replicate wait --timeout` has expired before the end of a transfer; the code of `timeout` (GNU
 /// coreutils).
 pub const TIMEOUT: u8 = 124;
-/// The user interrupted the command.
+/// The user interrupted the command before it was done.
 pub const INTERRUPTED: u8 = 130;
 
 /// An error in the command line rather than in its execution.
@@ -26,7 +49,7 @@ impl std::fmt::Display for Usage {
         write!(f, "{:#}", self.0)
     }
 }
-impl std::error::Error for Usage {}
+impl Error for Usage {}
 
 /// Marks errors as wrong usage.
 pub trait OrUsage<T> {
@@ -36,20 +59,83 @@ pub trait OrUsage<T> {
 
 impl<T, E: Into<anyhow::Error>> OrUsage<T> for Result<T, E> {
     fn or_usage(self) -> anyhow::Result<T> {
-        self.map_err(|error| Usage(error.into()).into())
+        self.map_err(usage)
     }
+}
+
+/// Marks an error as wrong usage.
+pub fn usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    Usage(error.into()).into()
+}
+
+/// As `anyhow::bail!`, for wrong usage.
+macro_rules! bail_usage {
+    ($($line:tt)+) => {
+        return Err($crate::exit::usage(anyhow::anyhow!($($line)+)))
+    };
+}
+
+/// As `anyhow::ensure!`, for wrong usage.
+macro_rules! ensure_usage {
+    ($holds:expr, $($line:tt)+) => {
+        if !$holds {
+            bail_usage!($($line)+);
+        }
+    };
+}
+
+/// Whether an error of a room means a mistake in the command line, or in a file that it names.
+/// Errors that the system can cause, as by a taken port, are none.
+fn is_mistake(error: &(dyn Error + 'static)) -> bool {
+    fn of<E: Error + 'static>(error: &(dyn Error + 'static), is_one: impl Fn(&E) -> bool) -> bool {
+        error.downcast_ref::<E>().is_some_and(is_one)
+    }
+    let of_client = |error: &ClientError| {
+        matches!(error, ClientError::Settings(_) | ClientError::Refused { status: 400 | 404 | 412, .. })
+    };
+    let is_credentials = error.is::<TlsError>()
+        || error.is::<PublicTlsError>()
+        || of(error, |error| !matches!(error, KeysError::Unwritable { .. } | KeysError::Generator(_)));
+    let is_network = error.is::<LoadError>()
+        || error.is::<TopologyError>()
+        || error.is::<PlanError>()
+        || error.is::<SchemeError>()
+        || error.is::<UnknownScheme>();
+    let is_setting = error.is::<Usage>()
+        || of(error, of_client)
+        || of(error, |error| matches!(error, ServeError::WrongHolder { .. }))
+        || of(error, |error| !matches!(error, EtcdConfigError::NoRandom(_)))
+        || of(error, |error| matches!(error, AttachError::EceWithEcn | AttachError::Dscp { .. }));
+    is_credentials
+        || error.is::<Mistake>()
+        || is_network
+        || is_setting
+        || of(error, |error| match error {
+            RelayError::Wildcard { .. } => true,
+            RelayError::Client(error) => of_client(error),
+            _ => false,
+        })
+        || of(error, |error| match error {
+            NetworkAgentError::NoBroker | NetworkAgentError::Files(_) => true,
+            NetworkAgentError::Client(error) => of_client(error),
+            _ => false,
+        })
+        || of(error, |error| matches!(error, OpenError::Etcd(_)))
+        || of(error, |error| match error {
+            ShuffleError::Name(_) | ShuffleError::TooManyAddresses(_) => true,
+            ShuffleError::Link(_) | ShuffleError::ZeroLink => true,
+            ShuffleError::Coordinator(error) => of_client(error),
+            _ => false,
+        })
+        || of(error, |error| matches!(error, SprayError::Setting(_) | SprayError::Config(_)))
+        || of(error, |error| !matches!(error, NodeError::Bind(_)))
+        || of(error, |error| !matches!(error, SourceError::Bind { .. }))
+        || of(error, |error| !matches!(error, ControllerError::Store(_)))
 }
 
 /// Exit code of a command that ends with this error.
 pub fn code(error: &anyhow::Error) -> ExitCode {
-    let usage = error.chain().any(|e| {
-        let refused = e.downcast_ref::<ClientError>();
-        let is_refused = |e: &ClientError| {
-            matches!(e, ClientError::Settings(_) | ClientError::Refused { status: 400 | 404 | 412, .. })
-        };
-        e.is::<Usage>() || refused.is_some_and(is_refused)
-    });
-    ExitCode::from(if usage { USAGE } else { FAILED })
+    ExitCode::from(if error.chain().any(is_mistake) { USAGE } else { FAILED })
 }
 
 #[cfg(test)]
@@ -71,5 +157,12 @@ mod tests {
         assert_eq!(shown(&refused(423)).1, format!("{:?}", ExitCode::from(1)));
         let address = ClientError::Settings("no port".into()).into();
         assert_eq!(shown(&address).1, format!("{:?}", ExitCode::from(2)));
+    }
+
+    #[test]
+    fn transfers_and_objects_share_their_codes() {
+        use anabranch_replicate_proto::coordinator::Outcome;
+        let codes = [Outcome::Failed, Outcome::SomeFailed, Outcome::Integrity].map(Outcome::exit_code);
+        assert_eq!(codes, [FAILED, SOME_FAILED, CORRUPT]);
     }
 }

@@ -7,7 +7,6 @@ use anabranch_net::keys::{
     write_set,
 };
 use anabranch_net::tls::PeerIdentity;
-use anyhow::bail;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -105,14 +104,14 @@ fn choose(system: System, known: &[PeerIdentity], names: &[String]) -> anyhow::R
             let word = |peer: &PeerIdentity| system.role_name(peer.role).unwrap_or(peer.role.word());
             if same.is_empty() {
                 let words: Vec<_> = Role::ALL.into_iter().filter_map(|role| system.role_name(role)).collect();
-                bail!(
+                bail_usage!(
                     "no certificate of `{name}` in the set, which has {}; to name one that is not in the set, write {}:{name}",
                     list(known),
                     words.join(&format!(":{name}, "))
                 );
             }
             let ways: Vec<_> = same.iter().map(|peer| format!("{}:{name}", word(peer))).collect();
-            bail!("`{name}` is the name of {}: write {}", list(&same), ways.join(" or "));
+            bail_usage!("`{name}` is the name of {}: write {}", list(&same), ways.join(" or "));
         };
         chosen.push(one.clone());
     }
@@ -129,7 +128,7 @@ fn list(peers: &[PeerIdentity]) -> String {
 /// Errors: a request without holders; one line for the user.
 pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Result<()> {
     let names: Vec<_> = request.sites.iter().chain(&request.operators).map(String::as_str).collect();
-    anyhow::ensure!(!names.is_empty(), "no names: give at least one");
+    ensure_usage!(!names.is_empty(), "no names: give at least one");
     let is_there = out.join("ca.key").exists();
     let set = if is_there { add_to_set(out, request)? } else { make_set(request)? };
     write_set(out, &set)?;

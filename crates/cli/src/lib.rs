@@ -14,6 +14,8 @@
 
 #[macro_use]
 mod output;
+#[macro_use]
+mod exit;
 
 mod broker;
 mod circuit;
@@ -25,7 +27,6 @@ mod emulate;
 mod etcd;
 #[doc(hidden)]
 pub mod exercise;
-mod exit;
 mod experiment;
 mod family;
 mod gather;

@@ -117,6 +117,6 @@ impl Member for Live {
 /// Errors: a file that cannot be read, or is longer.
 fn read_text(path: &Path, bytes_max: u64) -> anyhow::Result<String> {
     let length = std::fs::metadata(path)?.len();
-    anyhow::ensure!(length <= bytes_max, "{length} bytes: at most {bytes_max}");
+    ensure_usage!(length <= bytes_max, "{length} bytes: at most {bytes_max}");
     Ok(crate::text::read(path)?)
 }

@@ -3,9 +3,10 @@
 use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, LoadError, load_with_warnings};
+use anabranch_net::address;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, SiteId};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// The network.
 #[derive(clap::Args, Clone, Debug)]
@@ -63,8 +64,23 @@ pub fn check_relays(topology: &Topology) -> Result<(), String> {
 ///
 /// Errors: anything but an IP address and a port, with a hint in one line.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!("`{text}`: write IP:PORT, as 127.0.0.1:7171; 0.0.0.0:7171 stands for all of this machine's addresses")
+    socket_address(text)
+        .map_err(|error| format!("{error}; 0.0.0.0:7171 stands for all of this machine's addresses"))
+}
+
+/// Parses an IP address with a port. An IPv6 address may have a zone, as `[fe80::1%eth0]:7171`.
+///
+/// Errors: any other text, or a zone that this machine lacks, in a line that says what to write.
+pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    address::parse(text).ok_or_else(|| {
+        let host = text.strip_prefix('[').and_then(|rest| rest.split(']').next()).unwrap_or(text);
+        let what = match address::zone(host) {
+            Some(zone) if address::with_port(host, 0).is_none() => {
+                format!("this machine has no interface `{zone}`: ")
+            }
+            _ => String::new(),
+        };
+        format!("`{text}`: {what}write IP:PORT, as 127.0.0.1:7171")
     })
 }
 
@@ -74,7 +90,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
 pub fn listen_address_or<const PORT: u16>(text: &str) -> Result<SocketAddr, String> {
     // An IPv6 address with a port stands in brackets, so one without them has none.
     let alone = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    alone.parse::<IpAddr>().map_or_else(|_| listen_address(text), |address| Ok((address, PORT).into()))
+    address::with_port(alone, PORT).map_or_else(|| listen_address(text), Ok)
 }
 
 /// Finds a site by name; blanks around the name, as in `tokyo, lima`, are ignored.
@@ -115,11 +131,24 @@ mod tests {
             ("[::]", "[::]:7172"),
             ("[::1]:9", "[::1]:9"),
             ("0.0.0.0:0", "0.0.0.0:0"),
+            // The number of lo.
+            ("fe80::1%lo", "[fe80::1%1]:7172"),
+            ("[fe80::1%lo]", "[fe80::1%1]:7172"),
+            ("[fe80::1%lo]:9", "[fe80::1%1]:9"),
         ] {
             assert_eq!(listen_address_or::<7172>(text).map(|at| at.to_string()), Ok(shown.to_owned()));
         }
         for bad in ["7172", "localhost", "[10.0.0.1", ""] {
             assert!(listen_address_or::<7172>(bad).expect_err("no address").contains("write IP:PORT"));
+        }
+    }
+
+    /// #52: the reason for a zone that does not exist was "invalid socket address syntax".
+    #[test]
+    fn missing_interface_is_named() {
+        for text in ["fe80::1%eth99", "[fe80::1%eth99]", "[fe80::1%eth99]:7171"] {
+            let why = listen_address_or::<7172>(text).expect_err("no such interface");
+            assert!(why.contains("this machine has no interface `eth99`: write IP:PORT"), "{why}");
         }
     }
 

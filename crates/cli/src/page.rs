@@ -66,7 +66,7 @@ impl Page {
 ///
 /// Errors: an address that is not loopback or cannot be bound.
 pub async fn serve(routes: Router, listen: SocketAddr, trouble: Option<ClientError>) -> anyhow::Result<()> {
-    anyhow::ensure!(
+    ensure_usage!(
         listen.ip().is_loopback(),
         "--web {listen}: only a loopback address, as the page asks for no certificate: reach it through ssh -L"
     );

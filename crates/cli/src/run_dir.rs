@@ -35,7 +35,7 @@ impl RunDir {
         match std::fs::create_dir(path) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                bail!("{shown}: exists already: name another run directory, or remove it")
+                bail_usage!("{shown}: exists already: name another run directory, or remove it")
             }
             Err(e) => {
                 bail!("{shown}: the run directory cannot be made: {e}: name a place that can be written")

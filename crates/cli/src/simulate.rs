@@ -9,14 +9,13 @@ mod capture;
 pub(crate) mod table;
 mod trials;
 
-use crate::exit;
+use crate::exit::{self, OrUsage as _};
 use crate::family;
 use crate::output;
 use crate::run_dir::RunDir;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow};
 use anabranch_units::Seed;
-use anyhow::ensure;
 use capture::Capture;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -66,26 +65,20 @@ struct Trial {
     outcome: Outcome,
 }
 
-/// Error of a trial that cannot run, in one line.
-type Failure = String;
+/// Error of a trial that cannot run.
+type Failure = anyhow::Error;
 
 /// Runs the command.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let points = match load(args) {
-        Ok(points) => points,
-        Err(error) => {
-            errln!("anabranch: {error:#}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
-    };
+    let points = load(args).or_usage()?;
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
     let trials: Vec<(usize, u64)> =
         (0..points.len()).flat_map(|point| (0..args.trials).map(move |trial| (point, trial))).collect();
     let threads =
         args.jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
-    ensure!(threads > 0, "--jobs 0: must be at least 1");
+    ensure_usage!(threads > 0, "--jobs 0: must be at least 1");
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
 
@@ -95,22 +88,22 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let work = |index: usize, &(point, trial): &(usize, u64)| -> Option<Result<Trial, Failure>> {
         let plan = match plan(&args.scenario, &points[point]) {
             Ok(plan) => plan,
-            Err(error) => return Some(Err(error.to_string())),
+            Err(error) => return Some(Err(exit::usage(error))),
         };
         let mut simulation: Simulation<'_> = match Simulation::new(&plan, trial) {
             Ok(simulation) => simulation,
-            Err(error) => return Some(Err(error.to_string())),
+            Err(error) => return Some(Err(exit::usage(error))),
         };
         let capture = folder.as_deref().filter(|_| !args.captured.is_empty());
         let mut capture = match capture.map(|dir| Capture::new(dir, &args.captured, &plan, &mut simulation)) {
-            Some(Err(error)) => return Some(Err(format!("{error:#}"))),
+            Some(Err(error)) => return Some(Err(error)),
             capture => capture.and_then(Result::ok),
         };
         let mut steps = 0u32;
         loop {
             let more = simulation.step();
             if let Some(Err(error)) = capture.as_mut().map(|capture| capture.take(&mut simulation)) {
-                return Some(Err(format!("{error:#}")));
+                return Some(Err(error));
             }
             if !more {
                 break;
@@ -126,7 +119,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             }
         }
         if let Some(Err(error)) = capture.map(Capture::finish) {
-            return Some(Err(format!("{error:#}")));
+            return Some(Err(error));
         }
         shares[index].store(SCALE, Ordering::Relaxed);
         let seed = simulation.seed();
@@ -150,8 +143,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     });
     bar.finish_and_clear();
     if let Some(failure) = failure {
-        errln!("anabranch: {failure}");
-        return Ok(ExitCode::from(exit::USAGE));
+        return Err(failure);
     }
     let done: Vec<Trial> = done.into_iter().flatten().collect();
     if !args.json {
@@ -205,7 +197,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
     }
     warned.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runs = points.len() as u64 * args.trials;
-    ensure!(
+    ensure_usage!(
         args.captured.is_empty() || runs == 1,
         "--pcap: {runs} runs: only one is captured; leave out --trials, and --set each swept setting"
     );

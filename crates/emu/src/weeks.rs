@@ -14,9 +14,9 @@ use crate::error::CONNECTIONS_MAX;
 use anabranch_fabric::{Matching, Timetable};
 use anabranch_sim::circuits::{CircuitControl, CircuitSchedule, CircuitWeek};
 use anabranch_units::{ByteCount, FlowKey, Instant};
+use etherparse::{IpNumber, Ipv4HeaderSlice, TcpHeaderSlice};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 
 /// Weeks of circuits that follow demand, since the start or the last call.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
@@ -215,30 +215,23 @@ struct Segment {
 
 impl Segment {
     /// The segment in an IPv4 packet. `None` for other protocols, later fragments, cut headers.
-    ///
-    /// Source: RFC 791, section 3.1; RFC 9293, section 3.1.
     fn parse(packet: &[u8]) -> Option<Self> {
-        const TCP: u8 = 6;
-        let ip: &[u8; 20] = packet.first_chunk()?;
-        let ip_bytes = usize::from(ip[0] & 15) * 4;
-        let is_first = u16::from_be_bytes([ip[6], ip[7]]) & 0x1fff == 0;
-        if ip[0] >> 4 != 4 || ip_bytes < ip.len() || ip[9] != TCP || !is_first {
+        let ip = Ipv4HeaderSlice::from_slice(packet).ok()?;
+        if ip.protocol() != IpNumber::TCP || ip.fragments_offset().value() != 0 {
             return None;
         }
-        let tcp: &[u8; 20] = packet.get(ip_bytes..)?.first_chunk()?;
-        let tcp_bytes = usize::from(tcp[12] >> 4) * 4;
-        let payload_bytes = packet.len().checked_sub(ip_bytes + tcp_bytes)?;
-        let end = |address: usize, port: usize| {
-            let address = Ipv4Addr::new(ip[address], ip[address + 1], ip[address + 2], ip[address + 3]);
-            SocketAddr::from((address, u16::from_be_bytes([tcp[port], tcp[port + 1]])))
-        };
+        let behind_ip = &packet[ip.slice().len()..];
+        let tcp = TcpHeaderSlice::from_slice(behind_ip).ok()?;
         Some(Self {
-            flow: FlowKey { local: end(12, 0), remote: end(16, 2) },
-            seq: u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]),
-            payload_bytes: u32::try_from(payload_bytes).ok()?,
-            is_fin: tcp[13] & 1 != 0,
-            is_syn: tcp[13] & 2 != 0,
-            is_rst: tcp[13] & 4 != 0,
+            flow: FlowKey {
+                local: (ip.source_addr(), tcp.source_port()).into(),
+                remote: (ip.destination_addr(), tcp.destination_port()).into(),
+            },
+            seq: tcp.sequence_number(),
+            payload_bytes: u32::try_from(behind_ip.len() - tcp.slice().len()).ok()?,
+            is_fin: tcp.fin(),
+            is_syn: tcp.syn(),
+            is_rst: tcp.rst(),
         })
     }
 }

@@ -344,8 +344,8 @@ async fn attempt(
 
 /// Connects to a server and sends the greeting, without waiting for the answer.
 async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), ConnectError> {
-    let address = tokio::net::lookup_host(holder.at).await.ok().and_then(|mut all| all.next());
-    let address = address.ok_or(ConnectError::NoSuchHost)?;
+    let addresses = anabranch_net::address::lookup(holder.at).await.map_err(|_| ConnectError::NoSuchHost)?;
+    let address = addresses.first().copied().ok_or(ConnectError::NoSuchHost)?;
     // TCP Fast Open may deliver the first bytes twice, which is harmless for a TLS handshake.
     let options = socket::TcpOptions { opens_fast: true, ..socket::TcpOptions::default() };
     let tcp =

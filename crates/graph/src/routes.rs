@@ -58,7 +58,7 @@ impl Routes {
     /// let hosts: Vec<_> = network.site_ids().filter(|s| !network.site(*s).is_switch).collect();
     /// let routes = Routes::shortest(&network, &vec![1; network.links().len()], &hosts);
     /// let tor = network.find_site("tor-0").expect("there are two");
-    /// assert_eq!(routes.next(tor, SiteId(0)).len(), 1, "down to a host of its own");
+    /// assert_eq!(routes.next(tor, SiteId(0)).len(), 1, "down to its host");
     /// assert_eq!(routes.next(tor, SiteId(4)).len(), 3, "up to any spine");
     /// # Ok::<_, anabranch_graph::datacentre::DatacentreError>(())
     /// ```

@@ -5,6 +5,7 @@
 //! requests themselves. Read [`Connection`] first.
 
 use crate::answer::ErrorBody;
+use anabranch_net::address::lookup;
 use anabranch_net::cause::{cause, explain};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -202,10 +203,8 @@ impl Connection {
         let slow = || {
             ClientError::Unreachable(format!("{}: no answer within {} s", self.who(), REPLY_TIME.as_secs()))
         };
-        let stream = timeout(REPLY_TIME, TcpStream::connect(&self.inner.address))
-            .await
-            .map_err(|_| slow())?
-            .map_err(|e| fail(&e))?;
+        let connect = async { TcpStream::connect(&*lookup(&self.inner.address).await?).await };
+        let stream = timeout(REPLY_TIME, connect).await.map_err(|_| slow())?.map_err(|e| fail(&e))?;
         let _ = stream.set_nodelay(true);
         let tls = timeout(REPLY_TIME, self.inner.identity.connect(stream, Role::Controller, "controller"))
             .await

@@ -11,6 +11,7 @@
 //! files. It knows no system.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets, files and clocks are its business")]
 
+pub mod address;
 pub mod admission;
 pub mod cause;
 pub mod certificate;

@@ -53,9 +53,10 @@ impl Shared {
 impl Default for Resolver {
     fn default() -> Self {
         Self::new(|address| async move {
-            let mut found = tokio::net::lookup_host(&address).await?;
+            let found = crate::address::lookup(&address).await?;
             found
-                .next()
+                .first()
+                .copied()
                 .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{address}: no address")))
         })
     }

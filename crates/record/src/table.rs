@@ -191,7 +191,7 @@ impl std::error::Error for TableError {}
 /// flows.write_parquet(&mut file).unwrap();
 /// assert_eq!(flows.rows(), 2);
 /// assert!(file.starts_with(b"PAR1") && file.ends_with(b"PAR1"));
-/// assert!(Table::new(&[("fct", Kind::F64)]).is_err(), "a fraction of what?");
+/// assert!(Table::new(&[("fct", Kind::F64)]).is_err(), "a fraction without a whole");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {

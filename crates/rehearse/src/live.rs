@@ -179,6 +179,20 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 impl Cell {
+    /// Checks that every setting is in range.
+    ///
+    /// Errors: the first setting out of range, in one line.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.bitrates.is_empty(), "--bitrates: give at least one");
+        ensure!(
+            self.late < self.channels,
+            "--late {}: must be below --channels {}",
+            self.late,
+            self.channels
+        );
+        Ok(())
+    }
+
     /// Time from the first publisher to the begin of a channel's viewer.
     fn begin(&self, channel: u64) -> Duration {
         let early = self.channels - self.late;
@@ -289,16 +303,15 @@ pub struct Conditions {
 
 /// Runs a cell.
 ///
-/// Errors: the system's; programs that do not come up.
+/// Errors: as [`Cell::check`]; the system's; programs that do not come up.
 pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
-    ensure!(!cell.bitrates.is_empty(), "--bitrates: give at least one");
+    cell.check()?;
     let testbed = Testbed::new(cell.rate, cell.edges as usize)?;
     let options = EmulationOptions {
         seed: Seed::new(cell.seed),
         lateness_p99_max: Span::from_us(cell.lateness),
         ..EmulationOptions::default()
     };
-    ensure!(cell.late < cell.channels, "--late {}: must be below --channels {}", cell.late, cell.channels);
     let ticks = Ticks::now()?;
     let emulation = Emulation::start(&testbed.topology, options)?;
     let run = Run::start(cell, &testbed, &emulation)?;

@@ -249,6 +249,14 @@ pub struct Outgoing {
     pub terms: Vec<Term>,
     /// Settings of the hop.
     pub hop: HopSettings,
+    /// Maximum padding in bytes that the site sends while the flow has no data ready, so that the
+    /// hop shows its link's capacity. 0 for most flows.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub padding_bytes: u64,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// TCP settings of one hop.
@@ -357,6 +365,9 @@ pub enum Report {
         sink_stalled: f64,
         /// Progress of each outgoing flow.
         flows: Vec<FlowProgress>,
+        /// Progress of each incoming flow.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        arrivals: Vec<FlowArrival>,
     },
     /// The source has read and sent all of the attempt's work.
     SourceDone {
@@ -459,4 +470,18 @@ pub struct FlowProgress {
     pub blocked: f64,
     /// Congestion control of its connections, by the kernel's name, if a connection exists.
     pub congestion_control: Option<String>,
+}
+
+/// Counters of a flow at its receiving end.
+#[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowArrival {
+    /// The flow.
+    pub flow: FlowId,
+    /// Bytes of symbols and padding received since the attempt began.
+    pub received_bytes: u64,
+    /// Time since the attempt began here, in seconds.
+    pub elapsed_s: f64,
+    /// Part of this time in which a packet waited for room in the site's buffers: the network was
+    /// not the limit.
+    pub waited_s: f64,
 }

@@ -17,6 +17,7 @@
 //! plans (an injected [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.
 
 mod audit;
+mod links;
 mod planner;
 mod questions;
 mod ranges;
@@ -39,10 +40,12 @@ use anabranch_pieces::FileHash;
 use anabranch_pieces::name::normal;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
+use links::Links;
 use questions::Questions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::{Context, Freed, Transfer, one_line};
 
+pub use links::{Carried, LinkStatus};
 pub use planner::{DefaultPlanner, PlanRequest, Planner};
 pub use questions::{Answer, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX};
 pub use request::{
@@ -94,7 +97,9 @@ struct SiteState {
 /// The state machine: see the module.
 pub struct Coordinator<P> {
     config: CoordinatorConfig,
+    /// The network, with the capacities that plans use.
     topology: Topology,
+    links: Links,
     planner: P,
     sites: Vec<SiteState>,
     transfers: BTreeMap<TransferId, Transfer>,
@@ -156,6 +161,7 @@ impl<P: Planner> Coordinator<P> {
         let sites = vec![SiteState::default(); topology.sites().len()];
         Self {
             config,
+            links: Links::new(&topology),
             topology,
             planner,
             sites,
@@ -215,9 +221,16 @@ impl<P: Planner> Coordinator<P> {
         self
     }
 
-    /// The network.
+    /// The network, with the capacities that plans use ([`LinkStatus::planned`]).
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// The declared and the measured capacity of a link.
+    ///
+    /// Panics: if the link is not in the topology.
+    pub fn link(&self, link: LinkId) -> LinkStatus {
+        self.links.status(link)
     }
 
     /// The next id that [`Coordinator::submit`] returns.
@@ -557,6 +570,7 @@ impl<P: Planner> Coordinator<P> {
             now: self.now,
             config: &self.config,
             topology: &self.topology,
+            links: &mut self.links,
             sites: &self.sites,
             planner: &self.planner,
             out: &mut self.out,
@@ -570,8 +584,25 @@ impl<P: Planner> Coordinator<P> {
         Some(result)
     }
 
+    /// Applies measured capacities: transfers are told, and running ones are planned again if they
+    /// gain.
+    fn correct_capacities(&mut self) {
+        let corrections = self.links.poll_corrections(self.now);
+        if corrections.is_empty() {
+            return;
+        }
+        for (link, capacity) in corrections {
+            self.topology.link_properties_mut(link).capacity = capacity;
+        }
+        self.with_all(Transfer::handle_capacities);
+        if self.config.joint.is_some() {
+            self.look_at = Some(self.now);
+        }
+    }
+
     /// Applies the effects of one transfer's end or pause to the others.
     fn settle(&mut self) {
+        self.correct_capacities();
         let freed = std::mem::take(&mut self.out.freed);
         if !freed.is_empty() {
             let ids: Vec<_> = self.transfers.keys().copied().collect();

@@ -26,7 +26,7 @@ use crate::control::{
 use anabranch_pieces::name::normal;
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant};
-use room::{find_room, memory_bytes};
+use room::{find_room, memory_bytes, reduce_buffers};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Interval between progress reports of each attempt.
@@ -63,6 +63,9 @@ pub enum Job {
     Install {
         /// The attempt.
         program: Box<SiteProgram>,
+        /// Capacity of each buffer in packets that the controller asked for, if the program has
+        /// smaller ones to fit into the memory ([`room`]).
+        asked_packets: Option<u16>,
     },
     /// Remove an attempt. Ends with [`Done::Nothing`].
     Remove {
@@ -104,7 +107,7 @@ impl Job {
     /// The transfer of the job.
     pub fn transfer(&self) -> TransferId {
         match self {
-            Self::Install { program } => program.run.transfer,
+            Self::Install { program, .. } => program.run.transfer,
             Self::Forget { transfer } => *transfer,
             Self::Finish(file) => file.run.transfer,
             Self::Inquire { run, .. }
@@ -386,7 +389,7 @@ impl Daemon {
         None
     }
 
-    fn install(&mut self, now: Instant, program: Box<SiteProgram>, until: Instant) -> Option<Doing> {
+    fn install(&mut self, now: Instant, mut program: Box<SiteProgram>, until: Instant) -> Option<Doing> {
         let run = program.run;
         // An attempt replaces the earlier attempts of the transfer.
         let mut earlier =
@@ -396,6 +399,7 @@ impl Daemon {
             self.later.remove(&earlier);
             return Some(self.removal(earlier));
         }
+        let asked_packets = reduce_buffers(self.memory_max, &mut program);
         let part = Part {
             submitter: program.submitter,
             memory_bytes: memory_bytes(&program),
@@ -408,10 +412,11 @@ impl Daemon {
             return self.refuse(run, kind, reason);
         }
         if let Some((name, other)) = self.writer(run.transfer, part.writes.iter()) {
+            program.buffer_packets = asked_packets.unwrap_or(program.buffer_packets);
             return self.wait(now, (Command::Install { program }, run), until, &name, other);
         }
         self.parts.insert(run, part);
-        self.job(Kind::Install(run), Job::Install { program })
+        self.job(Kind::Install(run), Job::Install { program, asked_packets })
     }
 
     fn note_refused(&mut self, run: Run) {

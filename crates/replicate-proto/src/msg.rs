@@ -12,7 +12,7 @@ use anabranch_endpoint::DecodeError;
 use anabranch_pieces::GenerationHash;
 
 /// Version of this protocol.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Maximum size of a symbol that a peer may announce, in bytes.
 pub const SYMBOL_BYTES_MAX: u32 = 1 << 20;
 
@@ -112,6 +112,11 @@ pub enum FrameHeader {
         /// Length of the symbol in bytes.
         length: u32,
     },
+    /// Padding of `length` bytes follows, which the receiver discards.
+    Padding {
+        /// Length of the padding in bytes.
+        length: u32,
+    },
     /// The flow is complete.
     End {
         /// Number of symbols sent on it, over all stripes.
@@ -137,25 +142,28 @@ impl FrameHeader {
                 out[0] = 2;
                 out[1..9].copy_from_slice(&packets.to_be_bytes());
             }
+            Self::Padding { length } => {
+                out[0] = 3;
+                out[9..13].copy_from_slice(&length.to_be_bytes());
+            }
         }
         out
     }
 
     /// Reads a header of a flow whose symbols have at most `symbol_bytes` bytes.
     ///
-    /// Errors: wrong length, unknown kind, a symbol above the limit.
+    /// Errors: wrong length, unknown kind, a symbol or padding above the limit.
     pub fn decode(bytes: &[u8], symbol_bytes: u32) -> Result<Self, DecodeError> {
         let bytes: &[u8; Self::LEN] = exactly(bytes)?;
         let number = u64::from_be_bytes(at(bytes, 1));
+        let length = u32::from_be_bytes(at(bytes, 9));
+        if matches!(bytes[0], 1 | 3) && length > symbol_bytes {
+            return Err(DecodeError::TooLong { limit: symbol_bytes as usize, got: length as usize });
+        }
         match bytes[0] {
-            1 => {
-                let length = u32::from_be_bytes(at(bytes, 9));
-                if length > symbol_bytes {
-                    return Err(DecodeError::TooLong { limit: symbol_bytes as usize, got: length as usize });
-                }
-                Ok(Self::Data { generation: number, hash: GenerationHash(at(bytes, 13)), length })
-            }
+            1 => Ok(Self::Data { generation: number, hash: GenerationHash(at(bytes, 13)), length }),
             2 => Ok(Self::End { packets: number }),
+            3 => Ok(Self::Padding { length }),
             kind => Err(DecodeError::UnknownKind(kind)),
         }
     }
@@ -195,7 +203,8 @@ mod tests {
         fn greetings_and_headers_read_back_as_written(transfer: u64, attempt: u32, flow: u32, stripe: u16, generation: u64, hash: [u8; 32], length in 0..=SYMBOL_BYTES_MAX) {
             let hello = Hello { run: Run { transfer: TransferId(transfer), attempt: Attempt(attempt) }, flow: FlowId(flow), stripe };
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-            for header in [FrameHeader::Data { generation, hash: GenerationHash(hash), length }, FrameHeader::End { packets: generation }] {
+            let data = FrameHeader::Data { generation, hash: GenerationHash(hash), length };
+            for header in [data, FrameHeader::Padding { length }, FrameHeader::End { packets: generation }] {
                 prop_assert_eq!(FrameHeader::decode(&header.encode(), SYMBOL_BYTES_MAX), Ok(header));
             }
         }
@@ -209,12 +218,14 @@ mod tests {
 
     #[test]
     fn a_symbol_just_above_the_limit_is_refused() {
-        let header =
-            |length| FrameHeader::Data { generation: 0, hash: GenerationHash::default(), length }.encode();
-        assert!(FrameHeader::decode(&header(1000), 1000).is_ok());
-        assert_eq!(
-            FrameHeader::decode(&header(1001), 1000),
-            Err(DecodeError::TooLong { limit: 1000, got: 1001 })
-        );
+        let data: fn(u32) -> FrameHeader =
+            |length| FrameHeader::Data { generation: 0, hash: GenerationHash::default(), length };
+        for header in [data, |length| FrameHeader::Padding { length }] {
+            assert!(FrameHeader::decode(&header(1000).encode(), 1000).is_ok());
+            assert_eq!(
+                FrameHeader::decode(&header(1001).encode(), 1000),
+                Err(DecodeError::TooLong { limit: 1000, got: 1001 })
+            );
+        }
     }
 }

@@ -86,7 +86,7 @@ mod tests {
         outbox
     }
     fn progress(verified_bytes: u64) -> Report {
-        Report::Progress { run: RUN, verified_bytes, sink_stalled: 0.0, flows: vec![] }
+        Report::Progress { run: RUN, verified_bytes, sink_stalled: 0.0, flows: vec![], arrivals: vec![] }
     }
 
     #[test]

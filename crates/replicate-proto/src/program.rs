@@ -90,6 +90,7 @@ pub fn programs(
             address: (attempted.address)(link.to, flow.link),
             terms: flow.terms.clone(),
             hop,
+            padding_bytes: 0,
         });
     }
     for (index, group) in plan.groups.iter().enumerate() {

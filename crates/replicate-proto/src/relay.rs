@@ -16,6 +16,7 @@
 use crate::plan::{FlowId, Mode, Term};
 use crate::symbol::Symbol;
 use anabranch_pieces::GenerationHash;
+use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 
 /// One packet of a flow.
@@ -111,6 +112,20 @@ pub(crate) struct VirtualLink<S> {
     capacity: usize,
     /// Fixed length of every symbol, if delayed terms mix generations.
     symbol_bytes: Option<usize>,
+    padding: Padding,
+}
+
+/// Time for which a flow is padded: the start of a connection, and the time of a measurement
+/// ([`crate::coordinator`]), with a reserve of a half.
+const PADDING_TIME: Duration = Duration::from_ms(4_000);
+
+/// Padding of a flow, which loads its hop while no data is ready.
+#[derive(Debug, Default)]
+struct Padding {
+    /// Bytes that may still be sent.
+    left: u64,
+    /// Time of the first padding.
+    since: Option<Instant>,
 }
 
 /// A packet to be coded: pure work that may run anywhere.
@@ -154,7 +169,30 @@ impl<S: Symbol> VirtualLink<S> {
             confirmed: 0,
             capacity,
             symbol_bytes,
+            padding: Padding::default(),
         }
+    }
+
+    /// Allows padding of `bytes` bytes.
+    pub(crate) fn with_padding(self, bytes: u64) -> Self {
+        Self { padding: Padding { left: bytes, since: None }, ..self }
+    }
+
+    /// Length of the padding to be sent now, at most `most` bytes. `None` unless the flow has
+    /// begun, has no data ready, and its end is not known.
+    pub(crate) fn poll_padding(&mut self, now: Instant, most: u64) -> Option<u64> {
+        let waits = self.transmit_base > 0 && self.transmit.is_empty() && self.total.is_none();
+        if !waits || self.padding.left == 0 {
+            return None;
+        }
+        let since = *self.padding.since.get_or_insert(now);
+        if now >= since + PADDING_TIME {
+            self.padding.left = 0;
+            return None;
+        }
+        let length = self.padding.left.min(most);
+        self.padding.left -= length;
+        Some(length)
     }
 
     pub(crate) fn receive(&self, term: usize) -> &ReceiveBuffer<S> {

@@ -686,6 +686,15 @@ impl<S: CheckedSymbol> Site<S> {
         frame
     }
 
+    /// Length in bytes of the padding that the driver should send on `flow` now, if any; for flows
+    /// with [`Outgoing::padding_bytes`](crate::control::Outgoing::padding_bytes) that have no data
+    /// ready. `now` is the time since the attempt began.
+    pub fn poll_padding(&mut self, now: Instant, flow: FlowId) -> Option<u32> {
+        let link = *self.link_of.get(&flow)?;
+        let length = self.links[link].poll_padding(now, self.symbol_bytes as u64)?;
+        Some(u32::try_from(length).expect("a symbol has at most SYMBOL_BYTES_MAX bytes"))
+    }
+
     /// The next event, or `None`.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

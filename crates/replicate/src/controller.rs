@@ -15,8 +15,8 @@ use anabranch_http::store::StoreError;
 use anabranch_net::refusals::Refusals;
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{
-    Answer, Coordinator, CoordinatorConfig, Event, EventKind, Outcome, PlanRequest, Planner, SubmitError,
-    Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+    Answer, Coordinator, CoordinatorConfig, Event, EventKind, LinkStatus, Outcome, PlanRequest, Planner,
+    SubmitError, Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
@@ -328,6 +328,13 @@ impl Controller {
         self.lock().coordinator.widest_plan(id).cloned()
     }
 
+    /// The declared and the measured capacity of a link.
+    ///
+    /// Panics: if the link is not in the topology.
+    pub fn link(&self, link: LinkId) -> LinkStatus {
+        self.lock().coordinator.link(link)
+    }
+
     /// Times at which a transfer was accepted and ended.
     pub fn times(&self, id: TransferId) -> Times {
         self.lock().times.get(&id).copied().unwrap_or_default()
@@ -467,6 +474,7 @@ impl Controller {
         let up = |site| ([topology.site(site).name.clone()], u64::from(state.coordinator.is_up(site)));
         let help = "1 if the site is registered and answers";
         all.gauges("replicate_site_up", help, ["site"], topology.site_ids().map(up));
+        self.link_metrics(&state, &mut all);
         let statuses: Vec<_> =
             state.coordinator.transfer_ids().filter_map(|id| state.coordinator.status(id)).collect();
         let (open, over): (Vec<_>, Vec<_>) = statuses.iter().partition(|status| status.outcome.is_none());
@@ -484,6 +492,24 @@ impl Controller {
         all.counter("replicate_events_dropped_total", help, state.coordinator.events_dropped());
         state.counts.add_to(&mut all);
         all.text()
+    }
+
+    /// Rates of the measured links, and which links are declared with a wrong capacity.
+    fn link_metrics(&self, state: &State, all: &mut Metrics) {
+        let topology = &self.shared.topology;
+        let name = |site| topology.site(site).name.clone();
+        let (mut carried, mut wrong) = (Vec::new(), Vec::new());
+        for id in topology.link_ids() {
+            let (link, status) = (topology.link(id), state.coordinator.link(id));
+            let Some(measured) = status.carried else { continue };
+            let labels = [name(link.from), name(link.to)];
+            carried.push((labels.clone(), measured.rate.as_bps()));
+            wrong.push((labels, u64::from(status.is_wrong())));
+        }
+        let help = "Measured rate of the link: its limit, or a rate that it can carry at least";
+        all.gauges("replicate_link_carried_bps", help, ["from", "to"], carried);
+        let help = "1 if the declared capacity of the link differs from its rate by a factor of two";
+        all.gauges("replicate_link_capacity_wrong", help, ["from", "to"], wrong);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -564,6 +590,7 @@ impl Controller {
             EventKind::Corrupt { .. }
             | EventKind::Suspected { .. }
             | EventKind::Postponed { .. }
+            | EventKind::WrongCapacity { .. }
             | EventKind::Verdict { .. }
             | EventKind::Finished { .. } => tracing::warn!(transfer, "{line}"),
             _ => tracing::debug!(transfer, attempt, "{line}"),

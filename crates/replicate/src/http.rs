@@ -263,12 +263,15 @@ async fn topology(State(controller): State<Controller>) -> Json<TopologyView> {
         longitude_deg: t.site(id).place.map(|p| p.longitude_deg),
     });
     let links = t.link_ids().map(|id| {
-        let link = t.link(id);
+        let (link, status) = (t.link(id), controller.link(id));
         LinkView {
             id: id.0,
             from: t.site(link.from).name.clone(),
             to: t.site(link.to).name.clone(),
-            capacity_bps: link.properties.capacity.as_bps(),
+            capacity_bps: status.declared.as_bps(),
+            carried_bps: status.carried.map(|carried| carried.rate.as_bps()),
+            is_limit: status.carried.is_some_and(|carried| carried.is_limit),
+            planned_bps: Some(status.planned.as_bps()),
             delay_s: link.properties.delay.as_secs_f64(),
             cost: link.properties.cost,
         }

@@ -27,8 +27,8 @@ use anabranch_http::metrics::Counter;
 use anabranch_net::admission::Place;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
-    FailureKind, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority, Report,
-    SiteProgram,
+    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority,
+    Report, SiteProgram,
 };
 use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
 use anabranch_replicate_proto::msg::Hello;
@@ -87,7 +87,8 @@ struct Shared {
     program: SiteProgram,
     source: Option<SourceFile>,
     site: Mutex<Site<Bytes>>,
-    inlets: BTreeMap<FlowId, Inlet>,
+    /// State of each incoming flow.
+    incoming: BTreeMap<FlowId, IncomingFlow>,
     /// Wakes the sender of a flow when there may be a frame.
     ready: BTreeMap<FlowId, Notify>,
     supply: Notify,
@@ -112,14 +113,6 @@ struct Shared {
     attached: Mutex<BTreeSet<(FlowId, u16)>>,
 }
 
-/// An incoming flow.
-struct Inlet {
-    /// Wakes the receiver when there may be buffer space.
-    room: Notify,
-    /// Payload bytes received from its site.
-    received_bytes: Counter,
-}
-
 #[derive(Default)]
 struct FlowCounters {
     sent_bytes: AtomicU64,
@@ -131,9 +124,38 @@ struct FlowCounters {
     congestion_control: Mutex<Option<String>>,
 }
 
-impl Inlet {
+struct IncomingFlow {
+    /// Wakes the flow's receiver when there may be buffer space.
+    room: Notify,
+    received_bytes: AtomicU64,
+    /// Payload bytes received from its site, by all flows of all attempts.
+    site_bytes: Counter,
+    waits: Mutex<Waits>,
+}
+
+/// Time in which a stripe of a flow held a packet for which there was no room.
+#[derive(Default)]
+struct Waits {
+    waiting: u16,
+    share: Share,
+}
+
+impl Waits {
+    /// Notes that one more stripe waits, or waits no longer.
+    fn note(&mut self, more: bool) {
+        self.waiting = if more { self.waiting + 1 } else { self.waiting - 1 };
+        self.share.note(self.waiting > 0);
+    }
+}
+
+impl IncomingFlow {
     fn new(flow: &Incoming, metrics: &SiteMetrics) -> Self {
-        Self { room: Notify::new(), received_bytes: metrics.received_from(&flow.from_name) }
+        Self {
+            room: Notify::new(),
+            received_bytes: AtomicU64::new(0),
+            site_bytes: metrics.received_from(&flow.from_name),
+            waits: Mutex::default(),
+        }
     }
 }
 
@@ -288,7 +310,7 @@ impl Runner {
         let (writes, writes_in) = mpsc::unbounded_channel();
         let (errands, errands_in) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
-            inlets: program.incoming.iter().map(|i| (i.flow, Inlet::new(i, &metrics))).collect(),
+            incoming: program.incoming.iter().map(|i| (i.flow, IncomingFlow::new(i, &metrics))).collect(),
             ready: program.outgoing.iter().map(|o| (o.flow, Notify::new())).collect(),
             flows: program.outgoing.iter().map(|o| (o.flow, FlowCounters::new(o, &metrics))).collect(),
             supply: Notify::new(),
@@ -457,6 +479,10 @@ impl Share {
         let so = std::mem::take(&mut self.total).as_secs_f64();
         (so / elapsed.as_secs_f64().max(1e-9)).min(1.0)
     }
+    /// Total time in which the condition held since the last [`Share::take`].
+    fn total(&self) -> Duration {
+        self.total + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
     fn note(&mut self, so: bool) {
         let now = Instant::now();
         if let Some(since) = self.since.take() {
@@ -511,7 +537,17 @@ impl Shared {
                 congestion_control: lock(&c.congestion_control).clone(),
             })
             .collect();
-        Report::Progress { run: self.program.run, verified_bytes, sink_stalled, flows }
+        let arrivals = self
+            .incoming
+            .iter()
+            .map(|(flow, c)| FlowArrival {
+                flow: *flow,
+                received_bytes: c.received_bytes.load(Relaxed),
+                elapsed_s: self.begun.elapsed().as_secs_f64(),
+                waited_s: lock(&c.waits).share.total().as_secs_f64(),
+            })
+            .collect();
+        Report::Progress { run: self.program.run, verified_bytes, sink_stalled, flows, arrivals }
     }
 
     fn fail(&self, kind: FailureKind, error: &io::Error) {
@@ -561,7 +597,7 @@ impl Shared {
         let ready: Vec<&Notify> =
             self.ready.iter().filter(|(flow, _)| site.can_produce(**flow)).map(|(_, n)| n).collect();
         drop(site);
-        let room = self.inlets.values().map(|inlet| &inlet.room);
+        let room = self.incoming.values().map(|incoming| &incoming.room);
         ready.into_iter().chain(room).chain([&self.supply]).for_each(Notify::notify_waiters);
         result
     }

@@ -340,8 +340,15 @@ impl Service {
             Job::Inquire { run, is_source, path, submitter } => {
                 Done::Answer(self.inquire(run, is_source, &path, submitter))
             }
-            Job::Install { program } => {
+            Job::Install { program, asked_packets } => {
                 let run = program.run;
+                if let Some(asked) = asked_packets {
+                    let (transfer, packets) = (run.transfer.0, program.buffer_packets);
+                    tracing::info!(
+                        transfer,
+                        "buffers of {packets} packets instead of {asked}, to fit into the memory of this site"
+                    );
+                }
                 match self.install(*program) {
                     Ok(()) => Done::Installed,
                     Err((kind, reason)) => Done::Answer(Report::Failed { run, kind, reason }),

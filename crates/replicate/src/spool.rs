@@ -86,7 +86,9 @@ impl Spool {
                     .map_err(|e| place(e.kind(), &e))?;
                 Ok(Packet { generation, hash, symbol: symbol.freeze() })
             }
-            Ok(FrameHeader::End { .. }) => Err(place(io::ErrorKind::InvalidData, &"no packet there")),
+            Ok(FrameHeader::End { .. } | FrameHeader::Padding { .. }) => {
+                Err(place(io::ErrorKind::InvalidData, &"no packet there"))
+            }
             Err(e) => Err(place(io::ErrorKind::InvalidData, &e)),
         }
     }

@@ -43,7 +43,7 @@ impl From<TopologyError> for ViewError {
 }
 
 impl TopologyView {
-    /// Converts the description to a topology.
+    /// Converts the description to a topology with the capacities that plans use.
     ///
     /// Errors: a description that contradicts itself, a link with a delay out of range.
     pub fn topology(&self) -> Result<Topology, ViewError> {
@@ -62,7 +62,7 @@ impl TopologyView {
                 return Err(ViewError::Delay { from, to, delay_s: link.delay_s });
             }
             let delay = Duration::from_ps((link.delay_s * 1e12).round() as u64);
-            let mut properties = LinkProperties::new(BitRate::bps(link.capacity_bps), delay);
+            let mut properties = LinkProperties::new(BitRate::bps(link.in_plans_bps()), delay);
             properties.cost = link.cost;
             topology.add_link(from, to, properties)?;
         }
@@ -89,6 +89,9 @@ mod tests {
             from: "a".to_owned(),
             to: "b".to_owned(),
             capacity_bps: 1_000_000,
+            carried_bps: None,
+            is_limit: false,
+            planned_bps: None,
             delay_s,
             cost: 1.0,
         };

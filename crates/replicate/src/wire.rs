@@ -393,6 +393,13 @@ pub struct SiteView {
     pub longitude_deg: Option<f64>,
 }
 
+impl LinkView {
+    /// Capacity that plans use, in bits per second.
+    pub fn in_plans_bps(&self) -> u64 {
+        self.planned_bps.unwrap_or(self.capacity_bps)
+    }
+}
+
 /// A directed link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LinkView {
@@ -402,8 +409,20 @@ pub struct LinkView {
     pub from: String,
     /// Site at the end of the link.
     pub to: String,
-    /// Capacity in bits per second.
+    /// Capacity in the controller's topology, in bits per second.
     pub capacity_bps: u64,
+    /// Rate that transfers of the last hour measured, in bits per second; null without a
+    /// measurement.
+    #[serde(default)]
+    pub carried_bps: Option<u64>,
+    /// True if the link limited its traffic to the measured rate. Otherwise it can carry at least
+    /// as much.
+    #[serde(default)]
+    pub is_limit: bool,
+    /// Capacity that plans use, in bits per second: the measured rate where it differs from the
+    /// topology's by a factor of two or more. Null means the topology's.
+    #[serde(default)]
+    pub planned_bps: Option<u64>,
     /// One-way delay in seconds.
     pub delay_s: f64,
     /// Price of a byte.

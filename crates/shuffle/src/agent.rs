@@ -20,6 +20,7 @@ pub use error::AgentError;
 
 use crate::Client;
 use anabranch_http::ClientError;
+use anabranch_net::address::lookup;
 use anabranch_net::identity::Identity;
 use anabranch_net::random;
 use anabranch_pace::{
@@ -42,7 +43,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::net::{UnixListener, lookup_host};
+use tokio::net::UnixListener;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
@@ -256,6 +257,7 @@ impl Agent {
         let client =
             Client::new(&coordinator, identity, REPLY_MAX.to_std()).map_err(AgentError::Coordinator)?;
         let link_rate = match config.link_rate {
+            Some(rate) if rate.as_bps() == 0 => return Err(AgentError::ZeroLink),
             Some(rate) => rate,
             None => link_rate().map_err(AgentError::Link)?,
         };
@@ -452,8 +454,8 @@ impl Agent {
             Ask::Prepare => under_way.begin(number, async move {
                 // The address of a name may change. If the lookup fails, the client fails as well,
                 // and reports it.
-                let found = timeout(within, lookup_host(client.address())).await;
-                let coordinator = found.ok().and_then(Result::ok).map(Iterator::collect);
+                let found = timeout(within, lookup(client.address())).await;
+                let coordinator = found.ok().and_then(Result::ok);
                 let failed = |error| Failure::Refused(format!("/dev/urandom: {error}"));
                 Ok(Answer::Prepared { coordinator, session: random().map_err(failed)? })
             }),

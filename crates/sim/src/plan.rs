@@ -14,6 +14,7 @@ use crate::traffic::{
 use anabranch_fabric::{CircuitSettings, Layer, PortSettings};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, ParseQuantityError, Seed};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -176,7 +177,7 @@ impl Plan {
         let hosts = self.network.hosts().len() as u16;
         let is_cut = |(src, dst): &(u16, u16)| !self.network.is_reachable(*src, *dst);
         for (index, work) in self.work.iter().enumerate() {
-            let mut some = None;
+            let (mut is_drawn, mut some) = (false, None);
             let pairs: Box<dyn Iterator<Item = (u16, u16)> + '_> = match work {
                 Work::Long { pairs: Who::Listed(pairs), .. }
                 | Work::Udp { pairs: Who::Listed(pairs), .. } => Box::new(pairs.iter().copied()),
@@ -185,18 +186,28 @@ impl Plan {
                     let servers = self.network.servers(*client, *servers, None);
                     Box::new(servers.into_iter().map(|server| (server, *client)))
                 }
-                // Their ends are drawn among all hosts.
-                _ => Box::new((0..hosts).flat_map(|host| [(0, host), (host, 0)])),
+                Work::Incast { client, .. } => {
+                    is_drawn = true;
+                    Box::new((0..hosts).map(|server| (server, *client)))
+                }
+                // The ends are drawn among all hosts. If any pair has no path, so has one with the
+                // first host.
+                _ => {
+                    is_drawn = true;
+                    Box::new((0..hosts).flat_map(|host| [(0, host), (host, 0)]))
+                }
             };
-            let count = pairs.filter(is_cut).inspect(|pair| _ = some.get_or_insert(*pair)).count();
+            let cut = pairs.filter(is_cut).inspect(|pair| _ = some.get_or_insert(*pair));
+            let count = cut.collect::<BTreeSet<_>>().len();
             if let Some((src, dst)) = some {
                 let name = |host: u16| {
                     let site = self.network.hosts()[usize::from(host)];
                     printable(&self.network.topology().site(site).name).into_owned()
                 };
                 let (from, to) = (name(src), name(dst));
+                let pairs = if is_drawn { "some of the drawn".to_owned() } else { count.to_string() };
                 warnings.push(format!(
-                    "workload[{index}]: {count} pairs of hosts have no path, as `{from}` to `{to}`: flows between them deliver nothing"
+                    "workload[{index}]: {pairs} pairs of hosts have no path, as `{from}` to `{to}`: flows between them deliver nothing"
                 ));
             }
         }

@@ -1,5 +1,6 @@
 //! Configuration of an agent. Read [`AgentConfig`] first.
 
+use anabranch_net::address::zone;
 use anabranch_spray_proto::Config;
 #[cfg(doc)]
 use anabranch_spray_proto::PEER_MEMORY_MAX;
@@ -53,11 +54,13 @@ impl FromStr for Peer {
     fn from_str(text: &str) -> Result<Self, PeerError> {
         let bad = |what| PeerError { text: text.to_owned(), what };
         let (name, place) = text.split_once('=').map_or((None, text), |(name, place)| (Some(name), place));
-        let (host, port) = if place.parse::<IpAddr>().is_ok() {
+        let (host, port) = if place.parse::<IpAddr>().is_ok() || zone(place).is_some() {
             (place, None)
         } else if let Some(rest) = place.strip_prefix('[') {
             let (host, rest) = rest.split_once(']').ok_or_else(|| bad("a bracket is not closed"))?;
-            host.parse::<IpAddr>().map_err(|_| bad("no address stands in brackets"))?;
+            if host.parse::<IpAddr>().is_err() && zone(host).is_none() {
+                return Err(bad("no address stands in brackets"));
+            }
             match rest {
                 "" => (host, None),
                 rest => (host, Some(rest.strip_prefix(':').ok_or_else(|| bad("no port stands behind `]`"))?)),
@@ -73,6 +76,9 @@ impl FromStr for Peer {
                 .filter(|port| *port != 0)
                 .ok_or_else(|| bad("a port is a number from 1 to 65535"))?,
         };
+        if zone(host).is_some() {
+            return Err(bad("an address with a zone has no route, which the agent needs"));
+        }
         let name = name.unwrap_or(host);
         if host.is_empty() || name.is_empty() {
             return Err(bad("a name is missing"));
@@ -260,6 +266,10 @@ mod tests {
             ["", "b=", "=10.0.0.2", "b=10.0.0.2:0", "b=10.0.0.2:x", "b=[fd00::2", "b=[x]:7", "b=[::1]7"]
         {
             assert!(parsed(bad).is_err(), "{bad}");
+        }
+        for zoned in ["fe80::1%eth0", "b=fe80::1%eth0", "b=[fe80::1%eth0]:7"] {
+            let error = parsed(zoned).expect_err("no route").to_string();
+            assert!(error.contains("an address with a zone has no route"), "{error}");
         }
     }
 

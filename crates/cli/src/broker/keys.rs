@@ -3,7 +3,6 @@
 
 use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
-use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,7 +37,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
         return change.run(anabranch_broker::SYSTEM, quiet);
     }
-    ensure!(
+    ensure_usage!(
         !(args.networks.is_empty() && args.operators.is_empty()),
         "no names: give --networks, --operators, or both"
     );

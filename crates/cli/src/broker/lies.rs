@@ -4,7 +4,7 @@ use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
 use anabranch_broker_proto::study::lying::{Lie, payoff, without};
 use anabranch_broker_proto::{Shape, designs};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ pub struct Args {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, factors) in [("--price", &args.price), ("--claim", &args.claim)] {
         for factor in factors {
-            ensure!((1e-3..=1e3).contains(factor), "{name} {factor}: must be 0.001 to 1000");
+            ensure_usage!((1e-3..=1e3).contains(factor), "{name} {factor}: must be 0.001 to 1000");
         }
     }
     let mut shown = Shown::new(args.json);

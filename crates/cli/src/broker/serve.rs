@@ -2,6 +2,7 @@
 
 use crate::clients::ClientArgs;
 use crate::etcd::EtcdArgs;
+use crate::exit::OrUsage as _;
 use crate::network;
 use anabranch_broker::{
     BrokerService, BrokerServiceConfig, Contracts, PublicConfig, PublicServer, ServeConfig, Server,
@@ -161,19 +162,21 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, weight) in [("--score-weight", args.score_weight), ("--cost-weight", args.cost_weight)] {
-        check_weight(weight).context(name)?;
+        check_weight(weight).context(name).or_usage()?;
     }
-    check_bitrate(args.players.bitrate).context("--bitrate")?;
+    check_bitrate(args.players.bitrate).context("--bitrate").or_usage()?;
     let design = designs::by_name(&args.design).with_context(|| {
         let names: Vec<String> = designs::all().iter().map(|design| design.name()).collect();
         format!("--design {}: is no design: there are {}", args.design, names.join(", "))
-    })?;
+    });
+    let design = design.or_usage()?;
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Controller, "controller");
     let identity = Identity::load(&files)?;
     let shown = args.contracts.display();
-    let text = crate::text::read(&args.contracts).with_context(|| format!("--contracts {shown}"))?;
-    let contracts: Contracts = text.parse().with_context(|| format!("--contracts {shown}"))?;
-    let places = args.players.places()?;
+    let text =
+        crate::text::read(&args.contracts).with_context(|| format!("--contracts {shown}")).or_usage()?;
+    let contracts: Contracts = text.parse().with_context(|| format!("--contracts {shown}")).or_usage()?;
+    let places = args.players.places().or_usage()?;
     let settings = Settings {
         every: Duration::from_secs(args.every),
         bids_within: Duration::from_secs(args.bids_within),

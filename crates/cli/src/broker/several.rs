@@ -6,7 +6,7 @@ use super::rows::{Row, Shown};
 use anabranch_broker_proto::study::several::{RoundOutcome, Several, run as run_all};
 use anabranch_broker_proto::{Reserve, Shape, designs};
 use anabranch_units::Seed;
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -63,7 +63,7 @@ fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    ensure!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
+    ensure_usage!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
     let mut shown = Shown::new(args.json);
     for seed in &args.seed {
         let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };

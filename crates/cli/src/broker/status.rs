@@ -41,7 +41,7 @@ pub struct Args {
     json: bool,
     /// Show the status with the most recent rounds on a page, for a browser on this machine, until
     /// Ctrl-C. The page is served at IP:PORT (127.0.0.1:7197 by default) below a path that cannot
-    /// be guessed: open the printed address.
+    /// be guessed: open the printed address. It stays with the broker that leads at its start.
     #[arg(
         long,
         value_name = "IP:PORT",

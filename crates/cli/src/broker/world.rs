@@ -7,7 +7,7 @@ use super::evaluate::{above_0, count, drawn};
 use anabranch_broker::wire::{ClientsRequest, PlaceClients};
 use anabranch_broker::world_files;
 use anabranch_broker_proto::{Estimates as _, Parties, Shape};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    ensure!(!args.out.exists(), "--out {}: is there already: name another folder", args.out.display());
+    ensure_usage!(!args.out.exists(), "--out {}: is there already: name another folder", args.out.display());
     let default = Shape::default();
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
     let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };

@@ -3,7 +3,7 @@
 //! Leaves out: the control ([`anabranch_linux::bpf::retcp`]). Read [`run`] first.
 
 use crate::exit::OrUsage as _;
-use anabranch_linux::bpf::retcp::{AttachError, Base, Mark, Settings, attach};
+use anabranch_linux::bpf::retcp::{Base, Mark, Settings, attach};
 use anabranch_units::Dilation;
 use anyhow::Context as _;
 use std::path::PathBuf;
@@ -61,10 +61,10 @@ fn mark(text: &str) -> Result<Marking, String> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { name, base, mark, dilation, .. } = args;
     let settings = Settings { name, base: *base, mark: mark.0, dilation: *dilation };
-    let retcp = match attach(&settings, args.cgroup.as_deref()) {
-        Err(error @ (AttachError::EceWithEcn | AttachError::Dscp { .. })) => return Err(error).or_usage(),
-        attached => attached?,
-    };
+    if let Some(cgroup) = &args.cgroup {
+        std::fs::metadata(cgroup).with_context(|| format!("--cgroup {}", cgroup.display())).or_usage()?;
+    }
+    let retcp = attach(&settings, args.cgroup.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let registered = async {

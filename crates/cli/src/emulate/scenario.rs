@@ -5,7 +5,7 @@
 
 use super::announcements::Announcements;
 use super::{Args, preload, stretches_time};
-use crate::exit;
+use crate::exit::{self, OrUsage as _};
 use crate::family;
 use crate::run_dir::RunDir;
 use crate::simulate::{keyed, keyed_rows, plan, table};
@@ -18,7 +18,7 @@ use anabranch_graph::Topology;
 use anabranch_sim::Plan;
 use anabranch_sim::scenario::{self, Point};
 use anabranch_units::Seed;
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,13 +38,7 @@ pub(super) fn is_scenario(name: &str) -> bool {
 ///
 /// Errors: one line for the user.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let points = match load(args).and_then(|points| without_command(args).map(|()| points)) {
-        Ok(points) => points,
-        Err(error) => {
-            errln!("anabranch: {error:#}");
-            return Ok(ExitCode::from(exit::USAGE));
-        }
-    };
+    let points = load(args).and_then(|points| without_command(args).map(|()| points)).or_usage()?;
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
@@ -124,7 +118,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let (command, config) = crate::arguments();
         record.finish(&command, config, points.first().map(|p| Seed::new(p.scenario.seed)))?;
     }
-    Ok(if args.strict && !trusted { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if args.strict && !trusted { ExitCode::from(exit::UNTRUSTED) } else { ExitCode::SUCCESS })
 }
 
 /// Summary of a run's dilation and lateness, and the kernel that ran it.
@@ -204,14 +198,14 @@ fn measured(args: &Args, points: &[Point], quiet: bool, stage: Stage<'_>) -> any
 pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, EmulationOptions)> {
     let points = load(args)?;
     let [point] = &points[..] else {
-        anyhow::bail!(
+        bail_usage!(
             "{}: {} combinations of settings: --set one value of each for a command",
             args.topology,
             points.len()
         );
     };
-    ensure!(args.trials == 1, "--trials {}: a command runs once", args.trials);
-    ensure!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
+    ensure_usage!(args.trials == 1, "--trials {}: a command runs once", args.trials);
+    ensure_usage!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
     let plan = plan(Path::new(&args.topology), point)?;
     let (interrupted, systems) = (AtomicBool::new(false), family::emulated());
     let stage = Stage { host: &host, started: None, interrupted: &interrupted };
@@ -240,10 +234,10 @@ fn without_command(args: &Args) -> anyhow::Result<()> {
     ];
     let given = given.into_iter().find(|(_, is_given)| *is_given);
     if let Some((option, _)) = given {
-        anyhow::bail!("{option}: only for a command in the scenario's hosts: add it after `--`");
+        bail_usage!("{option}: only for a command in the scenario's hosts: add it after `--`");
     }
     if let Some(library) = args.kernel.preload.iter().find(|library| stretches_time(library)) {
-        anyhow::bail!(
+        bail_usage!(
             "--preload {}: a scenario's hosts count the network's time by themselves",
             library.display()
         );
@@ -252,11 +246,11 @@ fn without_command(args: &Args) -> anyhow::Result<()> {
 }
 
 fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
-    ensure!(
+    ensure_usage!(
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
-    ensure!(
+    ensure_usage!(
         args.kernel.mtu.is_none(),
         "--mtu is for topologies: --set transport.mss and transport.header_bytes, whose sum is the largest packet"
     );

@@ -2,6 +2,7 @@
 //!
 //! Leaves out: the cell itself ([`anabranch_rehearse::codedbulk`]). Read [`run`] first.
 
+use crate::exit::{self, OrUsage as _};
 use crate::network::TopologyArgs;
 use crate::run_dir::RunDir;
 use anabranch_rehearse::codedbulk::interactive::Interactive;
@@ -35,8 +36,8 @@ pub struct Args {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let cell = &args.cell;
     let topology = TopologyArgs { topology: args.topology.clone(), rate: cell.rate }.load()?;
-    let drawn = draw(&topology, cell)?;
-    let traffic = Interactive::new(&topology, cell.load)?;
+    let drawn = draw(&topology, cell).or_usage()?;
+    let traffic = Interactive::new(&topology, cell.load).or_usage()?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let mut trusted = true;
     for scheme in &cell.schemes {
@@ -68,11 +69,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         record.finish(&command, config, Some(Seed::new(cell.seed)))?;
     }
     // An untrusted figure is no success.
-    Ok(if trusted { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) })
+    Ok(if trusted { ExitCode::SUCCESS } else { ExitCode::from(exit::UNTRUSTED) })
 }
-
-/// Exit code of an untrusted run.
-const UNTRUSTED: u8 = 4;
 
 fn line(row: &Row) -> String {
     let slowest = row.slowest_mbps.unwrap_or(0.0);

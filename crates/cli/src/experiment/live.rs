@@ -3,6 +3,7 @@
 //!
 //! Leaves out: the cell itself ([`anabranch_rehearse::live`]). Read [`run`] first.
 
+use crate::exit::{self, OrUsage as _};
 use anabranch_rehearse::live::{Cell, Row, measure};
 use std::process::ExitCode;
 
@@ -16,10 +17,11 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the cell. An untrusted result ends with exit code 1.
+/// Runs the cell. The exit code of an untrusted result is [`exit::UNTRUSTED`].
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    args.cell.check().or_usage()?;
     let row = measure(&args.cell)?;
     if args.json {
         outln!("{}", serde_json::to_string(&row)?);
@@ -29,7 +31,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if !row.conditions.trusted && !quiet {
         errln!("do not trust this result: {}", row.conditions.why.join("; "));
     }
-    Ok(if row.conditions.trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if row.conditions.trusted { ExitCode::SUCCESS } else { ExitCode::from(exit::UNTRUSTED) })
 }
 
 fn line(row: &Row) -> String {

@@ -14,7 +14,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, ByteCount, Duration};
-use anyhow::{anyhow, ensure};
+use anyhow::anyhow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use progress::Progress;
 use std::path::PathBuf;
@@ -135,21 +135,24 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
         targets.extend(read_manifest(path)?);
     }
     if let Some(hash) = &args.blake3 {
-        ensure!(targets.len() == 1, "--blake3: for one object, not {}", targets.len());
+        ensure_usage!(targets.len() == 1, "--blake3: for one object, not {}", targets.len());
         targets[0].hash = Some(*hash.as_bytes());
     }
-    ensure!(
+    ensure_usage!(
         !targets.is_empty(),
         "nothing to pull: name SERVER/OBJECT, a list with --objects-from, or a --manifest"
     );
     let is_folder = args.output.as_os_str().as_encoded_bytes().ends_with(b"/");
     let streams = args.output.as_os_str() == "-";
-    ensure!(
+    ensure_usage!(
         !(streams && targets.len() > 1),
         "--output -: standard output takes one object, not {}",
         targets.len()
     );
-    ensure!(!(streams && args.json), "--output -: standard output takes the object, or --json, not both");
+    ensure_usage!(
+        !(streams && args.json),
+        "--output -: standard output takes the object, or --json, not both"
+    );
     place(&mut targets, &args.output, is_folder)?;
     let config = GetConfig {
         link: args.link,

@@ -2,7 +2,6 @@
 
 use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
-use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -34,7 +33,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
         return change.run(anabranch_gather::SYSTEM, quiet);
     }
-    ensure!(
+    ensure_usage!(
         !(args.servers.is_empty() && args.clients.is_empty()),
         "no names: give --servers, --clients, or both"
     );

@@ -1,6 +1,6 @@
 //! `anabranch gather serve`: lets clients pull the files of a folder.
 
-use crate::exit::OrUsage as _;
+use crate::exit::usage;
 use crate::keys::follow;
 use crate::metrics::MetricsArgs;
 use crate::network;
@@ -82,10 +82,15 @@ fn worded(error: ServeError) -> anyhow::Error {
 
 /// Rephrases an error, and marks it as wrong usage if it is.
 fn sorted(error: ServeError) -> anyhow::Error {
-    let is_usage =
-        matches!(error, ServeError::Folder { .. } | ServeError::Zero { .. } | ServeError::Inside(_));
+    let is_usage = matches!(
+        error,
+        ServeError::Folder { .. }
+            | ServeError::Zero { .. }
+            | ServeError::Inside(_)
+            | ServeError::Credentials(_)
+    );
     let error = worded(error);
-    if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
+    if is_usage { usage(error) } else { error }
 }
 
 /// Runs until a signal ends the command.

@@ -15,7 +15,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration;
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,7 +71,11 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(3_600));
-    ensure!((least..=most).contains(&args.every), "--every {}: must be from {least} to {most}", args.every);
+    ensure_usage!(
+        (least..=most).contains(&args.every),
+        "--every {}: must be from {least} to {most}",
+        args.every
+    );
     let shown = args.network.display();
     let text = super::read_text(&args.network, DESCRIPTION_BYTES_MAX);
     let text = text.with_context(|| format!("--network {shown}")).or_usage()?;

@@ -13,7 +13,6 @@ use anabranch_live_proto::plan::rivals::{
 };
 use anabranch_live_proto::plan::{Priority, Settings};
 use anabranch_units::{Duration, stats};
-use anyhow::ensure;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -217,7 +216,7 @@ fn planned(window: &Window<'_>, passes: u32) -> Measured {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let designs = if args.design.is_empty() { Design::ALL.to_vec() } else { args.design.clone() };
     for (at, seed) in args.seed.iter().enumerate() {
-        ensure!(!args.seed[..at].contains(seed), "--seed {seed} is given twice: give each seed once");
+        ensure_usage!(!args.seed[..at].contains(seed), "--seed {seed} is given twice: give each seed once");
     }
     let recorded = args.world.recorded().or_usage()?;
     if let Some(recorded) = recorded.as_ref().filter(|_| !quiet) {

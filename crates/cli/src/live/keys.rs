@@ -4,7 +4,7 @@ use crate::exit::OrUsage as _;
 use crate::keys::Change;
 use anabranch_live::description::{DESCRIPTION_BYTES_MAX, Description};
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         None => args.nodes.clone(),
     };
-    ensure!(
+    ensure_usage!(
         !(nodes.is_empty() && args.operators.is_empty()),
         "no names: give --network, --nodes or --operators"
     );

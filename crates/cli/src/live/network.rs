@@ -4,7 +4,7 @@ use super::controller::OperatorArgs;
 use crate::exit::OrUsage as _;
 use anabranch_live::controller::wire::NetworkView;
 use anabranch_live::description::{Change, DESCRIPTION_BYTES_MAX, Description};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -49,7 +49,7 @@ fn ends(text: &str) -> Result<(String, String), String> {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let changes = changes(args)?;
-    ensure!(
+    ensure_usage!(
         !changes.is_empty() || args.if_version.is_none(),
         "--if-version without a change: give --set FILE or one of the --remove options"
     );
@@ -87,12 +87,12 @@ fn changes(args: &Args) -> anyhow::Result<Vec<Change>> {
         let shown = || format!("--set {}", path.display());
         let text = super::read_text(path, DESCRIPTION_BYTES_MAX).with_context(shown).or_usage()?;
         let read = Description::from_toml(&text).with_context(shown).or_usage()?;
-        ensure!(read.removed.is_empty(), "{}: [removed]: give the --remove options instead", shown());
+        ensure_usage!(read.removed.is_empty(), "{}: [removed]: give the --remove options instead", shown());
         changes.extend(read.nodes.into_iter().map(Change::SetNode));
         changes.extend(read.links.into_iter().map(Change::SetLink));
         changes.extend(read.groups.into_iter().map(Change::SetGroup));
         changes.extend(read.channels.into_iter().map(Change::SetChannel));
-        ensure!(!changes.is_empty(), "{}: no [[node]], [[link]], [[group]] or [[channel]]", shown());
+        ensure_usage!(!changes.is_empty(), "{}: no [[node]], [[link]], [[group]] or [[channel]]", shown());
     }
     changes.extend(args.remove_node.iter().cloned().map(Change::RemoveNode));
     let link = |(from, to): (String, String)| Change::RemoveLink { from, to };

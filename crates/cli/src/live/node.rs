@@ -7,7 +7,7 @@ use super::sign::SecretFile;
 use crate::exit::OrUsage as _;
 use crate::metrics::MetricsArgs;
 use anabranch_live::control::NodeControl;
-use anabranch_live::{Node, NodeConfig, NodeError};
+use anabranch_live::{Node, NodeConfig};
 use anabranch_live_proto::Tier;
 use anyhow::Context as _;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
     let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
     if let Some(path) = &args.secret_file {
-        let file = SecretFile::open(path)?;
+        let file = SecretFile::open(path).or_usage()?;
         config.signing = Some(file.secrets());
         files.push(file);
     }
@@ -72,10 +72,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             config.control = Some(NodeControl::start(control, (&tiers, "for reflectors and edges")).await?);
         }
         let listener = args.metrics.bind()?;
-        let node = match Node::bind(config) {
-            Err(error @ (NodeError::BadName(_) | NodeError::BadParent(_))) => return Err(error).or_usage(),
-            bound => bound.with_context(|| format!("listening at {}", args.listen))?,
-        };
+        let node = Node::bind(config).with_context(|| format!("listening at {}", args.listen))?;
         if !quiet {
             let above = if identity.is_some() { "a controller".to_owned() } else { args.parent.join(", ") };
             let secure = node.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();

@@ -49,7 +49,7 @@ pub struct Args {
     duration: Option<Duration>,
     /// DNS server that names the edges; the players ask it for the host of the only URL, and their
     /// times count from that question.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = crate::network::socket_address)]
     dns: Option<SocketAddr>,
     /// Authorities of the edges' certificates in PEM, for URLs that begin with https://. By default
     /// the system's authorities.

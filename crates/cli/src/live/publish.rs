@@ -3,7 +3,6 @@
 use crate::exit::OrUsage as _;
 use anabranch_live::publisher::{PublishedRendition, Publisher, PublisherConfig};
 use anabranch_units::{BitRate, Duration};
-use anyhow::ensure;
 use std::process::ExitCode;
 
 /// Most renditions that one command publishes.
@@ -49,8 +48,12 @@ fn rendition(text: &str) -> Result<(String, BitRate), String> {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let count = args.channels.saturating_mul(args.renditions.len() as u64);
-    ensure!(count <= RENDITIONS_MAX, "{count} renditions: at most {RENDITIONS_MAX} are possible");
-    ensure!(args.fragment <= Duration::from_secs(10), "--fragment {}: must be at most 10 s", args.fragment);
+    ensure_usage!(count <= RENDITIONS_MAX, "{count} renditions: at most {RENDITIONS_MAX} are possible");
+    ensure_usage!(
+        args.fragment <= Duration::from_secs(10),
+        "--fragment {}: must be at most 10 s",
+        args.fragment
+    );
     let named = |channel: u64| match args.channels {
         1 => args.channel.clone(),
         _ => format!("{}-{channel}", args.channel),

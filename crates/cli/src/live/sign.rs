@@ -66,7 +66,7 @@ fn sign(secrets: &SigningSecrets, url: &str, args: &Args, expires_unix_s: u64) -
     let covered = path.trim_end_matches('/');
     let is_below = |rest: &str| rest.is_empty() || rest.starts_with(['/', '?']);
     let covers = target.strip_prefix(covered).is_some_and(is_below);
-    anyhow::ensure!(covers, "URL `{url}`: is not below the path `{path}`: name another --path");
+    ensure_usage!(covers, "URL `{url}`: is not below the path `{path}`: name another --path");
     let grant = Grant { path, expires_unix_s, clients: args.client };
     Ok(format!("{server}{}{target}", secrets.sign(&grant).or_usage()?))
 }

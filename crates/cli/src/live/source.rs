@@ -5,7 +5,7 @@ use super::secure::{Reloaded, SecureArgs, follow, trust};
 use crate::exit::OrUsage as _;
 use crate::metrics::MetricsArgs;
 use anabranch_live::control::NodeControl;
-use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceError, SourceSteering};
+use anabranch_live::{PublishTokens, Pull, Source, SourceConfig, SourceSteering};
 use anabranch_live_proto::Tier;
 use anabranch_net::public::ServerTrust;
 use anabranch_units::{ByteCount, Duration};
@@ -142,18 +142,12 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             let of_network = edges.map(|(name, url)| (name.to_owned(), url.to_owned()));
             let pathways = if args.pathway.is_empty() { of_network.collect() } else { args.pathway.clone() };
             if pathways.is_empty() {
-                return Err(anyhow::anyhow!("--steering: no pathway: name edges by --pathway EDGE=URL"))
-                    .or_usage();
+                bail_usage!("--steering: no pathway: name edges by --pathway EDGE=URL");
             }
             config.steering = Some(SourceSteering { server, pathways });
         }
         let listener = args.metrics.bind()?;
-        let source = match Source::bind(config) {
-            Err(error @ (SourceError::BadSetting(_) | SourceError::BadPull(_))) => {
-                return Err(error).or_usage();
-            }
-            bound => bound?,
-        };
+        let source = Source::bind(config)?;
         if !quiet {
             let secure = source.secure_addr()?.map(|at| format!(" and https://{at}")).unwrap_or_default();
             let at = source.local_addr()?;

@@ -7,7 +7,7 @@ use anabranch_live_proto::plan::generator::{Shape, Topology, Trace, Workload, Wo
 use anabranch_live_proto::plan::recorded::RecordedWindow;
 use anabranch_live_proto::plan::{OBJECTS_MAX, Priority, REQUESTS_MAX};
 use anabranch_units::{BitRate, Duration, Seed};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::collections::BTreeSet;
 
 /// A trace of §4.7.1.
@@ -173,7 +173,7 @@ impl WorldArgs {
             None => self.drawn(&topology, seed)?,
         };
         let objects = objects_max(&trace);
-        ensure!(
+        ensure_usage!(
             objects <= OBJECTS_MAX,
             "{} videos in {} s: up to {objects} objects, videos at one bitrate: at most {OBJECTS_MAX} are possible",
             trace.ladders.len(),
@@ -184,7 +184,7 @@ impl WorldArgs {
 
     fn drawn(&self, topology: &Topology, seed: u64) -> anyhow::Result<Trace> {
         let workload = Workload::window(self.workload.kind(), self.videos(), self.length());
-        ensure!(
+        ensure_usage!(
             workload.requests as usize <= REQUESTS_MAX,
             "--videos {} in {} s: {} requests: at most {REQUESTS_MAX} are possible in one window",
             self.videos(),

@@ -1,4 +1,5 @@
-// What all pages need: quantities as the terminal writes them, and asking again and again. Text from outside is only ever set as text.
+// Common parts of all pages: quantities as the terminal writes them, and repeated requests. Text
+// from outside is only set as text.
 "use strict";
 
 const EVERY_MS = 1000;
@@ -57,13 +58,13 @@ async function ask(path) {
   return reply.json();
 }
 
-// What went wrong, in a sentence, and of when the rest of the page is.
+// One sentence with the fault and the time of the last answer.
 function trouble(error, last) {
   const since = last === null ? "No answer" : `No answer since ${clock(last)}`;
   return `${since}, asking again every second: ${error.message}`;
 }
 
-// Calls `refresh` every second. What it throws is said in one line, and what stands below it is marked as old.
+// Calls `refresh` every second. If it throws, one line shows the error and the rest is marked old.
 function repeat(refresh) {
   let last = null;
   const once = async () => {

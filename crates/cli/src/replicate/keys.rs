@@ -4,7 +4,6 @@
 use crate::keys::Change;
 use crate::network::TopologyArgs;
 use anabranch_net::keys::{SetRequest, VALID_DAYS, add_to_set, make_set, write_set};
-use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -69,7 +68,7 @@ pub fn run(command: &Command, quiet: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn add(args: &AddArgs, quiet: bool) -> anyhow::Result<ExitCode> {
-    ensure!(
+    ensure_usage!(
         !(args.sites.is_empty() && args.operators.is_empty()),
         "no names: give --sites, --operators, or both"
     );

@@ -1,5 +1,6 @@
 //! `anabranch replicate leftovers`: lists and removes remains of incomplete files.
 
+use crate::exit::OrUsage as _;
 use anabranch_disk::folder::{Folder, Links, shown};
 use anabranch_disk::partial::leftovers::{Leftover, find};
 use anabranch_units::{ByteCount, Duration};
@@ -42,7 +43,7 @@ struct Row {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let folder = args.dir.canonicalize().and_then(|path| Folder::open(&path, Links::Refused));
-    let folder = folder.with_context(|| format!("--dir {}", args.dir.display()))?;
+    let folder = folder.with_context(|| format!("--dir {}", args.dir.display())).or_usage()?;
     let mut rows = Vec::new();
     let looked = find(&folder, |left: &Leftover| {
         if left.age < args.older_than.to_std() {

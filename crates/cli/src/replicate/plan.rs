@@ -1,6 +1,7 @@
 //! `anabranch replicate plan`: the plan of a transfer, as a table, JSON or a picture. Nothing is
 //! sent.
 
+use crate::exit::OrUsage as _;
 use crate::network::{self, TopologyArgs};
 use crate::shown::size;
 use anabranch_graph::Topology;
@@ -8,7 +9,7 @@ use anabranch_replicate_proto::draw::{self, Theme};
 use anabranch_replicate_proto::plan::survey::{Survey, survey_joint, survey_random, survey_triples};
 use anabranch_replicate_proto::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme, Sending};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed, time_in_words};
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -82,8 +83,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(count) = args.survey_joint {
         let topology = args.network.load()?;
         let sites = topology.sites().len();
-        ensure!((1..=sites).contains(&count), "--survey-joint {count}: 1 to {sites}, one source a site");
-        ensure!(
+        ensure_usage!(
+            (1..=sites).contains(&count),
+            "--survey-joint {count}: 1 to {sites}, one source a site"
+        );
+        ensure_usage!(
             (1..sites).contains(&args.destinations),
             "--destinations {}: 1 to {}",
             args.destinations,
@@ -234,7 +238,7 @@ fn chosen(planner: &Planner<'_>, choice: &Choice, (scheme, fill): (&str, bool)) 
     let mut shown = if scheme == "auto" {
         choice.chosen.clone()
     } else {
-        let scheme: Scheme = scheme.parse().map_err(|e| anyhow::anyhow!("{e}, or auto"))?;
+        let scheme: Scheme = scheme.parse().map_err(|e| anyhow::anyhow!("{e}, or auto")).or_usage()?;
         match choice.offers.iter().find(|o| o.scheme == scheme) {
             Some(offer) => offer.planned.clone(),
             None => planner.plan(scheme)?,

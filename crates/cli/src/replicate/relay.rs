@@ -1,6 +1,7 @@
 //! `anabranch replicate relay`: a site's daemon. It sends, forwards and receives on the
 //! controller's commands.
 
+use crate::exit::OrUsage as _;
 use crate::metrics::MetricsArgs;
 use crate::network::{self, TopologyArgs};
 use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};
@@ -78,13 +79,15 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let name = topology.site(site).name.clone();
     let root = args.dir.canonicalize().with_context(|| {
         format!("--dir {}: make this folder, or name the one that holds the files", args.dir.display())
-    })?;
-    let folder = Folder::open(&root, Links::Refused).with_context(|| root.display().to_string())?;
+    });
+    let root = root.or_usage()?;
+    let folder =
+        Folder::open(&root, Links::Refused).with_context(|| root.display().to_string()).or_usage()?;
     let folder = Arc::new(folder);
     let rules = args.accept_from.iter().map(|rule| AcceptFrom::parse(rule, &topology));
-    let accept = rules.collect::<Result<Vec<_>, _>>().context("--accept-from")?;
+    let accept = rules.collect::<Result<Vec<_>, _>>().context("--accept-from").or_usage()?;
     let files = CredentialFiles::in_set(&args.keys, anabranch_replicate::SYSTEM, Role::Site, &name);
-    keep_outside(&root, [args.keys.as_path(), &files.ca, &files.certificate, &files.key])?;
+    keep_outside(&root, [args.keys.as_path(), &files.ca, &files.certificate, &files.key]).or_usage()?;
     warn_of_any(&folder);
     let identity = Identity::load(&files)?;
     let descriptors = crate::process::raise_descriptor_limit();
@@ -133,11 +136,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 fn links(args: &Args, topology: &Topology, site: SiteId) -> anyhow::Result<Vec<(LinkId, String)>> {
     let mut links = Vec::new();
     for entry in &args.link {
-        let (from, address) =
-            entry.split_once('=').with_context(|| format!("--link {entry}: write FROM=HOST:PORT"))?;
+        let (from, address) = entry
+            .split_once('=')
+            .with_context(|| format!("--link {entry}: write FROM=HOST:PORT"))
+            .or_usage()?;
         let from = network::site(topology, from)?;
         let mut known = topology.links_in(site).filter(|l| topology.link(*l).from == from).peekable();
-        anyhow::ensure!(known.peek().is_some(), "--link {entry}: no link comes from there to this site");
+        ensure_usage!(known.peek().is_some(), "--link {entry}: no link comes from there to this site");
         links.extend(known.map(|l| (l, address.to_owned())));
     }
     Ok(links)

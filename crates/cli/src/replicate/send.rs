@@ -1,6 +1,7 @@
 //! `anabranch replicate send`: submits a transfer to the controller and watches it to its end.
 
 use super::watch::{Output, broken_off, may_go_on, watch};
+use crate::exit::OrUsage as _;
 use crate::network;
 use anabranch_graph::Topology;
 use anabranch_net::identity::Identity;
@@ -197,7 +198,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             () = &mut asked_to_end => return nothing_sent(),
         };
         let topology = view.topology()?;
-        let request = request(args, &topology)?;
+        let request = request(args, &topology).or_usage()?;
         if args.dry_run {
             let length = tokio::select! {
                 length = client.ask_source(&request) => length?,
@@ -302,7 +303,7 @@ pub(crate) fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow
     let name = |s| topology.site(s).name.clone();
     let mut hop = usual.clone();
     let mut settings = words.peekable();
-    anyhow::ensure!(
+    ensure_usage!(
         settings.peek().is_some(),
         "--hop {text}: add stripes=COUNT, congestion-control=NAME or both"
     );
@@ -315,7 +316,7 @@ pub(crate) fn hop(text: &str, usual: &HopRequest, topology: &Topology) -> anyhow
             Some(("congestion-control", name)) if !name.is_empty() => {
                 hop.congestion_control = Some(name.to_owned());
             }
-            _ => anyhow::bail!("--hop {text}: `{setting}`: must be stripes=COUNT or congestion-control=NAME"),
+            _ => bail_usage!("--hop {text}: `{setting}`: must be stripes=COUNT or congestion-control=NAME"),
         }
     }
     Ok(HopOverrideRequest { link: LinkName { from: name(link.from), to: name(link.to) }, hop })

@@ -1,15 +1,16 @@
-//! `anabranch replicate status`: status of transfers, as a table, JSON or a page; and stopping one.
+//! `anabranch replicate status`: status of transfers, sites and links, as a table, JSON or a page;
+//! and stopping a transfer.
 
 mod page;
 
 use super::send::ControllerArgs;
 use super::watch::{Output, watch};
 use crate::shown::{fitted, size};
-use anabranch_replicate::wire::{SiteView, TransferView};
+use anabranch_replicate::wire::{LinkView, SiteView, TransferView};
 use anabranch_replicate_proto::control::TransferId;
 use anabranch_replicate_proto::coordinator::Verdict;
 use anabranch_units::text::printable;
-use anabranch_units::{ByteCount, time_in_words};
+use anabranch_units::{BitRate, ByteCount, time_in_words};
 use std::process::ExitCode;
 
 /// The transfers, and the form of the status.
@@ -23,7 +24,7 @@ pub struct Args {
     #[arg(long, requires = "transfer")]
     cancel: bool,
     /// List all transfers instead of the newest 20.
-    #[arg(long, conflicts_with_all = ["transfer", "web", "sites"])]
+    #[arg(long, conflicts_with_all = ["transfer", "web", "sites", "links"])]
     all: bool,
     /// Follow the transfer to its end, as `send` does. Ctrl-C ends following, not the transfer.
     #[arg(long, requires = "transfer", conflicts_with_all = ["cancel", "web"])]
@@ -31,6 +32,10 @@ pub struct Args {
     /// List the sites and their state instead.
     #[arg(long, conflicts_with_all = ["transfer", "web"])]
     sites: bool,
+    /// List the links instead: the capacity in the topology, the rate that transfers of the last
+    /// hour measured, and the capacity that plans use.
+    #[arg(long, conflicts_with_all = ["transfer", "web", "sites"])]
+    links: bool,
     /// Print JSON, as in the API: all transfers, oldest first.
     #[arg(long)]
     json: bool,
@@ -60,6 +65,38 @@ fn sites(sites: &[SiteView], json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints the links and their capacities.
+fn links(links: &[LinkView], json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        outln!("{}", serde_json::to_string(links)?);
+    } else {
+        out!("{}", links_table(links));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Formats the links, those with a wrong capacity first.
+fn links_table(links: &[LinkView]) -> String {
+    let is_wrong = |link: &&LinkView| link.in_plans_bps() != link.capacity_bps;
+    let (wrong, right): (Vec<_>, Vec<_>) = links.iter().partition(is_wrong);
+    let mut rows = comfy_table::Table::new();
+    rows.load_preset(comfy_table::presets::NOTHING);
+    rows.set_header(["from", "to", "declared", "carried", "in plans", ""]);
+    for link in wrong.iter().chain(&right) {
+        let least = if link.is_limit { "" } else { "at least " };
+        let carried = link.carried_bps.map(|bps| format!("{least}{}", BitRate::bps(bps)));
+        rows.add_row([
+            printable(&link.from).into_owned(),
+            printable(&link.to).into_owned(),
+            BitRate::bps(link.capacity_bps).to_string(),
+            carried.unwrap_or_else(|| "-".to_owned()),
+            BitRate::bps(link.in_plans_bps()).to_string(),
+            if is_wrong(link) { "correct the topology" } else { "" }.to_owned(),
+        ]);
+    }
+    format!("{}\n", rows.trim_fmt())
+}
+
 /// Runs the command.
 ///
 /// Errors: one line for the user.
@@ -83,6 +120,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         if args.sites {
             return sites(&client.topology().await?.sites, args.json);
+        }
+        if args.links {
+            return links(&client.topology().await?.links, args.json);
         }
         if let (Some(id), true) = (args.transfer, args.cancel) {
             client.cancel(TransferId(id)).await?;

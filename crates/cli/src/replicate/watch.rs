@@ -36,7 +36,6 @@ struct Summary<'a> {
     event: &'static str,
     transfer: u64,
     outcome: Option<Outcome>,
-    scheme: Option<String>,
     attempts: u32,
     length_bytes: Option<u64>,
     hash: Option<String>,
@@ -44,8 +43,8 @@ struct Summary<'a> {
     took_s: f64,
     /// Rate at which the slowest successful destination received the file.
     rate_bps: Option<u64>,
-    planned_bps: Option<u64>,
-    bound_bps: Option<u64>,
+    #[serde(flatten)]
+    plan: PlanSummary,
     verified: bool,
     /// True if nothing had to be sent because every destination had the file.
     was_there: bool,
@@ -53,6 +52,27 @@ struct Summary<'a> {
     suspects: &'a [String],
     congestion_controls: &'a [String],
     destinations: Vec<DestinationSummary<'a>>,
+    /// Links of the transfer that are declared with a wrong capacity.
+    wrong_links: Vec<WrongLink>,
+}
+
+#[derive(serde::Serialize)]
+struct PlanSummary {
+    scheme: Option<String>,
+    planned_bps: Option<u64>,
+    bound_bps: Option<u64>,
+}
+
+/// A link whose measured capacity differs much from the declared one.
+#[derive(Clone, serde::Serialize)]
+struct WrongLink {
+    from: String,
+    to: String,
+    declared_bps: u64,
+    carried_bps: u64,
+    is_limit: bool,
+    #[serde(skip)]
+    line: String,
 }
 
 #[derive(serde::Serialize)]
@@ -106,6 +126,7 @@ pub(super) async fn watch_outcome(
 ) -> anyhow::Result<Outcome> {
     let mut shown = Shown::new(output);
     let mut times = Times::default();
+    let mut wrong_links = BTreeMap::new();
     let (mut was_known, mut ended) = (false, None);
     let mut watch = client.watch(id).with_patience(PATIENCE);
     while let Some(item) = watch.next().await.map_err(|error| broken_off(id, was_known, error))? {
@@ -129,6 +150,10 @@ pub(super) async fn watch_outcome(
                     }
                     _ => {}
                 }
+                if let Some(wrong) = wrong_link(&event.event.kind) {
+                    // The last measurement of a link counts.
+                    wrong_links.insert((wrong.from.clone(), wrong.to.clone()), wrong);
+                }
                 shown.event(&event.event.kind);
             }
             WatchItem::Away(why) => shown.say(&format!("{why}: trying on")),
@@ -136,7 +161,8 @@ pub(super) async fn watch_outcome(
     }
     shown.end();
     let (view, outcome) = ended.expect("a watch is over only after a status with the outcome");
-    let summary = summary(&view, &times);
+    let mut summary = summary(&view, &times);
+    summary.wrong_links = wrong_links.into_values().collect();
     if output.json {
         outln!("{}", serde_json::to_string(&summary)?);
     } else if !output.quiet {
@@ -146,6 +172,14 @@ pub(super) async fn watch_outcome(
         errln!("anabranch: {}", printable(&line));
     }
     Ok(outcome)
+}
+
+fn wrong_link(kind: &EventKind<String>) -> Option<WrongLink> {
+    let EventKind::WrongCapacity { from, to, declared, carried, is_limit } = kind else { return None };
+    let line = kind.in_words(&String::clone);
+    let (from, to, is_limit) = (from.clone(), to.clone(), *is_limit);
+    let (declared_bps, carried_bps) = (declared.as_bps(), carried.as_bps());
+    Some(WrongLink { from, to, declared_bps, carried_bps, is_limit, line })
 }
 
 fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
@@ -178,20 +212,23 @@ fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
         event: "summary",
         transfer: view.id,
         outcome: view.outcome,
-        scheme: view.scheme.map(|s| s.to_string()),
         attempts: view.attempts,
         length_bytes: view.length_bytes,
         hash: view.hash.map(|h| h.to_string()),
         took_s: ended.and_then(seconds_of).unwrap_or(0.0),
         rate_bps: slowest.and_then(rate),
-        planned_bps: view.planned_bps,
-        bound_bps: view.bound_bps,
+        plan: PlanSummary {
+            scheme: view.scheme.map(|s| s.to_string()),
+            planned_bps: view.planned_bps,
+            bound_bps: view.bound_bps,
+        },
         verified: is_done,
         was_there: is_done && times.is_whole && times.planned.is_none(),
         corrupt: view.corrupt,
         suspects: &view.suspects,
         congestion_controls: &view.congestion_controls,
         destinations,
+        wrong_links: Vec::new(),
     }
 }
 
@@ -247,6 +284,9 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
     if !summary.suspects.is_empty() {
         out.push_str(&format!("data was changed on its way by {}\n", summary.suspects.join(", ")));
     }
+    for wrong in &summary.wrong_links {
+        out.push_str(&format!("{}\n", printable(&wrong.line)));
+    }
     out
 }
 
@@ -258,7 +298,7 @@ fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
     if summary.was_there {
         facts.push(format!("{length} was there already: nothing had to be sent"));
     } else if let (Some(scheme), Some(planned), Some(bound)) =
-        (&summary.scheme, view.planned_bps.map(BitRate::bps), view.bound_bps.map(BitRate::bps))
+        (&summary.plan.scheme, view.planned_bps.map(BitRate::bps), view.bound_bps.map(BitRate::bps))
     {
         facts.push(format!("{length} by {scheme}: planned {planned}, bound {bound}"));
         facts.push(counted(summary.attempts.into(), "attempt"));
@@ -333,6 +373,26 @@ mod tests {
         assert_eq!(said(false), ("no transfer 4".to_owned(), ExitCode::from(crate::exit::USAGE)));
         let forgotten = "the controller no longer knows transfer 4".to_owned();
         assert_eq!(said(true), (forgotten, ExitCode::from(crate::exit::FAILED)));
+    }
+
+    #[test]
+    fn last_line_names_a_link_with_a_wrong_capacity() {
+        let view = view(4, "file");
+        let mut summary = summary(&view, &Times::default());
+        let mbps = BitRate::mbps;
+        let (from, to) = ("nyc".to_owned(), "sfo".to_owned());
+        let (declared, carried, is_limit) = (mbps(1), mbps(10), false);
+        summary.wrong_links.extend(wrong_link(&EventKind::WrongCapacity {
+            from,
+            to,
+            declared,
+            carried,
+            is_limit,
+        }));
+        let last = table(&summary, &view).lines().last().map(str::to_owned);
+        let said = "link nyc to sfo: declared as 1 Mbit/s, carried at least 10 Mbit/s; plans use the carried rate \
+                    until the topology is corrected";
+        assert_eq!(last.as_deref(), Some(said));
     }
 
     /// #17: `1 MiB by -: planned -, bound -` where nothing had to be sent.

@@ -3,6 +3,7 @@
 //!
 //! Leaves out: the agent itself (`anabranch_shuffle::Agent`). Read [`Args`].
 
+use crate::exit::OrUsage as _;
 use crate::metrics::MetricsArgs;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, escaped};
@@ -77,7 +78,7 @@ pub struct Args {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    check_name(&args.name)?;
+    check_name(&args.name).or_usage()?;
     anyhow::ensure!(
         args.state.is_some() || rustix::process::geteuid().is_root(),
         "an agent sets limits on all users' flows: run it as root, or name a file that it may write with --state, for your own flows"
@@ -92,7 +93,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         Some(path) => crate::text::read(path)
             .map_err(anyhow::Error::from)
             .and_then(|text| Ok(text.parse()?))
-            .with_context(|| format!("--rules {}", path.display()))?,
+            .with_context(|| format!("--rules {}", path.display()))
+            .or_usage()?,
         None => Rules::default(),
     };
     let state = match &args.state {

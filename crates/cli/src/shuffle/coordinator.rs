@@ -1,6 +1,7 @@
 //! `anabranch shuffle coordinator`: receives hosts' reports of flows, and sets their rate limits.
 
 use super::allocator;
+use crate::exit::OrUsage as _;
 use crate::network;
 use anabranch_http::{ServeConfig, Server};
 use anabranch_net::admission::AdmissionLimits;
@@ -58,7 +59,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let text = crate::text::read(path).with_context(|| format!("--hosts {}", path.display()))?;
         text.parse().with_context(|| format!("--hosts {}", path.display()))
     };
-    let hosts = args.hosts.as_ref().map(read).transpose()?;
+    let hosts = args.hosts.as_ref().map(read).transpose().or_usage()?;
     let descriptors = crate::process::raise_descriptor_limit();
     let half_open = AdmissionLimits::for_descriptors(descriptors);
     let serve = ServeConfig { address: args.listen, half_open, ..ServeConfig::default() };

@@ -3,7 +3,6 @@
 
 use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
-use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,7 +38,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
         return change.run(anabranch_shuffle::SYSTEM, quiet);
     }
-    ensure!(
+    ensure_usage!(
         !(args.hosts.is_empty() && args.operators.is_empty()),
         "no names: give --hosts, --operators, or both"
     );

@@ -1,6 +1,7 @@
 //! `anabranch shuffle replay`: recorded coflows on one switch, under each scheduler in turn.
 
 use super::allocator;
+use crate::exit::OrUsage as _;
 use crate::process::thread_cpu_s;
 use crate::run_dir::RunDir;
 use anabranch_fluid::bound::{self, Effort};
@@ -114,9 +115,10 @@ struct CoflowRow<'a> {
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shown = args.trace.display();
     let text = crate::text::read(&args.trace)
-        .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))?;
+        .with_context(|| format!("{shown}: cannot be read: name a trace of the coflow benchmark"))
+        .or_usage()?;
     let coflows = args.coflows.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
-    let mut trace = benchmark::parse(&text, coflows).with_context(|| shown.to_string())?;
+    let mut trace = benchmark::parse(&text, coflows).with_context(|| shown.to_string()).or_usage()?;
     if args.like_coflowsim {
         trace = trace.as_coflowsim();
     }
@@ -124,7 +126,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         flow.arrives = Instant::from_ps(flow.arrives.as_ps() / u128::from(args.faster));
     }
     let port_rate = if args.like_coflowsim { coflowsim::PORT } else { args.port_rate };
-    let network = Network::big_switch(trace.ports, port_rate).context("--port-rate")?;
+    let network = Network::big_switch(trace.ports, port_rate).context("--port-rate").or_usage()?;
     let alone_s = bound::alone_s(&network, &trace.flows)?;
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
     let say = |what: &str, began_s: f64| {
@@ -143,9 +145,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let text = scheduler.name();
         let began_s = thread_cpu_s();
         let outcome = if args.like_coflowsim {
-            let mut allocator = scheduler.make_like_coflowsim().with_context(|| {
+            let allocator = scheduler.make_like_coflowsim().with_context(|| {
                 format!("{text}: its rules in CoflowSim are not known here: leave out --like-coflowsim")
-            })?;
+            });
+            let mut allocator = allocator.or_usage()?;
             run_in_epochs(&network, &trace.flows, coflowsim::STEP, &mut allocator)
         } else {
             run_flows(&network, &trace.flows, &mut scheduler.make())

@@ -2,7 +2,6 @@
 
 use crate::keys::Change;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
-use anyhow::ensure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,7 +30,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
         return change.run(anabranch_spray::SYSTEM, quiet);
     }
-    ensure!(!args.hosts.is_empty(), "no names: give --hosts");
+    ensure_usage!(!args.hosts.is_empty(), "no names: give --hosts");
     let request = SetRequest {
         system: anabranch_spray::SYSTEM,
         sites: args.hosts.clone(),

@@ -3,7 +3,6 @@
 
 use anabranch_spray_proto::model::{BLOCKED_MAX, Ways, decoding_probability, overhead, parities};
 use anabranch_units::{BitRate, ByteCount, Duration};
-use anyhow::ensure;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -64,14 +63,14 @@ struct Row {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for blocked in &args.blocked {
-        ensure!(
+        ensure_usage!(
             (0.0..=BLOCKED_MAX).contains(blocked),
             "--blocked {blocked}: must be 0 to {BLOCKED_MAX}: with more of its packets blocked no unit is worth its parities"
         );
     }
-    ensure!(args.rate.as_bps() > 0, "--rate {}: must be above 0", args.rate);
-    ensure!(args.long >= 0.0 && args.long.is_finite(), "--long {}: must be 0 or more", args.long);
-    ensure!(
+    ensure_usage!(args.rate.as_bps() > 0, "--rate {}: must be above 0", args.rate);
+    ensure_usage!(args.long >= 0.0 && args.long.is_finite(), "--long {}: must be 0 or more", args.long);
+    ensure_usage!(
         args.rtt_free <= args.rtt_blocked,
         "--rtt-free {}: must be at most --rtt-blocked, {}",
         args.rtt_free,

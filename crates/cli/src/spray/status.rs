@@ -1,7 +1,6 @@
 //! `anabranch spray status`: the status of a host's agent, as a table or as JSON.
 
 use super::socket_of;
-use crate::exit::OrUsage as _;
 use anabranch_spray::status::{PeerStatus, Status, WhyLeft, ask};
 use anabranch_units::text::{known, printable};
 use comfy_table::{Table, presets::NOTHING};
@@ -46,7 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(unknown) = args.peers.iter().find(|name| !status.peers.iter().any(|peer| peer.name == **name))
     {
         let known = known(unknown, status.peers.iter().map(|peer| &peer.name));
-        return Err(anyhow::anyhow!("no peer `{}`: {known}", printable(unknown))).or_usage();
+        bail_usage!("no peer `{}`: {known}", printable(unknown));
     }
     let summary = format!("{} of {} peers up", status.up, status.peers.len());
     if args.summary {

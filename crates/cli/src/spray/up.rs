@@ -10,7 +10,7 @@ use crate::process::{asked_to_end, raise_descriptor_limit, runtime};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
-use anabranch_spray::{Agent, AgentConfig, AgentError, Peer, PeerChanges};
+use anabranch_spray::{Agent, AgentConfig, Peer, PeerChanges};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use std::convert::Infallible;
@@ -74,13 +74,6 @@ pub struct Args {
     /// Maximum datagrams sealed with one key, for tests; ciphers have higher limits.
     #[arg(long, value_name = "N", hide = true)]
     key_packets: Option<u64>,
-}
-
-/// Rephrases an error in terms of this command's options.
-fn worded(error: AgentError) -> anyhow::Error {
-    let is_usage = matches!(error, AgentError::Setting(_) | AgentError::Config(_));
-    let error = anyhow::Error::from(error);
-    if is_usage { Err::<(), _>(error).or_usage().expect_err("it is one") } else { error }
 }
 
 /// This program as an agent's guard.
@@ -160,7 +153,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     };
     runtime()?.block_on(async {
         let listener = args.metrics.bind()?;
-        let agent = Agent::start(config, &identity).await.map_err(worded)?;
+        let agent = Agent::start(config, &identity).await?;
         if !quiet {
             errln!(
                 "agent of {} on {}; TCP to {} goes over every path while their agents answer, and the ordinary way otherwise",
@@ -183,7 +176,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             never = crate::keys::follow(&identity) => match never {},
             never = listener.serve_later(quiet, metrics) => match never {},
         };
-        ended.map_err(worded)?;
+        ended?;
         if !quiet {
             errln!("agent of {} ends; its device and its rules are gone", args.name);
         }

@@ -97,7 +97,7 @@ fn listed(words: &[&str]) -> Vec<String> {
     names.filter(|name| name != "help").collect()
 }
 
-fn leaves(words: &[&str]) -> Vec<String> {
+pub fn leaves(words: &[&str]) -> Vec<String> {
     let below = listed(words);
     if below.is_empty() {
         return vec![words.join(" ")];
@@ -134,7 +134,7 @@ fn daemons(world: &mut World) -> Vec<(&'static str, String)> {
     started.into()
 }
 
-const LIVE: &str = r#"
+pub const LIVE: &str = r#"
 [[node]]
 name = "london"
 tier = "source"
@@ -142,7 +142,7 @@ media = "http://127.0.0.1:1"
 control = "127.0.0.1:1"
 "#;
 
-const CONTRACTS: &str = r#"
+pub const CONTRACTS: &str = r#"
 [[network]]
 name = "near"
 "#;
@@ -192,7 +192,7 @@ fn no_verb_panics_on_a_closed_pipe() {
 }
 
 /// A scenario of one short run.
-const SCENARIO: &str = r#"
+pub const SCENARIO: &str = r#"
 duration = "1 ms"
 [network]
 topology = "star"

@@ -450,7 +450,9 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
 
     for name in ["missing", "folder", "pipe", "../network.toml"] {
         let (code, said) = run(dry(&[name]));
-        assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+        // Only the last is wrong whatever the site holds.
+        let expected = if name.starts_with("..") { 2 } else { 1 };
+        assert_eq!((code, said.lines().count()), (Some(expected), 1), "{said}");
         let (real, wanted) = run(send(&local, &["--quiet", "--to", "tokyo", name]));
         assert_eq!(real, code, "{wanted}");
         let reason = said.trim_end().split_once("paris: ").map_or(&said[..], |(_, reason)| reason);

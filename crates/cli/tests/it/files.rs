@@ -29,9 +29,19 @@ fn expect_sent(local: &Local, arguments: &[&str]) {
     assert_eq!(code, Some(0), "{arguments:?}: {said}");
 }
 
+/// Expects that a site refuses, with a reason that mentions all of these.
 fn expect_refused(local: &Local, arguments: &[&str], mentions: &[&str]) {
+    expect_code(1, local, arguments, mentions);
+}
+
+/// Expects that the command refuses its arguments, with a line that mentions all of these.
+fn expect_wrong(local: &Local, arguments: &[&str], mentions: &[&str]) {
+    expect_code(2, local, arguments, mentions);
+}
+
+fn expect_code(expected: i32, local: &Local, arguments: &[&str], mentions: &[&str]) {
     let (code, said) = send(local, arguments);
-    assert_eq!(code, Some(1), "{arguments:?}: {said}");
+    assert_eq!(code, Some(expected), "{arguments:?}: {said}");
     mentions.iter().for_each(|m| assert!(said.contains(m), "{arguments:?}: {said} without {m}"));
 }
 
@@ -117,7 +127,7 @@ fn what_is_no_file_is_refused_and_the_next_file_is_sent() {
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     expect_refused(&local, &["pipe"], &["s/pipe", "not a plain file"]);
     expect_refused(&local, &["folder"], &["s/folder", "one by one"]);
-    expect_refused(&local, &["."], &["no file"]);
+    expect_wrong(&local, &["."], &["no file"]);
     std::fs::create_dir(local.path("d/file")).expect("the folder is ours");
     expect_refused(&local, &["file"], &["d/file", "a folder has this name"]);
     expect_sent(&local, &["file", "--as", "file/file"]);
@@ -139,9 +149,9 @@ fn names_are_as_long_as_file_systems_take_and_name_a_file() {
     });
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("not UTF-8") && said.contains("rename"), "{said}");
-    expect_refused(&local, &[&long, "--as", &"y".repeat(256)], &["256 bytes", "at most 255"]);
-    expect_refused(&local, &[&long, "--as", "sub/"], &["--as", "`sub/`", "add the file's"]);
-    expect_refused(&local, &[&long, "--as", "a\u{1b}[2J"], &["control character"]);
+    expect_wrong(&local, &[&long, "--as", &"y".repeat(256)], &["256 bytes", "at most 255"]);
+    expect_wrong(&local, &[&long, "--as", "sub/"], &["--as", "`sub/`", "add the file's"]);
+    expect_wrong(&local, &[&long, "--as", "a\u{1b}[2J"], &["control character"]);
     let whole = local.path("s").join(&long);
     let whole = whole.to_str().expect("plain");
     expect_refused(&local, &[whole], &["outside the folder", "--as"]);
@@ -209,7 +219,7 @@ fn a_folder_with_keys_in_it_is_not_served() {
     symlink("keys", local.path("way")).expect("the folder is ours");
     for dir in [".", "keys", "way"] {
         let (code, said) = run(relay(dir));
-        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(code, Some(2), "{said}");
         assert!(said.contains("keys") && said.contains("outside"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }

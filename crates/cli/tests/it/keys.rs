@@ -52,7 +52,7 @@ impl Room {
     /// Expects one line on stderr that contains all of `parts`.
     fn expect_refusal(&self, words: &[&str], parts: &[&str]) {
         let (code, said) = self.run(words);
-        assert_eq!(code, Some(1), "{words:?}: {said}");
+        assert_eq!(code, Some(2), "{words:?}: {said}");
         assert_eq!(said.trim_end().lines().count(), 1, "{said}");
         for part in parts {
             assert!(said.contains(part), "{words:?}: `{said}` should say `{part}`");
@@ -212,7 +212,7 @@ fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
     assert_eq!(get("stolen", "other", "d").0, Some(0), "nobody else is refused");
     let (code, said) = get("keys/gather", "client", "e");
     assert!(
-        code == Some(1)
+        code == Some(2)
             && said.contains("client.pem: the certificate was revoked, as keys/gather/revoked says"),
         "{said}"
     );

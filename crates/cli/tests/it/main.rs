@@ -6,9 +6,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, files and programs")]
 
 mod broker;
+mod capacities;
 mod chaos;
 mod circuit;
 mod closed;
+mod codes;
 mod control;
 mod doctor;
 mod emulate;

@@ -303,13 +303,31 @@ fn flows_without_a_path_are_warned_of() {
         ("[[\"a\", \"b\"]]", None),
         ("[[\"b\", \"a\"], [\"a\", \"lonely\"]]", Some("1 pairs of hosts have no path, as `a` to `lonely`")),
         ("\"all\"", Some("4 pairs of hosts have no path, as `a` to `lonely`")),
-        ("\"permutation\"", Some("workload[0]: 2 pairs of hosts have no path, as `a` to `lonely`")),
+        (
+            "\"permutation\"",
+            Some("workload[0]: some of the drawn pairs of hosts have no path, as `a` to `lonely`"),
+        ),
     ] {
         let output = answer(&["simulate", &scenario(pairs)]);
         let said = text(&output.stderr);
         assert!(output.status.success(), "{said}");
         assert_eq!(said.contains("no path"), warning.is_some(), "{pairs}: {said}");
         assert!(warning.is_none_or(|warning| said.contains(warning)), "{pairs}: {said}");
+    }
+    // Three flows between two pairs.
+    write("t.csv", "start_s,from,to,size_bytes\n0,a,lonely,9\n0,a,lonely,9\n0,lonely,b,9\n");
+    for (workload, warning) in [
+        ("kind = \"trace\"\nfile = \"t.csv\"", "2 pairs of hosts have no path, as `a` to `lonely`"),
+        (
+            "kind = \"incast\"\nclient = \"lonely\"\nservers = 1\nrandom_servers = true\nblock = \"1 kB\"",
+            "some of the drawn pairs of hosts have no path, as `a` to `lonely`",
+        ),
+    ] {
+        let text_of =
+            format!("duration = \"10 ms\"\n[network]\ntopology = \"l.toml\"\n[[workload]]\n{workload}\n");
+        let output = answer(&["simulate", &write("w.toml", &text_of)]);
+        let said = text(&output.stderr);
+        assert!(output.status.success() && said.contains(warning), "{workload}: {said}");
     }
     let output = answer(&["--quiet", "simulate", &scenario("\"all\"")]);
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));

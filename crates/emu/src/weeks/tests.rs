@@ -4,6 +4,7 @@ use super::*;
 use anabranch_sim::circuits::CircuitPlan;
 use anabranch_units::Duration;
 use proptest::prelude::*;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 /// A call of the control.

@@ -16,12 +16,12 @@
 //! name = "amsterdam"
 //! latitude_deg = 52.37             # north; the two go together
 //! longitude_deg = 4.90             # east
-//! address = "192.0.2.0/24"         # where others may be told to reach it: a network, an address or a host's name
+//! address = "192.0.2.0/24"         # where sites reach it: a network, an address or a host's name
 //! [[site]]
 //! name = "ashburn"
 //! [[site]]
 //! name = "exchange"
-//! switch = true                    # stands in the network and has no host of its own; false if left out
+//! switch = true                    # stands in the network and has no host; false if left out
 //!
 //! [[cable]]                        # full duplex: two links of the same properties
 //! between = ["amsterdam", "ashburn"]

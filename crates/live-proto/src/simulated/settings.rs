@@ -244,6 +244,24 @@ impl Fault {
     pub(super) fn times(&self) -> (Instant, Option<Instant>) {
         (Instant::ZERO + self.at, self.until.map(|until| Instant::ZERO + until))
     }
+
+    /// Whether both are the same kind of fault at the same node, without time between them. The end
+    /// of the first would also end the other.
+    fn meets(&self, other: &Self) -> bool {
+        let begins_within = |a: &Self, b: &Self| b.at >= a.at && a.until.is_none_or(|until| b.at <= until);
+        (self.what, &self.node) == (other.what, &other.node)
+            && (begins_within(self, other) || begins_within(other, self))
+    }
+
+    /// Message for this fault if it meets an earlier one of the list.
+    fn overlap(&self, earlier: &Self) -> String {
+        let whose = self.node.as_deref().unwrap_or("the controller");
+        let end = earlier.until.map_or("the end of the run".to_owned(), |until| until.to_string());
+        format!(
+            "at {}: {whose} has this fault from {} to {end} already: join the two, or leave time between them",
+            self.at, earlier.at
+        )
+    }
 }
 
 /// The stage of a workload, which messages call `field`.
@@ -274,8 +292,11 @@ pub(super) fn plan(workload: &SystemWorkload, network: &Network, field: &str) ->
         given.unwrap_or_else(|| BitRate::bps(network.usable_rate(from).as_bps() / u64::from(children)))
     };
     let overlay = overlay(&settings, capacity, cost);
-    for fault in &settings.faults {
+    for (index, fault) in settings.faults.iter().enumerate() {
         settings.check_fault(fault, &overlay).map_err(|message| wrong("faults", message))?;
+        if let Some(other) = settings.faults[..index].iter().find(|other| other.meets(fault)) {
+            return Err(wrong("faults", fault.overlap(other)));
+        }
     }
     let edges: Vec<NodeId> = overlay.tier(Tier::Edge).collect();
     let groups = (settings.first_viewer_host()..hosts as u16).map(|host| {

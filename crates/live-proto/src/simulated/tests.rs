@@ -168,6 +168,15 @@ fn narrow_links_refuse_viewers_or_lower_their_bitrate() {
     assert!(more["watching"] >= 10.0, "{more:?}");
 }
 
+/// Two faults of one node with time between them, and of two kinds at the same time.
+#[test]
+fn separate_faults_of_one_node_are_taken() {
+    let faults = "faults = [{ what = \"node-dies\", node = \"edge-0\", at = \"9 s\", until = \"12 s\" }, \
+                  { what = \"node-dies\", node = \"edge-0\", at = \"3 s\", until = \"8 s\" }, \
+                  { what = \"drain\", node = \"edge-0\", at = \"4 s\" }]";
+    assert_eq!(plan(&text(faults)).err(), None);
+}
+
 #[test]
 fn bad_settings_are_refused_in_one_line() {
     for (settings, line) in [
@@ -182,6 +191,15 @@ fn bad_settings_are_refused_in_one_line() {
         ("faults = [{ what = \"node-dies\", node = \"edge-9\", at = \"1 s\" }]", "node `edge-9`: there are"),
         ("faults = [{ what = \"drain\", at = \"1 s\" }]", "name the node"),
         ("faults = [{ what = \"controller-dies\", node = \"edge-0\", at = \"1 s\" }]", "leave `node` out"),
+        (
+            "faults = [{ what = \"node-dies\", node = \"edge-0\", at = \"9 s\", until = \"12 s\" }, \
+             { what = \"node-dies\", node = \"edge-0\", at = \"3 s\", until = \"9 s\" }]",
+            "at 3 s: edge-0 has this fault from 9 s to 12 s already: join the two",
+        ),
+        (
+            "faults = [{ what = \"controller-dies\", at = \"3 s\" }, { what = \"controller-dies\", at = \"9 s\" }]",
+            "at 9 s: the controller has this fault from 3 s to the end of the run already",
+        ),
     ] {
         let error = plan(&text(settings)).expect_err(settings);
         assert!(error.contains(line) && !error.contains('\n'), "{settings}: {error}");

@@ -10,6 +10,7 @@ use anabranch_http::PeerAddress;
 use anabranch_http::plain::{PlainLimits, serve_identified};
 use anabranch_live_proto::NodeId;
 use anabranch_live_proto::control::messages::{ToChild, ToParent};
+use anabranch_net::address::lookup;
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
 use anabranch_net::cause::cause;
 use anabranch_net::keys::Role;
@@ -151,7 +152,7 @@ async fn talk_to_parent(shared: &Arc<Shared>, parent: NodeId, is_news: &mut bool
     let entry = layout.entry(parent);
     let address = entry.control.as_deref().expect("the layout gives each parent an address");
     let connect = async {
-        let tcp = TcpStream::connect(address).await?;
+        let tcp = TcpStream::connect(&*lookup(address).await?).await?;
         tcp.set_nodelay(true)?;
         shared.identity.connect(tcp, Role::Site, &entry.name).await
     };

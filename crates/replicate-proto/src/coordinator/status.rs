@@ -144,6 +144,23 @@ pub enum EventKind<S = SiteId> {
         /// One line.
         reason: String,
     },
+    /// The measured capacity of a link of the plan differs much from the declared one. Plans use
+    /// the measured one.
+    WrongCapacity {
+        /// The site at the start of the link.
+        from: S,
+        /// The site at the end of the link.
+        to: S,
+        /// Capacity in the topology.
+        #[serde(rename = "declared_bps", with = "crate::bps")]
+        declared: BitRate,
+        /// Measured rate.
+        #[serde(rename = "carried_bps", with = "crate::bps")]
+        carried: BitRate,
+        /// Whether the link limited its traffic to this rate; otherwise it can carry at least as
+        /// much.
+        is_limit: bool,
+    },
     /// Nothing can be done until a site or link returns.
     Waiting {
         /// One line.
@@ -189,6 +206,9 @@ impl<S> EventKind<S> {
             }
             Self::Suspected { site } => EventKind::Suspected { site: name(site) },
             Self::Postponed { site, reason } => EventKind::Postponed { site: name(site), reason },
+            Self::WrongCapacity { from, to, declared, carried, is_limit } => {
+                EventKind::WrongCapacity { from: name(from), to: name(to), declared, carried, is_limit }
+            }
             Self::Waiting { reason } => EventKind::Waiting { reason },
             Self::Verdict { site, verdict } => EventKind::Verdict { site: name(site), verdict },
             Self::Finished { outcome } => EventKind::Finished { outcome },
@@ -222,6 +242,15 @@ impl<S> EventKind<S> {
                 format!("{} changed data on its way, and passes nothing on from now on", name(site))
             }
             Self::Postponed { site, reason } => format!("{} is left for later: {reason}", name(site)),
+            Self::WrongCapacity { from, to, declared, carried, is_limit } => {
+                let least = if *is_limit { "" } else { "at least " };
+                format!(
+                    "link {} to {}: declared as {declared}, carried {least}{carried}; plans use the carried rate \
+                     until the topology is corrected",
+                    name(from),
+                    name(to)
+                )
+            }
             Self::Waiting { reason } => reason.clone(),
             Self::Verdict { site, verdict } => format!("{}: {}", name(site), verdict.in_words()),
             Self::Finished { outcome } => format!("ended: {}", outcome.in_words()),

@@ -6,6 +6,7 @@ mod digests;
 mod limits;
 mod questions;
 mod room;
+mod slow;
 mod world;
 
 use super::*;
@@ -528,8 +529,13 @@ fn of_equals_nobody_is_left_for_later() {
             let (disk, way) = (round % 2 == 0, round % 3 == 0);
             for site in 1..=destinations {
                 let sink_stalled = if disk { share(often) } else { 0.0 };
-                let progress =
-                    Report::Progress { run, verified_bytes: i * 10_000, sink_stalled, flows: vec![] };
+                let progress = Report::Progress {
+                    run,
+                    verified_bytes: i * 10_000,
+                    sink_stalled,
+                    flows: vec![],
+                    arrivals: vec![],
+                };
                 w.report(SiteId(site), progress);
             }
             let flows = (0..u32::from(destinations)).map(|flow| FlowProgress {
@@ -539,7 +545,10 @@ fn of_equals_nobody_is_left_for_later() {
                 congestion_control: None,
             });
             let flows = flows.collect();
-            w.report(SiteId(0), Report::Progress { run, verified_bytes: 0, sink_stalled: 0.0, flows });
+            w.report(
+                SiteId(0),
+                Report::Progress { run, verified_bytes: 0, sink_stalled: 0.0, flows, arrivals: vec![] },
+            );
         }
         let put_aside = w.events.iter().find(|e| matches!(e.kind, EventKind::Postponed { .. }));
         assert_eq!(put_aside, None, "round {round}: each is slow in {often} % of the time");
@@ -559,62 +568,6 @@ fn two_slow_ones_do_not_hold_a_fast_one_up() {
         assert!(w.now.as_secs_f64() < 100.0, "without the slow ones it takes 40 s, with them 400");
     }
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
-}
-
-#[test]
-fn a_destination_whose_links_are_blocked_is_left_for_later() {
-    postpones_the_blocked(false);
-}
-
-#[test]
-fn flows_that_fill_say_nothing_of_a_destination() {
-    postpones_the_blocked(true);
-}
-
-fn postpones_the_blocked(fill: bool) {
-    let mut w = World::new(topology(3, &[(0, 1), (0, 2)]));
-    w.length = 100_000_000;
-    let id = w.submit(TransferRequest { fill, ..request(0, &[1, 2]) });
-    while !matches!(w.coordinator.status(id).expect("it is remembered").phase, PhaseName::Running) {
-        w.tick();
-    }
-    let run = Run { transfer: id, attempt: Attempt(1) };
-    for i in 1..40u64 {
-        w.now += Duration::from_ms(500);
-        for site in [1, 2] {
-            let verified_bytes = i * 10_000;
-            w.report(
-                SiteId(site),
-                Report::Progress { run, verified_bytes, sink_stalled: 0.0, flows: vec![] },
-            );
-        }
-        let flow = |flow, blocked| FlowProgress {
-            flow: FlowId(flow),
-            sent_bytes: i * 10_000,
-            blocked,
-            congestion_control: Some("cubic".into()),
-        };
-        // 2 and 3 are filling flows, if they exist.
-        let flows = vec![flow(0, 0.1), flow(1, 0.9), flow(2, 0.0), flow(3, 0.0), flow(7, f64::NAN)];
-        w.coordinator.handle_report(
-            w.now,
-            SiteId(0),
-            Report::Progress { run, verified_bytes: 0, sink_stalled: 0.0, flows },
-        );
-        w.drain();
-    }
-    assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(2), .. })), "{:#?}", w.events.last());
-    assert!(!w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(1), .. })));
-    // #17: the page showed the last attempt's plan, with one destination, below a table of both.
-    for _ in 0..100 {
-        w.tick();
-        let destinations = |plan: Option<&Plan>| plan.map(|p| p.destinations.clone()).unwrap_or_default();
-        assert_eq!(destinations(w.coordinator.widest_plan(id)), [SiteId(1), SiteId(2)]);
-        if destinations(w.coordinator.plan(id)).len() == 1 {
-            return;
-        }
-    }
-    panic!("no attempt without the one that was left for later");
 }
 
 #[test]
@@ -669,7 +622,10 @@ fn a_site_that_missed_the_removal_is_told_again() {
     w.sites[1].removed.clear();
     let run = Run { transfer: id, attempt: Attempt(1) };
     for _ in 0..10 {
-        w.report(SiteId(1), Report::Progress { run, verified_bytes: 0, sink_stalled: 0.0, flows: vec![] });
+        w.report(
+            SiteId(1),
+            Report::Progress { run, verified_bytes: 0, sink_stalled: 0.0, flows: vec![], arrivals: vec![] },
+        );
         w.tick();
     }
     assert_eq!(w.sites[1].removed, [run], "once in a sweep");
@@ -848,6 +804,7 @@ fn nonsense_from_sites_never_panics() {
                     verified_bytes: random.next_u64(),
                     sink_stalled: -3.0,
                     flows: vec![],
+                    arrivals: vec![],
                 },
                 3 => Report::SourceDone { run, hash: (n == 3).then_some(FileHash([3; 32])) },
                 4 => Report::SinkDone { run, have: vec![range] },

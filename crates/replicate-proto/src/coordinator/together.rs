@@ -111,12 +111,15 @@ impl<P: Planner> Coordinator<P> {
                     for demand in &demands {
                         self.with(demand.id, |t, _| t.wait_for_others(until));
                     }
-                    let reason = format!(
-                        "{} at once are planned anew: the slowest gets {} instead of {}",
-                        switch.rates.len(),
-                        switch.text(),
-                        keep.text()
-                    );
+                    let reason = match &switch.rates[..] {
+                        [rate] => format!("planned anew for {rate} instead of {}", keep.rates[0]),
+                        rates => format!(
+                            "{} at once are planned anew: the slowest gets {} instead of {}",
+                            rates.len(),
+                            switch.text(),
+                            keep.text()
+                        ),
+                    };
                     for busy in moved {
                         self.with(busy.demand.id, |t, cx| t.plan_anew(cx, reason.clone()));
                     }

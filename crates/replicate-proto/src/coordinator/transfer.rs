@@ -6,6 +6,7 @@
 //! steps, planning and programs have their own modules. Read [`Phase`] and [`Transfer::step`]
 //! first.
 
+mod capacities;
 mod inputs;
 mod planning;
 mod programs;
@@ -14,8 +15,9 @@ mod step;
 
 use super::{
     BitRate, Command, CoordinatorConfig, DestinationSnapshot, DestinationStatus, Duration, Event, EventKind,
-    FileHash, FlowId, Instant, LinkId, Outbox, Outcome, PhaseName, Plan, Planner, Run, SiteId, SiteState,
-    Submitter, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict, ranges,
+    FileHash, FlowId, Instant, LinkId, Links, Outbox, Outcome, PhaseName, Plan, Planner, Run, SiteId,
+    SiteState, Submitter, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+    ranges,
 };
 use crate::control::{Attempt, FlowDigest};
 use anabranch_pieces::{Attributes, ByteRange};
@@ -44,6 +46,7 @@ pub(super) struct Context<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a CoordinatorConfig,
     pub(super) topology: &'a Topology,
+    pub(super) links: &'a mut Links,
     pub(super) sites: &'a [SiteState],
     pub(super) planner: &'a dyn Planner,
     pub(super) out: &'a mut Outbox,
@@ -255,6 +258,10 @@ struct Running {
     plan: Plan,
     /// Maximum rate at which the file may be sent, if the plan is a share.
     ceiling: Option<BitRate>,
+    /// Rate of the plan with the capacities that are known now.
+    expected: BitRate,
+    /// Links of the plan that were announced as declared with a wrong capacity.
+    wrong_links: BTreeSet<LinkId>,
     participants: BTreeSet<SiteId>,
     /// Sites that do more than relay filling flows: without one of these the attempt ends.
     needed: BTreeSet<SiteId>,

@@ -9,6 +9,9 @@ pub const SITES_MEMORY_PARTS: u64 = 3;
 pub const SITE_MEMORY_PARTS: u64 = 1;
 /// Number of parts of the memory; see [`SITES_MEMORY_PARTS`].
 pub const MEMORY_PARTS: u64 = 4;
+/// Number of parts of its submitter's share that an attempt with reduced buffers may use; the rest
+/// stays free for other attempts. See [`SITES_MEMORY_PARTS`].
+const REDUCED_MEMORY_PARTS: u64 = 3;
 /// Memory of a connection in addition to symbols: its TLS records in both directions (rustls
 /// buffers at most 64 KiB), and its task.
 const CONNECTION_BYTES: u64 = 96 << 10;
@@ -25,6 +28,45 @@ pub fn memory_bytes(program: &SiteProgram) -> u64 {
     let sides = (program.incoming.len() + program.outgoing.len()) as u64;
     let digests = sides * (DIGESTS_MAX * DIGEST_BYTES) as u64;
     program.memory_bytes() + stripes.map(u64::from).sum::<u64>() * CONNECTION_BYTES + digests
+}
+
+/// Maximum memory of one attempt of `submitter`, and the name of that limit.
+fn memory_share(memory_max: u64, submitter: Submitter) -> (u64, String) {
+    match submitter {
+        Submitter::Operator => (memory_max, "--memory".to_owned()),
+        Submitter::Site(_) => (
+            memory_max / MEMORY_PARTS * SITES_MEMORY_PARTS,
+            format!("{SITES_MEMORY_PARTS}/{MEMORY_PARTS} of --memory, the share of sites"),
+        ),
+    }
+}
+
+/// Reduces the buffers of a program that exceeds its submitter's share of the memory, as at a source
+/// with a hundred destinations. All other programs stay unchanged.
+///
+/// The buffers become the largest with which the program uses [`REDUCED_MEMORY_PARTS`] of the share,
+/// and at least one packet, which is enough for progress ([`crate::relay`]). Each site has its own
+/// buffers, so that the other sites of the attempt are not affected. Returns the number of packets
+/// before the reduction.
+pub(crate) fn reduce_buffers(memory_max: u64, program: &mut SiteProgram) -> Option<u16> {
+    let asked_packets = program.buffer_packets;
+    let (share, _) = memory_share(memory_max, program.submitter);
+    if asked_packets <= 1 || memory_bytes(program) <= share {
+        return None;
+    }
+    let target = share / MEMORY_PARTS * REDUCED_MEMORY_PARTS;
+    // Bisection: memory grows with the buffers, and `high` packets exceed the target.
+    let (mut low, mut high) = (1, asked_packets);
+    while high - low > 1 {
+        program.buffer_packets = low.midpoint(high);
+        if memory_bytes(program) <= target {
+            low = program.buffer_packets;
+        } else {
+            high = program.buffer_packets;
+        }
+    }
+    program.buffer_packets = low;
+    Some(asked_packets)
 }
 
 /// Whether there is memory for an attempt, given the `others` with their submitters.
@@ -47,17 +89,11 @@ pub(crate) fn find_room(
         own += if other == submitter { bytes } else { 0 };
     }
     let share = |parts: u64| memory_max / MEMORY_PARTS * parts;
-    let (most, whose) = match submitter {
-        Submitter::Operator => (memory_max, "--memory".to_owned()),
-        Submitter::Site(_) => (
-            share(SITES_MEMORY_PARTS),
-            format!("{SITES_MEMORY_PARTS}/{MEMORY_PARTS} of --memory, the share of sites"),
-        ),
-    };
+    let (most, whose) = memory_share(memory_max, submitter);
     if wants > most {
         let reason = format!(
-            "{wants} bytes of memory: more than {most}, {whose}: choose fewer stripes, smaller symbols or buffers, or allow \
-             more"
+            "{wants} bytes of memory with the smallest buffers: more than {most}, {whose}: choose fewer stripes or \
+             smaller symbols, or allow more"
         );
         return Err((FailureKind::Refused, reason));
     }
@@ -79,7 +115,9 @@ pub(crate) fn find_room(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_units::SiteId;
+    use crate::control::{Attempt, GroupProgram, HopSettings, Outgoing, Priority, Run, TransferId};
+    use crate::plan::{FlowId, Input, Mode, Term};
+    use anabranch_units::{LinkId, SiteId};
 
     /// #17: an attempt failed permanently if there was no memory at that moment, and one source
     /// could use all of it.
@@ -106,7 +144,93 @@ mod tests {
         assert_eq!(kind(&[(operator, 90)], (site(1), 11)), busy);
     }
 
+    /// A source's program for a star: one flow to each of `destinations`.
+    fn fan_out(
+        destinations: u16,
+        symbol_bytes: u32,
+        buffer_packets: u16,
+        submitter: Submitter,
+    ) -> SiteProgram {
+        let hop = HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk };
+        let outgoing = |n: u16| Outgoing {
+            flow: FlowId(n.into()),
+            group: 0,
+            to: SiteId(n + 1),
+            to_name: format!("d{n}"),
+            link: LinkId(n.into()),
+            address: "127.0.0.1:7172".into(),
+            terms: vec![Term { input: Input::Stream(0), coefficient: 1, delayed: false }],
+            hop: hop.clone(),
+        };
+        SiteProgram {
+            run: Run { transfer: TransferId(1), attempt: Attempt(1) },
+            site: SiteId(0),
+            length: 1 << 20,
+            symbol_bytes,
+            buffer_packets,
+            groups: vec![GroupProgram {
+                streams: 1,
+                ceilings: vec![],
+                mode: Mode::Routed,
+                work: vec![],
+                flush: 0,
+                fills: None,
+                filled: false,
+            }],
+            source_path: Some("file".into()),
+            incoming: vec![],
+            outgoing: (0..destinations).map(outgoing).collect(),
+            sinks: vec![],
+            store_and_forward: false,
+            bandwidth_limit: None,
+            submitter,
+        }
+    }
+
+    /// #52: with the default settings a source refused 112 destinations and more.
+    #[test]
+    fn source_with_120_destinations_fits_into_the_default_memory() {
+        let memory_max = 256 << 20;
+        let mut program = fan_out(120, 65_536, 16, Submitter::Operator);
+        assert!(memory_bytes(&program) > memory_max, "{} bytes", memory_bytes(&program));
+        assert_eq!(reduce_buffers(memory_max, &mut program), Some(16));
+        assert!((8..16).contains(&program.buffer_packets), "{} packets", program.buffer_packets);
+        let wants = (program.submitter, memory_bytes(&program));
+        assert_eq!(find_room(memory_max, std::iter::empty(), wants), Ok(()));
+        // A second transfer to some destinations runs beside it.
+        let second = memory_bytes(&fan_out(20, 65_536, 16, Submitter::Operator));
+        assert_eq!(find_room(memory_max, std::iter::once(wants), (Submitter::Operator, second)), Ok(()));
+        let mut few = fan_out(20, 65_536, 16, Submitter::Operator);
+        assert_eq!((reduce_buffers(memory_max, &mut few), few.buffer_packets), (None, 16));
+    }
+
     proptest::proptest! {
+        /// Programs that fit stay as they are. A reduced program is as large as its target allows,
+        /// and no program is refused that fits with buffers of one packet.
+        #[test]
+        fn buffers_are_reduced_no_further_than_needed(
+            destinations in 1..250u16, symbol_bytes in 1..200_000u32, packets in 0..600u16,
+            memory_max in 0..(1u64 << 30), is_site in proptest::bool::ANY,
+        ) {
+            let submitter = if is_site { Submitter::Site(SiteId(0)) } else { Submitter::Operator };
+            let asked = fan_out(destinations, symbol_bytes, packets, submitter);
+            let of = |buffer_packets| memory_bytes(&SiteProgram { buffer_packets, ..asked.clone() });
+            let (share, _) = memory_share(memory_max, submitter);
+            let mut program = asked.clone();
+            let before = reduce_buffers(memory_max, &mut program);
+            if of(packets) <= share || packets <= 1 {
+                proptest::prop_assert_eq!((before, &program), (None, &asked));
+                return Ok(());
+            }
+            proptest::prop_assert_eq!(before, Some(packets));
+            let (target, reduced) = (share / 4 * 3, program.buffer_packets);
+            proptest::prop_assert!((1..packets).contains(&reduced));
+            proptest::prop_assert!(of(reduced) <= target || reduced == 1);
+            proptest::prop_assert!(of(reduced + 1) > target);
+            let fits = find_room(memory_max, std::iter::empty(), (submitter, of(reduced))).is_ok();
+            proptest::prop_assert_eq!(fits, of(1) <= share);
+        }
+
         /// An operator's attempt of a quarter always fits, however much the sites use. A site
         /// without attempts gets one of a quarter as long as that much of the sites' part is left.
         #[test]

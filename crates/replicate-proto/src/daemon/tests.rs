@@ -120,6 +120,30 @@ fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
     assert_eq!(reports, [Report::Completed { run: run(8, 1) }]);
 }
 
+/// #52: the wait for a file must not reduce the buffers twice, nor forget the reduction.
+#[test]
+fn reduced_buffers_are_reported_after_a_wait_for_a_file() {
+    let mut daemon = daemon();
+    let mut small = program(run(7, 1), "out", 100);
+    small.buffer_packets = 1;
+    daemon.handle_command(at(0), Command::Install { program: small });
+    assert!(matches!(out(&mut daemon).0[..], [Job::Install { asked_packets: None, .. }]));
+    daemon.handle_done(at(0), TransferId(7), Done::Installed);
+    daemon.handle_command(at(1), Command::Uninstall { run: run(7, 1) });
+    assert!(matches!(out(&mut daemon).0[..], [Job::Remove { .. }]));
+    let mut large = program(run(8, 1), "out", 100);
+    large.buffer_packets = 12;
+    daemon.handle_command(at(2), Command::Install { program: large });
+    assert_eq!(out(&mut daemon), (vec![], vec![]), "it waits for the removal");
+    daemon.handle_done(at(3), TransferId(7), Done::Nothing);
+    let (jobs, reports) = out(&mut daemon);
+    let [Job::Install { program, asked_packets: Some(12) }] = &jobs[..] else {
+        panic!("{jobs:?} {reports:?}")
+    };
+    assert!((1..12).contains(&program.buffer_packets), "{} packets", program.buffer_packets);
+    assert!(daemon.memory_bytes() <= MEMORY, "{} bytes", daemon.memory_bytes());
+}
+
 #[test]
 fn a_hash_told_ahead_is_used_when_the_sinks_are_done_whichever_is_first() {
     let have = |end| vec![anabranch_pieces::ByteRange { start: 0, end }];
@@ -166,7 +190,7 @@ fn a_later_attempt_takes_the_place_of_earlier_ones_and_their_memory() {
     daemon.handle_command(at(2), install(run(1, 2), "a"));
     assert_eq!(out(&mut daemon).0, [Job::Remove { run: run(1, 1) }]);
     daemon.handle_done(at(3), TransferId(1), Done::Nothing);
-    assert!(matches!(&out(&mut daemon).0[..], [Job::Install { program }] if program.run == run(1, 2)));
+    assert!(matches!(&out(&mut daemon).0[..], [Job::Install { program, .. }] if program.run == run(1, 2)));
     assert!(daemon.is_superseded(run(1, 1)) && !daemon.is_superseded(run(1, 2)));
     // An attempt that was not set up returns its memory.
     let failed = Report::Failed { run: run(1, 2), kind: FailureKind::Unwritable, reason: "no".into() };
@@ -243,7 +267,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 /// The file that a job changes: until the end of the job or, if installed, until the removal.
 fn changes(job: &Job) -> Option<&str> {
     match job {
-        Job::Install { program } => Some(&program.sinks[0].path),
+        Job::Install { program, .. } => Some(&program.sinks[0].path),
         Job::Finish(file) => Some(&file.path),
         _ => None,
     }
@@ -289,11 +313,11 @@ proptest! {
                     let transfer = job.transfer();
                     let completed = |run| Done::Answer(Report::Completed { run });
                     let done = match job {
-                        Job::Install { program } if well => {
+                        Job::Install { program, .. } if well => {
                             stand.insert(program.run, program.sinks[0].path.clone());
                             Done::Installed
                         }
-                        Job::Install { program } => {
+                        Job::Install { program, .. } => {
                             Done::Answer(Report::Failed { run: program.run, kind: FailureKind::Refused, reason: String::new() })
                         }
                         Job::Remove { run } => {

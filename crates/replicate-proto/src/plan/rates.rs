@@ -7,9 +7,9 @@
 //!
 //! Read [`Plan::flow_units`] and [`Plan::stream_ceilings`].
 
-use super::{Group, Input, Plan};
+use super::{Flow, Group, Input, Plan};
 use anabranch_units::{BitRate, LinkId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum rate limit of a stream: with a lower one, a chunk would take hours.
 pub(crate) const CEILING_MIN: BitRate = BitRate::bps(1_000);
@@ -52,6 +52,22 @@ impl Plan {
         let flows = self.flows.iter().zip(self.flow_units()).filter(|(flow, _)| !self.fills(flow));
         flows.for_each(|(flow, units)| *on_link.entry(flow.link).or_default() += units);
         on_link
+    }
+
+    /// Links whose flows all have a maximum rate at the source, so that they never show whether the
+    /// link could carry more.
+    pub fn paced_links(&self) -> BTreeSet<LinkId> {
+        let ceilings: Vec<_> = (0..self.groups.len()).map(|group| self.stream_ceilings(group)).collect();
+        let is_paced = |flow: &Flow| {
+            let of_group = &ceilings[usize::from(flow.group)];
+            !of_group.is_empty() && of_group[super::sharing::stream_of(self, flow)].is_some()
+        };
+        let flows = || self.flows.iter().filter(|flow| !self.fills(flow));
+        let mut paced: BTreeSet<LinkId> = flows().map(|flow| flow.link).collect();
+        for flow in flows().filter(|flow| !is_paced(flow)) {
+            paced.remove(&flow.link);
+        }
+        paced
     }
 
     /// Maximum rate of each stream of a group, by stream: `None` for a stream that is the heaviest

@@ -217,7 +217,7 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
         let group = self.group(o.group)?;
         let fixed = (group.flush > 0 || o.terms.iter().any(|t| t.delayed)).then_some(symbol_bytes);
         let made = VirtualLink::new(o.flow, group.mode, o.terms.clone(), capacity, fixed);
-        self.links.push(made);
+        self.links.push(made.with_padding(o.padding_bytes));
         Ok(())
     }
 

@@ -265,6 +265,7 @@ fn programs(
                     address: String::new(),
                     terms: f.terms.clone(),
                     hop: HopSettings { stripes: 1, congestion_control: None, priority: priority(group) },
+                    padding_bytes: 0,
                 })
                 .collect(),
             sinks: hand

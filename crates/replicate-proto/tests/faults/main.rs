@@ -7,10 +7,13 @@
 //! delivered exist, every reachable destination was served, and no attempt is left.
 //! `testing::faults` describes how to run one seed, or more.
 //!
+//! `capacities` has the same world without faults, on a network that is declared wrong.
+//!
 //! Leaves out: the service around the machines (TLS, files, threads); `network`, `disk`, `site` and
 //! `controller` are models of it.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
+mod capacities;
 mod checks;
 mod controller;
 mod disk;

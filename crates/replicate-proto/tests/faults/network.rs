@@ -10,7 +10,7 @@ use anabranch_endpoint::Bytes;
 use anabranch_replicate_proto::control::{FlowSide, Report, Run};
 use anabranch_replicate_proto::daemon::CONFIRM_EVERY;
 use anabranch_replicate_proto::plan::FlowId;
-use anabranch_replicate_proto::site::{Frame, Packet};
+use anabranch_replicate_proto::site::{Frame, Packet, Site};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, SiteId};
 use std::collections::VecDeque;
 
@@ -55,6 +55,30 @@ pub enum Greeted {
     Nobody,
 }
 
+/// An item on a connection.
+enum Wire {
+    Frame(Frame<Bytes>),
+    /// Bytes of padding.
+    Padding(u32),
+}
+
+impl Wire {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Frame(Frame::Data(packet)) => packet.symbol.len() as u64,
+            Self::Frame(Frame::End { .. }) => 0,
+            Self::Padding(length) => (*length).into(),
+        }
+    }
+}
+
+/// A link's queue.
+#[derive(Copy, Clone, Debug)]
+pub struct Queue {
+    pub free_at: Instant,
+    pub rate: BitRate,
+}
+
 /// One connection of a flow.
 pub struct Conn {
     pub run: Run,
@@ -73,8 +97,8 @@ pub struct Conn {
     is_unreached: bool,
     pause: Duration,
     /// Frames in transit, and frames in the receive buffer.
-    flying: VecDeque<Frame<Bytes>>,
-    arrived: VecDeque<Frame<Bytes>>,
+    flying: VecDeque<Wire>,
+    arrived: VecDeque<Wire>,
     last_arrival: Instant,
     /// The sender writes no more: frames in transit still arrive.
     is_shut: bool,
@@ -97,6 +121,12 @@ impl Conn {
             Side::Sender => (self.from, self.sessions[0]),
             Side::Receiver => (self.to, self.sessions[1]),
         }
+    }
+    /// Whether its sender waits for it, with data or padding.
+    fn is_blocked(&self, window: usize, machine: &Site<Bytes>) -> bool {
+        let last = self.flying.back().or(self.arrived.back());
+        let has_more = machine.can_produce(self.flow) || matches!(last, Some(Wire::Padding(_)));
+        self.flying.len() + self.arrived.len() >= window && has_more
     }
     fn is_over(&self) -> bool {
         let is_over = |end| matches!(end, End::Done | End::Closed);
@@ -222,8 +252,10 @@ impl World {
                 conn.sender = End::Open;
                 conn.heard_at = now;
                 let (from, run, fills) = (conn.from, conn.run, conn.fills);
-                if let Some(runner) = self.runner(from, run).filter(|_| !fills) {
-                    runner.connected();
+                let process = self.hosts[from].process.as_mut().filter(|_| !fills);
+                if let Some(process) = process {
+                    let local = process.local(now);
+                    process.runners.get_mut(&run).into_iter().for_each(|runner| runner.connected(local));
                 }
                 return self.stir(from, run);
             }
@@ -479,7 +511,7 @@ impl World {
     }
 
     /// Passes arrived frames to an attempt, as far as it has room. Returns whether there were any.
-    pub fn take_in(&mut self, site: usize, runner: &mut Runner) -> bool {
+    pub fn take_in(&mut self, site: usize, runner: &mut Runner, local: Instant) -> bool {
         let of_run = |(_, conn): &(&u64, &Conn)| {
             conn.to == site
                 && conn.run == runner.run()
@@ -491,19 +523,23 @@ impl World {
         for id in ids {
             let conn = self.conns.get_mut(&id).expect("listed above");
             let waited = conn.arrived.len();
-            while let Some(frame) = conn.arrived.front() {
-                if let Frame::Data(packet) = frame
+            let mut has_room = true;
+            while let Some(wire) = conn.arrived.front() {
+                if let Wire::Frame(Frame::Data(packet)) = wire
                     && !runner.machine.has_room(conn.flow, packet.generation)
                 {
+                    has_room = false;
                     break;
                 }
+                runner.received(conn.flow, wire.bytes());
                 let protocol = "machines keep their protocol, and TCP its bytes";
                 match conn.arrived.pop_front().expect("looked at above") {
-                    Frame::Data(packet) => {
+                    Wire::Padding(_) => {}
+                    Wire::Frame(Frame::Data(packet)) => {
                         runner.note(conn.flow, FlowSide::Received, &packet);
                         runner.machine.accept(conn.flow, packet).expect(protocol);
                     }
-                    Frame::End { packets } => {
+                    Wire::Frame(Frame::End { packets }) => {
                         runner.machine.accept_end(conn.flow, packets).expect(protocol);
                         conn.receiver = End::Done;
                         let delay = Duration::from_ms(self.random.below(20));
@@ -512,6 +548,7 @@ impl World {
                     }
                 }
             }
+            runner.note_room(conn.flow, local, has_room);
             if conn.arrived.len() < waited {
                 moved = true;
                 self.schedule.after(ACK, What::Acked(id));
@@ -523,7 +560,7 @@ impl World {
 
     /// Sends an attempt's frames over its connections, as far as they accept them. Returns whether
     /// there were any.
-    pub fn send_on(&mut self, site: usize, runner: &mut Runner) -> bool {
+    pub fn send_on(&mut self, site: usize, runner: &mut Runner, local: Instant) -> bool {
         let of_run = |(_, conn): &(&u64, &Conn)| {
             conn.from == site && conn.run == runner.run() && conn.sender == End::Open && !conn.is_shut
         };
@@ -537,10 +574,16 @@ impl World {
                     Some(packets) => Some(Frame::End { packets: *packets }),
                     None => runner.machine.produce(flow),
                 };
-                let Some(mut frame) = frame else { break };
+                let mut wire = match frame {
+                    Some(frame) => Wire::Frame(frame),
+                    None => match runner.machine.poll_padding(runner.since(local), flow) {
+                        Some(length) => Wire::Padding(length),
+                        None => break,
+                    },
+                };
                 moved = true;
-                match &mut frame {
-                    Frame::Data(packet) => {
+                match &mut wire {
+                    Wire::Frame(Frame::Data(packet)) => {
                         if self.random.chance_ppm(self.hosts[site].spoils_ppm)
                             && spoil(packet, &mut self.random)
                         {
@@ -549,20 +592,22 @@ impl World {
                         }
                         runner.note(flow, FlowSide::Sent, packet);
                     }
-                    Frame::End { packets } => {
+                    Wire::Frame(Frame::End { packets }) => {
                         runner.ends.insert(flow, *packets);
                         conn.is_shut = true;
                     }
+                    Wire::Padding(_) => {}
                 }
                 let now = self.schedule.now();
-                let free = self.links.entry(conn.link).or_insert(now);
-                let bytes = HEADER_BYTES + symbol_bytes(&frame);
-                *free = now.max(*free) + self.rate.transmit_time(ByteCount::new(bytes));
+                let queue = self.links.entry(conn.link).or_insert(Queue { free_at: now, rate: self.rate });
+                let bytes = ByteCount::new(HEADER_BYTES + wire.bytes());
+                queue.free_at = now.max(queue.free_at) + queue.rate.transmit_time(bytes);
                 conn.last_arrival =
-                    conn.last_arrival.max(*free + Duration::from_ms(1 + self.random.below(10)));
-                conn.flying.push_back(frame);
+                    conn.last_arrival.max(queue.free_at + Duration::from_ms(1 + self.random.below(10)));
+                conn.flying.push_back(wire);
                 self.schedule.at(conn.last_arrival, What::Frame(id));
             }
+            runner.note_blocked(flow, local, conn.is_blocked(self.window, &runner.machine));
         }
         moved
     }
@@ -582,13 +627,6 @@ impl World {
         if self.conns.contains_key(&id) {
             self.fail(id, Side::Receiver, "reset");
         }
-    }
-}
-
-fn symbol_bytes(frame: &Frame<Bytes>) -> u64 {
-    match frame {
-        Frame::Data(packet) => packet.symbol.len() as u64,
-        Frame::End { .. } => 0,
     }
 }
 

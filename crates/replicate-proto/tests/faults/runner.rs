@@ -4,14 +4,14 @@ use super::disk::piece_hash;
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::{ByteRange, FileHash};
 use anabranch_replicate_proto::control::{
-    FlowDigest, FlowProgress, FlowSide, FlowVector, Report, Run, SiteProgram,
+    FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Report, Run, SiteProgram,
 };
 use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
 use anabranch_replicate_proto::pace::{Pace, cost};
 use anabranch_replicate_proto::plan::{FlowId, Mode};
 use anabranch_replicate_proto::site::{Event, Fetch, Packet, Site, Store, Write};
 use anabranch_replicate_proto::symbol::Symbol;
-use anabranch_units::{Instant, RandomStream};
+use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -29,6 +29,33 @@ pub enum Errand {
 pub struct Source {
     pub bytes: Arc<Vec<u8>>,
     pub hash: FileHash,
+}
+
+/// Time in which a condition held.
+#[derive(Default)]
+struct Held {
+    since: Option<Instant>,
+    total: Duration,
+}
+
+impl Held {
+    fn note(&mut self, now: Instant, is_so: bool) {
+        self.total = self.until(now);
+        self.since = is_so.then_some(now);
+    }
+    fn until(&self, now: Instant) -> Duration {
+        self.total + self.since.map_or(Duration::ZERO, |since| now.saturating_since(since))
+    }
+}
+
+/// Counters of a flow at one end.
+#[derive(Default)]
+struct Counters {
+    bytes: u64,
+    /// Time in which the sender waits for the connection, or the receiver for room.
+    held: Held,
+    /// When this time was last reported, and its total then.
+    reported: (Instant, Duration),
 }
 
 pub struct Runner {
@@ -51,7 +78,7 @@ pub struct Runner {
     pub errands: VecDeque<Errand>,
     pub is_on_errand: bool,
     pub shelves: BTreeMap<(FlowId, u64), Packet<Bytes>>,
-    sent_bytes: BTreeMap<FlowId, u64>,
+    counters: BTreeMap<(FlowId, FlowSide), Counters>,
     /// Number of packets of each flow whose end was taken from the machine.
     pub ends: BTreeMap<FlowId, u64>,
     is_source_done: bool,
@@ -105,7 +132,7 @@ impl Runner {
             errands: VecDeque::new(),
             is_on_errand: false,
             shelves: BTreeMap::new(),
-            sent_bytes: BTreeMap::new(),
+            counters: BTreeMap::new(),
             ends: BTreeMap::new(),
             is_source_done: false,
             attached: BTreeSet::new(),
@@ -133,26 +160,61 @@ impl Runner {
     }
 
     /// One more connection is open.
-    pub fn connected(&mut self) {
+    pub fn connected(&mut self, now: Instant) {
         self.waiting -= 1;
         if self.waiting == 0 {
-            self.reports.push_back(self.progress());
+            let progress = self.progress(now);
+            self.reports.push_back(progress);
             self.reports.push_back(Report::Ready { run: self.run() });
         }
     }
 
-    pub fn progress(&self) -> Report {
-        let flow = |flow: FlowId| FlowProgress {
-            flow,
-            sent_bytes: self.sent_bytes.get(&flow).copied().unwrap_or(0),
-            blocked: 0.0,
-            congestion_control: None,
-        };
+    /// Time since the attempt began.
+    pub fn since(&self, now: Instant) -> Instant {
+        Instant::ZERO + now.saturating_since(self.begun)
+    }
+
+    fn counters(&mut self, flow: FlowId, side: FlowSide) -> &mut Counters {
+        self.counters.entry((flow, side)).or_default()
+    }
+
+    pub fn received(&mut self, flow: FlowId, bytes: u64) {
+        self.counters(flow, FlowSide::Received).bytes += bytes;
+    }
+
+    pub fn note_room(&mut self, flow: FlowId, now: Instant, has_room: bool) {
+        self.counters(flow, FlowSide::Received).held.note(now, !has_room);
+    }
+
+    pub fn note_blocked(&mut self, flow: FlowId, now: Instant, is_blocked: bool) {
+        self.counters(flow, FlowSide::Sent).held.note(now, is_blocked);
+    }
+
+    pub fn progress(&mut self, now: Instant) -> Report {
+        let outgoing: Vec<FlowId> = self.machine.outgoing().collect();
+        let flows = outgoing.into_iter().map(|flow| {
+            let counters = self.counters(flow, FlowSide::Sent);
+            let total = counters.held.until(now);
+            let (at, before) = std::mem::replace(&mut counters.reported, (now, total));
+            let passed = now.saturating_since(at).as_secs_f64();
+            let blocked = (total - before).as_secs_f64() / passed.max(1e-9);
+            FlowProgress { flow, sent_bytes: counters.bytes, blocked, congestion_control: None }
+        });
+        let flows = flows.collect();
+        let elapsed_s = now.saturating_since(self.begun).as_secs_f64();
+        let incoming: Vec<FlowId> = self.program.incoming.iter().map(|i| i.flow).collect();
+        let arrivals = incoming.into_iter().map(|flow| {
+            let counters = self.counters(flow, FlowSide::Received);
+            let waited_s = counters.held.until(now).as_secs_f64();
+            FlowArrival { flow, received_bytes: counters.bytes, elapsed_s, waited_s }
+        });
+        let arrivals = arrivals.collect();
         Report::Progress {
             run: self.run(),
             verified_bytes: self.machine.verified_bytes(),
             sink_stalled: f64::from(self.machine.is_sink_stalled()),
-            flows: self.machine.outgoing().map(flow).collect(),
+            flows,
+            arrivals,
         }
     }
 
@@ -248,7 +310,7 @@ impl Runner {
     /// Records the digest of a flow's packet.
     pub fn note(&mut self, flow: FlowId, side: FlowSide, packet: &Packet<Bytes>) {
         if side == FlowSide::Sent {
-            *self.sent_bytes.entry(flow).or_default() += packet.symbol.len() as u64;
+            self.counters(flow, side).bytes += packet.symbol.len() as u64;
         }
         let kept = self.digests.entry((flow, side)).or_default();
         if kept.len() == DIGESTS_MAX {

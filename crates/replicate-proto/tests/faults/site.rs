@@ -43,7 +43,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn local(&self, now: Instant) -> Instant {
+    pub fn local(&self, now: Instant) -> Instant {
         Instant::ZERO + now.saturating_since(self.began) + self.ahead
     }
 
@@ -139,7 +139,7 @@ impl World {
         }
         let transfer = job.transfer();
         let installed = match &job {
-            Job::Install { program } => Some(program.run),
+            Job::Install { program, .. } => Some(program.run),
             _ => None,
         };
         let done = self.carry_out(site, job);
@@ -175,7 +175,7 @@ impl World {
                     Err(Full) => failed(run, &path),
                 })
             }
-            Job::Install { program } => self.install(site, *program),
+            Job::Install { program, .. } => self.install(site, *program),
             Job::Remove { run } => {
                 process.runners.remove(&run);
                 Done::Nothing
@@ -252,9 +252,9 @@ impl World {
         let local = process.local(now);
         let Some(mut runner) = process.runners.remove(&run) else { return };
         loop {
-            let mut moved = self.take_in(site, &mut runner);
+            let mut moved = self.take_in(site, &mut runner, local);
             moved |= runner.work(local, &mut self.random);
-            moved |= self.send_on(site, &mut runner);
+            moved |= self.send_on(site, &mut runner, local);
             if !moved {
                 break;
             }
@@ -366,8 +366,10 @@ impl World {
         if !self.is_session(site, session) {
             return;
         }
-        let process = self.hosts[site].process.as_ref().expect("asked above");
-        let reports: Vec<Report> = process.runners.values().map(Runner::progress).collect();
+        let now = self.schedule.now();
+        let process = self.hosts[site].process.as_mut().expect("asked above");
+        let local = process.local(now);
+        let reports: Vec<Report> = process.runners.values_mut().map(|r| r.progress(local)).collect();
         reports.into_iter().for_each(|report| self.say(site, report));
         self.schedule.after(PROGRESS_EVERY, What::Progress { site, session });
     }

@@ -1,7 +1,7 @@
 //! The world of a schedule: a controller, four sites, their transfers, and the faults.
 
 use super::controller::{Answer, Ask, Controller, Store};
-use super::network::{Conn, Greeted, Side, draw_rate};
+use super::network::{Conn, Greeted, Queue, Side, draw_rate};
 use super::requests::{draw_requests, draw_topology, last_request};
 use super::runner::Source;
 use super::site::{Host, path, source};
@@ -168,8 +168,8 @@ pub struct World {
     pub conns_so_far: u64,
     /// Maximum frames of a connection in sockets' buffers and in transit.
     pub window: usize,
-    /// Time at which each link is free again, and the rate of all links.
-    pub links: BTreeMap<LinkId, Instant>,
+    /// The links' queues, and the rate of links without one.
+    pub links: BTreeMap<LinkId, Queue>,
     pub rate: BitRate,
     /// Pairs of machines without connectivity.
     pub cuts: BTreeSet<(usize, usize)>,
@@ -248,6 +248,46 @@ impl World {
         new.plan();
         new.plan_crowds(Seed::new(seed).stream("crowds", 0));
         new
+    }
+
+    /// A world without faults whose links really carry `rates`, whatever `declared` says.
+    pub fn calm(declared: Topology, rates: impl Fn(LinkId) -> BitRate) -> Self {
+        let mut new = Self::new(0);
+        new.schedule = Schedule::new();
+        let queue = |link| (link, Queue { free_at: Instant::ZERO, rate: rates(link) });
+        new.links = declared.link_ids().map(queue).collect();
+        new.topology = declared;
+        new.config.joint = Some(JointConfig::default());
+        (new.memory_max, new.window) = (MEMORY_ENOUGH, 16);
+        (new.requests, new.sources, new.asked) = (Vec::new(), BTreeMap::new(), 0);
+        (0..=CONTROLLER).for_each(|who| new.schedule.after(Duration::ZERO, What::Start(who)));
+        new.healed_at = Some(Instant::ZERO);
+        new
+    }
+
+    /// Carries out a transfer in a calm world. Returns the time that it takes.
+    pub fn transfer(&mut self, request: TransferRequest, bytes: u64) -> Duration {
+        let number = self.requests.len();
+        self.sources.insert(request.source_path.clone(), source(number, bytes));
+        self.requests.push(request);
+        // All sites have registered by then.
+        let began = self.schedule.now() + Duration::from_secs(2);
+        self.schedule.at(began, What::Submit(number));
+        self.healed_at = Some(began);
+        let mut ended = None;
+        while ended.is_none() || !self.is_quiet() {
+            if let Some(what) = self.schedule.step(self.due()) {
+                self.handle(what);
+            }
+            self.keep_time();
+            self.check();
+            let now = self.schedule.now();
+            assert!(now < began + HEALED_MAX, "{}", self.left());
+            if ended.is_none() && self.is_over() {
+                ended = Some(now);
+            }
+        }
+        ended.expect("the loop ends after it").saturating_since(began)
     }
 
     /// Plans requests and faults: the kinds of faults and their numbers are drawn for each

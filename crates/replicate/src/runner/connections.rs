@@ -219,6 +219,9 @@ impl Shared {
         loop {
             if !lock(&self.site).can_produce(out.flow) {
                 write.flush().await?;
+                if out.padding_bytes > 0 && self.write_padding(out, write).await? {
+                    continue;
+                }
             }
             let frame = wait_for(notify, || {
                 if let Some(packets) = *lock(&counters.end) {
@@ -256,6 +259,22 @@ impl Shared {
         }
     }
 
+    /// Writes padding if the flow should send some now. Returns whether it did.
+    async fn write_padding(
+        &self,
+        out: &Outgoing,
+        write: &mut WriteHalf<TlsStream<TcpStream>>,
+    ) -> io::Result<bool> {
+        let Some(length) = lock(&self.site).poll_padding(self.now(), out.flow) else { return Ok(false) };
+        let blocked = &self.flows[&out.flow].blocked;
+        lock(blocked).note(true, out.hop.stripes);
+        write.write_all(&FrameHeader::Padding { length }.encode()).await?;
+        write.write_all(&vec![0; length as usize]).await?;
+        write.flush().await?;
+        lock(blocked).note(false, out.hop.stripes);
+        Ok(true)
+    }
+
     // ---- incoming flows ----
 
     pub(super) async fn receive_flow(&self, flow: FlowId, stream: TlsStream<TcpStream>, mut guard: Guard) {
@@ -277,7 +296,7 @@ impl Shared {
                 write.flush().await?;
                 if fills {
                     tokio::time::sleep(CONFIRM_EVERY.to_std()).await;
-                    let more = wait_for(&self.inlets[&flow].room, || {
+                    let more = wait_for(&self.incoming[&flow].room, || {
                         (lock(&self.site).confirmed(flow) > told).then_some(())
                     });
                     let _ = tokio::time::timeout(HEARTBEAT, more).await;
@@ -311,24 +330,24 @@ impl Shared {
 
     async fn read_frames(&self, flow: FlowId, read: &mut ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
         let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let counters = &self.incoming[&flow];
         let mut header = [0; FrameHeader::LEN];
         loop {
             read.read_exact(&mut header).await?;
             let decoded = FrameHeader::decode(&header, self.program.symbol_bytes);
             match decoded.map_err(|e| invalid(e.to_string()))? {
+                FrameHeader::Padding { length } => {
+                    read_bytes(read, length).await?;
+                    counters.received_bytes.fetch_add(length.into(), Relaxed);
+                }
                 FrameHeader::Data { generation, hash, length } => {
-                    let mut symbol = BytesMut::with_capacity(length as usize);
-                    let mut limited = read.take(length.into());
-                    while symbol.len() < length as usize {
-                        if limited.read_buf(&mut symbol).await? == 0 {
-                            return Err(io::ErrorKind::UnexpectedEof.into());
-                        }
-                    }
-                    self.inlets[&flow].received_bytes.inc_by(length.into());
+                    let symbol = read_bytes(read, length).await?;
+                    counters.received_bytes.fetch_add(length.into(), Relaxed);
+                    counters.site_bytes.inc_by(length.into());
                     let digest = digest(&symbol);
                     lock(&self.digests).note(flow, FlowSide::Received, generation, digest);
                     let mut packet = Some(Packet { generation, hash, symbol: symbol.freeze() });
-                    let accepted = wait_for(&self.inlets[&flow].room, || {
+                    let accepted = wait_for(&self.incoming[&flow].room, || {
                         if !lock(&self.site).has_room(flow, generation) {
                             return None;
                         }
@@ -342,7 +361,10 @@ impl Shared {
                             other => Some(other.map_err(|e| e.to_string())),
                         }
                     });
-                    accepted.await.map_err(invalid)?;
+                    lock(&counters.waits).note(true);
+                    let accepted = accepted.await;
+                    lock(&counters.waits).note(false);
+                    accepted.map_err(invalid)?;
                 }
                 FrameHeader::End { packets } => {
                     return self.stir(|s| s.accept_end(flow, packets)).map_err(|e| invalid(e.to_string()));
@@ -350,6 +372,18 @@ impl Shared {
             }
         }
     }
+}
+
+/// Reads `length` bytes into a buffer that grows with them.
+async fn read_bytes(read: &mut ReadHalf<TlsStream<TcpStream>>, length: u32) -> io::Result<BytesMut> {
+    let mut bytes = BytesMut::with_capacity(length as usize);
+    let mut limited = read.take(length.into());
+    while bytes.len() < length as usize {
+        if limited.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(bytes)
 }
 
 fn invalid(text: String) -> io::Error {

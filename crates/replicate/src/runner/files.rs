@@ -67,7 +67,7 @@ impl Shared {
     }
 
     /// Time since the attempt began.
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         Instant::from_std(self.begun.elapsed())
     }
 

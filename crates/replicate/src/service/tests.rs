@@ -114,6 +114,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
         address: net.sites[flow as usize + 1].2.to_string(),
         terms: vec![Term { input, coefficient: 1, delayed: false }],
         hop: hop.clone(),
+        padding_bytes: 0,
     };
     SiteProgram {
         run: RUN,
@@ -273,6 +274,53 @@ async fn an_attempt_without_memory_is_busy_and_fits_later() {
     tokio::time::timeout(Duration::from_secs(20), until).await.expect("it is removed");
     net.sites[2].0.handle(Command::Install { program: second });
     net.report(2, ready).await;
+}
+
+/// #52: a source with buffers of the usual size refused 120 flows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_reaches_120_destinations_with_reduced_buffers() {
+    const DESTINATIONS: usize = 120;
+    let mut net = Loopback::start(DESTINATIONS + 1);
+    let bytes: Vec<u8> = (0..300_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    std::fs::write(net.path(0, "in.bin"), &bytes).expect("the source's file");
+    let part = |site: usize| {
+        let mut program = chain(&net, 2, bytes.len() as u64, 1);
+        (program.site, program.buffer_packets) = (SiteId(site as u16), 16);
+        (program.incoming, program.sinks) = (vec![], vec![]);
+        Box::new(program)
+    };
+    let template = chain(&net, 0, bytes.len() as u64, 1);
+    let mut source = part(0);
+    source.source_path = template.source_path;
+    for site in 1..=DESTINATIONS {
+        let flow = FlowId(site as u32);
+        let mut program = part(site);
+        let incoming = Incoming { flow, ..chain(&net, 1, 0, 1).incoming.remove(0) };
+        program.incoming = vec![incoming];
+        program.sinks =
+            vec![SinkProgram { group: 0, inputs: vec![flow], decode: None, path: "out.bin".into() }];
+        net.sites[site].0.handle(Command::Install { program });
+        source.outgoing.push(Outgoing {
+            flow,
+            to: SiteId(site as u16),
+            to_name: format!("s{site}"),
+            address: net.sites[site].2.to_string(),
+            ..template.outgoing[0].clone()
+        });
+    }
+    assert!(memory_bytes(&source) > 64 << 20, "{} bytes", memory_bytes(&source));
+    net.sites[0].0.handle(Command::Install { program: source });
+    for site in 1..=DESTINATIONS {
+        let whole = |r: &Report| match r {
+            Report::SinkDone { have, .. } => Some(have.clone()),
+            _ => None,
+        };
+        net.report(site, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
+        let have = net.report(site, whole).await;
+        assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }], "site {site}");
+    }
+    let held = lock(&net.sites[0].0.orders).daemon.memory_bytes();
+    assert!(held <= 48 << 20, "{held} bytes: more than three quarters");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,6 +20,9 @@ pub enum AgentError {
     /// The speed of the host's link is unknown.
     #[error("{0}: give --link RATE")]
     Link(LinkError),
+    /// The given speed of the link is zero.
+    #[error("--link 0 bit/s: must be above 0")]
+    ZeroLink,
     /// More addresses than a host may have.
     #[error("--address: {0} addresses: a host has at most {ADDRESSES_MAX}")]
     TooManyAddresses(usize),

@@ -65,7 +65,7 @@ function showPicture(rounds) {
   let free = top;
   const ends = drawn.map((line) => ({ ...line, end: y(line.values.at(-1)) })).sort((a, b) => a.end - b.end);
   for (const { name, values, colour, end } of ends) {
-    // What a round decided holds until the next.
+    // A round's decision holds until the next round.
     const points = rounds.flatMap((round, n) => (n ? [`${x(round)},${y(values[n - 1]).toFixed(1)}`] : []).concat(`${x(round)},${y(values[n]).toFixed(1)}`));
     shape("polyline", { class: `c${colour}`, points: points.join(" ") });
     const below = Math.max(end + 4, free);

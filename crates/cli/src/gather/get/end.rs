@@ -3,6 +3,7 @@
 
 use super::Args;
 use super::progress::print_line;
+use crate::exit;
 use crate::shown::{rate, size};
 use anabranch_gather::{Counters, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
 use anabranch_units::{ByteCount, Duration};
@@ -101,13 +102,13 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
     }
     let is_wrong = |object: &ObjectReport| matches!(object.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));
     if report.is_interrupted {
-        ExitCode::from(130)
+        ExitCode::from(exit::INTERRUPTED)
     } else if report.is_verified() {
         ExitCode::SUCCESS
     } else if report.objects.iter().any(is_wrong) {
-        ExitCode::from(4)
+        ExitCode::from(exit::CORRUPT)
     } else if verified > 0 {
-        ExitCode::from(3)
+        ExitCode::from(exit::SOME_FAILED)
     } else {
         ExitCode::FAILURE
     }

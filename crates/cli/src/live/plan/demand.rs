@@ -8,7 +8,7 @@ use anabranch_live_proto::plan::VIEWERS_MAX;
 use anabranch_live_proto::plan::recorded::{Place, RecordError, RecordedRequest};
 use anabranch_live_proto::{ChannelId, Object};
 use anabranch_units::text::brief;
-use anyhow::{anyhow, bail, ensure};
+use anyhow::anyhow;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
@@ -45,7 +45,7 @@ pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(Grou
         let place = error.span().map_or_else(String::new, |span| format!("line {}: ", line(span.start)));
         anyhow!("{place}{}", error.message().replace('\n', " "))
     })?;
-    ensure!(
+    ensure_usage!(
         !file.demand.is_empty(),
         "no demand: add a [[demand]] with group, channel, rendition and viewers"
     );
@@ -57,12 +57,12 @@ pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(Grou
         let key = key(&entry, layout).map_err(|reason| anyhow!("{}: {reason}", place()))?;
         let viewers = entry.viewers;
         if !(1..=VIEWERS_MAX).contains(&viewers) {
-            bail!("{}: {viewers} viewers: must be from 1 to {VIEWERS_MAX}", place());
+            bail_usage!("{}: {viewers} viewers: must be from 1 to {VIEWERS_MAX}", place());
         }
         match demand.entry(key) {
             MapEntry::Vacant(vacant) => vacant.insert(viewers),
             MapEntry::Occupied(_) => {
-                bail!("{}: {}/{} is listed twice: remove one", place(), entry.channel, entry.rendition)
+                bail_usage!("{}: {}/{} is listed twice: remove one", place(), entry.channel, entry.rendition)
             }
         };
     }
@@ -96,7 +96,7 @@ pub(super) fn of_requests(
             Some(Place::Address(address)) => layout.group_of(*address).ok_or_else(|| {
                 anyhow!("line {line}: address {address} is of no group: add a [[group]] without prefixes")
             })?,
-            None => bail!("line 1: no column `place` or `address`: a request needs its group"),
+            None => bail_usage!("line 1: no column `place` or `address`: a request needs its group"),
         };
         let channel = channels.get(record.video.as_str());
         let (channel, renditions) = *channel
@@ -116,7 +116,7 @@ pub(super) fn of_requests(
         let viewers = demand.entry((group, Object { channel, bitrate: *bitrate })).or_default();
         *viewers = viewers.saturating_add(record.viewers).min(VIEWERS_MAX);
     }
-    ensure!(!demand.is_empty(), "no request: the file has only a heading");
+    ensure_usage!(!demand.is_empty(), "no request: the file has only a heading");
     Ok(demand)
 }
 

@@ -98,7 +98,7 @@ function show(t) {
     return row;
   }));
   showRates(t);
-  // A controller that was started anew has no plan of attempts before that.
+  // A restarted controller has no plan of earlier attempts.
   const which = t.attempts > 1 ? "The plan of the attempt with the most destinations" : "The plan";
   at("planned").textContent = t.scheme ? which : "The network";
   const plan = `plan/${t.id}?attempt=${t.attempts}&scheme=${t.scheme ?? ""}`;

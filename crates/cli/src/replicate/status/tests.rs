@@ -71,3 +71,34 @@ fn a_single_one_says_what_went_wrong_and_how_long_it_took() {
     assert!(said.contains("some failed") && said.contains(" 5 s "), "{said}");
     assert!(said.ends_with("a: failed: no\u{fffd}space\n"), "{said}");
 }
+
+#[test]
+fn links_with_a_wrong_capacity_come_first() {
+    let link = |to: &str, carried_mbps: Option<u64>, is_limit, planned_mbps: u64| LinkView {
+        id: 0,
+        from: "nyc".to_owned(),
+        to: to.to_owned(),
+        capacity_bps: 100_000_000,
+        carried_bps: carried_mbps.map(|mbps| mbps * 1_000_000),
+        is_limit,
+        planned_bps: Some(planned_mbps * 1_000_000),
+        delay_s: 0.0,
+        cost: 1.0,
+    };
+    let listed = links_table(&[
+        link("ams", None, false, 100),
+        link("lon", Some(3), false, 100),
+        link("sfo", Some(10), true, 10),
+    ]);
+    let rows: Vec<_> =
+        listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        rows,
+        [
+            "from to declared carried in plans",
+            "nyc sfo 100 Mbit/s 10 Mbit/s 10 Mbit/s correct the topology",
+            "nyc ams 100 Mbit/s - 100 Mbit/s",
+            "nyc lon 100 Mbit/s at least 3 Mbit/s 100 Mbit/s",
+        ]
+    );
+}

@@ -75,6 +75,7 @@ impl Shown {
             | EventKind::Stopped { .. }
             | EventKind::Suspected { .. }
             | EventKind::Postponed { .. }
+            | EventKind::WrongCapacity { .. }
             | EventKind::Waiting { .. }
             | EventKind::Verdict { verdict: Verdict::Done, .. } => self.say(&kind.in_words(&String::clone)),
             _ => {}

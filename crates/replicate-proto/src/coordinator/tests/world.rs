@@ -530,6 +530,7 @@ impl World {
                 verified_bytes: if spoilt { 0 } else { s.verified },
                 sink_stalled: if s.slow_divisor > 1 { 0.9 } else { 0.0 },
                 flows: vec![],
+                arrivals: vec![],
             };
             if spoilt {
                 for _ in 0..if s.corrupt_told { 0 } else { 20 } {

@@ -126,7 +126,13 @@ impl World {
                 *have = (*have + rate.as_bps() / 80).min(self.length);
                 let have = *have;
                 let verified_bytes = have;
-                let progress = Report::Progress { run, verified_bytes, sink_stalled: 0.0, flows: vec![] };
+                let progress = Report::Progress {
+                    run,
+                    verified_bytes,
+                    sink_stalled: 0.0,
+                    flows: vec![],
+                    arrivals: vec![],
+                };
                 self.coordinator.handle_report(self.now, site, progress);
                 all &= have == self.length;
                 if have == self.length && self.told.insert((run, site)) {

@@ -7,6 +7,7 @@ use super::{
     LEVEL_MAX, PROGRESS_EVERY, Phase, Running, STRIKES_MAX, THE_HOP, Tired, Transfer, Unreached, doubled,
     one_line,
 };
+use crate::control::FlowProgress;
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
     LinkId, Report, Run, SiteId, Verdict, audit,
@@ -142,52 +143,9 @@ impl Transfer {
                     }
                 }
             }
-            Report::Progress { verified_bytes, sink_stalled, flows, .. } => {
-                let now = cx.now;
-                let current = self.running().is_some_and(|r| r.run == run);
-                if !current {
-                    // Settling keeps no attempt: a site that still reports has missed the removal.
-                    if run.attempt.0 < self.attempts || self.running().is_none() {
-                        self.owe(site, Debt::Uninstall(run));
-                    }
-                    return;
-                }
-                for name in flows.iter().filter_map(|f| f.congestion_control.as_ref()) {
-                    if name.len() < CONGESTION_CONTROL_BYTES
-                        && self.congestion_controls.len() < CONGESTION_CONTROLS_MAX
-                    {
-                        self.congestion_controls.insert(name.clone());
-                    }
-                }
-                let Some(r) = self.running_mut() else { return };
-                let own = |f: FlowId| {
-                    r.plan.flows.get(f.index()).is_some_and(|flow| cx.topology.link(flow.link).from == site)
-                };
-                for f in flows
-                    .iter()
-                    .filter(|f| own(f.flow))
-                    .map(|f| (f.flow, f.sent_bytes, f.blocked))
-                    .collect::<Vec<_>>()
-                {
-                    let entry = r.flows.entry(f.0).or_insert((0, 0.0));
-                    // Filling data counts at its destination. It must not hide a stall of
-                    // everything else.
-                    if f.1 > entry.0 && !r.plan.fills(&r.plan.flows[f.0.index()]) {
-                        r.active_at = now;
-                    }
-                    *entry = (f.1, f.2);
-                }
-                if let Some(sink) = r.sinks.get_mut(&site)
-                    && !sink.done
-                {
-                    if verified_bytes > sink.verified_bytes {
-                        r.active_at = now;
-                    }
-                    sink.stalled = sink_stalled;
-                    sink.sample(now, verified_bytes);
-                }
-                self.show_progress(cx);
-                self.look_for_slow(cx);
+            Report::Progress { verified_bytes, sink_stalled, flows, arrivals, .. } => {
+                self.handle_arrivals(cx, site, run, &arrivals);
+                self.handle_progress(cx, site, run, (verified_bytes, sink_stalled), &flows);
             }
             Report::SourceDone { hash, .. } => {
                 if site != self.request.source {
@@ -239,6 +197,59 @@ impl Transfer {
             }
             Report::Failed { kind, reason, .. } => self.handle_failed(cx, site, run, kind, &reason),
         }
+    }
+
+    fn handle_progress(
+        &mut self,
+        cx: &mut Context<'_>,
+        site: SiteId,
+        run: Run,
+        (verified_bytes, sink_stalled): (u64, f64),
+        flows: &[FlowProgress],
+    ) {
+        let now = cx.now;
+        let current = self.running().is_some_and(|r| r.run == run);
+        if !current {
+            // Settling keeps no attempt: a site that still reports has missed the removal.
+            if run.attempt.0 < self.attempts || self.running().is_none() {
+                self.owe(site, Debt::Uninstall(run));
+            }
+            return;
+        }
+        for name in flows.iter().filter_map(|f| f.congestion_control.as_ref()) {
+            if name.len() < CONGESTION_CONTROL_BYTES
+                && self.congestion_controls.len() < CONGESTION_CONTROLS_MAX
+            {
+                self.congestion_controls.insert(name.clone());
+            }
+        }
+        let Some(r) = self.running_mut() else { return };
+        for f in flows {
+            let planned = r.plan.flows.get(f.flow.index());
+            let Some(flow) = planned.filter(|flow| cx.topology.link(flow.link).from == site) else {
+                continue;
+            };
+            let entry = r.flows.entry(f.flow).or_insert((0, 0.0));
+            // Filling data counts at its destination. It must not hide a stall of everything else.
+            if !r.plan.fills(flow) {
+                if f.sent_bytes > entry.0 {
+                    r.active_at = now;
+                }
+                cx.links.handle_sent(flow.link, (run, f.flow), now, f.blocked);
+            }
+            *entry = (f.sent_bytes, f.blocked);
+        }
+        if let Some(sink) = r.sinks.get_mut(&site)
+            && !sink.done
+        {
+            if verified_bytes > sink.verified_bytes {
+                r.active_at = now;
+            }
+            sink.stalled = sink_stalled;
+            sink.sample(now, verified_bytes);
+        }
+        self.show_progress(cx);
+        self.look_for_slow(cx);
     }
 
     fn handle_inventory(
@@ -563,10 +574,10 @@ impl Transfer {
     /// Postpones a destination that keeps all others below half of the planned rate and that is
     /// much slower than they are: the flows wait only for it.
     ///
-    /// A plan knows only the configured capacities, so all destinations may be slower than planned
-    /// without any fault. Rates do not identify the slow one either, because the slowest sets the
-    /// rate for all. The indicator is the time for which each delayed the flows. Equally slow
-    /// destinations delay the flows for about the same time.
+    /// A plan knows only the capacities that were declared or measured before, so all destinations
+    /// may be slower than planned without any fault. Rates do not identify the slow one either,
+    /// because the slowest sets the rate for all. The indicator is the time for which each delayed
+    /// the flows. Equally slow destinations delay the flows for about the same time.
     fn look_for_slow(&mut self, cx: &mut Context<'_>) {
         let (now, hold, share, blocked_min) =
             (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
@@ -578,7 +589,7 @@ impl Transfer {
         if open.len() < 2 || r.plan.store_and_forward {
             return;
         }
-        let wanted = limit.map_or(r.plan.rate, |l| l.min(r.plan.rate)).as_bps() as f64 * share;
+        let wanted = limit.map_or(r.expected, |l| l.min(r.expected)).as_bps() as f64 * share;
         let blocked: BTreeMap<SiteId, bool> = open
             .iter()
             .map(|&site| {
@@ -635,7 +646,7 @@ impl Transfer {
             }
         }
         let Some((slow, disk, rate)) = worst else { return };
-        let (run, planned, name) = (r.run, r.plan.rate, cx.name(slow).to_owned());
+        let (run, planned, name) = (r.run, r.expected, cx.name(slow).to_owned());
         let takes = if disk { "writes" } else { "is reached with" };
         let reason = format!(
             "{name} {takes} {}, the plan was {planned}: sending to the others first, {name} after them",

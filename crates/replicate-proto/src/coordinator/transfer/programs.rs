@@ -2,6 +2,7 @@
 //!
 //! Leaves out: the making of the plan, and the programs themselves ([`crate::program`]).
 
+use super::capacities::wrong_links;
 use super::{Context, Phase, Running, SinkState, Transfer};
 use crate::control::Attempt;
 use crate::coordinator::together::ceiling;
@@ -18,6 +19,7 @@ impl Transfer {
         let run = Run { transfer: self.id, attempt: Attempt(self.attempts) };
         let ceiling = ceiling(&plan, !with.is_empty());
         let programs = self.programs(cx, &plan, run, length, ceiling);
+        let wrong_links = wrong_links(cx, &plan);
         self.planned_with = with.to_vec();
         let participants: BTreeSet<SiteId> = programs.keys().copied().collect();
         let needed: BTreeSet<SiteId> =
@@ -54,14 +56,17 @@ impl Transfer {
                 with: with.to_vec(),
             },
         );
+        self.announce(cx, wrong_links.iter().copied());
         for (site, program) in programs {
             self.informed.insert(site);
             cx.command(site, Command::Install { program: Box::new(program) });
         }
         let attempt = Box::new(Running {
             run,
+            expected: plan.rate,
             plan,
             ceiling,
+            wrong_links,
             participants,
             needed: needed.clone(),
             sinks,
@@ -107,10 +112,15 @@ impl Transfer {
                 address.expect("usable() refuses a link without address").clone()
             },
         };
-        program::programs(cx.topology, plan, &attempted)
+        let mut programs = program::programs(cx.topology, plan, &attempted);
+        let padding = self.padding(cx, plan, length);
+        for outgoing in programs.values_mut().flat_map(|p| &mut p.outgoing) {
+            outgoing.padding_bytes = padding.get(&outgoing.flow).copied().unwrap_or(0);
+        }
+        programs
     }
 
-    fn hop(&self, link: LinkId) -> &HopSettings {
+    pub(super) fn hop(&self, link: LinkId) -> &HopSettings {
         self.request.hop_overrides.iter().find(|h| h.link == link).map_or(&self.request.hop, |h| &h.hop)
     }
 }

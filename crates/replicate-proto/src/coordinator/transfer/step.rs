@@ -322,6 +322,7 @@ impl Transfer {
                 d.known = false;
             }
         }
+        cx.links.handle_ended(attempt.run);
         for &site in &attempt.participants {
             self.owe(site, Debt::Uninstall(attempt.run));
         }
