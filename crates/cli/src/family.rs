@@ -17,7 +17,7 @@ macro_rules! family {
         /// A system, and its subcommand.
         #[derive(clap::Subcommand)]
         pub(crate) enum Verb {
-            $($(#[$about])* #[command(subcommand)] $verb(<$member as Member>::Noun),)+
+            $($(#[$about])* #[command(subcommand)] $verb(Box<<$member as Member>::Noun>),)+
         }
 
         impl Verb {
@@ -31,7 +31,7 @@ macro_rules! family {
             /// See [`Member::run`].
             pub(crate) fn run(self, quiet: bool) -> anyhow::Result<ExitCode> {
                 match self {
-                    $(Self::$verb(noun) => <$member>::run(noun, quiet),)+
+                    $(Self::$verb(noun) => <$member>::run(*noun, quiet),)+
                 }
             }
         }

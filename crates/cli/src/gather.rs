@@ -36,7 +36,7 @@ impl Member for Gather {
             Noun::Keys(args) => keys::run(&args, quiet),
             Noun::Serve(args) => serve::run(&args, quiet),
             Noun::Get(args) => get::run(&args, quiet),
-            Noun::Ls(args) => ls::run(&args),
+            Noun::Ls(args) => ls::run(&args, quiet),
             Noun::Stripe(args) => stripe::run(&args, quiet),
         }
     }

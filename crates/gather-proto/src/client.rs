@@ -16,7 +16,7 @@
 
 mod balance;
 mod came;
-mod deadlines;
+pub(crate) mod deadlines;
 mod few;
 mod hop;
 mod link;
@@ -169,8 +169,8 @@ struct ServerState {
     lost: Option<String>,
     /// Whether the server has had a pull.
     was_asked: bool,
-    /// Arrival of its last packet.
-    heard_at: Option<Instant>,
+    /// Arrivals of its packets and control data.
+    heard: deadlines::Heard,
     /// Round-trip time of the connection's setup; `answered` is the shortest time from a request to
     /// its answer.
     rtt: Option<Duration>,
@@ -312,7 +312,7 @@ impl<S: Symbol> Client<S> {
             is_connected: false,
             lost: None,
             was_asked: false,
-            heard_at: None,
+            heard: deadlines::Heard::default(),
             rtt: None,
             answered: None,
             block_bytes,
@@ -673,6 +673,7 @@ impl<S: Symbol> Client<S> {
     /// Handles a server's message. Ignores messages that only clients send, and messages about
     /// another server's pull.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
+        self.handle_heard(now, server);
         let Some(id) = message.pull() else { return };
         if self.pulls.get(&id).is_none_or(|pull| pull.server != server) {
             return;
@@ -815,7 +816,7 @@ impl<S: Symbol> Client<S> {
                 its.bytes += bytes;
                 its.pace.note(packet.payload.len() as u64);
                 its.came_block_bytes = its.came_block_bytes.max(packet.payload.len() as u32);
-                its.heard_at = Some(now);
+                its.heard.note_packet(now, its.rtt.unwrap_or(Duration::ZERO));
                 self.came_bytes += bytes;
                 self.came_queued += u64::from(packet.queued);
                 let was_ending = receiver.is_ending();
@@ -877,11 +878,11 @@ impl<S: Symbol> Client<S> {
         let (piece, server) = (pull.piece, pull.server);
         let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
         let is_accepted = matches!(pull.state, State::Receiving(_));
-        let may_be_too_long = self.may_be_too_long(&pull);
+        let shorter = self.shorter_blocks(&pull).filter(|_| is_accepted && !heard);
         let its = &mut self.servers[server.0 as usize];
-        if is_accepted && !heard && its.is_connected && may_be_too_long {
-            // Packets of another pull may have shown already that the MTU is smaller.
-            its.block_bytes = self.config.block_bytes_safe;
+        if let Some(shorter) = shorter.filter(|_| its.is_connected) {
+            // Another pull may have shown already that the MTU is smaller.
+            its.block_bytes = its.block_bytes.min(shorter);
         } else {
             let failure = Failure { server, reason };
             let state = &mut self.pieces[piece.0 as usize];
@@ -932,12 +933,11 @@ impl<S: Symbol> Client<S> {
 
     /// Handles the passing of time up to `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let give_up = self.config.give_up;
         let dead = self.deadlines().filter(|(_, _, dead_at)| *dead_at <= now);
         let dead: Vec<(PullId, ServerId)> = dead.map(|(id, pull, _)| (id, pull.server)).collect();
         for (id, server) in &dead {
             self.control.push_back((*server, Control::Stop { pull: *id }));
-            self.abandon(*id, format!("it sent nothing for {} s", give_up.as_secs_f64()));
+            self.abandon(*id, deadlines::reason("it sent nothing", self.silence(*server)));
         }
         for (id, pull) in &mut self.pulls {
             if let State::Receiving(receiver) = &pull.state

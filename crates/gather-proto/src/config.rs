@@ -2,11 +2,22 @@
 
 use crate::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use crate::mode::{DecoderKind, Mode, RateControl};
-use crate::msg::{Numbers, Packet, SEAL_BYTES, WINDOW_MAX};
+use crate::msg::{Feedback, Numbers, Packet, SEAL_BYTES, WINDOW_MAX};
 use crate::receiver::packets_max;
 use anabranch_codes::{lt, mds};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
+
+/// Minimum MTU of a path, in bytes: the IPv4 packet that every host must accept (RFC 791, section
+/// 3.1).
+pub const MTU_MIN: u32 = 576;
+/// Headers of IPv4 and UDP, in bytes.
+const IP_UDP_BYTES: u32 = 28;
+const _: () = assert!(
+    BLOCK_BYTES_MIN + Packet::<()>::HEADER_BYTES_MAX + SEAL_BYTES + IP_UDP_BYTES <= MTU_MIN,
+    "the packets of the shortest blocks fit every path"
+);
+const _: () = assert!(Feedback::BYTES_MAX + SEAL_BYTES + IP_UDP_BYTES <= MTU_MIN, "feedback fits every path");
 
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +32,7 @@ pub struct ClientConfig {
     /// Block length in bytes; a datagram adds the headers of [`crate::msg`].
     pub block_bytes: u32,
     /// Block length in bytes for a retry at a server without any arrived packet: short enough for
-    /// any path.
+    /// any path with IPv6's minimum MTU. A further retry has [`BLOCK_BYTES_MIN`].
     pub block_bytes_safe: u32,
     /// Maximum blocks per generation. A server whose path takes only shorter blocks gets more of
     /// them, up to 255, so that the generation's byte length stays the same.
@@ -39,8 +50,9 @@ pub struct ClientConfig {
     pub overhead_bytes: u32,
     /// Minimum interval between two feedbacks of a pull, or a round trip if that is longer.
     pub feedback_every: Duration,
-    /// Silence after which a pull is taken from its server.
-    pub give_up: Duration,
+    /// Silence after which a server is left. `None` derives it from the server's round-trip time
+    /// and packet interval, between 5 s and 60 s.
+    pub give_up: Option<Duration>,
 }
 
 /// Maximum pulls of a server at once: one that sends, the next one, so that the server never idles,
@@ -48,6 +60,8 @@ pub struct ClientConfig {
 pub(crate) const PULLS_PER_SERVER: usize = 3;
 /// Maximum pulls of a server that expect more than retransmissions.
 pub(crate) const PULLS_AHEAD: usize = 2;
+/// Maximum of [`ClientConfig::give_up`], in milliseconds: ten days.
+const GIVE_UP_MS_MAX: u64 = 10 * 24 * 3_600_000;
 /// Minimum window, in generations: with a single one, a loss at its end would halt the pull for a
 /// round trip.
 const WINDOW_MIN: u32 = 2;
@@ -77,7 +91,7 @@ impl Default for ClientConfig {
             // Ethernet with preamble, gap and checksum takes 38 bytes, IPv4 20, UDP 8.
             overhead_bytes: 66,
             feedback_every: Duration::ZERO,
-            give_up: Duration::from_secs(5),
+            give_up: None,
         }
     }
 }
@@ -166,6 +180,9 @@ impl ClientConfig {
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
         within("pulls", " at once", self.pulls_max as u64, 1, 1 << 16)?;
         within("header_bytes", " B", self.overhead_bytes.into(), 0, 1_000)?;
+        if let Some(give_up) = self.give_up {
+            within("give_up", " ms", give_up.as_us() / 1_000, 1, GIVE_UP_MS_MAX)?;
+        }
         if let Some(link) = self.link {
             within("link", " b/s", link.as_bps(), 1_000, 1 << 50)?;
         }

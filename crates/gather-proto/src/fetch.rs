@@ -7,7 +7,7 @@
 //! ranges to servers, and written and checked against the hash. On a mismatch all holders are asked
 //! for their hashes, and the wrong parts are pulled once more from holders of the right version
 //! (`compare`). In a fetch of many objects, short ones arrive whole with their description
-//! (`short`). An object fails once no holder can provide it, or if it cannot be written; the other
+//! (`short`). Other holders are asked whether they have the same version (`agree`). An object fails once no holder can provide it, or if it cannot be written; the other
 //! objects continue.
 //!
 //! The driver carries messages and datagrams, and performs the file operations of each
@@ -17,6 +17,7 @@
 //! Leaves out: sockets, sealing, files, hashing, and reconnecting to a lost server. Read
 //! [`Wanted`], [`FetchEvent`] and [`Fetch`] first.
 
+mod agree;
 mod compare;
 mod describe;
 mod early;
@@ -60,12 +61,14 @@ const LOOK_EVERY: Duration = Duration::from_ms(200);
 /// Settings of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FetchConfig {
-    /// Settings of the client. An answer later than [`ClientConfig::give_up`], plus any hashing
-    /// time, is late.
+    /// Settings of the client. Its limit of silence holds for descriptions, too, plus any hashing
+    /// time.
     pub client: ClientConfig,
     /// Whether the single object is passed on in order as it arrives. It is then requested only a
     /// little ahead, and no second try is possible.
     pub streams: bool,
+    /// Whether an object fails if two of its holders have different versions.
+    pub is_strict: bool,
     /// Maximum objects under way at once, at least 1. A driver may hold open files, and a short
     /// content in memory, for each of them.
     pub objects_max: usize,
@@ -110,8 +113,8 @@ pub struct Object {
     is_told: bool,
     /// Whether no holder gave attributes.
     lacks_attributes: bool,
-    /// Versions at other servers that differ.
-    others: BTreeMap<ServerId, Version>,
+    /// Versions at its holders.
+    agreement: agree::Agreement,
     /// Refusals by servers, each with its reason.
     refusals: BTreeMap<ServerId, String>,
     /// Parts not requested from a server that has another version of them.
@@ -150,7 +153,11 @@ impl Object {
     }
     /// Servers known to have another version, and that version.
     pub const fn others(&self) -> &BTreeMap<ServerId, Version> {
-        &self.others
+        &self.agreement.others
+    }
+    /// The server that was last asked to describe it; `None` before the first request.
+    pub fn described_by(&self) -> Option<ServerId> {
+        self.asked_server()
     }
     /// Time at which it was verified or failed.
     pub const fn ended_at(&self) -> Option<Instant> {
@@ -205,6 +212,8 @@ struct Link {
     cut_at: Option<Instant>,
     slow_until: Option<Instant>,
     rtt: Option<Duration>,
+    /// Time of its last answer about an object.
+    answered_at: Option<Instant>,
 }
 
 impl Link {
@@ -218,6 +227,7 @@ impl Link {
             cut_at: None,
             slow_until: None,
             rtt: None,
+            answered_at: None,
         }
     }
     /// Whether the server may not know yet where packets are taken.
@@ -239,7 +249,7 @@ struct Later {
 pub struct Fetch<S> {
     client: Client<S>,
     streams: bool,
-    give_up: Duration,
+    is_strict: bool,
     links: Vec<Link>,
     objects: Vec<Object>,
     /// Number of objects that are neither verified nor failed.
@@ -287,7 +297,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let message = "0 objects at once: must be at least 1".to_owned();
             return Err(ConfigError { setting: "objects_max", message });
         }
-        let (give_up, pulls_max) = (config.client.give_up, config.client.pulls_max);
+        let pulls_max = config.client.pulls_max;
         let mut client = Client::new(config.client)?;
         for _ in 0..servers {
             client.add_server();
@@ -316,7 +326,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             first_asked_at: None,
             is_told: false,
             lacks_attributes: false,
-            others: BTreeMap::new(),
+            agreement: agree::Agreement::default(),
             refusals: BTreeMap::new(),
             spoilt: BTreeSet::new(),
             is_wiser: false,
@@ -332,7 +342,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         let mut fetch = Self {
             client,
             streams: config.streams,
-            give_up,
+            is_strict: config.is_strict,
             links: (0..servers).map(|_| Link::new()).collect(),
             left: objects.len(),
             objects_max: config.objects_max,
@@ -407,7 +417,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.show(now);
         self.show_at = now + SHOW_AGAIN;
         self.describe_waiting(now);
-        self.each_active(|fetch, object| fetch.ask_length(object, server));
+        self.each_active(|fetch, object| fetch.ask_version(now, object, server));
         self.client.handle_connected(now, server, rtt);
         self.settle(now);
     }
@@ -421,11 +431,16 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.client.handle_lost(now, server, reason);
         self.bringer_lost(now, server);
         self.each_active(|fetch, object| fetch.describer_lost(now, object, server));
+        self.finish_compared(now);
         self.settle(now);
     }
 
     /// Handles a server's message. Ignores messages that only clients send.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
+        self.client.handle_heard(now, server);
+        if let Control::Described { .. } | Control::Short { .. } = message {
+            self.links[server.0 as usize].answered_at = Some(now);
+        }
         match message {
             Control::Described { object, found } => self.described(now, server, &object, &found),
             Control::Short { object, found, content } => self.short(now, server, &object, found, content),
@@ -433,6 +448,12 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             other => self.client.handle_control(now, server, other),
         }
         self.settle(now);
+    }
+
+    /// Reports that a part of a server's control message has arrived: a long one may take longer
+    /// than silence is tolerated.
+    pub fn handle_heard(&mut self, now: Instant, server: ServerId) {
+        self.client.handle_heard(now, server);
     }
 
     /// Handles a packet of a server.
@@ -490,8 +511,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             return None;
         }
         let show_at = self.links.iter().any(Link::is_silent).then_some(self.show_at);
-        let all = [self.client.poll_timeout(), show_at, self.first_at, Some(self.look_at)];
-        all.into_iter().flatten().min()
+        Instant::earliest([self.client.poll_timeout(), show_at, self.first_at, Some(self.look_at)])
     }
 
     /// Handles the passing of time up to `now`.
@@ -507,6 +527,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             self.look_at = now + LOOK_EVERY;
             self.give_up_contents(now);
             self.ask_others(now);
+            self.finish_compared(now);
         }
         self.settle(now);
     }
@@ -717,6 +738,10 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 return;
             }
         }
+        self.name_others(object);
+        if self.awaits_versions(now, object) || self.fail_if_they_differ(now, object) {
+            return;
+        }
         let it = &mut self.objects[object];
         it.stage = Stage::Checking;
         let attributes = it.wanted.attributes;
@@ -725,7 +750,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
 
     /// Records that a server has another version of an object than the one pulled.
     fn note_other(&mut self, object: usize, server: ServerId, version: Version) {
-        if self.objects[object].others.insert(server, version.clone()).is_none() {
+        if self.objects[object].agreement.others.insert(server, version.clone()).is_none() {
             let object = ObjectId(object as u32);
             self.events.push_back(FetchEvent::OtherVersion { object, server, version });
         }

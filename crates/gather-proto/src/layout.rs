@@ -26,8 +26,8 @@ pub struct Layout {
 pub const BLOCK_BYTES_MAX: u32 = 65_000;
 
 /// Minimum block length of a longer pull, in bytes: headers and bookkeeping per block stay small in
-/// comparison. It fits the smallest datagram that every IPv4 host must accept.
-pub const BLOCK_BYTES_MIN: u32 = 512;
+/// comparison. With all headers its packet fits [`crate::MTU_MIN`].
+pub const BLOCK_BYTES_MIN: u32 = 480;
 
 /// Why bytes cannot be divided.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -61,7 +61,7 @@ mod server;
 pub mod simulated;
 
 pub use client::{Client, ClientEvent, Failure, Piece, PieceId, ServerId};
-pub use config::{ClientConfig, ConfigError, ServerConfig};
+pub use config::{ClientConfig, ConfigError, MTU_MIN, ServerConfig};
 pub use fetch::Fetch;
 pub use grants::share;
 pub use layout::{BLOCK_BYTES_MIN, Layout, LayoutError};

@@ -9,6 +9,8 @@
 //! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (its id),
 //! where the paper lists them.
 
+mod reader;
+
 use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
 use anabranch_transport::{bbr, tfrc};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -16,9 +18,10 @@ use anabranch_units::{BitRate, Duration, Instant};
 use crate::layout::BLOCK_BYTES_MAX;
 use crate::mode::{Mode, RateControl};
 use crate::receipt::{NONCE_BITS, Receipt};
+use reader::Reader;
 
 /// Protocol version, in each [`Control::Hello`].
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 /// Bytes that authentication adds to a datagram: a channel id of 8 bytes, a packet number of 4, and
 /// a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
@@ -29,8 +32,9 @@ pub const REASON_BYTES_MAX: usize = 512;
 /// Maximum number of open generations.
 pub const WINDOW_MAX: u32 = 1_023;
 /// Maximum number of generations whose missing packets a feedback counts: the first ones. Later
-/// ones of a longer window follow once these are complete.
-pub const LACKS_MAX: usize = 255;
+/// ones of a longer window follow once these are complete. The longest feedback fits
+/// [`crate::MTU_MIN`].
+pub const LACKS_MAX: usize = 234;
 /// Maximum length of a control message, without its length field.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
 /// Maximum length of a short object in bytes: [`Control::Inspect`] may return it whole.
@@ -369,8 +373,10 @@ impl Wire for Datagram<Bytes> {
                     Some(_) => Receipt { came: reader.u32()?, digest: reader.u16()? },
                     None => Receipt::default(),
                 };
-                // A single byte holds the count: no more than [`LACKS_MAX`].
                 let count = reader.u8()?;
+                if usize::from(count) > LACKS_MAX {
+                    return Err(DecodeError::TooLong { limit: LACKS_MAX, got: count.into() });
+                }
                 let lacks = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
                 let is_unsaid = kind & UNSAID > 0;
                 Self::Feedback(Feedback { pull, next, receipt, report, grant, base, lacks, is_unsaid })
@@ -568,6 +574,11 @@ pub enum Control {
         /// Time of the last change, in nanoseconds since 1970.
         modified_ns: i64,
     },
+    /// Number of names on a page that cannot be listed, if there are any: nobody could request them.
+    Unlisted {
+        /// Names that are no text, too long, or nested too deeply.
+        names: u64,
+    },
     /// End of a page.
     ListEnd {
         /// Start of the next page, if there may be more; or the reason for a failure in one line.
@@ -673,19 +684,8 @@ impl Control {
                 text(out, object, NAME_BYTES_MAX);
             }
             Self::Described { object, found } => {
-                match found {
-                    Err(reason) => {
-                        out.extend([9, 0]);
-                        text(out, reason, REASON_BYTES_MAX);
-                    }
-                    Ok(found) => {
-                        out.extend([9, 1 + u8::from(found.hash.is_some())]);
-                        out.extend(found.bytes.to_be_bytes());
-                        out.extend(found.mode.to_be_bytes());
-                        out.extend(found.modified_ns.to_be_bytes());
-                        out.extend(found.hash.iter().flatten());
-                    }
-                }
+                out.push(9);
+                encode_found(out, found);
                 text(out, object, NAME_BYTES_MAX);
             }
             Self::Hashing { object, hashed_bytes } => {
@@ -703,6 +703,10 @@ impl Control {
                 out.extend(bytes.to_be_bytes());
                 out.extend(modified_ns.to_be_bytes());
                 text(out, object, NAME_BYTES_MAX);
+            }
+            Self::Unlisted { names } => {
+                out.push(22);
+                out.extend(names.to_be_bytes());
             }
             Self::ListEnd { next } => {
                 let (kind, words, limit) = match next {
@@ -855,6 +859,7 @@ impl Control {
                 let found = Found { bytes: content.len() as u64, mode, modified_ns, hash };
                 Self::Short { object, found, content }
             }
+            22 => Self::Unlisted { names: reader.u64()? },
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
@@ -874,6 +879,7 @@ impl Control {
             | Self::Hashing { .. }
             | Self::List { .. }
             | Self::Listed { .. }
+            | Self::Unlisted { .. }
             | Self::ListEnd { .. }
             | Self::Channel { .. }
             | Self::Here
@@ -893,93 +899,26 @@ pub fn reason(mut reason: String) -> String {
     reason
 }
 
+fn encode_found(out: &mut Vec<u8>, found: &Result<Found, String>) {
+    match found {
+        Err(reason) => {
+            out.push(0);
+            text(out, reason, REASON_BYTES_MAX);
+        }
+        Ok(found) => {
+            out.push(1 + u8::from(found.hash.is_some()));
+            out.extend(found.bytes.to_be_bytes());
+            out.extend(found.mode.to_be_bytes());
+            out.extend(found.modified_ns.to_be_bytes());
+            out.extend(found.hash.iter().flatten());
+        }
+    }
+}
+
 fn text(out: &mut Vec<u8>, text: &str, limit: usize) {
     debug_assert!(text.len() <= limit, "texts are checked where they come from");
     out.extend((text.len() as u16).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
-}
-
-/// Reads fields in sequence.
-struct Reader<'a> {
-    left: &'a [u8],
-    all: usize,
-}
-
-impl<'a> Reader<'a> {
-    const fn new(bytes: &'a [u8]) -> Self {
-        Self { left: bytes, all: bytes.len() }
-    }
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (head, rest) = self
-            .left
-            .split_first_chunk()
-            .ok_or(DecodeError::TooShort { need: self.all - self.left.len() + N, got: self.all })?;
-        self.left = rest;
-        Ok(*head)
-    }
-    fn u8(&mut self) -> Result<u8, DecodeError> {
-        self.array().map(u8::from_be_bytes)
-    }
-    fn u16(&mut self) -> Result<u16, DecodeError> {
-        self.array().map(u16::from_be_bytes)
-    }
-    fn flag(&mut self) -> Result<bool, DecodeError> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            other => Err(DecodeError::UnknownKind(other)),
-        }
-    }
-    fn mode(&mut self) -> Result<u16, DecodeError> {
-        let mode = self.u16()?;
-        let limit = MODE_BITS.into();
-        if mode > MODE_BITS { Err(DecodeError::TooLong { limit, got: mode.into() }) } else { Ok(mode) }
-    }
-    fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.array().map(u32::from_be_bytes)
-    }
-    fn u64(&mut self) -> Result<u64, DecodeError> {
-        self.array().map(u64::from_be_bytes)
-    }
-    fn duration(&mut self) -> Result<Duration, DecodeError> {
-        // Instants and durations are in picoseconds: 213 days or more overflow.
-        let (got, limit) = (self.u64()?, u64::MAX / 1_000);
-        if got > limit {
-            return Err(DecodeError::TooLong { limit: limit as usize, got: got as usize });
-        }
-        Ok(Duration::from_ns(got))
-    }
-    fn instant(&mut self) -> Result<Instant, DecodeError> {
-        self.duration().map(|since| Instant::ZERO + since)
-    }
-    /// A number of `N` bytes, at most eight.
-    fn low<const N: usize>(&mut self) -> Result<u64, DecodeError> {
-        let bytes: [u8; N] = self.array()?;
-        Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
-    }
-    fn text(&mut self, limit: usize) -> Result<String, DecodeError> {
-        let got = usize::from(self.u16()?);
-        if got > limit {
-            return Err(DecodeError::TooLong { limit, got });
-        }
-        let need = self.all - self.left.len() + got;
-        let (head, rest) =
-            self.left.split_at_checked(got).ok_or(DecodeError::TooShort { need, got: self.all })?;
-        self.left = rest;
-        // A text that is not UTF-8 is reported as an unknown kind.
-        String::from_utf8(head.to_vec()).map_err(|_| DecodeError::UnknownKind(head[0]))
-    }
-    const fn rest(&mut self) -> &'a [u8] {
-        let rest = self.left;
-        self.left = &[];
-        rest
-    }
-    const fn end(&self) -> Result<(), DecodeError> {
-        match self.left.len() {
-            0 => Ok(()),
-            extra => Err(DecodeError::Trailing { extra }),
-        }
-    }
 }
 
 /// Fuzz target: decodes bytes from a peer as a datagram and as a control message, and checks that

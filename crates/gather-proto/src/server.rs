@@ -418,7 +418,7 @@ impl<S: Symbol> Server<S> {
 
     /// Removes ended pulls and reports them.
     fn sweep(&mut self) {
-        let Self { pulls, events, control, path, is_closed, .. } = self;
+        let Self { config, pulls, events, control, path, is_closed, .. } = self;
         pulls.retain(|id, pull| {
             let event = pull.sender.poll_event();
             if let (true, Some(path)) = (event.is_some(), &mut *path) {
@@ -434,7 +434,10 @@ impl<S: Symbol> Server<S> {
                     events.push_back(ServerEvent::FalseReceipt { pull: *id, packets: pull.sender.sent() });
                 }
                 Some(SenderEvent::GaveUp) => {
-                    let reason = "nothing was heard of the client".to_owned();
+                    let seconds = config.give_up.as_secs_f64();
+                    let reason = format!(
+                        "nothing was heard of the client for {seconds} s: the server's --give-up TIME waits longer"
+                    );
                     control.push_back(Control::GaveUp { pull: *id, reason });
                     events.push_back(ServerEvent::GaveUp { pull: *id });
                 }

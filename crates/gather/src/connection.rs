@@ -26,12 +26,16 @@ use anabranch_net::socket;
 use anabranch_units::text::printable;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-/// Maximum time for a server to answer.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Maximum time for each of a server's first answers: to TCP, to TLS, and to the greeting. The user
+/// may allow more.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of greetings sent to a server that drops the connection unanswered, and the pause
 /// between them.
 const GREETINGS: u32 = 5;
@@ -77,6 +81,8 @@ pub struct Way {
     pub channel: Channel,
     /// Round-trip time.
     pub rtt: Duration,
+    /// Bytes of control messages received so far.
+    pub received: Arc<AtomicU64>,
 }
 
 /// An established connection.
@@ -102,10 +108,21 @@ impl Connected {
     }
 }
 
-/// Connects to `holder` and forwards its messages to `incoming`, tagged with `server`.
-pub async fn run(identity: Identity, holder: String, server: u32, incoming: mpsc::Sender<(u32, Incoming)>) {
-    let lost =
-        converse(&identity, &holder, server, &incoming).await.unwrap_or_else(|error| error.to_string());
+/// Connects to `holder` and forwards its messages to `incoming`, tagged with `server`. A server that
+/// does not answer is left after `give_up` or, if that is longer, after 10 s.
+pub async fn run(
+    identity: Identity,
+    holder: String,
+    server: u32,
+    incoming: mpsc::Sender<(u32, Incoming)>,
+    give_up: Option<Duration>,
+) {
+    let patience = give_up.map_or(ANSWER_TIME, |time| time.max(ANSWER_TIME));
+    let lost = converse(&identity, &holder, server, &incoming, patience).await;
+    let lost = lost.unwrap_or_else(|error| match error {
+        ConnectError::Silent(_) => format!("{error}: --give-up TIME waits longer"),
+        _ => error.to_string(),
+    });
     // A closed receiver means that the command is ending.
     let _ = incoming.send((server, Incoming::Lost(lost))).await;
 }
@@ -116,12 +133,14 @@ async fn converse(
     holder: &str,
     server: u32,
     incoming: &mpsc::Sender<(u32, Incoming)>,
+    patience: Duration,
 ) -> Result<String, ConnectError> {
     let (control, mut messages) = mpsc::unbounded_channel();
     let hand_on = async |what| incoming.send((server, what)).await.map_err(|_| ConnectError::NotHeard);
     let mut begun =
         Begun { server, incoming, control: Some(control), messages: &mut messages, said: Vec::new() };
-    let Greeted { mut reader, mut guard, port } = patiently(identity, holder, Some(&mut begun)).await?;
+    let Greeted { mut reader, mut guard, port } =
+        patiently(identity, holder, patience, Some(&mut begun)).await?;
     drop(begun);
     hand_on(Incoming::Welcome(port)).await?;
     let mut here = tokio::time::interval(HERE_EVERY);
@@ -256,7 +275,7 @@ async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Res
 #[non_exhaustive]
 pub enum ConnectError {
     /// No answer within this many seconds.
-    #[error("no answer in {0} s: deadline has elapsed")]
+    #[error("no answer in {0} s")]
     Silent(u64),
     /// The host's name does not resolve.
     #[error("no such host")]
@@ -302,28 +321,34 @@ pub enum ConnectError {
 ///
 /// Errors: one line, without the holder.
 pub async fn greet(identity: &Identity, holder: &str) -> Result<Greeted, ConnectError> {
-    patiently(identity, holder, None).await
+    patiently(identity, holder, ANSWER_TIME, None).await
 }
 
-/// Connects, with further tries if the server drops the connection unanswered. A server with many
-/// silent connections makes room that way.
+/// Connects to a server that gives each first answer within `patience`, with further tries if the
+/// server drops the connection unanswered. A server with many silent connections makes room that
+/// way.
 async fn patiently(
     identity: &Identity,
     holder: &str,
+    patience: Duration,
     mut begun: Option<&mut Begun<'_>>,
 ) -> Result<Greeted, ConnectError> {
-    let tries = async {
-        let mut left = GREETINGS;
-        loop {
-            left -= 1;
-            match attempt(identity, holder, begun.as_deref_mut()).await {
-                Err(ConnectError::Dropped(_)) if left > 0 => tokio::time::sleep(GREET_AGAIN).await,
-                other => return other,
-            }
+    let mut left = GREETINGS;
+    loop {
+        left -= 1;
+        match attempt(identity, holder, patience, begun.as_deref_mut()).await {
+            Err(ConnectError::Dropped(_)) if left > 0 => tokio::time::sleep(GREET_AGAIN).await,
+            other => return other,
         }
-    };
-    let greeted = tokio::time::timeout(CONNECT_TIME, tries).await;
-    greeted.unwrap_or(Err(ConnectError::Silent(CONNECT_TIME.as_secs())))
+    }
+}
+
+/// The result of `answer`, if it comes within `patience`.
+async fn within<T>(
+    patience: Duration,
+    answer: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    timeout(patience, answer).await.unwrap_or(Err(ConnectError::Silent(patience.as_secs())))
 }
 
 /// Connects once and waits for the answer to the greeting; in the meantime the messages in `begun`
@@ -331,27 +356,37 @@ async fn patiently(
 async fn attempt(
     identity: &Identity,
     holder: &str,
+    patience: Duration,
     begun: Option<&mut Begun<'_>>,
 ) -> Result<Greeted, ConnectError> {
-    let (mut opened, way) = open(identity, Holder::of(holder)).await?;
+    let (mut opened, way) = open(identity, Holder::of(holder), patience).await?;
     let Some(begun) = begun else {
-        let port = welcome(&mut opened.reader).await?;
+        let port = within(patience, welcome(&mut opened.reader)).await?;
         return Ok(Greeted { reader: opened.reader, guard: opened.guard, port });
     };
     begun.connected(way).await?;
-    begun.welcomed(opened).await
+    within(patience, begun.welcomed(opened)).await
 }
 
 /// Connects to a server and sends the greeting, without waiting for the answer.
-async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), ConnectError> {
-    let addresses = anabranch_net::address::lookup(holder.at).await.map_err(|_| ConnectError::NoSuchHost)?;
-    let address = addresses.first().copied().ok_or(ConnectError::NoSuchHost)?;
+async fn open(
+    identity: &Identity,
+    holder: Holder<'_>,
+    patience: Duration,
+) -> Result<(Opened, Way), ConnectError> {
+    let addresses = within(patience, async {
+        anabranch_net::address::lookup(holder.at).await.map_err(|_| ConnectError::NoSuchHost)
+    });
+    let address = addresses.await?.first().copied().ok_or(ConnectError::NoSuchHost)?;
     // TCP Fast Open may deliver the first bytes twice, which is harmless for a TLS handshake.
     let options = socket::TcpOptions { opens_fast: true, ..socket::TcpOptions::default() };
-    let tcp =
-        socket::connect(address, &options).await.map_err(|error| ConnectError::Unreachable(error.kind()))?;
+    let tcp = within(patience, async {
+        socket::connect(address, &options).await.map_err(|error| ConnectError::Unreachable(error.kind()))
+    });
+    let tcp = tcp.await?;
     let connected = Instant::now();
-    let (stream, peer) = identity.connect_to_site(tcp).await.map_err(|error| {
+    let shaken = within(patience, async { Ok(identity.connect_to_site(tcp).await) }).await?;
+    let (stream, peer) = shaken.map_err(|error| {
         let is_ours = error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
         if is_ours {
             ConnectError::Untrusted(explain("it", &error))
@@ -373,7 +408,8 @@ async fn open(identity: &Identity, holder: Holder<'_>) -> Result<(Opened, Way), 
     let mut reader = Reader::of_server(stream);
     let gone = |error: io::Error| ConnectError::Dropped(farewell(&error));
     reader.write([Control::Hello { channel: id.0 }]).await.map_err(gone)?;
-    Ok((Opened { reader, guard }, Way { name, datagrams_to: address, channel, rtt }))
+    let received = reader.received();
+    Ok((Opened { reader, guard }, Way { name, datagrams_to: address, channel, rtt, received }))
 }
 
 /// Round-trip time to a server: the kernel's measurement, at most the duration of TLS's handshake.

@@ -7,6 +7,8 @@ use anabranch_units::text::printable;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -24,6 +26,8 @@ pub struct Reader<R> {
     buffer: Vec<u8>,
     /// Start of the next message in `buffer`.
     at: usize,
+    /// Bytes received so far.
+    received: Arc<AtomicU64>,
     /// Maximum length of an incoming message.
     limit: usize,
     /// Whether incoming messages may be requests that add to the output.
@@ -44,6 +48,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             io,
             buffer: Vec::new(),
             at: 0,
+            received: Arc::default(),
             limit: CONTROL_BYTES_MAX,
             answers: true,
             waiting: Vec::new(),
@@ -59,6 +64,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// The underlying stream.
     pub const fn get_ref(&self) -> &R {
         &self.io
+    }
+    /// Counter of the bytes received so far, of incomplete messages, too.
+    pub fn received(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.received)
     }
     /// The next message, if it has been received already.
     ///
@@ -81,9 +90,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return Ok(Some(message));
             }
             self.make_room();
-            if self.io.read_buf(&mut self.buffer).await? == 0 {
-                return Ok(None);
-            }
+            match self.io.read_buf(&mut self.buffer).await? {
+                0 => return Ok(None),
+                some => self.received.fetch_add(some as u64, Relaxed),
+            };
         }
     }
 
@@ -108,6 +118,17 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
             self.stuck_since = Instant::now();
         }
         messages.into_iter().for_each(|message| message.encode_framed(&mut self.waiting));
+    }
+
+    /// Writes as many of the queued bytes as the stream takes at once.
+    ///
+    /// Errors: the stream's.
+    pub async fn write_some(&mut self) -> io::Result<()> {
+        poll_fn(|cx| match self.poll_write(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        })
+        .await
     }
 
     /// Whether the unwritten bytes are few enough to accept more requests.
@@ -141,9 +162,10 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
             }
             self.make_room();
             let read = std::pin::pin!(self.io.read_buf(&mut self.buffer)).poll(cx);
-            if std::task::ready!(read)? == 0 {
-                return Poll::Ready(Ok(None));
-            }
+            match std::task::ready!(read)? {
+                0 => return Poll::Ready(Ok(None)),
+                some => self.received.fetch_add(some as u64, Relaxed),
+            };
         }
     }
 

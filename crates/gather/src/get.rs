@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
 use std::io::Write;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant as Clock;
 use tokio::sync::mpsc;
 
@@ -60,8 +61,12 @@ pub struct GetConfig {
     /// Maximum datagram length, in bytes of UDP payload. Paths with a smaller MTU get shorter
     /// datagrams.
     pub datagram: ByteCount,
-    /// A server that sends nothing for this long gets no further requests.
-    pub give_up: Duration,
+    /// Silence after which a server is left. `None` derives it from the path to each server,
+    /// between 5 s and 60 s.
+    pub give_up: Option<Duration>,
+    /// Whether an object fails if two servers have different versions of it. Each server is asked
+    /// for its hash, and reads the whole object for it.
+    pub is_strict: bool,
     /// Whether files are synced to disk before they get their names.
     pub syncs: bool,
     /// Whether existing files are replaced, whatever their content.
@@ -77,7 +82,8 @@ impl Default for GetConfig {
             rate_control: Mode::Counted.rate_control(),
             memory: ByteCount::mib(256),
             datagram: ByteCount::new(8_952),
-            give_up: Duration::from_secs(5),
+            give_up: None,
+            is_strict: false,
             syncs: true,
             replace: false,
             progress_every: Duration::from_secs(1),
@@ -243,6 +249,8 @@ struct Link {
     connected: Option<Box<Connected>>,
     lost: Option<String>,
     received_bytes: u64,
+    /// Bytes of control messages that the machine has been told of.
+    told_bytes: u64,
     /// Number of changes of its datagram keys.
     key_changes: u64,
 }
@@ -308,7 +316,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let all = targets.iter().map(|target| wanted(target, &holders, streams)).collect();
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let objects_max = objects_max(descriptors, holders.len() as u64);
-        let fetch = FetchConfig { client, streams, objects_max };
+        let fetch = FetchConfig { client, streams, is_strict: config.is_strict, objects_max };
         let fetch = Fetch::new(Instant::ZERO, fetch, holders.len() as u32, all)?;
         let any = (std::net::Ipv6Addr::UNSPECIFIED, 0).into();
         let options = DatagramOptions { receive_buffer: ByteCount::mib(8), ..DatagramOptions::default() };
@@ -319,13 +327,15 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let (incoming_in, incoming) = mpsc::channel(INCOMING_MAX);
         for (server, holder) in (0u32..).zip(&holders) {
             let (identity, holder) = (identity.clone(), (*holder).to_owned());
-            tokio::spawn(connection::run(identity, holder, server, incoming_in.clone()));
+            let give_up = config.give_up.map(Duration::to_std);
+            tokio::spawn(connection::run(identity, holder, server, incoming_in.clone(), give_up));
         }
         let links = holders.iter().map(|holder| Link {
             holder: (*holder).to_owned(),
             connected: None,
             lost: None,
             received_bytes: 0,
+            told_bytes: 0,
             key_changes: 0,
         });
         let links = links.collect();
@@ -393,11 +403,23 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 result = timer.wait(Some(wakes_at)) => {
                     result?;
                     let now = self.now();
+                    self.hear_streams(now);
                     self.fetch.handle_timeout(now);
                     if self.progress_at <= Clock::now() {
                         self.progress();
                     }
                 }
+            }
+        }
+    }
+
+    /// Reports parts of control messages: a long one takes seconds on a slow link.
+    fn hear_streams(&mut self, now: Instant) {
+        for (server, link) in (0u32..).zip(&mut self.links) {
+            let Some(connected) = &link.connected else { continue };
+            let received = connected.way.received.load(Relaxed);
+            if std::mem::replace(&mut link.told_bytes, received) != received {
+                self.fetch.handle_heard(now, ServerId(server));
             }
         }
     }
@@ -491,8 +513,10 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 return tracing::info!("{name}: {holder} leaves it to others: {}", failure.reason);
             }
             FetchEvent::OtherVersion { object, server, version } => {
+                let it = &self.fetch.objects()[object.0 as usize];
+                let taken = it.described_by().map(|by| self.holder(by).to_owned()).zip(it.hash());
                 let server = self.holder(server).to_owned();
-                Note::OtherVersion { object: name(object), server, version: version.to_string() }
+                Note::OtherVersion { object: name(object), server, version: version.to_string(), taken }
             }
             FetchEvent::StillHashing { object, server } => {
                 Note::StillHashing { object: name(object), server: self.holder(server).to_owned() }
@@ -516,6 +540,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 ObjectFailure::NotBrought(each.collect())
             }
             FetchFailure::Wrong(others) => ObjectFailure::Wrong(self.versions(others)),
+            FetchFailure::Differ(others) => ObjectFailure::Differ(self.versions(others)),
             FetchFailure::NotWritten(reason) => ObjectFailure::NotWritten(reason.clone()),
             other => ObjectFailure::NotWritten(format!("{other:?}")),
         }

@@ -32,7 +32,7 @@ pub enum ListError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// No answer within this many seconds.
-    #[error("no answer in {0} s: deadline has elapsed")]
+    #[error("no answer in {0} s")]
     Silent(u64),
     /// The server cannot list its objects; its words.
     #[error("{0}")]
@@ -58,7 +58,8 @@ fn gone(error: io::Error) -> ListError {
     ListError::Gone(farewell(&error))
 }
 
-/// Passes all objects of a server whose names begin with `prefix` to `each`, in order.
+/// Passes all objects of a server whose names begin with `prefix` to `each`, in order. Returns the
+/// number of further names that cannot be listed.
 ///
 /// Errors: see [`ListError`]; the first error of `each`.
 pub async fn list(
@@ -66,9 +67,9 @@ pub async fn list(
     holder: &str,
     prefix: &str,
     mut each: impl FnMut(Entry) -> io::Result<()>,
-) -> Result<(), ListError> {
+) -> Result<u64, ListError> {
     let Greeted { mut reader, .. } = greet(identity, holder).await?;
-    let mut after = String::new();
+    let (mut after, mut unlisted) = (String::new(), 0_u64);
     loop {
         let ask = Control::List { prefix: prefix.to_owned(), after: after.clone() };
         reader.write([ask]).await.map_err(gone)?;
@@ -79,6 +80,7 @@ pub async fn list(
                 Some(Control::Listed { object, bytes, modified_ns }) => {
                     each(Entry { object, bytes, modified_ns }).map_err(ListError::Each)?;
                 }
+                Some(Control::Unlisted { names }) => unlisted = unlisted.saturating_add(names),
                 Some(Control::ListEnd { next }) => {
                     break next.map_err(|reason| ListError::Refused(printable(&reason).into_owned()))?;
                 }
@@ -93,7 +95,7 @@ pub async fn list(
             // A server that repeats a position would keep this loop running forever.
             Some(next) if Path::new(&next) > Path::new(&after) => after = next,
             Some(_) => return Err(ListError::Again),
-            None => return Ok(()),
+            None => return Ok(unlisted),
         }
     }
 }

@@ -92,7 +92,7 @@ impl ServeConfig {
             clients_max: 64,
             pulls_max: 64,
             memory: ByteCount::mib(128),
-            give_up: Duration::from_secs(10),
+            give_up: Duration::from_secs(30),
             idle: Duration::from_secs(300),
             cache: None,
             key_packets: None,

@@ -408,7 +408,7 @@ impl Endpoint for Connection {
     fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::SynSent | State::SynReceived => self.syn_at,
-            State::Established => [self.send.timer(), self.receive.ack_at()].into_iter().flatten().min(),
+            State::Established => Instant::earliest([self.send.timer(), self.receive.ack_at()]),
             State::Listening | State::Over | State::GivenUp => None,
         }
     }

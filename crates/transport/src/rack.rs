@@ -207,7 +207,7 @@ impl Rack {
     }
     /// Time of the next check for losses or probe, whichever is first (section 8).
     pub(crate) fn timer(&self) -> Option<Instant> {
-        [self.reorder_at, self.probe_at].into_iter().flatten().min()
+        Instant::earliest([self.reorder_at, self.probe_at])
     }
 
     /// Records the departure of the range `start` to `end`.

@@ -195,7 +195,7 @@ impl SendHalf {
     pub(crate) fn timer(&self) -> Option<Instant> {
         let rack = self.rack.as_ref().and_then(|rack| rack.timer());
         let pacing = self.pacing.as_ref().and_then(|pacing| pacing.timer());
-        [self.timer, rack, pacing, self.control.paced_until()].into_iter().flatten().min()
+        Instant::earliest([self.timer, rack, pacing, self.control.paced_until()])
     }
     /// Limits the rate of data from now on; `None` removes the limit.
     ///

@@ -8,7 +8,8 @@ use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
 use anabranch_gather::{
-    Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest, read_object_list,
+    ConfigError, Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest,
+    read_object_list,
 };
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -66,9 +67,15 @@ pub struct Args {
     /// Maximum datagram, in bytes of UDP payload. A path with a smaller MTU gets shorter ones.
     #[arg(long, value_name = "SIZE", default_value = "8952 B")]
     datagram: ByteCount,
-    /// Silence after which nothing more is requested from a server.
-    #[arg(long, value_name = "TIME", default_value = "5 s")]
-    give_up: Duration,
+    /// Silence after which a server is left. Without it, 5 s to 60 s, by the round-trip time and the
+    /// packet interval of each path. A server that does not answer at first has at least 10 s.
+    #[arg(long, value_name = "TIME")]
+    give_up: Option<Duration>,
+    /// Fail an object if two servers have different versions of it. Each server is asked for its
+    /// hash, and reads the whole object for it. Without this option, another version is only named,
+    /// where it shows.
+    #[arg(long)]
+    strict: bool,
     /// Do not wait for files to reach the disk: a power failure soon after may lose files that
     /// already have their names.
     #[arg(long)]
@@ -160,6 +167,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
         memory: args.memory,
         datagram: args.datagram,
         give_up: args.give_up,
+        is_strict: args.strict,
         syncs: !args.no_sync,
         replace: args.replace,
         progress_every: Duration::from_std(Progress::every(args.json)),
@@ -172,6 +180,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
 fn worded(error: GetError) -> anyhow::Error {
     match error {
         GetError::Datagram { .. } | GetError::Memory { .. } => anyhow!("--{error}"),
+        GetError::Config(ConfigError { setting: "give_up", message }) => anyhow!("--give-up: {message}"),
         GetError::MemoryForDatagrams => {
             anyhow!(
                 "--memory: too little for a pull of datagrams so long: give more, or a shorter --datagram"

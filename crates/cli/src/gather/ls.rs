@@ -55,13 +55,15 @@ struct Row<'a> {
 /// Runs the command.
 ///
 /// Errors: one line for the user.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Operator, &args.client);
     let identity = Identity::load(&files)?;
-    crate::process::runtime()?.block_on(show(args, &identity)).with_context(|| args.place.holder.clone())
+    crate::process::runtime()?
+        .block_on(show(args, &identity, quiet))
+        .with_context(|| args.place.holder.clone())
 }
 
-async fn show(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
+async fn show(args: &Args, identity: &Identity, quiet: bool) -> anyhow::Result<ExitCode> {
     let Place { holder, prefix } = &args.place;
     let each = |Entry { object, bytes, modified_ns }| {
         if args.json {
@@ -75,7 +77,17 @@ async fn show(args: &Args, identity: &Identity) -> anyhow::Result<ExitCode> {
     match list(identity, holder, prefix, each).await {
         // `output` reports what standard output refused.
         Err(ListError::Each(_)) if output::is_closed() => {}
-        listed => listed?,
+        listed => match listed? {
+            0 => {}
+            _ if quiet => {}
+            names => {
+                let word = if names == 1 { "name" } else { "names" };
+                errln!(
+                    "anabranch: {holder}: {names} more {word} cannot be shown or pulled: they are not UTF-8, longer than \
+                 {NAME_BYTES_MAX} bytes or too deep in folders; rename them there"
+                );
+            }
+        },
     }
     Ok(ExitCode::SUCCESS)
 }

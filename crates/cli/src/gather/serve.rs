@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "128 MiB")]
     memory: ByteCount,
     /// Silence of a client after which its pull ends.
-    #[arg(long, value_name = "TIME", default_value = "10 s")]
+    #[arg(long, value_name = "TIME", default_value = "30 s")]
     give_up: Duration,
     /// Time after which a connection without pulls and requests is closed.
     #[arg(long, value_name = "TIME", default_value = "5 min")]

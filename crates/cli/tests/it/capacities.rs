@@ -9,7 +9,7 @@ const CABLES: [[&str; 2]; 6] =
     [["lon", "ams"], ["lon", "nyc"], ["ams", "nyc"], ["nyc", "sfo"], ["ams", "tyo"], ["sfo", "tyo"]];
 const BYTES: usize = 20_000_000;
 
-/// Five sites and six cables of 10 Mbit/s, of which one may be declared at another rate.
+/// Five sites and six cables of 10 Mbit/s. One cable may be declared at another rate.
 fn network(wrong: Option<([&str; 2], u32)>) -> String {
     let mut text = "name = \"six\"\n[defaults]\ncapacity = \"10 Mbit/s\"\ndelay = \"5 ms\"\n".to_owned();
     for site in ["lon", "ams", "nyc", "sfo", "tyo"] {

@@ -1,9 +1,9 @@
 //! `gather` over loopback with real paths' faults: loss, corruption, crashes, malice, full disks.
 //!
-//! Each test runs servers and clients as processes in a temporary folder. A [`way::Way`] between
-//! them may harm datagrams; one test speaks the protocol itself. Read [`World`] and [`Got`] first.
+//! Servers and clients are processes; a [`way::Way`] harms datagrams. Read [`World`] and [`Got`].
 
 mod attacks;
+mod hard_links;
 mod lost;
 mod many;
 mod way;

@@ -168,7 +168,7 @@ impl<S: Symbol> Client<S> {
     /// the server's other pulls have.
     fn awaited(&self, now: Instant, pull: &Pull<S>) -> Option<u64> {
         let is_new = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none());
-        let heard_at = self.servers[pull.server.0 as usize].heard_at;
+        let heard_at = self.servers[pull.server.0 as usize].heard.packet_at;
         let is_busy = heard_at.is_some_and(|at| at >= pull.asked_at && at + LOOK_EVERY > now);
         let left = |other: &Pull<S>| match &other.state {
             State::Receiving(receiver) => receiver.layout().bytes() - receiver.complete_bytes(),
@@ -182,7 +182,7 @@ impl<S: Symbol> Client<S> {
     /// [`Mode::Lttp`] waits as long by itself.
     fn has_stopped(&self, now: Instant, pull: &Pull<S>) -> bool {
         let server = &self.servers[pull.server.0 as usize];
-        let since = server.heard_at.max(Some(pull.asked_at)).unwrap_or(pull.asked_at);
+        let since = server.heard.packet_at.max(Some(pull.asked_at)).unwrap_or(pull.asked_at);
         let rtt = server.round_trip().unwrap_or(Duration::ZERO);
         self.config.mode == Mode::Counted && since + STOPPED_MIN.max(rtt * STOPPED_RTTS) <= now
     }

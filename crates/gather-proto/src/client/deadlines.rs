@@ -1,18 +1,109 @@
-//! Deadlines after which a silent pull is given up.
+//! Deadlines after which a silent server is left.
 //!
-//! Leaves out: the reassignment of its ranges (`client`), and slow pulls (`balance`).
+//! The tolerated silence is [`crate::ClientConfig::give_up`] or, without that setting, derived from
+//! the server's path: its round-trip time and the interval between its packets. A server that still
+//! delivers anything is not silent, but the wait for each answer or pull is bounded.
+//!
+//! Leaves out: the reassignment of ranges (`client`), slow pulls (`balance`), and the requests for
+//! descriptions (`fetch`).
 
-use super::{Client, Pull, PullId, State};
+use super::{Client, Pull, PullId, ServerId, State};
+use crate::layout::BLOCK_BYTES_MIN;
 use anabranch_codes::Symbol;
 use anabranch_units::{Duration, Instant};
 
-/// Factor by which the deadline grows while the server's other pulls receive packets: on a lossy
-/// path, each packet of this pull may have been lost.
+/// Minimum derived silence: the process of a server may be delayed for seconds.
+pub(crate) const SILENCE_MIN: Duration = Duration::from_secs(5);
+/// Maximum derived silence.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Tolerated silence in round trips. A sender that has lost everything in flight tries again after
+/// two to four of them (`path::patience`); its second try is lost with the same probability.
+const SILENCE_RTTS: u64 = 8;
+/// Tolerated silence in packet intervals: a first flight has 48 packets, and the queue of a slow
+/// link may hold it as a whole.
+const SILENCE_PACKETS: u64 = 64;
+/// Factor by which a deadline grows while other data of the server arrives: on a lossy path, each
+/// packet of this pull may have been lost.
 const UNHEARD_MAX: u64 = 4;
-/// Maximum wait for the first packet of a pull before shorter packets are requested.
+/// Maximum wait for the first packet of a pull before shorter packets are requested; at least
+/// `FIRST_RTTS` round trips.
 const FIRST_MAX: Duration = Duration::from_secs(2);
+const FIRST_RTTS: u64 = 4;
+/// Limit on the growth of the smoothed packet interval: a later arrival counts as this multiple of
+/// it plus a round trip.
+const INTERVAL_GROWTH: u64 = 2;
+
+/// Silence tolerated on a path with this round-trip time and packet interval.
+pub(crate) fn silence(rtt: Duration, interval: Duration) -> Duration {
+    (rtt * SILENCE_RTTS).max(interval * SILENCE_PACKETS).clamp(SILENCE_MIN, SILENCE_MAX)
+}
+
+/// The reason for leaving a server, given its failing in this silence.
+pub(crate) fn reason(failing: &str, silence: Duration) -> String {
+    // Tenths of a second are exact enough.
+    let seconds = (silence.as_secs_f64() * 10.0).round() / 10.0;
+    format!("{failing} for {seconds} s: --give-up TIME waits longer")
+}
+
+/// Arrivals from a server.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Heard {
+    /// Arrival of its last packet.
+    pub(super) packet_at: Option<Instant>,
+    /// Arrival of its last packet or control data.
+    at: Option<Instant>,
+    /// Smoothed interval between its packets.
+    interval: Option<Duration>,
+}
+
+impl Heard {
+    /// Records control data.
+    pub(super) fn note(&mut self, now: Instant) {
+        self.at = self.at.max(Some(now));
+    }
+    /// Records a packet over a path with this round-trip time.
+    pub(super) fn note_packet(&mut self, now: Instant, rtt: Duration) {
+        self.note(now);
+        let Some(last) = self.packet_at.replace(now) else { return };
+        let gap = now.saturating_since(last).min(SILENCE_MAX);
+        self.interval = Some(match self.interval {
+            None => gap,
+            Some(mean) => {
+                // Time without a request does not show the interval.
+                let gap = gap.min(mean * INTERVAL_GROWTH + rtt);
+                Duration::from_ps(mean.as_ps() / 8 * 7 + gap.as_ps() / 8)
+            }
+        });
+    }
+}
 
 impl<S: Symbol> Client<S> {
+    /// Silence after which a server is left.
+    pub(crate) fn silence(&self, server: ServerId) -> Duration {
+        let its = &self.servers[server.0 as usize];
+        let rtt = its.rtt.max(its.answered).unwrap_or(Duration::ZERO);
+        let derived = || silence(rtt, its.heard.interval.unwrap_or(Duration::ZERO));
+        self.config.give_up.unwrap_or_else(derived)
+    }
+
+    /// Time at which a server's answer to a request of `asked_at` is late, if no further data
+    /// arrives from it.
+    pub(crate) fn silent_at(&self, server: ServerId, asked_at: Instant) -> Instant {
+        let heard_at = self.heard_at(server).unwrap_or(asked_at);
+        let silence = self.silence(server);
+        (heard_at + silence).clamp(asked_at + silence, asked_at + silence * UNHEARD_MAX)
+    }
+
+    /// Last arrival of a packet or control data of a server.
+    pub(crate) fn heard_at(&self, server: ServerId) -> Option<Instant> {
+        self.servers[server.0 as usize].heard.at
+    }
+
+    /// Reports the arrival of control data of a server, complete messages or parts of one.
+    pub fn handle_heard(&mut self, now: Instant, server: ServerId) {
+        self.servers[server.0 as usize].heard.note(now);
+    }
+
     /// All pulls, each with its deadline if no further packet arrives.
     pub(super) fn deadlines(&self) -> impl Iterator<Item = (PullId, &Pull<S>, Instant)> {
         // A server sends one pull after the other, so each waits while packets of the earlier ones
@@ -28,28 +119,66 @@ impl<S: Symbol> Client<S> {
         })
     }
 
-    /// Whether the pull's packets may exceed the MTU of a link on the path.
-    pub(super) fn may_be_too_long(&self, pull: &Pull<S>) -> bool {
+    /// The next shorter block length to try, if the pull's packets may exceed the MTU of a link on
+    /// the path.
+    pub(super) fn shorter_blocks(&self, pull: &Pull<S>) -> Option<u32> {
+        let safe = self.config.block_bytes_safe;
         let came = self.servers[pull.server.0 as usize].came_block_bytes;
-        pull.block_bytes > self.config.block_bytes_safe.max(came)
+        if pull.block_bytes > safe.max(came) {
+            return Some(safe);
+        }
+        // A path whose MTU is below IPv6's minimum.
+        let may_be_shorter = self.config.block_bytes > safe && pull.block_bytes > BLOCK_BYTES_MIN.max(came);
+        may_be_shorter.then_some(BLOCK_BYTES_MIN)
     }
 
     /// Deadline of a pull whose server sent other pulls until `turn_at`.
     fn dead_at(&self, pull: &Pull<S>, turn_at: Option<Instant>) -> Instant {
-        let (heard_at, is_accepted) = match &pull.state {
-            State::Receiving(receiver) => (receiver.heard_at(), true),
-            State::Asked { .. } => (None, false),
+        let State::Receiving(receiver) = &pull.state else {
+            return self.silent_at(pull.server, pull.asked_at);
         };
+        let heard_at = receiver.heard_at();
         let of_pull = heard_at.unwrap_or(pull.asked_at);
         let of_pull = of_pull.max(turn_at.unwrap_or(of_pull));
-        let give_up = self.config.give_up;
-        match heard_at {
-            None if !is_accepted => pull.asked_at + give_up,
-            None if self.may_be_too_long(pull) => of_pull + give_up.min(FIRST_MAX),
-            _ => {
-                let of_server = self.servers[pull.server.0 as usize].heard_at.unwrap_or(of_pull);
-                (of_server + give_up).clamp(of_pull + give_up, of_pull + give_up * UNHEARD_MAX)
-            }
+        let silence = self.silence(pull.server);
+        if heard_at.is_none() && self.shorter_blocks(pull).is_some() {
+            let rtt = self.servers[pull.server.0 as usize].round_trip().unwrap_or(Duration::ZERO);
+            return of_pull + silence.min(FIRST_MAX.max(rtt * FIRST_RTTS));
         }
+        let of_server = self.servers[pull.server.0 as usize].heard.packet_at.unwrap_or(of_pull);
+        (of_server + silence).clamp(of_pull + silence, of_pull + silence * UNHEARD_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path;
+
+    /// #19: on a path with late packets the next try came after the client had given up the pull.
+    #[test]
+    fn senders_try_twice_before_a_client_leaves_them() {
+        for ms in [1, 20, 100, 600, 1_000, 1_200, 5_000, 12_000] {
+            let rtt = Duration::from_ms(ms);
+            assert!(path::patience(rtt) * 2 < silence(rtt, Duration::ZERO), "{ms} ms");
+        }
+    }
+
+    #[test]
+    fn silence_follows_slow_packets_and_forgets_outages() {
+        let (rtt, slow) = (Duration::from_ms(400), Duration::from_ms(214));
+        let mut heard = Heard::default();
+        let mut now = Instant::ZERO;
+        let mut run = |packets: u32, gap: Duration| {
+            for _ in 0..packets {
+                now += gap;
+                heard.note_packet(now, rtt);
+            }
+            silence(rtt, heard.interval.unwrap_or(Duration::ZERO))
+        };
+        assert_eq!(run(50, slow), slow * SILENCE_PACKETS);
+        assert_eq!(run(200, Duration::from_ms(1)), SILENCE_MIN);
+        assert!(run(1, Duration::from_secs(40)) < SILENCE_MIN * 2, "one outage is not a slow link");
+        assert_eq!(run(1_000, Duration::from_secs(30)), SILENCE_MAX);
     }
 }

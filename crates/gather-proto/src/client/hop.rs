@@ -213,7 +213,7 @@ impl<S: Symbol> Client<S> {
                 queued: self.came_queued,
                 lost: counts.lost,
             };
-            let heard = self.servers.iter().filter(|server| server.heard_at.is_some()).count();
+            let heard = self.servers.iter().filter(|server| server.heard.packet_at.is_some()).count();
             let servers = Servers { asked: self.busy(), heard, awaits: self.awaits_until.is_some(), rtt };
             if self.overflow.observe(now, totals, servers) {
                 self.regrant(false);

@@ -51,7 +51,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 self.open(object, bytes);
             }
             _ => {
-                let failure = FetchFailure::Wrong(it.others.clone());
+                let failure = FetchFailure::Wrong(it.agreement.others.clone());
                 self.fail(now, object, failure);
             }
         }

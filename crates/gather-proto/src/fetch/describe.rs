@@ -3,6 +3,7 @@
 //! asked.
 
 use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, Stage, Version};
+use crate::client::deadlines::reason;
 use crate::client::{Failure, ServerId};
 use crate::msg::{Control, Found};
 use anabranch_codes::Symbol;
@@ -102,7 +103,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let failures = holders.iter().map(|server| {
                 let lost = self.links[server.0 as usize].lost.clone();
                 let said = || it.refusals.get(server).cloned();
-                let other = || it.others.get(server).map(Version::to_string);
+                let other = || it.agreement.others.get(server).map(Version::to_string);
                 let reason = lost.or_else(said).or_else(other).unwrap_or_else(|| unsaid.to_owned());
                 Failure { server: *server, reason }
             });
@@ -111,24 +112,62 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
+    /// Time at which the answer of a holder about an object is late, if no further data arrives from
+    /// that holder.
+    pub(super) fn answer_due(&self, it: &Object, server: ServerId) -> Instant {
+        let hashing = hashing_time(it);
+        // Answers arrive one after the other, so each waits for the earlier ones.
+        let answered_at = self.links[server.0 as usize].answered_at;
+        let since = answered_at.map_or(it.asked_at, |at| at.max(it.asked_at));
+        let silence = self.client.silence(server);
+        let silent_at = if self.may_ask(it) {
+            self.client.silent_at(server, since)
+        } else {
+            // No other holder knows better.
+            self.client.heard_at(server).map_or(since, |at| at.max(since)) + silence
+        };
+        let latest = it.first_asked_at.unwrap_or(it.asked_at) + BUSY_MAX + hashing + silence;
+        (silent_at + hashing).min(latest)
+    }
+
+    /// Whether the answer of the asked holder is late; in a comparison, the answers of all holders
+    /// that are waited for.
+    fn is_late(&self, now: Instant, it: &Object) -> bool {
+        let is_late = |server: ServerId| self.answer_due(it, server) < now;
+        match &it.stage {
+            Stage::Comparing(waiting) => waiting.iter().all(|(_, server)| is_late(*server)),
+            _ => it.asked_server().is_some_and(is_late),
+        }
+    }
+
     /// Asks the next holders for descriptions that are late.
     pub(super) fn ask_others(&mut self, now: Instant) {
-        let (give_up, all) = (self.give_up, self.active.clone());
-        for object in all {
-            let may_ask = self.may_ask(&self.objects[object]);
+        for object in self.active.clone() {
+            let it = &self.objects[object];
+            if !self.is_late(now, it) {
+                continue;
+            }
+            let (may_ask, lacks_description) = (self.may_ask(it), it.lacks_description());
+            let silence = it.asked_server().map(|server| (server, self.client.silence(server)));
             let it = &mut self.objects[object];
-            let is_late = now.saturating_since(it.asked_at) > give_up + hashing_time(it);
             match &mut it.stage {
                 // A server that does not give its version may still deliver the bytes.
-                Stage::Comparing(waiting) if is_late => {
+                Stage::Comparing(waiting) => {
                     waiting.clear();
                     self.compared(now, object);
                 }
-                _ if it.asked.is_none() || !is_late => {}
                 // The last holder asked may still answer in the meantime.
                 Stage::Opening | Stage::Getting(_) if !may_ask => {}
-                Stage::Describing => self.describe(now, object),
-                Stage::Opening | Stage::Getting(_) | Stage::Finishing if it.wanted.hash.is_none() => {
+                Stage::Describing | Stage::Opening | Stage::Getting(_) | Stage::Finishing
+                    if lacks_description =>
+                {
+                    if let Some((server, silence)) = silence {
+                        let failing = match it.wanted.bytes {
+                            Some(_) => "it did not tell the hash",
+                            None => "it did not describe the object",
+                        };
+                        it.refusals.insert(server, reason(failing, silence));
+                    }
                     self.describe(now, object);
                 }
                 Stage::Finishing => {
@@ -155,19 +194,6 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         } else if it.stage == Stage::Finishing && was_asked {
             it.lacks_attributes = true;
             self.finish_if_known(now, object);
-        }
-    }
-
-    /// Asks a server for an object's length, if another server is asked for the rest.
-    pub(super) fn ask_length(&mut self, object: usize, server: ServerId) {
-        let it = &self.objects[object];
-        let part = &it.wanted.parts[0];
-        // A manifest gives the length.
-        let is_unsure = it.asked.is_some() && part.bytes.is_none() && it.is_under_way() && !it.comes_whole();
-        let is_other = part.holders.contains(&server) && it.asked_server() != Some(server);
-        if is_unsure && is_other && self.links[server.0 as usize].is_connected {
-            let ask = Control::Describe { object: part.name.clone(), with_hash: false };
-            self.control.push_back((server, ask));
         }
     }
 
@@ -217,6 +243,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let was_asked = |at: &usize| part.holders[*at] == server;
             let is_asked = it.asked_server() == Some(server) || (says_hash && it.tried.iter().any(was_asked));
             let lacks_something = it.wanted.hash.is_none() || it.wanted.attributes.is_none();
+            let is_version = matches!(found, Ok(Found { hash: Some(_), .. }) | Err(_));
             let expected = if it.wanted.parts.len() == 1 { it.wanted.bytes } else { part.bytes };
             match found {
                 Ok(found) if expected.is_some_and(|bytes| bytes != found.bytes) => {
@@ -232,7 +259,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     it.wanted.hash = it.wanted.hash.or(found.hash);
                     if it.stage == Stage::Describing {
                         self.open(object, found.bytes);
-                        (0..self.links.len() as u32).for_each(|link| self.ask_length(object, ServerId(link)));
+                        (0..self.links.len() as u32)
+                            .for_each(|link| self.ask_version(now, object, ServerId(link)));
                     } else {
                         self.finish_if_known(now, object);
                     }
@@ -245,6 +273,11 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     }
                 }
                 Ok(_) => {}
+            }
+            if is_version {
+                let said = found.as_ref().ok().and_then(|found| Some((found.bytes, found.hash?)));
+                self.note_version(object, server, said);
+                self.finish_if_known(now, object);
             }
         }
     }

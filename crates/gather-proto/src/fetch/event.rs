@@ -81,6 +81,9 @@ pub enum FetchFailure {
     /// The hash mismatched at every try. Maps each server known to have another version to that
     /// version.
     Wrong(BTreeMap<ServerId, Version>),
+    /// In a strict fetch, holders have different versions. Maps each server known to have another
+    /// version than the described one to its version.
+    Differ(BTreeMap<ServerId, Version>),
     /// The object cannot be written; the reason in one line.
     NotWritten(String),
 }

@@ -159,13 +159,23 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Pulls the objects whose contents have been owed for too long.
+    /// Pulls the objects whose contents have been owed for too long. Contents arrive one after the
+    /// other, so each waits for the earlier ones.
     pub(super) fn give_up_contents(&mut self, now: Instant) {
-        for server in 0..self.links.len() {
-            let late = self.links[server].contents.iter();
-            let late = late.take_while(|(since, _)| *since + self.give_up <= now).copied();
-            for (_, object) in late.collect::<Vec<_>>() {
-                self.not_brought(now, object, ServerId(server as u32));
+        for server in (0..self.links.len() as u32).map(ServerId) {
+            let link = &self.links[server.0 as usize];
+            let is_late = |since: Instant| {
+                let since = link.answered_at.map_or(since, |at| at.max(since));
+                self.client.silent_at(server, since) <= now
+            };
+            let late: Vec<usize> = link
+                .contents
+                .iter()
+                .filter(|(since, _)| is_late(*since))
+                .map(|(_, object)| *object)
+                .collect();
+            for object in late {
+                self.not_brought(now, object, server);
             }
         }
     }

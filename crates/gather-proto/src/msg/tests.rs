@@ -91,6 +91,7 @@ fn control() -> impl Strategy<Value = Control> {
             bytes,
             modified_ns
         }),
+        any::<u64>().prop_map(|names| Control::Unlisted { names }),
         next.prop_map(|next| Control::ListEnd { next }),
         any::<u64>().prop_map(|channel| Control::Channel { channel }),
         Just(Control::Here),

@@ -131,7 +131,7 @@ impl Settings {
             link_share: self.link_share,
             overhead_bytes: self.header_bytes + self.seal_bytes(),
             feedback_every: Duration::ZERO,
-            give_up: GIVE_UP,
+            give_up: Some(GIVE_UP),
         };
         match (self.window, self.mode) {
             (None, Mode::Counted) => config.clone().fitted(MEMORY, self.servers).unwrap_or(config),

@@ -18,6 +18,7 @@
 mod disk;
 mod network;
 mod server;
+mod slow;
 mod world;
 
 use anabranch_testing::faults::{self, Ended};

@@ -1,7 +1,12 @@
 //! The path between the client and a server: a stream of control messages, which may only be slow,
 //! and datagrams, which may be lost.
 
-use anabranch_units::{Duration, Instant, RandomStream};
+use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream};
+
+/// Bytes that encryption, UDP and IP add to a datagram, and TLS, TCP and IP to a control message.
+const HEADER_BYTES: u64 = 56;
+/// Minimum timeout of the control stream's segments.
+const RTO_MIN: Duration = Duration::from_ms(200);
 
 /// A part of a path's traffic that can be cut separately.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -31,6 +36,12 @@ pub struct Way {
     pub late_max: Duration,
     /// Maximum datagram length; longer ones are lost.
     pub datagram_max: usize,
+    /// Rate of the link in each direction, and the length of its queue; `None` for no limit.
+    pub link: Option<(BitRate, ByteCount)>,
+    /// Whether segments of the control stream are lost as datagrams are.
+    pub loses_control: bool,
+    /// End of the last transmission in each direction.
+    free_at: [Instant; 2],
     cut_until: [Instant; 3],
     /// Arrival of the last control message in each direction: they arrive in order.
     last: [Instant; 2],
@@ -46,6 +57,9 @@ impl Way {
             late_ppm: 0,
             late_max: Duration::ZERO,
             datagram_max,
+            link: None,
+            loses_control: false,
+            free_at: [Instant::ZERO; 2],
             cut_until: [Instant::ZERO; 3],
             last: [Instant::ZERO; 2],
         }
@@ -65,17 +79,40 @@ impl Way {
         self.last = [now; 2];
     }
 
-    /// Arrival time of a control message sent now: after the end of a cut, and after earlier
-    /// messages.
-    pub fn control(&mut self, now: Instant, is_up: bool) -> Instant {
+    /// Time at which `bytes` bytes sent at `at` leave the link; `None` if its queue is full.
+    fn transmitted(&self, at: Instant, is_up: bool, bytes: usize) -> Option<Instant> {
+        let Some((rate, queue)) = self.link else { return Some(at) };
+        let begins = at.max(self.free_at[usize::from(is_up)]);
+        let is_full = begins.saturating_since(at) > rate.transmit_time(queue);
+        (!is_full).then(|| begins + rate.transmit_time(ByteCount::new(bytes as u64 + HEADER_BYTES)))
+    }
+
+    /// Arrival time of a control message sent now: after the end of a cut, after earlier messages,
+    /// and after the retransmissions of lost segments.
+    pub fn control(&mut self, now: Instant, random: &mut RandomStream, is_up: bool, bytes: usize) -> Instant {
+        let mut sent_at = now.max(self.cut_until[Lane::Control as usize]);
+        let mut timeout = self.delay * 2 + RTO_MIN;
+        let arrives = loop {
+            let transmitted = self.transmitted(sent_at, is_up, bytes);
+            // A retransmission must not block the link before its time.
+            if let Some(at) = transmitted.filter(|_| sent_at == now) {
+                self.free_at[usize::from(is_up)] = at;
+            }
+            let is_lost = self.loses_control && random.chance_ppm(self.loss_ppm);
+            match transmitted {
+                Some(at) if !is_lost => break at + self.delay,
+                _ => sent_at += timeout,
+            }
+            timeout = timeout * 2;
+        };
         let last = &mut self.last[usize::from(is_up)];
-        *last = (now.max(self.cut_until[Lane::Control as usize]) + self.delay).max(*last);
+        *last = arrives.max(*last);
         *last
     }
 
     /// Arrival times of a datagram of `bytes` bytes sent now: none, one or two.
     pub fn datagram(
-        &self,
+        &mut self,
         now: Instant,
         random: &mut RandomStream,
         lane: Lane,
@@ -87,6 +124,9 @@ impl Way {
         let copies = 1 + u32::from(random.chance_ppm(self.repeat_ppm));
         let mut arrivals = Vec::new();
         for _ in 0..copies {
+            let is_up = lane == Lane::Up;
+            let Some(at) = self.transmitted(now, is_up, bytes) else { continue };
+            self.free_at[usize::from(is_up)] = at;
             if !random.chance_ppm(self.loss_ppm) {
                 let is_late = random.chance_ppm(self.late_ppm);
                 let late = if is_late {
@@ -94,7 +134,7 @@ impl Way {
                 } else {
                     Duration::ZERO
                 };
-                arrivals.push(now + self.delay + late);
+                arrivals.push(at + self.delay + late);
             }
         }
         arrivals

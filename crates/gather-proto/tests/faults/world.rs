@@ -1,5 +1,7 @@
 //! Client, servers, disks and network of one seed, and their invariants.
 
+mod calm;
+
 use super::disk::{Disk, File, Order, flip, hash};
 use super::network::{Lane, Way};
 use super::server::{Conn, Host, Supply};
@@ -10,6 +12,7 @@ use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl
 use anabranch_pieces::Attributes;
 use anabranch_testing::faults::{Ended, Schedule, some_of};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
+use calm::framed_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Duration of the faults, and of the time after them by which all objects must be present.
@@ -252,27 +255,9 @@ impl World {
             ..ServerConfig::default()
         };
         let knows_ways = random.below(2) == 0;
-        let mut world = Self {
-            random,
-            random_of_turns: Seed::new(seed).stream("turns", 0),
-            schedule: Schedule::new(),
-            ways,
-            hosts,
-            conns: BTreeMap::new(),
-            next_conn: 0,
-            wanted: Vec::new(),
-            right: Vec::new(),
-            disk: Disk::new(),
-            client_frozen_until: Instant::ZERO,
-            client_ahead: Duration::ZERO,
-            getter: None,
-            run: 0,
-            is_healed: false,
-            is_gentle: true,
-            config,
-            server_config,
-            knows_ways,
-        };
+        let mut world = Self::of(seed, random, ways, config, server_config);
+        world.hosts = hosts;
+        world.knows_ways = knows_ways;
         world.schedule.say(format!("{:?} {:?}", world.config, world.server_config));
         for object in 0..1 + world.random.below(4) {
             world.add_object(&format!("o{object}"));
@@ -419,23 +404,29 @@ impl World {
             let now = self.schedule.now();
             let missing = || self.disk.files.iter().filter(|file| file.named.is_none()).count();
             assert!(now < end, "{} objects have not come", missing());
-            let client = self.getter.as_ref().and_then(|getter| getter.fetch.poll_timeout());
-            let client = client.map(|at| self.by_world(at, self.client_ahead).max(self.client_frozen_until));
-            let servers = self.conns.values().filter_map(|conn| {
-                let host = &self.hosts[conn.server];
-                let at = self.by_world(conn.machine.poll_timeout()?, host.ahead).max(host.frozen_until);
-                // Until the client has shown its address, due packets wait.
-                Some(if conn.knows_where { at } else { at.max(now + Duration::from_ms(100)) })
-            });
-            let due = servers.chain(client).min();
-            if let Some(event) = self.schedule.step(due) {
-                self.handle(event);
-            }
-            self.stir_servers();
-            self.stir_client();
-            self.check();
+            self.step();
         }
         self.schedule.ended()
+    }
+
+    /// Lets the next event happen.
+    fn step(&mut self) {
+        let now = self.schedule.now();
+        let client = self.getter.as_ref().and_then(|getter| getter.fetch.poll_timeout());
+        let client = client.map(|at| self.by_world(at, self.client_ahead).max(self.client_frozen_until));
+        let servers = self.conns.values().filter_map(|conn| {
+            let host = &self.hosts[conn.server];
+            let at = self.by_world(conn.machine.poll_timeout()?, host.ahead).max(host.frozen_until);
+            // Until the client has shown its address, due packets wait.
+            Some(if conn.knows_where { at } else { at.max(now + Duration::from_ms(100)) })
+        });
+        let due = servers.chain(client).min();
+        if let Some(event) = self.schedule.step(due) {
+            self.handle(event);
+        }
+        self.stir_servers();
+        self.stir_client();
+        self.check();
     }
 
     /// World time at which a clock with this advance shows `at`.
@@ -457,7 +448,8 @@ impl World {
             assert!(conn.machine.held_bytes() <= most, "a server's memory");
             let is_pulled = getter.fetch.pulls().any(|(server, _)| server.0 as usize == conn.server);
             let is_its = getter.conns[conn.server] == Some(*id);
-            if is_pulled || !is_its || !getter.is_calm {
+            let is_slow = self.ways[conn.server].link.is_some();
+            if is_pulled || !is_its || is_slow || !getter.is_calm {
                 conn.unpulled_at = None;
                 continue;
             }
@@ -627,7 +619,8 @@ impl World {
         let wanted = objects.iter().map(|object| self.wanted[*object].clone()).collect();
         // A small number, so that some objects wait for their turn.
         let objects_max = 1 + self.random_of_turns.below(4) as usize;
-        let config = FetchConfig { client: self.config.clone(), streams: false, objects_max };
+        let config =
+            FetchConfig { client: self.config.clone(), streams: false, is_strict: false, objects_max };
         let servers = self.hosts.len();
         let now = self.schedule.now() + self.client_ahead;
         let fetch = Fetch::new(now, config, servers as u32, wanted).expect("a good configuration");
@@ -683,7 +676,8 @@ impl World {
     fn tell_client(&mut self, conn: u32, message: Control) {
         let Some(server) = self.conns.get(&conn).map(|conn| conn.server) else { return };
         self.schedule.say(format!("{server} says {message:?}"));
-        let (run, at) = (self.run, self.ways[server].control(self.schedule.now(), false));
+        let (run, now, bytes) = (self.run, self.schedule.now(), framed_bytes(&message));
+        let at = self.ways[server].control(now, &mut self.random, false, bytes);
         self.schedule.at(at, Event::ToClient { run, conn, message: Message::Control(message) });
     }
 
@@ -820,7 +814,7 @@ impl World {
                         getter.asked.entry(object.clone()).or_default().push(server);
                         getter.unasked.retain(|name| name != object);
                     }
-                    vec![way.control(now, true)]
+                    vec![way.control(now, &mut self.random, true, framed_bytes(message))]
                 }
                 Message::Datagram(bytes) => way.datagram(now, &mut self.random, Lane::Up, bytes.len()),
             };

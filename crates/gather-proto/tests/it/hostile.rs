@@ -162,8 +162,9 @@ fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
 #[test]
 fn a_pull_is_given_up_late_while_others_of_its_server_come() {
     let given_up_after = |was_heard: bool, comes: Option<PullId>| {
-        let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
-        assert_eq!(config.give_up, Duration::from_secs(5));
+        let give_up = Some(Duration::from_secs(5));
+        let config =
+            ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, give_up, ..ClientConfig::default() };
         let mut client = Client::<Bytes>::new(config).expect("a good configuration");
         let server = client.add_server();
         for name in ["x", "y"] {

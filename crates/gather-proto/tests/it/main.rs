@@ -42,7 +42,7 @@ proptest! {
     ) {
         let wire = Wire { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, ..Wire::default() };
         let link = is_granted.then(|| BitRate::mbps(100));
-        let config = ClientConfig { link, give_up: SECOND * 60, ..config(Mode::Counted) };
+        let config = ClientConfig { link, give_up: Some(SECOND * 60), ..config(Mode::Counted) };
         let mut world = World::new(seed, wire, config, ServerConfig { give_up: SECOND * 60, ..ServerConfig::default() });
         for (number, size) in sizes.iter().enumerate() {
             let server = world.add_server();
@@ -72,7 +72,7 @@ proptest! {
             (Mode::Counted, RateControl::Bbr), (Mode::Counted, RateControl::Tfrc), (Mode::Lttp, RateControl::Tfrc),
         ];
         let (mode, rate_control) = kinds[kind];
-        let config = ClientConfig { link, mode, rate_control, give_up: SECOND * 20, ..config(mode) };
+        let config = ClientConfig { link, mode, rate_control, give_up: Some(SECOND * 20), ..config(mode) };
         let mut world = World::new(seed, wire, config, ServerConfig { give_up: SECOND * 20, ..ServerConfig::default() });
         let server = world.add_server();
         world.put(server, "object", object(1, 200_000));

@@ -41,6 +41,8 @@ pub enum Note {
         server: String,
         /// Description of that server's version.
         version: String,
+        /// The server whose version is taken, and its hash, if known.
+        taken: Option<(String, [u8; 32])>,
     },
     /// All bytes of an object have arrived, and its server is still computing the hash.
     StillHashing {
@@ -72,8 +74,12 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ServerLost { server, reason } => write!(f, "{server}: {reason}; the others go on"),
-            Self::OtherVersion { object, server, version } => {
-                write!(f, "{object}: {server} has another version, which is not taken: {version}")
+            Self::OtherVersion { object, server, version, taken } => {
+                write!(f, "{object}: {server} has another version, which is not taken: {version}")?;
+                match taken {
+                    Some((by, hash)) => write!(f, "; that of {by} is taken: BLAKE3 {}", hex(*hash)),
+                    None => Ok(()),
+                }
             }
             Self::StillHashing { object, server } => {
                 write!(f, "{object}: all bytes have come; {server} is still reading the object for its hash")
@@ -101,9 +107,24 @@ pub enum ObjectFailure {
     /// version.
     #[error("its bytes do not match its hash{}", versions(.0))]
     Wrong(BTreeMap<String, String>),
+    /// In a strict fetch, servers have different versions. Maps each server known to have another
+    /// version than the described one to its version.
+    #[error("its servers have different versions, and --strict takes none{}", versions(.0))]
+    Differ(BTreeMap<String, String>),
     /// The object cannot be written, for this reason.
     #[error("{0}")]
     NotWritten(String),
+}
+
+fn hex(hash: [u8; 32]) -> String {
+    blake3::Hash::from(hash).to_hex().to_string()
+}
+
+impl ObjectFailure {
+    /// Whether the object's bytes arrived and were refused, so that a further try does not help.
+    pub const fn is_refused(&self) -> bool {
+        matches!(self, Self::Wrong(_) | Self::Differ(_))
+    }
 }
 
 fn each(failures: &[(String, String)]) -> String {
@@ -153,8 +174,11 @@ pub struct ObjectReport {
 impl ObjectReport {
     /// Whether a failed object left bytes from which the next try resumes.
     pub const fn can_go_on(&self) -> bool {
-        let is_wrong = matches!(self.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));
-        matches!(self.verdict, Verdict::Failed(_)) && !is_wrong && self.fetched_bytes + self.kept_bytes > 0
+        let is_refused = match &self.verdict {
+            Verdict::Failed(failure) => failure.is_refused(),
+            _ => true,
+        };
+        !is_refused && self.fetched_bytes + self.kept_bytes > 0
     }
 }
 

@@ -3,7 +3,8 @@
 //! Names are ordered component by component, as paths are. Each page searches for its start again,
 //! so no state is kept per client. The number of names that one page visits and that one folder may
 //! hold are bounded. A symbolic link is listed if it leads to a file; folders behind links are not
-//! visited. Names that are not UTF-8 cannot be requested and are left out.
+//! visited. Names that cannot be requested are counted: names that are not UTF-8 or too long, and
+//! folders nested too deeply.
 
 use super::files::Files;
 use anabranch_gather_proto::msg::{Control, NAME_BYTES_MAX};
@@ -27,6 +28,8 @@ struct Page<'a> {
     prefix: &'a str,
     after: &'a str,
     messages: Vec<Control>,
+    /// Names that cannot be listed, of the folders that this page visits first.
+    unlisted: u64,
     looked_at: usize,
     /// Start of the next page, once this one is full.
     next: Option<String>,
@@ -35,13 +38,22 @@ struct Page<'a> {
 /// The page of objects whose names begin with `prefix` and sort after `after`, as messages for the
 /// client.
 pub fn page(files: &Files, prefix: &str, after: &str) -> Vec<Control> {
-    let mut page = Page { files, prefix, after, messages: Vec::new(), looked_at: 0, next: None };
+    let messages = Vec::new();
+    let mut page = Page { files, prefix, after, messages, unlisted: 0, looked_at: 0, next: None };
     let next = page.folder("", 0).map(|()| page.next).map_err(anabranch_gather_proto::msg::reason);
+    if page.unlisted > 0 {
+        page.messages.push(Control::Unlisted { names: page.unlisted });
+    }
     page.messages.push(Control::ListEnd { next });
     page.messages
 }
 
 impl Page<'_> {
+    /// Whether no earlier page has visited a folder.
+    fn is_new(&self, folder: &str) -> bool {
+        self.after.is_empty() || !Path::new(self.after).starts_with(folder)
+    }
+
     /// Lists the contents of `folder`, whose name ends with a slash or is empty.
     ///
     /// Errors: one line: the folder has too many names.
@@ -49,13 +61,19 @@ impl Page<'_> {
         let opened = self.files.open_folder(folder);
         // A folder that was removed in the meantime, or that may not be read, counts as empty.
         let Ok(mut entries) = opened.and_then(Dir::new) else { return Ok(()) };
+        let is_new = self.is_new(folder);
         let mut names: BTreeMap<String, FileType> = BTreeMap::new();
         while let Some(Ok(entry)) = entries.read() {
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            let is_ours = name == "." || name == ".." || is_reserved(name.as_bytes());
-            if is_ours || folder.len() + name.len() > NAME_BYTES_MAX {
+            let bytes = entry.file_name().to_bytes();
+            if bytes == b"." || bytes == b".." || is_reserved(bytes) {
                 continue;
             }
+            let is_short = folder.len() + bytes.len() <= NAME_BYTES_MAX;
+            let Some(name) = entry.file_name().to_str().ok().filter(|_| is_short) else {
+                let is_asked_for = [folder.as_bytes(), bytes].concat().starts_with(self.prefix.as_bytes());
+                self.unlisted += u64::from(is_asked_for && is_new);
+                continue;
+            };
             if names.len() >= FOLDER_NAMES_MAX {
                 let folder = if folder.is_empty() { "the folder that is served" } else { folder };
                 return Err(format!("{folder}: more than {FOLDER_NAMES_MAX} names in one folder"));
@@ -90,7 +108,9 @@ impl Page<'_> {
             self.looked_at += 1;
             if is_folder && depth < DEPTH_MAX {
                 self.folder(&below, depth + 1)?;
-            } else if !is_folder && let Ok(opened) = self.files.open(&name) {
+            } else if is_folder {
+                self.unlisted += u64::from(self.is_new(&name));
+            } else if let Ok(opened) = self.files.open(&name) {
                 let (bytes, modified_ns) = (opened.found.bytes, opened.found.modified_ns);
                 self.messages.push(Control::Listed { object: name.clone(), bytes, modified_ns });
             }
@@ -108,18 +128,28 @@ mod tests {
     use super::*;
 
     fn list(files: &Files, prefix: &str) -> (Vec<String>, usize) {
-        let (mut names, mut pages, mut after) = (Vec::new(), 0, String::new());
+        let (names, pages, unlisted) = list_all(files, prefix);
+        assert_eq!(unlisted, 0);
+        (names, pages)
+    }
+
+    /// The listed names, the number of pages, and the number of names that cannot be listed.
+    fn list_all(files: &Files, prefix: &str) -> (Vec<String>, usize, u64) {
+        let (mut names, mut pages, mut unlisted, mut after) = (Vec::new(), 0, 0, String::new());
         loop {
             pages += 1;
             let mut messages = page(files, prefix, &after);
             let Some(Control::ListEnd { next }) = messages.pop() else { panic!("a page has an end") };
-            names.extend(messages.into_iter().map(|message| match message {
-                Control::Listed { object, .. } => object,
-                other => panic!("{other:?}"),
-            }));
+            for message in messages {
+                match message {
+                    Control::Listed { object, .. } => names.push(object),
+                    Control::Unlisted { names } => unlisted += names,
+                    other => panic!("{other:?}"),
+                }
+            }
             match next.expect("it can be listed") {
                 Some(next) => after = next,
-                None => return (names, pages),
+                None => return (names, pages, unlisted),
             }
         }
     }
@@ -149,5 +179,36 @@ mod tests {
             assert_eq!(list(&files, prefix).0, of(prefix), "{prefix}");
         }
         assert_eq!(list(&files, "../").0, Vec::<String>::new());
+    }
+
+    /// #52: names that are no text were left out in silence.
+    #[test]
+    fn unlisted_names_are_counted_once() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let put = |at: &Path, name: &[u8]| {
+            std::fs::create_dir_all(at).expect("it can be made");
+            std::fs::write(at.join(std::ffi::OsStr::from_bytes(name)), b"x").expect("it can be written");
+        };
+        let (root, inner) = (folder.path(), folder.path().join("b"));
+        for number in 0..1_500 {
+            put(&inner, format!("{number}").as_bytes());
+        }
+        [&b"a\xff"[..], b"b\xff"].into_iter().for_each(|name| put(root, name));
+        [&b"\xfe"[..], b"c\xff"].into_iter().for_each(|name| put(&inner, name));
+        put(&root.join("empty"), b"\xff");
+        // A path of more than 1,024 bytes.
+        let mut long = root.to_path_buf();
+        (0..4).for_each(|_| long.push("l".repeat(250)));
+        put(&long, "m".repeat(30).as_bytes());
+        // A folder below 64 others.
+        let mut deep = root.join("deep");
+        (0..64).for_each(|_| deep.push("d"));
+        put(&deep, b"file");
+        let files = Files::below(root).expect("it is there");
+        let (names, pages, unlisted) = list_all(&files, "");
+        assert_eq!((names.len(), pages, unlisted), (1_500, 2, 7));
+        assert_eq!(list_all(&files, "b/").2, 2);
+        assert_eq!(list_all(&files, "b/1").2, 0);
     }
 }

@@ -414,16 +414,19 @@ impl Session<'_> {
         let mut asked_at = std::time::Instant::now();
         let mut waiting = 0;
         loop {
-            let worked = self.work().await;
+            let worked = self.work();
             if let Err(error @ SessionError::FalseReceipt { .. }) = &worked {
                 self.shared.metrics.note_failure(Cause::FalseReceipt);
                 self.shared.refusals.note(Some(&self.peer), &format!("{}: {error}", self.peer));
                 tell(&mut reader, vec![Control::Goodbye { reason: error.to_string() }]).await?;
             }
-            let more = worked?;
+            worked?;
             let mut control = self.control();
             control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
             reader.queue(control);
+            // Before data: a first flight keeps a slow link busy for seconds.
+            reader.write_some().await.map_err(gone)?;
+            let more = self.send().await?;
             let stuck_at = reader.stuck_since().map(|since| since + WRITE_TIME);
             let wakes_at = if more { Some(std::time::Instant::now()) } else { self.wakes_at() };
             let is_idle = self.server.is_idle() && waiting == 0;
@@ -443,7 +446,10 @@ impl Session<'_> {
                 Some(first) = answers.recv(), if reader.has_room() => {
                     let mut all = vec![first];
                     all.extend(std::iter::from_fn(|| answers.try_recv().ok()));
-                    let is_last = |message: &&Control| !matches!(message, Control::Hashing { .. } | Control::Listed { .. });
+                    let is_last = |message: &&Control| {
+                        let is_part = matches!(message, Control::Listed { .. } | Control::Unlisted { .. });
+                        !is_part && !matches!(message, Control::Hashing { .. })
+                    };
                     waiting -= all.iter().filter(is_last).count();
                     asked_at = std::time::Instant::now();
                     reader.queue(all);
@@ -605,8 +611,8 @@ impl Session<'_> {
         }
     }
 
-    /// Does the work that is possible now. Returns true if some is left.
-    async fn work(&mut self) -> Result<bool, SessionError> {
+    /// Handles requests and ends of pulls, and reads wanted blocks.
+    fn work(&mut self) -> Result<(), SessionError> {
         while let Some(event) = self.server.poll_event() {
             match event {
                 ServerEvent::Asked { pull, object } => self.begin(pull, object),
@@ -631,7 +637,7 @@ impl Session<'_> {
         while let Some((pull, generation, range)) = self.next_wanted() {
             self.supply(pull, generation, range);
         }
-        self.send().await
+        Ok(())
     }
 
     /// Starts a pull of the object `name`.

@@ -161,6 +161,7 @@ mod tests {
             address: "127.0.0.1:7172".into(),
             terms: vec![Term { input: Input::Stream(0), coefficient: 1, delayed: false }],
             hop: hop.clone(),
+            padding_bytes: 0,
         };
         SiteProgram {
             run: Run { transfer: TransferId(1), attempt: Attempt(1) },

@@ -1,6 +1,6 @@
-//! Links that are declared with a wrong capacity: four sites and six cables, of which one is wrong by
-//! ten either way. The controller names the link, and its second transfer is as fast as with right
-//! numbers.
+//! Links that are declared with a wrong capacity. One of six cables among four sites is wrong by a
+//! factor of ten, either way. The controller names the link, and its second transfer is as fast as
+//! with right numbers.
 
 use super::requests::last_request;
 use super::world::World;

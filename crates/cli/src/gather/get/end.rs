@@ -5,7 +5,7 @@ use super::Args;
 use super::progress::print_line;
 use crate::exit;
 use crate::shown::{rate, size};
-use anabranch_gather::{Counters, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
+use anabranch_gather::{Counters, ObjectReport, Report, ServerReport, Verdict};
 use anabranch_units::{ByteCount, Duration};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -100,12 +100,15 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
             errln!("anabranch: arrived data is kept; the same command goes on from there");
         }
     }
-    let is_wrong = |object: &ObjectReport| matches!(object.verdict, Verdict::Failed(ObjectFailure::Wrong(_)));
+    let is_refused = |object: &ObjectReport| match &object.verdict {
+        Verdict::Failed(failure) => failure.is_refused(),
+        _ => false,
+    };
     if report.is_interrupted {
         ExitCode::from(exit::INTERRUPTED)
     } else if report.is_verified() {
         ExitCode::SUCCESS
-    } else if report.objects.iter().any(is_wrong) {
+    } else if report.objects.iter().any(is_refused) {
         ExitCode::from(exit::CORRUPT)
     } else if verified > 0 {
         ExitCode::from(exit::SOME_FAILED)

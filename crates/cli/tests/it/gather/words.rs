@@ -18,6 +18,7 @@ fn wait_for(world: &World, server: usize, words: &str) -> String {
 /// #17: no command listed a server's objects.
 #[test]
 fn what_a_server_has_is_listed() {
+    use std::os::unix::ffi::OsStrExt as _;
     let world = World::new(1);
     std::fs::create_dir(world.path("server-0/folder")).expect("the folder is ours");
     world.put(0..1, "folder/b", b"12345");
@@ -34,6 +35,13 @@ fn what_a_server_has_is_listed() {
     assert!(
         listed.contains("a\u{fffd}[31m") && listed.lines().any(|line| line.ends_with("  folder/b")),
         "{listed}"
+    );
+    // #52: a name that is no text was left out in silence.
+    std::fs::write(world.path("server-0").join(std::ffi::OsStr::from_bytes(b"\xff")), b"1").expect("ours");
+    let all = ls(&at, &[]);
+    assert!(
+        text(&all.stderr).contains("1 more name cannot be shown") && text(&all.stdout) == listed,
+        "{all:?}"
     );
     let one = ls(&format!("server@{at}/folder/"), &["--json"]);
     let row: Value = serde_json::from_slice(&one.stdout).expect("one line of JSON");
@@ -220,4 +228,31 @@ fn a_second_get_into_the_same_file_is_refused_in_one_line() {
     assert!(reason.contains(out.to_str().expect("plain")) && reason.contains("another"), "{reason}");
     assert_eq!(first.end().code, Some(0));
     assert!(world.has(&bytes));
+}
+
+/// #52: of two versions of equal length one was taken in silence.
+#[test]
+fn servers_with_versions_of_equal_length_are_both_named() {
+    let world = World::new(2);
+    world.put(0..1, "object", b"abcde");
+    world.put(1..2, "object", b"fghij");
+    let get = |more: &[&str]| {
+        let mut command = anabranch();
+        command.args(["gather", "get", "--keys"]).arg(world.path("keys")).arg("-o").arg(world.path("out"));
+        command.arg(world.object(0..2, "object")).args(more).output().expect("it ends")
+    };
+    let strict = get(&["--strict"]);
+    assert_eq!(strict.status.code(), Some(4), "{strict:?}");
+    assert!(
+        text(&strict.stderr).contains("--strict takes none") && !world.path("out").exists(),
+        "{strict:?}"
+    );
+    let taken = get(&[]);
+    assert_eq!(taken.status.code(), Some(0), "{taken:?}");
+    let said = text(&taken.stderr);
+    let is_named = |server: &Server| said.contains(&server.at.to_string());
+    assert!(said.contains("has another version") && world.servers.iter().all(is_named), "{said}");
+    world.put(0..2, "object", b"abcde");
+    let agreed = get(&["--strict", "--replace"]);
+    assert_eq!(agreed.status.code(), Some(0), "{agreed:?}");
 }

@@ -26,7 +26,8 @@ fn many(objects: usize, objects_max: usize) -> Fetch<Bytes> {
 }
 
 fn of(wanted: Vec<Wanted>, objects_max: usize) -> Fetch<Bytes> {
-    let config = FetchConfig { client: ClientConfig::default(), streams: false, objects_max };
+    let config =
+        FetchConfig { client: ClientConfig::default(), streams: false, is_strict: false, objects_max };
     Fetch::new(Instant::ZERO, config, 2, wanted).expect("a good configuration")
 }
 
@@ -126,7 +127,7 @@ fn no_more_objects_are_under_way_than_there_may_be() {
     assert!(
         Fetch::<Bytes>::new(
             Instant::ZERO,
-            FetchConfig { client: ClientConfig::default(), streams: false, objects_max: 0 },
+            FetchConfig { client: ClientConfig::default(), streams: false, is_strict: false, objects_max: 0 },
             1,
             vec![]
         )

@@ -1,4 +1,4 @@
-//! What an attempt shows of its links' capacities, and what it learns of them.
+//! Capacities of links: the evidence of an attempt, and the measured rates that it uses.
 //!
 //! Leaves out: the measurement ([`crate::coordinator::links`]).
 

@@ -1,0 +1,138 @@
+//! Comparison of an object's holders before it is finished: all should have the same version.
+//!
+//! A long object arrives from several holders, so another version of equal length shows as a wrong
+//! hash (`compare`). A short one arrives from a single holder. In a fetch of one object, the others
+//! are asked for the hash of a short one, and waited for briefly. In a strict fetch, every holder is
+//! asked and waited for, and an object with two versions fails.
+//!
+//! Leaves out: objects of several parts, whose hashes a manifest gives. Read
+//! [`Fetch::ask_version`] first.
+
+#[cfg(test)]
+mod tests;
+
+use super::{EARLY_BYTES, Fetch, FetchFailure, Link, Object, Stage, Version};
+use crate::client::ServerId;
+use crate::msg::Control;
+use anabranch_codes::Symbol;
+use anabranch_endpoint::Bytes;
+use anabranch_units::{Duration, Instant};
+use std::collections::BTreeMap;
+
+/// Maximum wait for another holder's hash where the fetch is not strict; at least `WAIT_RTTS` round
+/// trips.
+const WAIT: Duration = Duration::from_ms(200);
+const WAIT_RTTS: u64 = 3;
+
+/// Versions of an object at its holders.
+#[derive(Debug, Default)]
+pub(super) struct Agreement {
+    /// Versions that differ from the described one.
+    pub(super) others: BTreeMap<ServerId, Version>,
+    /// Holders that were asked for their hash and have not answered, with the time of the request.
+    awaited: BTreeMap<ServerId, Instant>,
+    /// Lengths and hashes at holders; `None` for a holder that refused to tell.
+    said: BTreeMap<ServerId, Option<(u64, [u8; 32])>>,
+}
+
+impl Link {
+    /// Whether the server may still connect.
+    const fn is_connecting(&self) -> bool {
+        !self.is_connected && self.lost.is_none()
+    }
+}
+
+impl<S: Symbol + From<Bytes>> Fetch<S> {
+    /// Whether the holders of an object are asked for their hashes.
+    fn compares_hashes(&self, it: &Object) -> bool {
+        let is_short = it.wanted.bytes.is_some_and(|bytes| bytes <= EARLY_BYTES);
+        it.wanted.parts.len() == 1 && (self.is_strict || (is_short && self.objects.len() == 1))
+    }
+
+    /// Asks a server for its version of an object, if another server is asked for the rest: for its
+    /// length, or for its hash where hashes are compared.
+    pub(super) fn ask_version(&mut self, now: Instant, object: usize, server: ServerId) {
+        let it = &self.objects[object];
+        let part = &it.wanted.parts[0];
+        let is_holder = part.holders.contains(&server) && self.links[server.0 as usize].is_connected;
+        let is_other = (it.asked.is_some() || self.is_strict) && it.asked_server() != Some(server);
+        if !(is_holder && is_other && it.is_under_way()) {
+            return;
+        }
+        let (name, with_hash) = (part.name.clone(), self.compares_hashes(it));
+        // A manifest gives the length.
+        let knows_length = part.bytes.is_some() || it.comes_whole();
+        let agreement = &mut self.objects[object].agreement;
+        let is_known = if with_hash {
+            agreement.said.contains_key(&server) || agreement.awaited.insert(server, now).is_some()
+        } else {
+            knows_length
+        };
+        if !is_known {
+            self.control.push_back((server, Control::Describe { object: name, with_hash }));
+        }
+    }
+
+    /// Records a holder's answer: its length and hash, or a refusal.
+    pub(super) fn note_version(&mut self, object: usize, server: ServerId, said: Option<(u64, [u8; 32])>) {
+        let agreement = &mut self.objects[object].agreement;
+        agreement.awaited.remove(&server);
+        agreement.said.insert(server, said);
+        self.name_others(object);
+    }
+
+    /// Names the holders whose hash is not the expected one.
+    pub(super) fn name_others(&mut self, object: usize) {
+        let it = &self.objects[object];
+        let Some(expected) = it.wanted.hash.filter(|_| it.wanted.parts.len() == 1) else { return };
+        let name = it.wanted.parts[0].name.clone();
+        for (server, said) in it.agreement.said.clone() {
+            if let Some((bytes, hash)) = said.filter(|(_, hash)| *hash != expected) {
+                self.note_other(object, server, Version::Hash { name: name.clone(), bytes, hash });
+            }
+        }
+    }
+
+    /// Whether an object with all its bytes waits for the hashes of its holders.
+    pub(super) fn awaits_versions(&mut self, now: Instant, object: usize) -> bool {
+        if self.is_strict {
+            // A holder of an object with a known hash may not have been asked for anything yet.
+            (0..self.links.len() as u32).for_each(|link| self.ask_version(now, object, ServerId(link)));
+        }
+        let it = &self.objects[object];
+        if !self.compares_hashes(it) {
+            return false;
+        }
+        let is_awaited = |(server, asked_at): (&ServerId, &Instant)| {
+            let link = &self.links[server.0 as usize];
+            let until = if self.is_strict {
+                self.answer_due(it, *server)
+            } else {
+                *asked_at + link.rtt.map_or(WAIT, |rtt| WAIT.max(rtt * WAIT_RTTS))
+            };
+            link.is_connected && now < until
+        };
+        let may_come = |holder: &ServerId| self.is_strict && self.links[holder.0 as usize].is_connecting();
+        it.agreement.awaited.iter().any(is_awaited) || it.wanted.parts[0].holders.iter().any(may_come)
+    }
+
+    /// Finishes the objects whose holders have been waited for long enough.
+    pub(super) fn finish_compared(&mut self, now: Instant) {
+        self.each_active(|fetch, object| {
+            if fetch.objects[object].stage == Stage::Finishing {
+                fetch.finish_if_known(now, object);
+            }
+        });
+    }
+
+    /// Fails an object with two known versions, in a strict fetch. Returns whether it has failed.
+    pub(super) fn fail_if_they_differ(&mut self, now: Instant, object: usize) -> bool {
+        let others = &self.objects[object].agreement.others;
+        let differ = self.is_strict && !others.is_empty();
+        if differ {
+            let failure = FetchFailure::Differ(others.clone());
+            self.fail(now, object, failure);
+        }
+        differ
+    }
+}
