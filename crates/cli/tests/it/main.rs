@@ -21,6 +21,7 @@ mod gather;
 mod hostile;
 mod keys;
 mod logs;
+mod metrics;
 #[path = "../../../pace/tests/it/namespace.rs"]
 mod namespace;
 mod net;

@@ -741,3 +741,38 @@ fn an_unchanged_program_is_announced_held_to_its_limit_and_forgotten() {
     }
     assert_eq!(star.status()["history"][0]["name"], "unchanged");
 }
+
+/// The connection stays open until the listing has shown all of its bytes.
+#[test]
+fn agent_counts_the_bytes_of_an_announced_flow() {
+    const BYTES: usize = 300_000;
+    let Some(mut star) = Star::start() else { return };
+    let metrics = SocketAddr::from(([127, 0, 0, 1], 9_100));
+    star.start_agent(1, &["--metrics", &metrics.to_string()]);
+    let scrape = || star.hosts[1].run(move || crate::metrics::scrape(metrics));
+    let (remote, received) = star.sink(2);
+    let mut stream = star.hosts[1].run(move || TcpStream::connect(remote).expect("listening"));
+    let local = stream.local_addr().expect("connected");
+    let said =
+        format!(r#"{{"flow":{{"local":"{local}","remote":"{remote}"}},"coflow":"a","size_bytes":{BYTES}}}"#);
+    assert_eq!(star.say(1, &said), serde_json::json!({ "ok": true }));
+    stream.write_all(&vec![7; BYTES]).expect("it is read");
+    let until = |series: &str, value: f64| {
+        let end = Instant::now() + PATIENCE;
+        while scrape().value(series) != Some(value) {
+            assert!(Instant::now() < end, "{series} {value}: {:?}", scrape());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until("shuffle_agent_sent_bytes_total", BYTES as f64);
+    assert_eq!(received.load(Ordering::Relaxed), BYTES as u64);
+    drop(stream);
+    until("shuffle_agent_flow_seconds_count", 1.0);
+    let all = scrape();
+    assert_eq!(all.value("shuffle_agent_sent_bytes_total"), Some(BYTES as f64));
+    assert_eq!(all.value("shuffle_agent_joined"), Some(1.0));
+    assert!(all.value("shuffle_agent_report_seconds_count") >= Some(1.0), "{all:?}");
+    assert_eq!(all.sum("shuffle_agent_failures_total"), Some(0.0), "{all:?}");
+    kill(&mut star.coordinator);
+    until("shuffle_agent_failures_total{cause=\"silent\"}", 1.0);
+}

@@ -7,6 +7,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
+mod metrics;
+
 use crate::has_program;
 use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
