@@ -46,8 +46,8 @@ const STEADY: f64 = 1.25;
 const BACKLOG_MIN: f64 = 0.8;
 /// Largest part of a window in which a receiver may have no room.
 const WAIT_MAX: f64 = 0.1;
-/// Largest part of a link's traffic whose rates may be unsteady.
-const UNSTEADY_MAX: f64 = 0.1;
+/// Largest part of a link's traffic whose receivers may have no room.
+const CROWDED_MAX: f64 = 0.1;
 /// Bits on the link per bit of symbols: headers of frames, TLS, TCP and IP in packets of 1,500
 /// bytes.
 const OVERHEAD: f64 = 1.044;
@@ -239,18 +239,26 @@ impl Links {
     }
 }
 
-/// The rate of the flows of one link together, if it is evidence.
-fn carried<'a>(meters: impl Iterator<Item = &'a Meter> + Clone) -> Option<Carried> {
-    let mut total = 0.0;
-    for meter in meters.clone() {
-        total += meter.rate()?;
+/// The rate of the flows of one link together, if it is evidence. The flows may share it unevenly.
+fn carried<'a>(meters: impl Iterator<Item = &'a Meter>) -> Option<Carried> {
+    let (mut total, mut first, mut second, mut crowded) = (0.0, 0.0, 0.0, 0.0);
+    let mut is_limit = false;
+    for meter in meters {
+        let rate = meter.rate()?;
+        total += rate;
+        first += mean(meter.windows.iter().take(SPAN / 2));
+        second += mean(meter.windows.iter().skip(SPAN / 2));
+        if !meter.windows.iter().all(|w| w.has_room) {
+            crowded += rate;
+        } else {
+            is_limit |= meter.windows.iter().all(|w| w.has_backlog);
+        }
     }
-    let unsteady: f64 = meters.clone().filter(|m| !m.is_steady()).filter_map(Meter::rate).sum();
     // A stalled hop is no measurement, and no link is without a capacity.
-    if total < 1.0 || unsteady > total * UNSTEADY_MAX {
+    let is_steady = total >= 1.0 && f64::max(first, second) <= STEADY * f64::min(first, second);
+    if !is_steady || crowded > total * CROWDED_MAX {
         return None;
     }
-    let is_limit = meters.into_iter().any(|m| m.is_steady() && m.windows.iter().all(|w| w.has_backlog));
     let rate = BitRate::bps((total * OVERHEAD).min(RATE_MAX) as u64);
     Some(Carried { rate, is_limit })
 }
@@ -285,14 +293,6 @@ impl Meter {
     /// Mean rate of the last windows in bits of symbols per second; `None` if there are too few.
     fn rate(&self) -> Option<f64> {
         (self.windows.len() == SPAN).then(|| mean(self.windows.iter()))
-    }
-
-    /// Whether the rate of the last windows was the sender's or the link's, and constant.
-    fn is_steady(&self) -> bool {
-        let half = SPAN / 2;
-        let (first, second) = (mean(self.windows.iter().take(half)), mean(self.windows.iter().skip(half)));
-        let has_room = self.windows.iter().all(|w| w.has_room);
-        has_room && first.max(second) <= STEADY * first.min(second)
     }
 }
 

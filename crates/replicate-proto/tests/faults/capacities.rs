@@ -27,7 +27,7 @@ fn declared(wrong: Option<(usize, BitRate)>) -> Topology {
 }
 
 fn request(topology: &Topology, name: &str) -> TransferRequest {
-    TransferRequest { symbol_bytes: 12_288, buffer_packets: 16, ..last_request(topology, name) }
+    TransferRequest { symbol_bytes: 16_384, buffer_packets: 16, ..last_request(topology, name) }
 }
 
 /// Times of two transfers, and the links that plans use with another capacity than declared.
@@ -47,7 +47,9 @@ fn wrong_capacity_is_named_and_costs_one_transfer() {
     assert_eq!(named, []);
     let seconds = Duration::as_secs_f64;
     println!("right: {:.2} and {:.2} s", seconds(right), seconds(again));
-    for (cable, (a, b)) in CABLES.into_iter().enumerate() {
+    // The other cables are alike: one end is the source, or both are destinations.
+    for cable in [0, 3] {
+        let (a, b) = CABLES[cable];
         for rate in [BitRate::mbps(1), BitRate::mbps(100)] {
             let (first, second, named) = two_transfers(Some((cable, rate)));
             let case = format!("{a}-{b} declared as {rate}");

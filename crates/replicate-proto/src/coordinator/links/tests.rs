@@ -153,6 +153,18 @@ fn rate_that_still_grows_is_no_limit() {
     assert!(carried.is_limit && carried.rate.as_mbps_f64() > 31.0, "{carried:?}");
 }
 
+/// Three flows of one queue, each in bursts, hid the limit of their link.
+#[test]
+fn flows_may_share_a_full_link_unevenly() {
+    let mut seen = Observed::new();
+    for half in 0..8 {
+        let (more, less) = if half / 2 % 2 == 0 { (15e6, 5e6) } else { (5e6, 15e6) };
+        seen.report(&[backlogged(more), backlogged(less)]);
+    }
+    let carried = seen.carried().expect("together they are steady");
+    assert!(carried.is_limit && (19.9..20.1).contains(&carried.rate.as_mbps_f64()), "{carried:?}");
+}
+
 #[test]
 fn stalled_hop_keeps_its_capacity() {
     let mut seen = Observed::new();
