@@ -511,10 +511,9 @@ impl World {
             }
             // All sites read the union of the missing data; the slowest sets the rate.
             let work = &program.groups[0].work;
-            let gaps = ranges::missing(&s.have, length);
-            s.verified += STEP / slowest;
             let mut budget = STEP / slowest;
-            for gap in &gaps {
+            s.verified += budget;
+            for gap in ranges::missing(&s.have, length) {
                 let end = gap.end.min(gap.start + budget);
                 budget -= end - gap.start;
                 if spoilt {
