@@ -67,8 +67,8 @@ pub struct Args {
     /// Maximum datagram, in bytes of UDP payload. A path with a smaller MTU gets shorter ones.
     #[arg(long, value_name = "SIZE", default_value = "8952 B")]
     datagram: ByteCount,
-    /// Silence after which a server is left. Without it, 5 s to 60 s, by the round-trip time and the
-    /// packet interval of each path. A server that does not answer at first has at least 10 s.
+    /// Silence after which a server is left, at least 10 s for its first answers. Without it, 60 s
+    /// for these, and 5 s to 60 s later, by the path's round-trip time and packet interval.
     #[arg(long, value_name = "TIME")]
     give_up: Option<Duration>,
     /// Fail an object if two servers have different versions of it. Each server is asked for its

@@ -16,9 +16,12 @@ use anabranch_units::{Duration, Instant};
 pub(crate) const SILENCE_MIN: Duration = Duration::from_secs(5);
 /// Maximum derived silence.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Tolerated silence in round trips. A sender that has lost everything in flight tries again after
-/// two to four of them (`path::patience`); its second try is lost with the same probability.
-const SILENCE_RTTS: u64 = 8;
+/// Tolerated silence in round trips.
+///
+/// A sender that has lost everything in flight tries again after two to four of them
+/// (`path::patience`), and a try needs both directions. With a fifth of the packets lost each way,
+/// ten tries in a row fail once in 30,000.
+const SILENCE_RTTS: u64 = 32;
 /// Tolerated silence in packet intervals: a first flight has 48 packets, and the queue of a slow
 /// link may hold it as a whole.
 const SILENCE_PACKETS: u64 = 64;

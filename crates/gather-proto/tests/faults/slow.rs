@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn objects_arrive_over_any_slow_path(
-        kbps in 20u64..2_000, delay_ms in 1u64..400, loss_ppm in 0u32..300_000, queue_kb in 6u64..64,
+        kbps in 20u64..2_000, delay_ms in 1u64..400, loss_ppm in 0u32..200_000, queue_kb in 6u64..64,
         mtu in MTU_MIN..1_501, knows_mtu: bool, bytes in 1u64..60_000, seed: u64,
     ) {
         let mut way =

@@ -344,14 +344,14 @@ fn a_block_counts_with_what_holds_it() {
 #[test]
 fn a_block_is_not_shorter_than_it_needs_to_be() {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
-    let Control::Refused { reason, .. } = ask(&mut server, 0, 511, 256, 100_000) else { panic!("too short") };
-    assert_eq!(reason, "blocks of 511 B: must be at least 512 B");
-    assert!(matches!(ask(&mut server, 1, 512, 256, 100_000), Control::Accepted(_)));
+    let Control::Refused { reason, .. } = ask(&mut server, 0, 479, 256, 100_000) else { panic!("too short") };
+    assert_eq!(reason, "blocks of 479 B: must be at least 480 B");
+    assert!(matches!(ask(&mut server, 1, 480, 256, 100_000), Control::Accepted(_)));
     // A short object is one block.
     let Control::Accepted(accepted) = ask(&mut server, 2, 1_000, 256, 3) else { panic!("short") };
     assert_eq!(accepted.block_bytes, 3);
     // The client rejects a needlessly large number of blocks or generations, too.
-    for (block_bytes, blocks_max, is_taken) in [(512, 256, true), (511, 256, false), (512, 255, false)] {
+    for (block_bytes, blocks_max, is_taken) in [(480, 256, true), (479, 256, false), (480, 255, false)] {
         let config = ClientConfig { block_bytes: 1_024, blocks_max: 256, ..ClientConfig::default() };
         let mut client = Client::<Bytes>::new(config).expect("a good configuration");
         let server = client.add_server();

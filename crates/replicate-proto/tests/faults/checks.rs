@@ -169,7 +169,7 @@ impl World {
                     Verdict::Failed { reason } if reason.contains("no space") => {
                         assert!(self.filled.contains(&site), "{id} to {site}: {reason}");
                     }
-                    Verdict::Failed { reason } if reason.contains("bytes of memory: more than") => {
+                    Verdict::Failed { reason } if reason.contains("with the smallest buffers: more than") => {
                         assert!(self.memory_max < MEMORY_ENOUGH, "{id} to {site}: {reason}");
                     }
                     Verdict::Unreachable { .. } if self.is_cut_off(request, &snapshot.suspects, d.site) => {}

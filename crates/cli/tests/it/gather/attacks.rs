@@ -136,7 +136,7 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
                 match hand.hear().await {
                     Control::Accepted(of) => accepted += usize::from(of.block_bytes == 1_000),
                     Control::Refused { reason, .. } if connection < 8 => {
-                        assert_eq!(reason, "blocks of 1 B: must be at least 512 B");
+                        assert_eq!(reason, "blocks of 1 B: must be at least 480 B");
                     }
                     Control::Refused { reason, .. } => assert!(reason.contains("64 pulls"), "{reason}"),
                     other => panic!("{other:?}"),
