@@ -14,6 +14,7 @@ mod deny;
 mod dependencies;
 mod documents;
 mod limits;
+mod prose;
 mod quantities;
 mod rooms;
 mod systems;
@@ -40,8 +41,8 @@ pub struct Place {
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    /// Rewrite the list of exceptions of the limits: its lines may shrink, disappear or follow
-    /// moved items.
+    /// Rewrite the lists of exceptions of the limits and of plain English: their lines may shrink,
+    /// disappear or follow moved items.
     #[arg(long)]
     accept: bool,
 }
@@ -96,8 +97,18 @@ enum Rule {
     WideStruct,
     /// A file with more tuned constants than its limit.
     TunedConstants,
-    /// An exception of a limit that is larger than needed.
+    /// An exception of a limit or of plain English that is larger than needed.
     Exception,
+    /// A comment or a line of a document whose wording readers stumble over.
+    Wording,
+    /// A comment that says nothing.
+    Filler,
+    /// A comment line with more columns than its limit.
+    WideComment,
+    /// A test whose name has more words than its limit.
+    TestName,
+    /// A commit whose subject is longer than its limit.
+    Subject,
 }
 
 impl Rule {
@@ -127,6 +138,11 @@ impl Rule {
             Self::WideStruct => "wide-struct",
             Self::TunedConstants => "tuned-constants",
             Self::Exception => "exception",
+            Self::Wording => "wording",
+            Self::Filler => "filler",
+            Self::WideComment => "wide-comment",
+            Self::TestName => "test-name",
+            Self::Subject => "subject",
         }
     }
 }
@@ -200,7 +216,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
     let files = known_files(&root)?;
     let count = files.len();
-    let (mut documents, mut sources) = (BTreeMap::new(), BTreeMap::new());
+    let (mut documents, mut sources, mut others) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for path in &files {
         // Deleted but not yet committed, or no text: nothing to check.
         let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
@@ -210,6 +226,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             documents.insert(path.clone(), text);
         } else if path.ends_with(".rs") {
             sources.insert(path.clone(), text);
+        } else if prose::has_prose(path) {
+            others.insert(path.clone(), text);
         }
     }
     findings.extend(check_named(&rooms, &sources));
@@ -217,15 +235,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let contributing = documents.get(systems::CONTRIBUTING).map_or("", String::as_str);
     let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
     findings.extend(systems::check(&table, contributing, &sources, &read));
-    let exceptions = root.join(limits::EXCEPTIONS);
-    let mut list = std::fs::read_to_string(&exceptions).ok();
+    let all = || documents.iter().chain(&sources).chain(&others);
     if args.accept {
-        let new = limits::accept(&sources, list.as_deref());
-        std::fs::write(&exceptions, &new)
-            .with_context(|| format!("cannot write {}", exceptions.display()))?;
-        list = Some(new);
+        rewrite(&root.join(limits::EXCEPTIONS), |list| limits::accept(&sources, list))?;
+        rewrite(&root.join(prose::EXCEPTIONS), |list| prose::accept(all(), list))?;
     }
-    findings.extend(limits::check(&sources, list.as_deref().unwrap_or_default()));
+    findings.extend(limits::check(&sources, &read(limits::EXCEPTIONS).unwrap_or_default()));
+    findings.extend(prose::check(all(), &read(prose::EXCEPTIONS).unwrap_or_default()));
+    findings.extend(prose::check_subjects(subjects(&root).lines()));
     findings.extend(documents::check(&documents, &files.into_iter().collect()));
 
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
@@ -238,6 +255,26 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         bail!("{errors} house rules broken; {ARCHITECTURE} and CONTRIBUTING.md say why they stand");
     }
     Ok(())
+}
+
+/// Writes a list of exceptions again, from the list that is there.
+fn rewrite(path: &Path, accept: impl FnOnce(Option<&str>) -> String) -> anyhow::Result<()> {
+    let list = std::fs::read_to_string(path).ok();
+    std::fs::write(path, accept(list.as_deref())).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Hash and subject of each commit whose subject is checked. Empty without git, or if the history
+/// does not reach back to the first of them.
+fn subjects(root: &Path) -> String {
+    let range = format!("{}..HEAD", prose::FIRST_PARENT);
+    let output = std::process::Command::new("git")
+        .args(["log", "--no-merges", "--format=%h%x09%s", &range])
+        .current_dir(root)
+        .output();
+    match output {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        _ => String::new(),
+    }
 }
 
 /// The files that git tracks or would track.

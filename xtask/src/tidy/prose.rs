@@ -30,7 +30,7 @@ const NAME_WORDS_MAX: usize = 9;
 /// Maximum characters of a commit's subject.
 const SUBJECT_MAX: usize = 72;
 
-/// What is counted in a file.
+/// Kind of finding in a file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// Lines of comments and documents that match a pattern.
@@ -103,8 +103,11 @@ static FILLER: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
+/// Compiles a pattern with ASCII word boundaries: Unicode ones exclude the fast engines from lines
+/// with other characters.
 fn compiled(pattern: &str) -> Regex {
-    Regex::new(pattern).unwrap_or_else(|error| unreachable!("`{pattern}` is a constant: {error}"))
+    Regex::new(&format!("(?-u){pattern}"))
+        .unwrap_or_else(|error| unreachable!("`{pattern}` is a constant: {error}"))
 }
 
 /// Returns whether files of this name have comments or text that is checked.
