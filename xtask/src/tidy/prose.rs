@@ -231,9 +231,12 @@ fn tests<'a>(path: &str, lines: &[&'a str]) -> Vec<(usize, &'a str)> {
 /// Number of findings of a kind in a file.
 type Counts = BTreeMap<(Kind, String), usize>;
 
+/// Number of permitted findings of a kind in a file, and its line in the list.
+type Exceptions = BTreeMap<(Kind, String), (usize, usize)>;
+
 /// Reads the list: each exception's number, with its line. Lines that are none are findings.
-fn parse(list: &str) -> (BTreeMap<(Kind, String), (usize, usize)>, Vec<Finding>) {
-    let (mut found, mut findings) = (BTreeMap::new(), Vec::new());
+fn parse(list: &str) -> (Exceptions, Vec<Finding>) {
+    let (mut found, mut findings) = (Exceptions::new(), Vec::new());
     for (number, text) in (1..).zip(list.lines()) {
         if text.is_empty() || text.starts_with('#') {
             continue;
