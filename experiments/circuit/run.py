@@ -234,8 +234,8 @@ def document() -> str:
     (comparison,) = read_csv(MEASURED / "comparison.csv")
     draws, mean, least, below = (comparison[name] for name in ("draws", "ratio_mean", "ratio_min", "below"))
     compared = (
-        f"On {draws} drawn demands of 8 to 32 racks `refit` served {100 * (float(mean) - 1):.1f} % more than Eclipse in the mean, less on {below} of them, and "
-        f"{100 * (1 - float(least)):.1f} % less at the worst."
+        f"On {draws} drawn demands of 8 to 32 racks `refit` served {100 * (float(mean) - 1):.1f} % more than Eclipse on average. "
+        f"On {below} of them it served less,\nby {100 * (1 - float(least)):.1f} % at the worst."
     )
     rows, of = read_csv(MEASURED / "schedulers.csv"), tcp.Measured(read_csv(MEASURED / "tcp.csv"))
     texts = {
