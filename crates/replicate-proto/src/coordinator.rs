@@ -515,7 +515,7 @@ impl<P: Planner> Coordinator<P> {
     /// Next time to call [`Coordinator::handle_timeout`]. It exists whenever a transfer is running.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let transfers = self.transfers.values().filter_map(|t| t.deadline(&self.config));
-        transfers.chain(self.look_at).chain(self.questions.deadline()).min()
+        transfers.chain(self.look_at).chain(self.questions.deadline()).chain(self.links.deadline()).min()
     }
 
     /// The state of a transfer that must survive a restart.

@@ -615,7 +615,7 @@ impl Controller {
     fn next_deadline(state: &State) -> Instant {
         let all =
             [state.sessions.poll_timeout(), state.coordinator.poll_timeout(), state.unsaved.poll_timeout()];
-        all.into_iter().flatten().min().unwrap_or(Instant::MAX)
+        Instant::earliest(all).unwrap_or(Instant::MAX)
     }
 }
 

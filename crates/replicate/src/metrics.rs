@@ -17,7 +17,7 @@ const STARTS_MAX: usize = 1_024;
 const OWN_CAUSES: [&str; 5] = ["busy", "corrupt", "refused", "unreadable", "unwritable"];
 /// Causes of a failed hop to or from another site.
 const HOP_CAUSES: [&str; 2] = ["broken", "unreachable"];
-/// Cause of a failure that the controller alone sees: the site stopped to answer.
+/// Cause of a failure that the controller alone sees: the site stopped answering.
 const SILENT: &str = "silent";
 /// Labels of [`Outcome`]s.
 const OUTCOMES: [&str; 5] = ["cancelled", "done", "failed", "integrity", "some_failed"];
@@ -144,11 +144,9 @@ impl SiteMetrics {
     /// Returns the metrics as text.
     pub(crate) fn text(&self) -> String {
         let mut all = Metrics::default();
-        let mut add = |name: &str, help, counter: &Counter| {
-            all.add(&format!("replicate_relay_{name}"), help, counter.clone());
-        };
-        add("files_total", "Files that arrived here whole, verified and named", &self.files);
-        add("file_bytes_total", "Bytes of these files", &self.file_bytes);
+        let help = "Files that arrived here whole, verified and named";
+        all.add("replicate_relay_files_total", help, self.files.clone());
+        all.add("replicate_relay_file_bytes_total", "Bytes of these files", self.file_bytes.clone());
         let help = "Payload bytes passed to TCP for the next site";
         all.add("replicate_relay_sent_bytes_total", help, self.sent_bytes.clone());
         let help = "Payload bytes received from the previous site";
@@ -214,7 +212,7 @@ impl ControllerCounts {
         count(&self.failures, &self.names, failure_in(site, report));
     }
 
-    /// Counts a site that stopped to answer.
+    /// Counts a site that stopped answering.
     pub(crate) fn note_silent(&self, site: SiteId) {
         count(&self.failures, &self.names, Some((site, SILENT)));
     }

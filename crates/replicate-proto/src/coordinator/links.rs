@@ -48,9 +48,9 @@ const BACKLOG_MIN: f64 = 0.8;
 const WAIT_MAX: f64 = 0.1;
 /// Largest part of a link's traffic whose receivers may have no room.
 const CROWDED_MAX: f64 = 0.1;
-/// Bits on the link per bit of symbols: headers of frames, TLS, TCP and IP in packets of 1,500
-/// bytes.
-const OVERHEAD: f64 = 1.044;
+/// Bits on the link per bit of symbols of 64 KiB: headers of frames (45 B each), TLS (22 B each
+/// 16 KiB), TCP with timestamps and IPv4 in packets of 1,500 bytes.
+const OVERHEAD: f64 = 1.038;
 /// Maximum rate that a site may report for a hop.
 const RATE_MAX: f64 = 1e13;
 /// Change of a carried rate from which on plans are adapted.
@@ -154,7 +154,7 @@ impl Links {
     /// The sender of a flow has reported the share of time in which it had a backlog.
     pub(super) fn handle_sent(&mut self, link: LinkId, flow: (Run, FlowId), now: Instant, blocked: f64) {
         let meter = self.meters.entry(link).or_default().entry(flow).or_default();
-        // The receiver's first report may come before it.
+        // A meter whose receiver has not reported yet is kept.
         meter.at = now;
         meter.backlog = [meter.backlog[1], if blocked.is_finite() { blocked } else { 0.0 }];
     }
@@ -193,6 +193,11 @@ impl Links {
         self.records.insert(link, Record { carried: new, at: now });
         self.touched.insert(link);
         self.expiry = self.records.values().map(|record| record.at + RECORD_TIME).min();
+    }
+
+    /// Time at which [`Links::poll_corrections`] is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.expiry
     }
 
     /// The capacities that plans must use from now on, and did not use before.

@@ -17,7 +17,7 @@ pub struct Request<'a> {
     /// Links that no flow may use.
     pub avoid_links: Vec<LinkId>,
     /// The remaining capacity of each link, by link id; `None` is the whole capacity. A link
-    /// without remaining capacity is not used.
+    /// without remaining capacity is not used. Values may exceed the topology's.
     pub capacities: Option<Vec<BitRate>>,
     /// How to plan.
     pub options: Options,

@@ -110,7 +110,7 @@ impl Controller {
     pub fn due(&self) -> Option<Instant> {
         let due =
             [self.sessions.poll_timeout(), self.coordinator.poll_timeout(), self.unsaved.poll_timeout()];
-        due.into_iter().flatten().min().map(|local| self.world(local))
+        Instant::earliest(due).map(|local| self.world(local))
     }
 
     /// The open requests: site, session and number of each.

@@ -122,12 +122,21 @@ proptest! {
 
     #[test]
     fn any_report_leaves_a_valid_capacity(
-        reports in proptest::collection::vec((any::<u64>(), any::<f64>(), any::<f64>(), any::<f64>()), 0..60)
+        reports in proptest::collection::vec((
+            prop_oneof![9 => 0..1_u64 << 26, 1 => any::<u64>()],
+            prop_oneof![9 => Just(0.0), 1 => any::<f64>()],
+            prop_oneof![9 => Just(0.0), 1 => any::<f64>()],
+            prop_oneof![9 => Just(1.0), 1 => any::<f64>()],
+        ), 0..60)
     ) {
         let mut links = links();
         let mut now = Instant::ZERO;
-        for (received_bytes, elapsed_s, waited_s, blocked) in reports {
+        let (mut received_bytes, mut clock_s) = (0_u64, 0.0);
+        for (bytes, error_s, waited_s, blocked) in reports {
             now += Duration::from_ms(500);
+            clock_s += 0.5;
+            received_bytes = received_bytes.wrapping_add(bytes);
+            let elapsed_s = clock_s + error_s;
             let arrival = FlowArrival { flow: FlowId(0), received_bytes, elapsed_s, waited_s };
             links.handle_sent(LINK, (run(1), FlowId(0)), now, blocked);
             links.handle_arrived(LINK, run(1), now, &arrival);

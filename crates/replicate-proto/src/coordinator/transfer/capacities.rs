@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the measurement ([`crate::coordinator::links`]).
 
-use super::{Context, Phase, Transfer};
+use super::{Context, Transfer};
 use crate::control::{FlowArrival, Priority};
 use crate::coordinator::{BitRate, Duration, EventKind, FlowId, LinkId, Run, SiteId};
 use crate::plan::{Plan, Planner, Request, share_flows_under};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const FULL: f64 = 0.9;
 /// Shortest time of an attempt whose flows are padded: a measurement takes about three seconds.
 const PADDED_MIN: Duration = Duration::from_secs(5);
-/// The padding of one flow is at most the file divided by this.
+/// The padding of one flow is at most the attempt's data divided by this.
 const PADDING_DIVISOR: u64 = 4;
 /// Number of full links, the narrowest, that are examined: each costs a maximum flow to each
 /// destination.
@@ -45,17 +45,24 @@ impl Transfer {
 
     /// Plans use other capacities of some links from now on.
     pub(in crate::coordinator) fn handle_capacities(&mut self, cx: &mut Context<'_>) {
-        let Some(r) = self.running() else { return };
-        let capacities: Vec<u64> =
-            cx.topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
-        let rates = share_flows_under(&capacities, &[&r.plan], &[r.ceiling]);
-        let expected = rates.first().copied().unwrap_or(BitRate::bps(0));
-        let news = wrong_links(cx, &r.plan);
-        let known = r.wrong_links.clone();
-        if let Phase::Installing { attempt: r, .. } | Phase::Running(r) = &mut self.phase {
-            r.expected = expected.min(r.plan.rate);
-            r.wrong_links.clone_from(&news);
+        let Some(r) = self.running_mut() else { return };
+        for (site, expected) in &mut r.expected {
+            let capacities: Vec<u64> = cx
+                .topology
+                .links()
+                .iter()
+                .enumerate()
+                .map(|(index, link)| {
+                    let planned = link.properties.capacity;
+                    let declared = cx.links.status(LinkId(index as u32)).declared;
+                    if link.to == *site { planned.max(declared) } else { planned }.as_bps()
+                })
+                .collect();
+            let rates = share_flows_under(&capacities, &[&r.plan], &[r.ceiling]);
+            *expected = rates.first().copied().unwrap_or(BitRate::bps(0)).min(r.plan.rate);
         }
+        let news = wrong_links(cx, &r.plan);
+        let known = std::mem::replace(&mut r.wrong_links, news.clone());
         self.announce(cx, news.difference(&known).copied());
     }
 
@@ -70,13 +77,14 @@ impl Transfer {
         }
     }
 
-    /// Padding of each flow of a plan that is to show its link's capacity, in bytes.
+    /// Padding in bytes of each flow of a plan that shows its link's capacity. The attempt sends
+    /// `left_bytes`.
     ///
     /// These are the heaviest flows on unmeasured links that the plan fills and that limit it: the
     /// min-cut grows with the capacity of the link's cable. Their flows cannot show this capacity,
     /// because other links are full, too.
-    pub(super) fn padding(&self, cx: &Context<'_>, plan: &Plan, length: u64) -> BTreeMap<FlowId, u64> {
-        let time = plan.rate.transmit_time(ByteCount::new(length));
+    pub(super) fn padding(&self, cx: &Context<'_>, plan: &Plan, left_bytes: u64) -> BTreeMap<FlowId, u64> {
+        let time = plan.rate.transmit_time(ByteCount::new(left_bytes));
         if self.request.bandwidth_limit.is_some() || plan.store_and_forward || time < PADDED_MIN {
             return BTreeMap::new();
         }
@@ -99,25 +107,40 @@ impl Transfer {
         let opposites = cx.topology.opposites();
         let limits = |link: &LinkId| self.is_limited_by(cx, plan, *link, opposites[link.index()]);
         let flows = full.into_iter().filter(limits).filter_map(heaviest);
-        flows.map(|flow| (flow, length / PADDING_DIVISOR)).collect()
+        flows.map(|flow| (flow, left_bytes / PADDING_DIVISOR)).collect()
     }
 
     /// Whether the min-cut of a plan's transfer grows if a link and its opposite carry more.
     fn is_limited_by(&self, cx: &Context<'_>, plan: &Plan, link: LinkId, opposite: Option<LinkId>) -> bool {
-        let mut wider = cx.topology.clone();
+        let mut wider: Vec<BitRate> =
+            cx.topology.links().iter().map(|link| link.properties.capacity).collect();
         for link in [Some(link), opposite].into_iter().flatten() {
-            let capacity = &mut wider.link_properties_mut(link).capacity;
+            let capacity = &mut wider[link.index()];
             *capacity = BitRate::bps(capacity.as_bps().saturating_mul(WIDER)).min(CAPACITY_MAX);
         }
         let (avoid_sites, avoid_links) = self.avoided(cx, &plan.destinations);
         let request = Request {
             avoid_sites,
             avoid_links,
-            ..Request::new(&wider, plan.source, plan.destinations.clone())
+            capacities: Some(wider),
+            ..Request::new(cx.topology, plan.source, plan.destinations.clone())
         };
         let least = plan.bound.as_bps() as f64 * (1.0 + GAIN_MIN);
         Planner::new(request).is_ok_and(|planner| planner.bound().as_bps() as f64 >= least)
     }
+}
+
+/// The hop of a plan to `site` that carries least of its declared capacity, in words.
+pub(super) fn slow_hop(cx: &Context<'_>, plan: &Plan, site: SiteId) -> Option<String> {
+    let part = |link: &LinkId| {
+        let status = cx.links.status(*link);
+        status.planned.as_bps() as f64 / status.declared.as_bps() as f64
+    };
+    let links = plan.flows.iter().map(|f| f.link).filter(|l| cx.topology.link(*l).to == site);
+    let link = links.filter(|l| part(l) < 1.0).min_by(|a, b| part(a).total_cmp(&part(b)))?;
+    let (from, status) = (cx.name(cx.topology.link(link).from), cx.links.status(link));
+    let (carried, declared) = (status.planned, status.declared);
+    Some(format!("link {from} to {}, declared as {declared}, carries {carried}", cx.name(site)))
 }
 
 /// The links of a plan whose declared capacity is wrong.

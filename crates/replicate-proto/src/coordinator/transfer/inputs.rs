@@ -2,6 +2,7 @@
 //!
 //! Leaves out: reactions, which [`Transfer::step`] decides.
 
+use super::capacities::slow_hop;
 use super::{
     Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, Found,
     LEVEL_MAX, PROGRESS_EVERY, Phase, Running, STRIKES_MAX, THE_HOP, Tired, Transfer, Unreached, doubled,
@@ -589,7 +590,6 @@ impl Transfer {
         if open.len() < 2 || r.plan.store_and_forward {
             return;
         }
-        let wanted = limit.map_or(r.expected, |l| l.min(r.expected)).as_bps() as f64 * share;
         let blocked: BTreeMap<SiteId, bool> = open
             .iter()
             .map(|&site| {
@@ -625,6 +625,8 @@ impl Transfer {
         let mut worst: Option<(SiteId, bool, u64)> = None;
         for &site in &open {
             let rate = rates[&site];
+            let expected = r.expected.get(&site).copied().unwrap_or(r.plan.rate);
+            let wanted = limit.map_or(expected, |l| l.min(expected)).as_bps() as f64 * share;
             let held = rates.iter().filter(|(s, _)| **s != site).all(|(_, rate)| (*rate as f64) < wanted);
             let sink = r.sinks.get_mut(&site).expect("open is taken from sinks");
             let disk = sink.stalled >= blocked_min;
@@ -646,12 +648,13 @@ impl Transfer {
             }
         }
         let Some((slow, disk, rate)) = worst else { return };
-        let (run, planned, name) = (r.run, r.expected, cx.name(slow).to_owned());
-        let takes = if disk { "writes" } else { "is reached with" };
-        let reason = format!(
-            "{name} {takes} {}, the plan was {planned}: sending to the others first, {name} after them",
-            BitRate::bps(rate)
-        );
+        let (run, name) = (r.run, cx.name(slow).to_owned());
+        let cause = slow_hop(cx, &r.plan, slow).filter(|_| !disk).unwrap_or_else(|| {
+            let takes = if disk { "writes" } else { "is reached with" };
+            let expected = r.expected.get(&slow).copied().unwrap_or(r.plan.rate);
+            format!("{name} {takes} {}, {expected} was expected", BitRate::bps(rate))
+        });
+        let reason = format!("{cause}: sending to the others first, {name} after them");
         if let Some(d) = self.target_mut(slow) {
             d.level += 1;
         }

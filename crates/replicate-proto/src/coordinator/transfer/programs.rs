@@ -63,7 +63,7 @@ impl Transfer {
         }
         let attempt = Box::new(Running {
             run,
-            expected: plan.rate,
+            expected: plan.destinations.iter().map(|site| (*site, plan.rate)).collect(),
             plan,
             ceiling,
             wrong_links,
@@ -113,7 +113,9 @@ impl Transfer {
             },
         };
         let mut programs = program::programs(cx.topology, plan, &attempted);
-        let padding = self.padding(cx, plan, length);
+        let served = self.destinations.iter().filter(|d| plan.destinations.contains(&d.site));
+        let left_bytes = served.map(|d| length - ranges::bytes(&d.have)).max().unwrap_or(0);
+        let padding = self.padding(cx, plan, left_bytes);
         for outgoing in programs.values_mut().flat_map(|p| &mut p.outgoing) {
             outgoing.padding_bytes = padding.get(&outgoing.flow).copied().unwrap_or(0);
         }
