@@ -7,8 +7,8 @@
 //! ranges to servers, and written and checked against the hash. On a mismatch all holders are asked
 //! for their hashes, and the wrong parts are pulled once more from holders of the right version
 //! (`compare`). In a fetch of many objects, short ones arrive whole with their description
-//! (`short`). Other holders are asked whether they have the same version (`agree`). An object fails once no holder can provide it, or if it cannot be written; the other
-//! objects continue.
+//! (`short`). Other holders are asked whether they have the same version (`agree`). An object fails
+//! once no holder can provide it, or if it cannot be written; the other objects continue.
 //!
 //! The driver carries messages and datagrams, and performs the file operations of each
 //! [`FetchEvent`]. If no manifest gives an object's length and hash, the holder that describes it

@@ -51,7 +51,8 @@ const HELD: f64 = 1.02;
 const SILENT_RTTS: u64 = 4;
 const SILENT_MIN: Duration = Duration::from_ms(200);
 /// Maximum silence before packets count as lost, or [`SILENT_LATE_RTTS`] round trips if longer. A
-/// client tolerates at least 32 round trips of silence, which leaves time for ten tries.
+/// client tolerates 32 round trips of silence by default, at least 5 s and at most 60 s: time for
+/// eight tries.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 const SILENT_LATE_RTTS: u64 = 2;
 /// Parameters of the probe timeout: the mean deviations added to a round trip, their minimum, and

@@ -33,7 +33,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Maximum time for each of a server's first answers: to TCP, to TLS, and to the greeting.
+/// Maximum time for each of a server's first answers: to TCP, to TLS, and to the greeting. A
+/// description has the shorter limit of silence, from TLS on.
 ///
 /// TCP sends its SYN six times in a minute (RFC 6298, section 5.5). With 30 % of the packets lost
 /// each way, all six fail in 2 % of the cases. Four, which fit into 10 s, fail in 7 %.

@@ -62,7 +62,7 @@ pub struct GetConfig {
     /// datagrams.
     pub datagram: ByteCount,
     /// Silence after which a server is left. `None` derives it from the path to each server,
-    /// between 5 s and 60 s.
+    /// between 5 s and 60 s. First answers have 60 s, or this time, which counts as at least 10 s.
     pub give_up: Option<Duration>,
     /// Whether an object fails if two servers have different versions of it. Each server is asked
     /// for its hash, and reads the whole object for it.
@@ -514,7 +514,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
             }
             FetchEvent::OtherVersion { object, server, version } => {
                 let it = &self.fetch.objects()[object.0 as usize];
-                let taken = it.described_by().map(|by| self.holder(by).to_owned()).zip(it.hash());
+                let describer = it.described_by().filter(|by| *by != server);
+                let taken = describer.map(|by| self.holder(by).to_owned()).zip(it.hash());
                 let server = self.holder(server).to_owned();
                 Note::OtherVersion { object: name(object), server, version: version.to_string(), taken }
             }

@@ -20,7 +20,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(60);
 ///
 /// A sender that has lost everything in flight tries again after two to four of them
 /// (`path::patience`), and a try needs both directions. With a fifth of the packets lost each way,
-/// ten tries in a row fail once in 30,000.
+/// eight tries in a row fail once in 3,500.
 const SILENCE_RTTS: u64 = 32;
 /// Tolerated silence in packet intervals: a first flight has 48 packets, and the queue of a slow
 /// link may hold it as a whole.
@@ -180,8 +180,9 @@ mod tests {
             silence(rtt, heard.interval.unwrap_or(Duration::ZERO))
         };
         assert_eq!(run(50, slow), slow * SILENCE_PACKETS);
-        assert_eq!(run(200, Duration::from_ms(1)), SILENCE_MIN);
-        assert!(run(1, Duration::from_secs(40)) < SILENCE_MIN * 2, "one outage is not a slow link");
+        assert_eq!(run(200, Duration::from_ms(1)), rtt * SILENCE_RTTS);
+        let after_outage = run(1, Duration::from_secs(40));
+        assert!(after_outage < rtt * SILENCE_RTTS * 2, "one outage is not a slow link");
         assert_eq!(run(1_000, Duration::from_secs(30)), SILENCE_MAX);
     }
 }

@@ -1,9 +1,9 @@
 //! Comparison of an object's holders before it is finished: all should have the same version.
 //!
 //! A long object arrives from several holders, so another version of equal length shows as a wrong
-//! hash (`compare`). A short one arrives from a single holder. In a fetch of one object, the others
-//! are asked for the hash of a short one, and waited for briefly. In a strict fetch, every holder is
-//! asked and waited for, and an object with two versions fails.
+//! hash (`compare`). A short one arrives from a single holder. In a fetch of one object, the
+//! others are asked for the hash of a short one, and waited for briefly. In a strict fetch, every
+//! holder is asked and waited for, and an object with two versions fails.
 //!
 //! Leaves out: objects of several parts, whose hashes a manifest gives. Read
 //! [`Fetch::ask_version`] first.
@@ -16,13 +16,8 @@ use crate::client::ServerId;
 use crate::msg::Control;
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
-use anabranch_units::{Duration, Instant};
+use anabranch_units::Instant;
 use std::collections::BTreeMap;
-
-/// Maximum wait for another holder's hash where the fetch is not strict; at least `WAIT_RTTS` round
-/// trips.
-const WAIT: Duration = Duration::from_ms(200);
-const WAIT_RTTS: u64 = 3;
 
 /// Versions of an object at its holders.
 #[derive(Debug, Default)]
@@ -106,9 +101,9 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         let is_awaited = |(server, asked_at): (&ServerId, &Instant)| {
             let link = &self.links[server.0 as usize];
             let until = if self.is_strict {
-                self.answer_due(it, *server)
+                self.answer_due(it, *server, *asked_at, *asked_at)
             } else {
-                *asked_at + link.rtt.map_or(WAIT, |rtt| WAIT.max(rtt * WAIT_RTTS))
+                *asked_at + link.patience()
             };
             link.is_connected && now < until
         };
@@ -128,7 +123,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// Fails an object with two known versions, in a strict fetch. Returns whether it has failed.
     pub(super) fn fail_if_they_differ(&mut self, now: Instant, object: usize) -> bool {
         let others = &self.objects[object].agreement.others;
-        let differ = self.is_strict && !others.is_empty();
+        let is_version = |other: &Version| !matches!(other, Version::Refused(_));
+        let differ = self.is_strict && others.values().any(is_version);
         if differ {
             let failure = FetchFailure::Differ(others.clone());
             self.fail(now, object, failure);

@@ -12,7 +12,7 @@ use anabranch_pieces::Attributes;
 use anabranch_units::{Duration, Instant};
 
 /// Maximum wait for a server that reports busy hashing, beyond the time for the object itself.
-const BUSY_MAX: Duration = Duration::from_secs(600);
+pub(super) const BUSY_MAX: Duration = Duration::from_secs(600);
 /// Minimum hashing rate of a server, in bytes per second: from a slow disk that it shares with
 /// other clients.
 const HASH_BYTES_PER_S: u64 = 20_000_000;
@@ -114,11 +114,19 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
 
     /// Time at which the answer of a holder about an object is late, if no further data arrives from
     /// that holder.
-    pub(super) fn answer_due(&self, it: &Object, server: ServerId) -> Instant {
+    ///
+    /// The request is of `asked_at`, the first request of the same kind of `first_asked_at`.
+    pub(super) fn answer_due(
+        &self,
+        it: &Object,
+        server: ServerId,
+        asked_at: Instant,
+        first_asked_at: Instant,
+    ) -> Instant {
         let hashing = hashing_time(it);
         // Answers arrive one after the other, so each waits for the earlier ones.
         let answered_at = self.links[server.0 as usize].answered_at;
-        let since = answered_at.map_or(it.asked_at, |at| at.max(it.asked_at));
+        let since = answered_at.map_or(asked_at, |at| at.max(asked_at));
         let silence = self.client.silence(server);
         let silent_at = if self.may_ask(it) {
             self.client.silent_at(server, since)
@@ -126,14 +134,15 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             // No other holder knows better.
             self.client.heard_at(server).map_or(since, |at| at.max(since)) + silence
         };
-        let latest = it.first_asked_at.unwrap_or(it.asked_at) + BUSY_MAX + hashing + silence;
+        let latest = first_asked_at + BUSY_MAX + hashing + silence;
         (silent_at + hashing).min(latest)
     }
 
     /// Whether the answer of the asked holder is late; in a comparison, the answers of all holders
     /// that are waited for.
     fn is_late(&self, now: Instant, it: &Object) -> bool {
-        let is_late = |server: ServerId| self.answer_due(it, server) < now;
+        let first_asked_at = it.first_asked_at.unwrap_or(it.asked_at);
+        let is_late = |server: ServerId| self.answer_due(it, server, it.asked_at, first_asked_at) < now;
         match &it.stage {
             Stage::Comparing(waiting) => waiting.iter().all(|(_, server)| is_late(*server)),
             _ => it.asked_server().is_some_and(is_late),
@@ -161,7 +170,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 Stage::Describing | Stage::Opening | Stage::Getting(_) | Stage::Finishing
                     if lacks_description =>
                 {
-                    if let Some((server, silence)) = silence {
+                    // A holder that refused has answered.
+                    if let Some((server, silence)) = silence.filter(|_| !it.is_waiting) {
                         let failing = match it.wanted.bytes {
                             Some(_) => "it did not tell the hash",
                             None => "it did not describe the object",

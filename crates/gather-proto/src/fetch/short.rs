@@ -16,6 +16,7 @@
 #[cfg(test)]
 mod tests;
 
+use super::describe::BUSY_MAX;
 use super::{Fetch, FetchEvent, Link, Object, ObjectId, Stage, Version};
 use crate::client::ServerId;
 use crate::msg::{Control, Found, SHORT_BYTES_MAX};
@@ -59,7 +60,7 @@ impl Object {
 
 impl Link {
     /// Maximum time for a timely content.
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         self.rtt.map_or(LATE, |rtt| LATE.max(rtt * LATE_RTTS))
     }
     /// Whether an owed content is late, or was recently.
@@ -164,9 +165,10 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     pub(super) fn give_up_contents(&mut self, now: Instant) {
         for server in (0..self.links.len() as u32).map(ServerId) {
             let link = &self.links[server.0 as usize];
-            let is_late = |since: Instant| {
-                let since = link.answered_at.map_or(since, |at| at.max(since));
-                self.client.silent_at(server, since) <= now
+            // Other answers extend the wait, but not without a bound.
+            let is_late = |asked_at: Instant| {
+                let since = link.answered_at.map_or(asked_at, |at| at.max(asked_at));
+                self.client.silent_at(server, since).min(asked_at + BUSY_MAX) <= now
             };
             let late: Vec<usize> = link
                 .contents

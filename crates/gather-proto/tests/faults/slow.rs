@@ -35,7 +35,6 @@ fn a_modem_delivers_an_object() {
     for queue in [ByteCount::new(6_000), ByteCount::kib(64)] {
         let way = way(BitRate::bps(56_000), Duration::from_ms(200), queue, 1_500);
         let ended = World::calm(1, way, &[60_000], config(), true).run();
-        println!("{queue}: {} s", ended.seconds);
         // The link takes 9 s, and the handshake 2 s.
         assert!(ended.seconds < 16.0, "{queue}: {} s", ended.seconds);
     }

@@ -5,6 +5,7 @@ use super::super::{FetchConfig, FetchEvent, ObjectId, Part, Wanted};
 use super::*;
 use crate::config::ClientConfig;
 use crate::msg::Found;
+use anabranch_units::Duration;
 use proptest::prelude::*;
 
 const OBJECT: ObjectId = ObjectId(0);
@@ -42,8 +43,8 @@ fn pass(fetch: &mut Fetch<Bytes>, until_ms: u64) {
     }
 }
 
-/// Connects all servers; the first one describes `bytes` bytes, which are there already. Returns the
-/// servers asked for their hash, too: a strict fetch asks all of them at once.
+/// Connects all servers; the first one describes `bytes` bytes, which are there already. Returns
+/// the servers asked for their hash, too: a strict fetch asks all of them at once.
 fn begin(is_strict: bool, bytes: u64) -> (Fetch<Bytes>, Vec<ServerId>) {
     let mut fetch = of(is_strict);
     SERVERS.into_iter().for_each(|server| fetch.handle_connected(at(0), server, None, 1_024));
@@ -105,6 +106,23 @@ fn a_slow_hash_delays_an_object_briefly() {
     assert_eq!(outcome(&mut strict).0, None);
     pass(&mut strict, 60_000);
     assert_eq!(outcome(&mut strict).0, Some(true));
+}
+
+/// A holder that connects late was asked in vain: its time was measured from the first request.
+#[test]
+fn a_strict_fetch_waits_for_a_late_holder() {
+    let mut fetch = of(true);
+    fetch.handle_connected(at(0), SERVERS[0], None, 1_024);
+    describe(&mut fetch, 1, SERVERS[0], 5, None);
+    fetch.handle_opened(at(1), OBJECT, &[]);
+    describe(&mut fetch, 2, SERVERS[0], 5, Some(1));
+    fetch.handle_lost(at(3), SERVERS[2], "away");
+    pass(&mut fetch, 30_000);
+    fetch.handle_connected(at(30_000), SERVERS[1], None, 1_024);
+    pass(&mut fetch, 31_000);
+    assert_eq!(outcome(&mut fetch).0, None);
+    describe(&mut fetch, 31_001, SERVERS[1], 5, Some(2));
+    assert_eq!(outcome(&mut fetch).0, Some(false));
 }
 
 proptest! {
