@@ -275,8 +275,10 @@ impl NetworkAgent {
                 Some((number, ask)) => {
                     let broker = self.machine.broker();
                     let answer = self.send(ask).await.map_err(failure);
-                    if let Err(failure) = &answer {
-                        self.metrics.note_failure(broker, failure);
+                    match &answer {
+                        Ok(Answer::Bids(reply)) => self.metrics.note_refused_bids(broker, reply.refused),
+                        Ok(_) => {}
+                        Err(failure) => self.metrics.note_failure(broker, failure),
                     }
                     epoch = std::time::Instant::now();
                     self.machine.handle_answer(Instant::ZERO, number, answer);

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 /// Option of each daemon's command.
 #[derive(clap::Args)]
 pub struct MetricsArgs {
-    /// Address for Prometheus' /metrics, in plain HTTP without a password. A port alone is one of
+    /// Address for Prometheus' /metrics, in plain HTTP without a password. A port alone means
     /// 127.0.0.1. By default there is none.
     #[arg(long, value_name = "[IP:]PORT", value_parser = address)]
     metrics: Option<SocketAddr>,

@@ -1,8 +1,8 @@
 //! Metrics in Prometheus' text format, and their listener.
 //!
 //! A daemon keeps [`Counter`]s, [`Counters`] by label and histograms of [`seconds`], or reads the
-//! counts of its state machine. At each scrape it writes all of them into [`Metrics`]. The set of
-//! labels is fixed when the daemon starts, so no peer adds a series. A controller answers at
+//! counts of its state machine. At each scrape it writes all of them into [`Metrics`]. Values of
+//! labels come from the configuration and from fixed causes, so no peer adds a series. A controller answers at
 //! `/metrics` on its HTTPS port ([`reply`]); daemons without HTTP have a [`MetricsServer`].
 //!
 //! Names follow Prometheus: counters end in `_total`, and a unit (`_seconds`, `_bytes`) stands last
@@ -66,14 +66,17 @@ impl<M: TypedMetric + EncodeMetric, const N: usize> Family<M, N> {
         labels.iter_mut().zip(values).for_each(|(label, value)| label.1 = value);
         metric.encode(encoder.encode_family(&labels)?)
     }
+
+    fn encode_all(&self, encoder: &mut MetricEncoder) -> std::fmt::Result {
+        self.series.iter().try_for_each(|(values, metric)| {
+            self.encode_one(encoder, values.each_ref().map(String::as_str), metric)
+        })
+    }
 }
 
 impl<M: TypedMetric + EncodeMetric, const N: usize> EncodeMetric for Family<M, N> {
     fn encode(&self, mut encoder: MetricEncoder) -> std::fmt::Result {
-        let mut series = self.series.iter();
-        series.try_for_each(|(values, metric)| {
-            self.encode_one(&mut encoder, values.each_ref().map(String::as_str), metric)
-        })
+        self.encode_all(&mut encoder)
     }
 
     fn metric_type(&self) -> MetricType {
@@ -118,10 +121,7 @@ impl<const N: usize> Counters<N> {
 
 impl<const N: usize> EncodeMetric for Counters<N> {
     fn encode(&self, mut encoder: MetricEncoder) -> std::fmt::Result {
-        let Family { series, .. } = &*self.family;
-        for (values, counter) in series {
-            self.family.encode_one(&mut encoder, values.each_ref().map(String::as_str), counter)?;
-        }
+        self.family.encode_all(&mut encoder)?;
         if self.other.get() > 0 {
             self.family.encode_one(&mut encoder, [OTHER; N], &self.other)?;
         }
@@ -135,8 +135,8 @@ impl<const N: usize> EncodeMetric for Counters<N> {
 
 /// Metrics of one daemon at one scrape.
 ///
-/// Panics: all functions, on a counter whose name does not end in `_total`, or on another metric
-/// whose name does.
+/// Panics: functions that add a metric, on a counter whose name does not end in `_total`, or on
+/// another metric whose name does.
 #[derive(Debug)]
 pub struct Metrics(Registry);
 

@@ -37,9 +37,21 @@ pub(crate) fn text(c: &RelayCounts, viewers: usize, unsigned: &UnsignedCounts) -
     count("requests_joined_total", "Requests that found their object under way", c.joins_under_way);
     count("requests_hit_total", "Requests that found their object whole", c.hits);
     count("upstream_requests_total", "Requests to parents", c.upstream_requests);
-    count("upstream_bytes_total", "Bytes from parents", c.upstream_bytes);
-    count("upstream_silences_total", "Requests to parents that were silent", c.silences);
-    count("upstream_failures_total", "Requests to parents that failed", c.legs_failed);
+    count(
+        "upstream_bytes_total",
+        "Bytes from parents, copies of doubled requests included",
+        c.upstream_bytes,
+    );
+    count(
+        "upstream_silences_total",
+        "Requests to parents that were silent for longer than usual",
+        c.silences,
+    );
+    count(
+        "upstream_failures_total",
+        "Requests to parents that failed, were refused, or gave other bytes than another parent",
+        c.legs_failed,
+    );
     count("objects_failed_total", "Objects that were not delivered", c.objects_failed);
     count("fetches_cancelled_total", "Fetches ended because no viewer was left", c.cancelled);
     count("viewers_cut_off_total", "Answers broken off for slowness or memory", c.cut_off);

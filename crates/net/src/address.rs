@@ -1,8 +1,8 @@
 //! Addresses of IP and port as people write them, IPv6 zones included: `[fe80::1%eth0]:7171`.
 //!
 //! A zone is one of this machine's interfaces, by name or number. Source: RFC 4007, section 11.
-//! Leaves out: URLs, whose zones RFC 6874 spells otherwise, and lookups of names that other parties
-//! choose ([`crate::resolve`]). Read [`parse`] and [`lookup`] first.
+//! Leaves out: URLs, whose zones RFC 6874 spells otherwise, and the limits on lookups of names that
+//! other parties choose ([`crate::resolve`]). Read [`parse`] and [`lookup`] first.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -36,12 +36,12 @@ pub fn zone(host: &str) -> Option<&str> {
     (ip.parse::<Ipv6Addr>().is_ok() && !zone.is_empty()).then_some(zone)
 }
 
-/// The addresses of `HOST:PORT`, which this machine's user chose.
+/// Looks up the addresses of `HOST:PORT`.
 ///
 /// Errors: the system's.
 pub async fn lookup(address: &str) -> io::Result<Vec<SocketAddr>> {
     // The system takes a zone only without brackets.
-    let found = match bracketed(address) {
+    let found = match bracketed(address).filter(|(host, _)| zone(host).is_some()) {
         Some(place) => tokio::net::lookup_host(place).await?.collect(),
         None => tokio::net::lookup_host(address).await?.collect(),
     };

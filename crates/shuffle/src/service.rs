@@ -355,14 +355,14 @@ impl CoordinatorService {
         let (flows, active, coflows) = coordinator.count();
         let counters = &state.counters;
         let mut gauge = |name: &str, help, value: usize| text.gauge(&format!("shuffle_{name}"), help, value);
-        gauge("hosts_up", "Hosts whose agents are there", ups);
+        gauge("hosts_up", "Hosts with a joined agent", ups);
         gauge("flows", "Flows under way, without mice", flows);
         gauge("flows_lending", "Flows under way that are idle or slow", flows - active);
         gauge("coflows", "Coflows under way", coflows);
         let mut count = |name: &str, help, value: u64| text.counter(&format!("shuffle_{name}"), help, value);
         count("joins_total", "Times that agents have joined", counts.joins);
         count("joins_refused_total", "Agents that were refused", counters.joins_refused);
-        count("silent_total", "Agents that left without a word", counts.silent);
+        count("silent_total", "Agents that fell silent", counts.silent);
         count("reports_total", "Reports taken", counts.reports);
         count("reports_refused_total", "Requests with a report refused", counts.reports_refused);
         count("decisions_failed_total", "Decisions without a result", counters.decisions_failed);

@@ -90,7 +90,8 @@ impl Failures {
 /// Name, help and value of a count of each peer.
 type Count = (&'static str, &'static str, fn(&PeerStatus) -> u64);
 
-/// Counts of each peer since the start of the agent, or since its address changed.
+/// Counts of each peer since the start of the agent, since its address changed, or of its current
+/// keys.
 const COUNTS: [Count; 15] = [
     ("sent_bytes_total", "Payload bytes of TCP taken for the peer", |p| p.figures.packets.sent_bytes),
     ("received_bytes_total", "Payload bytes of TCP that came from the peer", |p| {
@@ -111,7 +112,7 @@ const COUNTS: [Count; 15] = [
     ("abandoned_packets_total", "Packets that the receiver stopped waiting for", |p| {
         p.figures.given_up_packets
     }),
-    ("refused_in_packets_total", "Packets received with addresses not the peer's", |p| {
+    ("refused_in_packets_total", "Packets received with addresses that the peer may not use", |p| {
         p.figures.packets.refused_in_packets
     }),
     ("refused_out_packets_total", "Packets of TCP too long for a datagram", |p| {
@@ -141,7 +142,7 @@ pub(crate) fn text(status: &Status, up_seconds: &Histogram) -> String {
     });
     let help = "Times that the peer's packets took the ordinary way, and failed attempts, by cause";
     all.counters("spray_failures_total", help, ["peer", "cause"], failures);
-    let help = "Times for which TCP to a peer went over every path";
+    let help = "Duration of each period in which TCP to a peer went over every path";
     all.add("spray_up_seconds", help, up_seconds.clone());
     all.text()
 }

@@ -256,12 +256,16 @@ impl Session {
     /// once.
     fn show_down(&self, cause: Cause, why: String) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.failures.count(cause);
+        let is_known = shown.why.as_ref() == Some(&why);
+        // A link names its cause before it closes its connection with the same words.
+        if cause != Cause::Closed || !is_known {
+            shown.failures.count(cause);
+        }
         if shown.up.take().is_some() {
             self.shared.up_seconds.observe(shown.since.elapsed().as_secs_f64());
-            (shown.since, shown.why) = (std::time::Instant::now(), None);
+            shown.since = std::time::Instant::now();
         }
-        if shown.why.as_ref() != Some(&why) {
+        if !is_known {
             tracing::warn!("{}: {why}; its traffic goes the ordinary way", self.peer.name);
         }
         shown.why = Some(why);

@@ -79,7 +79,8 @@ fn value(text: &str) -> Option<f64> {
 impl Metric {
     fn read_sample(&mut self, name: &str, line: &str) -> Result<(), String> {
         let (series, number) = line.rsplit_once(' ').ok_or("a sample has a value")?;
-        let number = value(number).ok_or("the value is a finite number")?;
+        let number = value(number).filter(|number| number.is_finite());
+        let number = number.ok_or("the value is a finite number")?;
         let (sample, pairs) = match series.split_once('{') {
             None => (series, Vec::new()),
             Some((sample, rest)) => {
@@ -299,6 +300,7 @@ mod tests {
             ("} 3", "} three"),
             ("} 3", "} -3"),
             ("} 3", "} NaN"),
+            ("} 3", "} +Inf"),
             ("} 3\n", "} 3 1700000000\n"),
             ("le=\"10\"} 1", "le=\"10\"} 3"),
             ("+Inf\"} 2", "+Inf\"} 1"),

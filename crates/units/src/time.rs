@@ -29,8 +29,8 @@ impl Instant {
 
     /// Returns the earliest of the instants that are set.
     ///
-    /// Simulated hosts call it for each packet, so the array is read in place: moving it into an
-    /// iterator took 4 % of a simulation.
+    /// Simulated hosts call it for each packet, so the array is read in place instead of moved into
+    /// an iterator.
     #[inline]
     pub fn earliest<const N: usize>(instants: [Option<Self>; N]) -> Option<Self> {
         let mut earliest = None;

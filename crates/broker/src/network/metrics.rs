@@ -42,8 +42,13 @@ impl AgentMetrics {
         }
     }
 
-    fn fail(&self, broker: usize, cause: &str) {
-        self.failures.of([self.brokers.get(broker).map_or("", String::as_str), cause]).inc();
+    fn failures_at(&self, broker: usize, cause: &str) -> &Counter {
+        self.failures.of([self.brokers.get(broker).map_or("", String::as_str), cause])
+    }
+
+    /// Counts bids that a broker refused.
+    pub(super) fn note_refused_bids(&self, broker: usize, bids: u64) {
+        self.failures_at(broker, "bid_refused").inc_by(bids);
     }
 
     /// Counts files with estimates that cannot be used.
@@ -60,7 +65,7 @@ impl AgentMetrics {
             Failure::Refused(_) => "refused",
         };
         self.is_joined.set(0);
-        self.fail(broker, cause);
+        self.failures_at(broker, cause).inc();
     }
 
     /// Counts an event of the session with a broker.
@@ -70,23 +75,24 @@ impl AgentMetrics {
                 self.is_joined.set(1);
                 self.joins.inc();
             }
-            Event::UnknownDesign { .. } => self.fail(broker, "unknown_design"),
-            Event::BidRefused { .. } => self.fail(broker, "bid_refused"),
+            Event::UnknownDesign { .. } => {
+                self.failures_at(broker, "unknown_design").inc();
+            }
             Event::Accepted { sessions, rate, .. } => {
                 self.rounds.inc();
                 self.sessions.set(i64::try_from(*sessions).unwrap_or(i64::MAX));
                 self.rate_bps.set(i64::try_from(rate.as_bps()).unwrap_or(i64::MAX));
             }
-            // The failed request was counted.
-            Event::Away(..) | Event::NotLeading(_) | Event::GivenUp(_) => {}
+            // The failed request and the refused bids were counted with the answer.
+            Event::Away(..) | Event::NotLeading(_) | Event::GivenUp(_) | Event::BidRefused { .. } => {}
         }
     }
 
     /// Returns the metrics as text.
     pub(super) fn text(&self) -> String {
         let mut all = Metrics::default();
-        all.add("broker_agent_joined", "1 if a broker has accepted this agent", self.is_joined.clone());
-        all.add("broker_agent_joins_total", "Times that a broker accepted it", self.joins.clone());
+        all.add("broker_agent_joined", "1 while this agent is joined to a broker", self.is_joined.clone());
+        all.add("broker_agent_joins_total", "Times that a broker accepted this agent", self.joins.clone());
         all.add("broker_agent_bids_total", "Bids sent", self.bids.clone());
         all.add("broker_agent_rounds_total", "Rounds accepted", self.rounds.clone());
         let help = "Clients on the network's clusters by the last accepted round";

@@ -84,24 +84,32 @@ impl BrokerService {
         let ups = state.networks.up_count();
         let mut gauge = |name: &str, help, value: u64| text.gauge(&format!("broker_{name}"), help, value);
         gauge("leads", "1 if this broker leads", u64::from(leads));
-        gauge("networks_up", "Networks whose agents are there", ups as u64);
+        gauge("networks_up", "Networks with a joined agent", ups as u64);
         gauge("round", "Number of the last accepted round", state.decision.number);
         let mut count = |name: &str, help, value: u64| text.counter(&format!("broker_{name}"), help, value);
-        count("leads_total", "Times that it began to lead", counters.leads);
+        count("leads_total", "Times that this broker began to lead", counters.leads);
         count("joins_total", "Times that agents have joined", counters.joins);
-        count("silent_total", "Agents that left without a word", counters.silent);
+        count("silent_total", "Agents that fell silent", counters.silent);
         count("bids_total", "Bids taken", counters.bids_taken);
         count("bids_refused_total", "Bids refused", counters.bids_refused);
         count("rounds_total", "Rounds accepted", counters.rounds_accepted);
         count("rounds_void_total", "Rounds that changed nothing", counters.rounds_void);
         count("answers_total", "Players' questions answered", answers);
-        count("answers_unknown_total", "Players' questions to which no way was known", unknown);
-        count("questions_uncounted_total", "Questions from too many places to count", dropped);
+        count("answers_unknown_total", "Players' questions without a known pathway", unknown);
+        count(
+            "questions_uncounted_total",
+            "Players' questions left uncounted, from too many places",
+            dropped,
+        );
         count("reports_total", "Players' reports that count", reported);
         count("store_errors_total", "Failed writes to the store", counters.store_errors);
         let help = "Failures by network and cause";
         text.add("broker_failures_total", help, counters.failures.clone());
-        text.add("broker_decision_seconds", "Duration of searches", counters.decision_seconds.clone());
+        text.add(
+            "broker_decision_seconds",
+            "Duration of the search for a decision",
+            counters.decision_seconds.clone(),
+        );
         text.text()
     }
 }

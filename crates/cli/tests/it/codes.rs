@@ -1,14 +1,14 @@
 //! Exit codes: a mistake has the same code with every verb (docs/operations.md).
 //!
 //! Each leaf of the command's tree has rows in [`ROWS`]; a verb without one fails the test, and so
-//! does a verb with an option for keys that has no row of [`Mistake::Keys`]. Daemons never end
+//! does a verb with an option for keys that has no row with `--keys ?`. Daemons never end
 //! because a service is unreachable, so they have no row of [`Mistake::Unreachable`].
 
 use crate::closed::{CONTRACTS, LIVE, SCENARIO, leaves};
+use crate::keys::copy_folder;
 use crate::net::{TWO, anabranch, run};
 use crate::{answer, text};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -280,24 +280,12 @@ impl Place {
         if set == "others" {
             for system in ["replicate", "gather", "shuffle", "spray", "broker", "live"] {
                 let mixed = self.path("mixed").join(system);
-                copy(&self.path("keys").join(system), &mixed);
+                copy_folder(&self.path("keys").join(system), &mixed);
                 for file in ["ca.pem", "ca.key"] {
                     let from = self.path("others").join(system).join(file);
                     std::fs::copy(from, mixed.join(file)).expect("it was made");
                 }
             }
-        }
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("the folder is ours");
-    for entry in std::fs::read_dir(from).expect("it is there").flatten() {
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to);
-        } else {
-            std::fs::copy(entry.path(), to).expect("the folder is ours");
         }
     }
 }
@@ -328,7 +316,7 @@ fn like_mistakes_have_like_exit_codes() {
         text(&help.stdout).contains("--keys <DIR>")
     };
     let with_keys: BTreeSet<&str> =
-        ROWS.iter().filter(|row| matches!(row.0, Keys | Folder)).map(|row| row.1).collect();
+        ROWS.iter().filter(|row| row.2.contains("--keys ?")).map(|row| row.1).collect();
     let without_keys: Vec<_> =
         verbs.iter().filter(has_keys).filter(|v| !with_keys.contains(v.as_str())).collect();
     assert!(without_keys.is_empty(), "rows of Keys for {without_keys:?}");

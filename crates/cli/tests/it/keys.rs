@@ -156,7 +156,7 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn copy_folder(from: &Path, to: &Path) {
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("ours");
     for entry in std::fs::read_dir(from).expect("ours") {
         let path = entry.expect("ours").path();

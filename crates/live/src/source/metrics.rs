@@ -15,7 +15,7 @@ pub(super) enum Cause {
     Replaced,
     /// The publisher sent nothing.
     Silent,
-    /// The token was wrong or missing.
+    /// The token was wrong.
     Token,
 }
 

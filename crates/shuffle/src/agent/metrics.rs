@@ -166,9 +166,13 @@ impl AgentMetrics {
     pub(super) fn text(&self) -> String {
         let mut all = Metrics::default();
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let help = "1 if the coordinator has accepted this agent";
+        let help = "1 while this agent is joined to the coordinator";
         all.add("shuffle_agent_joined", help, self.is_joined.clone());
-        all.add("shuffle_agent_joins_total", "Times that the coordinator accepted it", self.joins.clone());
+        all.add(
+            "shuffle_agent_joins_total",
+            "Times that the coordinator accepted this agent",
+            self.joins.clone(),
+        );
         all.gauge("shuffle_agent_connections", "Connections of announced flows", connections);
         let help = "Acknowledged bytes of connections of announced flows, as of the last listing";
         all.add("shuffle_agent_sent_bytes_total", help, self.sent_bytes.clone());
