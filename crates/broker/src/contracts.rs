@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_and_its_mistakes_are_said_with_their_places() {
+    fn file_is_read_and_its_mistakes_are_located() {
         let text = "[[network]]\nname = \"alpha\"\nprice = 0.8\ncapacity = \"2 Gbit/s\"\n[[network.cluster]]\nnumber = 3\nhost = \"a3.example\"\n[[network]]\nname = \"beta\"\n";
         let contracts: Contracts = text.parse().expect("it is one");
         assert_eq!((contracts.number("beta"), contracts.name(PeerId(0))), (Some(PeerId(1)), "alpha"));

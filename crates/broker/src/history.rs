@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_is_counted_and_who_comes_or_goes_is_not() {
+    fn only_clients_that_move_are_counted() {
         let before = view(1, &["a", "b"], &[(0, 10, Some((0, 1))), (1, 5, Some((1, 1)))]);
         // The networks swap positions in the list, four of ten clients move, three arrive.
         let after = view(2, &["b", "a"], &[(0, 6, Some((1, 1))), (0, 4, Some((0, 1))), (1, 8, Some((0, 1)))]);

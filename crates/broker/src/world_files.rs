@@ -294,7 +294,7 @@ mod tests {
     use anabranch_broker_proto::{Optimiser, Shape, designs, evaluate, generate};
 
     #[test]
-    fn a_world_that_was_written_and_read_has_the_same_outcome() {
+    fn world_read_back_has_the_same_outcome() {
         let shape = Shape {
             networks: vec![12, 4, 3],
             sessions: 300,

@@ -26,7 +26,7 @@ async fn documents_list_all_metrics() {
 
 /// Storing a decision again, after a lost answer, writes the same bytes.
 #[tokio::test]
-async fn a_decision_that_is_kept_again_is_written_as_before() {
+async fn decision_stored_again_is_written_as_before() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = service(&folder);
     let decision = |round| {

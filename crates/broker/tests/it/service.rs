@@ -235,7 +235,7 @@ pub fn send(address: SocketAddr, text: &str) -> (u16, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_there() {
+async fn players_go_to_present_clusters_of_the_decision() {
     let mut house = House::new("marketplace", None).await;
     let (status, head, body) = ask(house.players, "/steering/hls");
     assert_eq!(status, 200, "the manifest's own ways are known: {body}");
@@ -279,7 +279,7 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_network_goes_players_are_told_of_another_at_once() {
+async fn players_of_a_departed_network_are_redirected_at_once() {
     let house = House::new("transactions", Some("https://steer.example")).await;
     let (cheap, end) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
@@ -297,7 +297,7 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
 
 /// A machine that is cut off is silent; no error arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_of_several_brokers_does_not_wait_long_for_one_that_says_nothing() {
+async fn agent_of_several_brokers_leaves_a_silent_one_soon() {
     let house = House::new("marketplace", None).await;
     let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let address = silent.local_addr().expect("it is bound").to_string();
@@ -396,7 +396,7 @@ async fn places_see_viewers_behind_the_proxy() {
 
 /// CMCD reports, with steering requests and separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restart_too() {
+async fn network_with_stalled_players_loses_trust_across_restarts() {
     let mut house = House::new("marketplace", None).await;
     let (_cheap, _end_cheap) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
@@ -441,7 +441,7 @@ async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restar
 /// A restarted broker uses the viewers of its stored decision, and need not wait until all viewers
 /// have asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_restart_those_of_the_last_decision_are_placed_until_all_may_have_asked() {
+async fn last_decisions_clients_are_placed_after_a_restart() {
     let mut house = House::new("marketplace", None).await;
     let (_cheap, _end_cheap) = house.agent("cheap");
     for _ in 0..30 {
