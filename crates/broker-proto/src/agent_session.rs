@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_it_pauses_and_joins_the_next_broker() {
+    fn agent_pauses_after_failure_then_joins_the_next_broker() {
         let mut session = joined(2);
         let (number, ask) = asked(&mut session);
         assert_eq!(ask, Ask::Messages { after: 0, wait: WAIT_OF_SEVERAL, within: WITHIN_OF_SEVERAL });

@@ -282,7 +282,7 @@ mod tests {
     /// Invented places displace no real place, whichever arrive first. #48: they held 590 MiB of a
     /// broker.
     #[test]
-    fn beyond_its_bytes_the_kinds_with_the_fewest_questions_are_forgotten() {
+    fn rarest_kinds_are_forgotten_beyond_the_byte_limit() {
         let mut counting = Counting::new(at(0), Duration::from_secs(10));
         let asked = 300_000;
         for number in 0..asked {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_those_of_the_last_decision_count_until_a_window_is_over() {
+    fn clients_of_the_last_decision_count_for_one_window() {
         let placed = |place, sessions| Placed { place, bitrate: BitRate::mbps(3), sessions, to: None };
         let decision = Decision {
             round: 7,

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn viewers_are_spread_in_the_decisions_proportions_and_few_move_when_they_change() {
+    fn viewers_follow_the_decisions_proportions_and_few_move() {
         let nobody = BTreeSet::new();
         let before = firsts(&decision(&[(0, 2, 30, Some(to(0, 1))), (0, 2, 10, Some(to(1, 1)))]), &nobody);
         let share =

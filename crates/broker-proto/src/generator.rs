@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_shape_that_was_asked_for_and_is_drawn_from_the_seed_alone() {
+    fn world_has_the_requested_shape_and_follows_the_seed() {
         let world = generate(&Shape { city_networks: 7, ..small() }, Seed::new(1));
         assert_eq!((world.sites().len(), world.networks().len()), (63, 11));
         assert_eq!(world.groups().iter().map(|group| group.sessions).sum::<u32>(), 800);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_considers_what_is_within_twice_its_best_score_the_cheapest_first() {
+    fn network_considers_clusters_within_twice_its_best_score() {
         let world = generate(&small(), Seed::new(1));
         for place in 0..world.places().len() as u32 {
             let scores = world.scores(place);
@@ -327,7 +327,7 @@ mod tests {
     /// Any single network has capacity for all clients, background included, each at the cluster
     /// that it would choose, except where clusters share with neighbours.
     #[test]
-    fn capacities_are_twice_what_a_network_would_send_and_prices_its_mean_cost() {
+    fn capacities_are_twice_the_load_prices_the_mean() {
         let world = generate(&small(), Seed::new(1));
         for network in world.networks() {
             let own = &world.sites()[network.clusters.start as usize..network.clusters.end as usize];

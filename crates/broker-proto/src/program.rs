@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_market_that_was_written_and_read_is_the_same() {
+    fn market_reads_back_as_written() {
         let market = market().with_unserved_cost(40.0);
         let text = serde_json::to_string(&Program::from(&market)).expect("numbers have text");
         let read: Program = serde_json::from_str(&text).expect("it was written just now");

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_bid_is_refused_by_itself_with_a_reason() {
+    fn each_wrong_bid_is_refused_alone_with_a_reason() {
         let bids = Bids {
             round: 1,
             clusters: vec![
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_bids_ends_at_the_contracts_limit_and_few_reasons_are_said() {
+    fn flood_of_bids_ends_at_the_limit_with_reasons() {
         let all = (0..1_000).map(|share| ShareBids { share, clusters: vec![(0, 1.0)] }).collect();
         let bids = Bids { round: 1, clusters: vec![cluster(0)], shares: all, more: true };
         let mut checked = Checked::default();

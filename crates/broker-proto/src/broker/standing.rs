@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_that_was_not_there_is_not_believed_again_at_once() {
+    fn missing_capacity_is_not_trusted_again_at_once() {
         let mut standing = Standing::default();
         standing.note_delivered(0.5);
         assert_eq!(standing.capacity_trust, 0.5);

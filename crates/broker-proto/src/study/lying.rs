@@ -147,7 +147,7 @@ mod tests {
     use anabranch_units::Seed;
 
     #[test]
-    fn asking_more_gains_as_bid_and_nothing_by_clarkes_rule() {
+    fn overpricing_gains_as_bid_and_nothing_by_clarkes_rule() {
         let shape = Shape {
             networks: vec![12, 3, 4],
             sessions: 400,

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_overload_clusters_guarantees_do_not_and_what_is_learnt_is_between() {
+    fn hints_overload_clusters_guarantees_do_not_learning_is_between() {
         let over = |reserve| mean("marketplace", reserve, |outcome| outcome.overloaded_share);
         let (hint, parts) = (over(Reserve::Nothing), over(Reserve::Parts(2)));
         let learnt = over(Reserve::Learnt { deviations: 2.0 });

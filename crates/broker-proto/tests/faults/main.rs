@@ -21,7 +21,7 @@ fn schedule(seed: u64) -> Ended {
 }
 
 #[test]
-fn under_any_faults_agents_come_back_and_lose_no_message() {
+fn under_any_faults_agents_return_and_lose_no_message() {
     faults::run(&[], schedule);
 }
 

@@ -336,7 +336,7 @@ impl<'a> Stage<'a> {
 }
 
 #[test]
-fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
+fn successor_leads_within_the_lease_and_knows_the_round() {
     let world = world(1);
     let parties = Parties::new(&world);
     let mut stage = Stage::new(&parties, "marketplace", 1);
@@ -361,7 +361,7 @@ fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
 
 /// A leader that cannot reach the store stops sending, and resigns before another broker leads.
 #[test]
-fn a_leader_that_is_cut_off_ends_by_its_own_clock() {
+fn isolated_leader_ends_its_lead_by_its_own_clock() {
     let world = world(2);
     let parties = Parties::new(&world);
     let mut stage = Stage::new(&parties, "marketplace", 2);

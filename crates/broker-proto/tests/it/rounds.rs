@@ -303,7 +303,7 @@ fn spoil(bids: &mut Bids, random: &mut RandomStream) {
 }
 
 #[test]
-fn in_each_design_a_round_places_all_clients_and_tells_networks_what_they_got() {
+fn each_design_places_all_clients_and_informs_the_networks() {
     let world = world(1);
     let parties = Parties::new(&world);
     for design in designs::all() {
@@ -323,7 +323,7 @@ fn in_each_design_a_round_places_all_clients_and_tells_networks_what_they_got() 
 }
 
 #[test]
-fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
+fn faulty_networks_cost_other_networks_nothing() {
     let world = world(2);
     let parties = Parties::new(&world);
     let manners = [Manner::Good, Manner::Dead, Manner::Late, Manner::Nonsense, Manner::Floods];
@@ -344,7 +344,7 @@ fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
 
 /// Each decision stores the standings of all networks, absent ones included.
 #[test]
-fn a_broker_that_begins_again_thinks_of_networks_as_before() {
+fn restarted_broker_keeps_the_networks_reputations() {
     let world = world(2);
     let parties = Parties::new(&world);
     let manners = [Manner::Good, Manner::Nonsense, Manner::Good, Manner::Good, Manner::Good];
@@ -411,7 +411,7 @@ fn two_hundred_schedules_of_faults() {
 }
 
 #[test]
-fn a_network_that_refuses_all_is_asked_again_and_has_nothing_in_the_end() {
+fn network_that_refuses_twice_gets_no_clients() {
     let world = world(3);
     let parties = Parties::new(&world);
     let manners = [Manner::Good, Manner::Refuses, Manner::Good, Manner::Good, Manner::Good];
