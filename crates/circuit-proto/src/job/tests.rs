@@ -110,7 +110,7 @@ fn spares_take_the_places_of_the_most_damaged_hosts() {
 }
 
 #[test]
-fn bounds_after_a_failure_count_the_ports_that_are_left() {
+fn bounds_after_a_failure_count_the_remaining_ports() {
     let job = file("[[phase]]\nname = \"a\"\npattern = \"ring-all-reduce\"\nbytes = \"8 GB\"\n").unwrap();
     let job = Job { spares: 0, ..job };
     let planner = Planner::new(&job).unwrap();

@@ -96,7 +96,7 @@ fn ring_meets_its_bound_exactly() {
 }
 
 #[test]
-fn single_switch_needs_time_and_nights_of_the_busiest_port() {
+fn single_switch_takes_the_time_of_its_busiest_port() {
     let demand = generate::all_to_all(5, ByteCount::new(40_000_000)).unwrap();
     let switches = switches(1, Duration::from_ms(1));
     // Four partners of 10 MB: 0.8 ms and a night each.
