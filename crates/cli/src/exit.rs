@@ -145,7 +145,7 @@ mod tests {
 
     /// #17: an unknown site ended `send` with 1, a missing scenario `simulate` with 2.
     #[test]
-    fn wrong_usage_is_told_from_failure_however_it_is_wrapped() {
+    fn wrong_usage_is_distinguished_from_failure_through_any_wrapping() {
         let io = || Err::<(), _>(std::io::Error::other("no such file"));
         let shown = |e: &anyhow::Error| (format!("{e:#}"), format!("{:?}", code(e)));
         let usage = io().or_usage().context("reading").expect_err("it is one");

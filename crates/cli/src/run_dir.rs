@@ -172,7 +172,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_finished_run_reads_back_and_nothing_half_written_stays() {
+    fn finished_run_reads_back_and_partial_files_are_removed() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a/run");
         let mut run = RunDir::claim(&path).expect("a new place");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_taken_or_cannot_be_made_is_refused_with_its_name() {
+    fn occupied_or_impossible_location_is_refused_by_name() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("run");
         drop(RunDir::claim(&path).expect("a new place"));

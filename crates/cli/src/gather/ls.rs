@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_a_server_and_what_names_begin_with() {
+    fn place_is_a_server_and_a_prefix_of_names() {
         let good = place("s1@a:1/b/c").expect("good");
         assert_eq!((good.holder.as_str(), good.prefix.as_str()), ("s1@a:1", "b/c"));
         assert_eq!(place("[::1]:2").expect("good").prefix, "");

@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hop_is_run_as_usual_but_for_what_is_named() {
+    fn hop_runs_as_usual_except_for_named_settings() {
         let topology = anabranch_graph::builtin::builtin("butterfly", BitRate::mbps(10)).expect("built in");
         let usual = HopRequest { stripes: 2, ..HopRequest::default() };
         let site = |i: u16| topology.site(anabranch_units::SiteId(i)).name.clone();
@@ -380,7 +380,7 @@ mod tests {
     /// #17: `100 MB/s` was refused without a hint about bytes, and so was `10M`, which means bytes
     /// in rclone and rsync.
     #[test]
-    fn a_limit_is_in_bits_or_bytes_and_one_that_might_be_either_is_refused_with_both() {
+    fn ambiguous_limit_is_refused_with_both_meanings() {
         for (text, mbps) in [("10 Mbit/s", 10), ("100 MB/s", 800), ("1MB/s", 8), (" 1 GB/s ", 8_000)] {
             assert_eq!(bandwidth(text), Ok(BitRate::mbps(mbps)), "{text}");
         }

@@ -322,7 +322,7 @@ mod tests {
 
     /// #17: each cause stood in the table and below it, after 180 columns of blanks.
     #[test]
-    fn a_cause_is_said_once_with_the_sites_that_it_hit() {
+    fn cause_is_reported_once_with_the_sites_it_hit() {
         let mut view = view(4, "file");
         let failed = |reason: &str| Some(Verdict::Failed { reason: reason.to_owned() });
         let verdicts = [failed("no space"), failed("gone"), failed("no space")];

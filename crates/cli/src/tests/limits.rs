@@ -291,7 +291,7 @@ fn table() -> String {
 
 /// #17: documents stated limits that the code had changed.
 #[test]
-fn the_limits_in_the_document_on_security_are_the_codes() {
+fn limits_in_the_security_document_equal_the_codes() {
     let path = document("security.md");
     let text = std::fs::read_to_string(&path).expect("a document");
     let (before, rest) = text.split_once(BEGIN).expect("where the table begins");

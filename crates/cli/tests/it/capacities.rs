@@ -65,7 +65,7 @@ fn cables<'a>(links: impl Iterator<Item = &'a Value>) -> Vec<[&'a str; 2]> {
 
 /// #52: the slow destination was blamed, and the next transfer used the same wrong number.
 #[test]
-fn second_transfer_uses_the_carried_rate_of_a_wrong_link() {
+fn second_transfer_uses_a_wrong_links_measured_rate() {
     let Some((right, _)) = two_transfers(None) else { return };
     let took = |sent: &Sent| sent.summary()["took_s"].as_f64().expect("a number");
     eprintln!("right: {:.1} and {:.1} s", took(&right[0]), took(&right[1]));

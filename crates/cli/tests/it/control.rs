@@ -40,7 +40,7 @@ pub fn send(local: &Local, arguments: &[&str]) -> std::process::Command {
 /// #17: every attempt failed because of an unreachable site, which was never named, and all other
 /// sites waited.
 #[test]
-fn a_site_that_others_cannot_reach_is_named_and_holds_nobody_up() {
+fn unreachable_site_is_named_and_delays_no_other() {
     let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     let mut lima = local.relay("lima", "lima");
     lima.args(["--advertise", "127.0.0.1:1"]);
@@ -65,7 +65,7 @@ fn a_site_that_others_cannot_reach_is_named_and_holds_nobody_up() {
 
 /// #17: each site tried in vain to use it, and the transfer restarted for ever.
 #[test]
-fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
+fn unknown_congestion_control_is_refused_in_one_line() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) =
@@ -77,7 +77,7 @@ fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
 /// #18: the controller reported a transfer as accepted that its store had no room for, and after
 /// one full disk accepted nothing more until its restart.
 #[test]
-fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_room() {
+fn controller_with_a_full_store_waits_for_room() {
     let mut local = Local::without_daemons(TRIANGLE);
     let (disk, store) = (local.path("small"), local.path("small/store"));
     let command = local.controller(&["--store", store.to_str().expect("plain")]);
@@ -125,7 +125,7 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
 
 /// #17: a second relay of a site and the first replaced each other for ever, without a log line.
 #[test]
-fn a_second_relay_of_a_site_ends_with_one_line() {
+fn second_relay_of_a_site_ends_with_one_line() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     local.wait_for(&["paris"]);
     let (code, said) = run(local.relay("paris", "elsewhere"));
@@ -140,7 +140,7 @@ fn a_second_relay_of_a_site_ends_with_one_line() {
 /// #17: a relay with a site unknown to its controller reported for ever that the controller was
 /// unreachable.
 #[test]
-fn a_relay_whose_topology_is_another_ends_with_one_line() {
+fn relay_with_another_topology_ends_with_one_line() {
     let local = Local::start(TRIANGLE, &[]);
     let other = TRIANGLE.replace("lima", "oslo");
     std::fs::write(local.path("network.toml"), other).expect("the folder is ours");
@@ -244,7 +244,7 @@ fn ignores_hangups() -> bool {
 /// it was being sent; and no command could wait for it.
 /// and nothing could wait for it.
 #[test]
-fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
+fn same_command_follows_the_transfer_of_a_lost_terminal() {
     if ignores_hangups() {
         return crate::skip("hangups are ignored here, as under nohup, and programs inherit it");
     }
@@ -334,7 +334,7 @@ fn whoever_ends_a_send_politely_stops_the_transfer() {
 
 /// #17: the command ended with a connection error, and a second Ctrl-C did nothing.
 #[test]
-fn ctrl_c_while_the_controller_is_away_says_that_the_transfer_may_go_on() {
+fn ctrl_c_without_controller_says_the_transfer_may_continue() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
     let begin = |name: &str| {
         std::fs::write(local.path("paris").join(name), "x").expect("the folder is ours");
@@ -360,7 +360,7 @@ fn ctrl_c_while_the_controller_is_away_says_that_the_transfer_may_go_on() {
 
 /// #17: the transfer was reported as stopped, with 130, although all sites had the file.
 #[test]
-fn ctrl_c_after_the_transfers_end_shows_how_it_ended() {
+fn ctrl_c_after_the_end_shows_the_result() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
@@ -379,7 +379,7 @@ fn ctrl_c_after_the_transfers_end_shows_how_it_ended() {
 
 /// #17: the timeout did not bound the first request, and transfers were watched one after another.
 #[test]
-fn several_are_waited_for_at_once_and_no_longer_than_asked() {
+fn several_transfers_are_awaited_together_within_the_timeout() {
     let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     for (id, name, to) in [("1", "late", "lima"), ("2", "early", "tokyo")] {
         std::fs::write(local.path("paris").join(name), "x").expect("the folder is ours");
@@ -407,7 +407,7 @@ fn several_are_waited_for_at_once_and_no_longer_than_asked() {
 
 /// #17: it was reported as wrong usage, with 2.
 #[test]
-fn a_transfer_that_the_controller_forgets_is_no_wrong_usage() {
+fn transfer_forgotten_by_the_controller_is_no_wrong_usage() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
@@ -528,7 +528,7 @@ fn that_a_relays_topology_differs_is_said_once() {
 
 /// #17: a URL was resolved as a host name.
 #[test]
-fn a_controllers_address_may_be_a_url_with_tls_and_no_other() {
+fn controller_address_may_be_an_https_url_only() {
     let local = Local::start(TRIANGLE, &[]);
     let at = local.address();
     for good in [format!("https://{at}"), format!("https://{at}/"), format!("HTTPS://{at}")] {

@@ -76,7 +76,7 @@ fn a_link_below_the_folder_leads_nowhere() {
 
 /// #17: `x` and `x.partial`, sent at the same time, ended as verified with each other's bytes.
 #[test]
-fn files_that_are_called_like_working_files_of_before_arrive_each_as_it_is() {
+fn files_named_like_old_working_files_arrive_intact() {
     let local = Local::start(TWO, &["s", "d"]);
     let names = ["x", "x.partial", "x.partial.journal"];
     let bytes: Vec<Vec<u8>> = (0..3).map(|seed| noise(seed, 3 << 20)).collect();
@@ -97,7 +97,7 @@ fn files_that_are_called_like_working_files_of_before_arrive_each_as_it_is() {
 
 /// #17: an empty file failed, and a file of mode 0600 arrived as 0644 and as new.
 #[test]
-fn empty_files_arrive_and_each_keeps_its_mode_and_time() {
+fn empty_files_arrive_with_mode_and_time() {
     let local = Local::start(TWO, &["s", "d"]);
     for (name, bytes, mode) in
         [("empty", &b""[..], 0o600), ("tool", b"#!/bin/sh\n", 0o755), ("secret", b"x", 0o600)]
@@ -119,7 +119,7 @@ fn empty_files_arrive_and_each_keeps_its_mode_and_time() {
 
 /// #17: a pipe as source blocked the daemon until it was killed.
 #[test]
-fn what_is_no_file_is_refused_and_the_next_file_is_sent() {
+fn non_file_is_refused_and_the_next_file_sent() {
     let local = Local::start(TWO, &["s", "d"]);
     let pipe = Command::new("mkfifo").arg(local.path("s/pipe")).status();
     assert!(pipe.expect("mkfifo is there").success());
@@ -135,7 +135,7 @@ fn what_is_no_file_is_refused_and_the_next_file_is_sent() {
 
 /// #17: a name of 250 bytes could not be sent, and `--as sub/` left `sub.partial`.
 #[test]
-fn names_are_as_long_as_file_systems_take_and_name_a_file() {
+fn names_reach_the_file_systems_length_limit() {
     let local = Local::start(TWO, &["s", "d"]);
     let long = "x".repeat(255);
     std::fs::write(local.path("s").join(&long), "hello").expect("the folder is ours");
@@ -291,7 +291,7 @@ impl Drop for Serving {
 
 /// #17: of two pulls into one file the first succeeded, and the file was a mix of both.
 #[test]
-fn two_pulls_into_one_file_leave_one_of_both_whole() {
+fn two_pulls_into_one_file_leave_one_whole() {
     let serving = Serving::start();
     let path = |name: &str| serving.folder.path().join(name);
     let objects = [noise(1, 20 << 20), noise(2, 20 << 20)];
@@ -342,7 +342,7 @@ fn a_pull_replaces_a_file_only_with_replace() {
 
 /// #17: leftovers of a failed transfer stayed, and no command listed or removed them.
 #[test]
-fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
+fn leftovers_are_listed_and_removed_by_command_and_age() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join(".anabranch-0.partial"), "x").expect("the folder is ours");
     let leftovers = |more: &[&str]| {
@@ -399,7 +399,7 @@ fn until_it_listens(mut daemon: Command) -> String {
 /// #17: the stores of controller and coordinator followed the user's mask, and were readable by all
 /// by default.
 #[test]
-fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
+fn stores_are_private_whatever_mask_links_and_modes() {
     let local = Local::start(TWO, &[]);
     let keys = anabranch()
         .current_dir(local.path("."))
@@ -437,7 +437,7 @@ fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
 /// #17: a relay looked only for its own keys below --dir, and served an authority's key or a
 /// controller's store.
 #[test]
-fn anybodys_keys_and_stores_below_a_folder_are_told_and_neither_served_nor_replaced() {
+fn public_keys_and_stores_are_reported_and_never_served() {
     let local = Local::start(TWO, &[]);
     let mut serving = Serving::start();
     for (dir, from, name) in
@@ -477,7 +477,7 @@ fn anybodys_keys_and_stores_below_a_folder_are_told_and_neither_served_nor_repla
 /// #17: a permitted sender could place a file that looked like a key or a store, after which the
 /// relay never started again.
 #[test]
-fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
+fn no_file_of_a_sender_prevents_a_relays_start() {
     let mut local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
     let own = |end: &str| read(&local.path(&format!("keys/replicate/sites/s.{end}")));
     let laid = [
@@ -523,7 +523,7 @@ fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
 /// #17: a private file with content that was already present, readable by all, ended as "done" and
 /// stayed readable.
 #[test]
-fn a_file_that_is_there_for_more_readers_than_at_its_source_is_narrowed() {
+fn existing_file_readable_by_more_users_is_narrowed() {
     let local = Local::start(TWO, &["s", "d"]);
     let serving = Serving::start();
     let modes = |path: &Path, mode: u32| {

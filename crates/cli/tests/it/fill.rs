@@ -16,7 +16,7 @@ fn network(sites: &[&str], cables: &[[&str; 2]]) -> String {
 }
 
 #[test]
-fn a_plan_shows_what_fills_and_counts_nothing_of_it() {
+fn plan_shows_fill_without_counting_it() {
     let plan = ["replicate", "plan", "--topology", "butterfly", "--from", "s", "--to", "t1,t2"];
     let json = |more: &[&str]| -> serde_json::Value {
         let answer = crate::answer(&[&plan[..], &["--json", "--full"], more].concat());
@@ -31,7 +31,7 @@ fn a_plan_shows_what_fills_and_counts_nothing_of_it() {
 }
 
 #[test]
-fn a_destination_with_a_link_to_spare_has_the_file_long_before_the_other() {
+fn destination_with_a_spare_link_finishes_long_before() {
     let cables = [["s", "a"], ["s", "r"], ["r", "a"], ["s", "b"]];
     let Some(mut net) = Net::new(&network(&["s", "r", "a", "b"], &cables)) else { return };
     let bytes = net.put("s", "file", 1, 3 * MIB);
@@ -101,7 +101,7 @@ fn held_up(fill: bool) -> Option<HeldUp> {
 /// Figure 6: flows coded together advance in step, so a delayed one leaves the other's link
 /// underused.
 #[test]
-fn what_a_held_up_code_leaves_of_a_link_is_filled() {
+fn capacity_left_by_a_delayed_code_is_filled() {
     let (Some(plain), Some(filled)) = (held_up(false), held_up(true)) else { return };
     for (name, run) in [("plain", &plain), ("filled", &filled)] {
         let HeldUp { mbps, other_mbps, share } = run;

@@ -271,7 +271,7 @@ fn every_twentieth_packet_is_lost_and_no_byte() {
 }
 
 #[test]
-fn damaged_doubled_late_and_replayed_datagrams_are_counted_and_harm_nothing() {
+fn damaged_repeated_late_and_replayed_datagrams_are_harmless() {
     let harm = Harm {
         loss_ppm: 10_000,
         flip_ppm: 20_000,
@@ -293,7 +293,7 @@ fn damaged_doubled_late_and_replayed_datagrams_are_counted_and_harm_nothing() {
 }
 
 #[test]
-fn what_strangers_send_with_a_true_channel_is_counted_and_harms_nothing() {
+fn strangers_datagrams_with_a_true_channel_are_harmless() {
     let harm = Harm { spoofs: true, ..Harm::default() };
     let world = World::new(0).with(Some(harm), &[]);
     let bytes = noise(4, 8 * MIB);
@@ -307,7 +307,7 @@ fn what_strangers_send_with_a_true_channel_is_counted_and_harms_nothing() {
 }
 
 #[test]
-fn what_a_server_owes_that_dies_half_way_comes_from_others() {
+fn debt_of_a_dead_server_comes_from_other_servers() {
     let mut world = World::new(8);
     let bytes = noise(5, 48 * MIB);
     world.put(0..8, "object", &bytes);
@@ -324,7 +324,7 @@ fn what_a_server_owes_that_dies_half_way_comes_from_others() {
 
 /// #17: an unreachable server went unreported if the other servers had everything.
 #[test]
-fn a_server_that_cannot_be_reached_is_named_though_the_others_bring_all() {
+fn unreachable_server_is_named_though_the_pull_succeeds() {
     let mut world = World::new(2);
     let bytes = noise(6, MIB);
     world.put(0..2, "object", &bytes);
@@ -342,7 +342,7 @@ fn a_server_that_cannot_be_reached_is_named_though_the_others_bring_all() {
 }
 
 #[test]
-fn an_object_fails_alone_once_all_who_hold_it_are_dead() {
+fn object_fails_alone_once_all_its_holders_are_dead() {
     let mut world = World::new(4);
     let (lost, kept) = (noise(6, 24 * MIB), noise(7, 24 * MIB));
     world.put(0..2, "lost", &lost);
@@ -374,7 +374,7 @@ fn an_object_fails_alone_once_all_who_hold_it_are_dead() {
 }
 
 #[test]
-fn a_client_that_was_killed_fetches_only_what_it_lacks() {
+fn killed_client_fetches_only_the_missing_bytes() {
     let world = World::new(4);
     let bytes = noise(8, 32 * MIB + 7);
     world.put(0..4, "object", &bytes);
@@ -585,7 +585,7 @@ fn request(pull: u16, object: &str) -> Control {
 }
 
 #[test]
-fn no_packet_leaves_before_the_client_shows_where_it_takes_them() {
+fn no_packet_leaves_before_the_client_proves_its_address() {
     let world = World::new(1);
     world.put(0..1, "object", &noise(11, MIB));
     std::fs::write(world.path("secret"), b"outside").expect("the folder is ours");
@@ -671,7 +671,7 @@ async fn listen_by_hand(
 /// answer gets all of them again, over a connection with another channel; and another message
 /// instead of an answer is reported as it is.
 #[test]
-fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
+fn greetings_messages_are_repeated_on_the_next_connection() {
     let world = World::new(0);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -715,7 +715,7 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
 
 /// Issue #4: a complete object never finished if no server answered the request for its hash.
 #[test]
-fn who_does_not_say_an_objects_length_or_hash_is_not_waited_for() {
+fn server_silent_about_length_or_hash_is_not_awaited() {
     let world = World::new(1);
     let bytes = noise(13, 20 * MIB);
     world.put(0..1, "object", &bytes);
@@ -758,7 +758,7 @@ fn a_server_that_crawls_holds_nothing_up() {
 }
 
 #[test]
-fn a_file_cut_for_servers_comes_together_again_though_one_of_them_is_dead() {
+fn striped_file_is_reassembled_despite_a_dead_server() {
     let mut world = World::new(4);
     let bytes = noise(12, 20 * MIB + 3);
     std::fs::write(world.path("whole"), &bytes).expect("the folder is ours");

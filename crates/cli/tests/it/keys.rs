@@ -63,7 +63,7 @@ impl Room {
 /// #17: the three systems' key commands collided in one folder, or gave rights to each other's
 /// parties.
 #[test]
-fn keys_of_all_systems_are_made_in_one_folder_and_stay_apart() {
+fn keys_of_all_systems_in_one_folder_stay_apart() {
     let room = Room::new();
     room.expect(&["replicate", "keys", "init", "--topology", "net.toml"]);
     room.expect(&["gather", "keys", "--servers", "s1,s2,s3"]);
@@ -172,7 +172,7 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
 /// #17: closing a daemon's terminal ended it silently, and no daemon took new keys or learnt of
 /// revoked ones.
 #[test]
-fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
+fn server_outlives_its_terminal_and_learns_of_revocations() {
     let room = Room::new();
     room.expect(&["gather", "keys", "--clients", "client,other"]);
     std::fs::create_dir(room.path().join("data")).expect("ours");
@@ -228,7 +228,7 @@ fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
 }
 
 #[test]
-fn a_controller_hears_of_a_lost_key_without_being_told() {
+fn controller_notices_a_revocation_by_itself() {
     let local = Local::start(NETWORK, &[]);
     copy_folder(&local.path("keys/replicate"), &local.path("stolen"));
     let status =

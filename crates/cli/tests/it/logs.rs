@@ -43,7 +43,7 @@ fn a_transfer_stands_in_the_controllers_log_in_words() {
 
 /// #17: `-vv` logged commands as Rust structs.
 #[test]
-fn nothing_in_a_log_looks_like_rust_however_much_is_asked_for() {
+fn logs_contain_no_rust_debug_output_at_any_level() {
     let mut local = Local::start_as(TRIANGLE, &["paris", "tokyo"], &["-vv"], &["-vv"]);
     let mut lima = local.relay("lima", "lima");
     lima.args(["-vv", "--advertise", "127.0.0.1:1"]);
@@ -67,7 +67,7 @@ fn nothing_in_a_log_looks_like_rust_however_much_is_asked_for() {
 
 /// #17: neither log mentioned an unreachable site; a relay named other sites by number.
 #[test]
-fn what_is_left_for_later_waited_for_and_cancelled_has_its_line_and_hops_have_names() {
+fn postponed_awaited_and_cancelled_transfers_have_log_lines() {
     let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     let mut lima = local.relay("lima", "lima");
     lima.args(["--advertise", "127.0.0.1:1"]);
@@ -125,7 +125,7 @@ fn a_relay_outlives_what_it_wrote_to() {
 }
 
 #[test]
-fn a_relay_goes_on_after_sighup_and_its_last_words_are_in_its_log() {
+fn relay_continues_after_sighup_and_logs_its_end() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     local.wait_for(&["paris", "tokyo"]);
     local.signal("tokyo", Signal::HUP);
@@ -141,7 +141,7 @@ fn a_relay_goes_on_after_sighup_and_its_last_words_are_in_its_log() {
 
 /// #17: a page with an unreachable controller started silently.
 #[test]
-fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
+fn page_prints_its_address_and_a_silent_controller() {
     let mut local = Local::start(TRIANGLE, &[]);
     local.kill(CONTROLLER);
     let mut command = local.command(&["status", "--web", "127.0.0.1:0", "--controller", local.address()]);
@@ -155,7 +155,7 @@ fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
 
 /// #17: a restarted controller did not report the transfers that it resumed.
 #[test]
-fn a_controller_that_is_started_again_says_how_much_goes_on() {
+fn restarted_controller_prints_how_many_transfers_continue() {
     let mut local = Local::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) = run(send(&local, &["file", "--to", "lima", "--detach"]));
@@ -167,7 +167,7 @@ fn a_controller_that_is_started_again_says_how_much_goes_on() {
 
 /// #17: a log did not show refused requests and their callers.
 #[test]
-fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
+fn refusals_are_logged_with_peer_and_reason_within_limits() {
     let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
@@ -296,7 +296,7 @@ fn listens_on(program: &Running) -> String {
 /// #17: a controller that was already running was reported as an open database, a relay as an error
 /// number.
 #[test]
-fn an_address_that_is_taken_is_named_with_what_most_likely_has_it() {
+fn taken_address_is_named_with_its_likely_holder() {
     let local = Local::start(TRIANGLE, &[]);
     let at = local.address().to_owned();
     let taken = |mut command: Command| {

@@ -206,7 +206,7 @@ fn silent_players_leave_operators_their_descriptors() {
 /// #48: a bound for a release build on an idle machine.
 #[test]
 #[ignore = "it measures: `make claims`"]
-fn beside_ten_thousand_rude_connections_a_player_is_answered_within_a_second() {
+fn player_is_answered_within_a_second_beside_rude_connections() {
     let bound = Duration::from_secs(1);
     let time = Duration::from_secs(45);
     let port = Port::open(None, &[]);
@@ -293,7 +293,7 @@ async fn bid(port: &Port, clusters: u32) -> u64 {
 /// #48: invented places held 590 MiB of a broker, and bids of one network 794 MiB.
 #[test]
 #[ignore = "it measures: `make claims`"]
-fn strangers_and_a_network_hold_no_more_of_a_broker_than_documents_say() {
+fn strangers_and_networks_hold_no_more_than_documented() {
     let port = Port::open(None, &["--every", "20", "--bids-within", "19", "--ttl", "60"]);
     block_on(async {
         let begun = Instant::now();

@@ -84,7 +84,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// #17: the behaviour of a daemon without free descriptors was untested.
 #[test]
-fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_afterwards() {
+fn controller_without_descriptors_reports_it_and_recovers() {
     const DESCRIPTORS: u32 = 48;
     let local = Local::start(TWO, &[]);
     let words =
@@ -139,7 +139,7 @@ fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_aft
 
 /// #17: with 64 descriptors and 120 connections at a relay a transfer failed at once and for good.
 #[test]
-fn a_relay_with_few_descriptors_under_many_connections_brings_a_file() {
+fn relay_with_few_descriptors_brings_a_file() {
     let local = Local::start(TWO, &["s"]);
     std::fs::create_dir(local.path("d")).expect("the folder is ours");
     let bytes = noise(5, 3_000_000);

@@ -318,7 +318,7 @@ fn coordinator_serves(bound: Bound) {
 
 /// #17: 64 silent connections took all clients' slots at a server, which refused all others.
 #[test]
-fn silent_connections_do_not_keep_clients_from_a_gather_server() {
+fn silent_connections_do_not_block_gather_clients() {
     gather_server_serves(Bound::Loose);
 }
 
@@ -344,7 +344,7 @@ fn gather_server_serves(bound: Bound) {
 /// #17: a bound for a release build on an idle machine.
 #[test]
 #[ignore = "it measures: `make claims`"]
-fn beside_a_thousand_silent_connections_a_client_is_served_within_twice_its_quiet_time() {
+fn a_thousand_silent_connections_at_most_double_service_time() {
     controller_serves(Bound::Twice);
     site_serves(Bound::Twice);
     coordinator_serves(Bound::Twice);

@@ -271,7 +271,7 @@ impl Drop for World {
 
 /// Short and long transfers use every path, and at the end nothing of the agents is left.
 #[test]
-fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
+fn tcp_uses_every_path_and_nothing_remains() {
     let Some(mut world) = World::new() else { return };
     let before = world.rules(A);
     world.up(A, &[]);
@@ -451,7 +451,7 @@ const FLUSH_RULES: &str =
 
 /// #48: another program that keeps removing rules wins, and both agents' status shows it.
 #[test]
-fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
+fn repeatedly_removed_rules_end_in_down_on_both_hosts() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);

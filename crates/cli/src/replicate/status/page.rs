@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_names_loopback_is_answered_and_a_missing_controller_is_said_in_a_line() {
+    async fn only_requests_that_name_loopback_are_answered() {
         let address = served(client()).await;
         let ask = async |path: &str, host: &str| ask(address, path, host).await;
         for host in ["localhost", "localhost:7170", "127.0.0.1:7170", "[::1]:7170"] {
@@ -162,7 +162,7 @@ mod tests {
 
     /// #17: a plan of another network made the picture, and with it the command, panic.
     #[test]
-    fn a_plan_that_does_not_fit_the_network_is_a_line() {
+    fn plan_unfit_for_the_network_is_one_line() {
         let network =
             |name| anabranch_graph::builtin::builtin(name, BitRate::mbps(10)).expect("it is built in");
         let (small, large) = (network("butterfly"), network("b4"));
@@ -180,7 +180,7 @@ mod tests {
 
     /// #17: the page kept showing old data for the ten seconds of a command's retries.
     #[tokio::test]
-    async fn a_controller_that_is_gone_is_said_soon_however_patient_the_command_is() {
+    async fn lost_controller_is_reported_soon_whatever_the_timeout() {
         let address = served(client().with_patience(Duration::from_secs(3_600))).await;
         let asked = ask(address, "/secret/transfers", "localhost");
         let reply = tokio::time::timeout(Duration::from_secs(60), asked).await.expect("less than an hour");

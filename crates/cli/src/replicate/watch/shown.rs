@@ -193,7 +193,7 @@ mod tests {
 
     /// #17: on 80 columns each bar took two lines, and the next bar began at its end.
     #[test]
-    fn a_bar_and_what_is_said_beside_it_fit_the_terminal() {
+    fn progress_bar_and_its_text_fit_the_terminal() {
         for columns in 1..300u16 {
             for widest in [0, 1, 5, 20, 63] {
                 let layout = Layout::of(columns, widest);
@@ -217,7 +217,7 @@ mod tests {
     /// #17: without a terminal there was a line a second for one destination, even after it had the
     /// whole file.
     #[test]
-    fn a_line_is_about_all_that_lack_something_and_there_is_none_for_nobody() {
+    fn line_names_all_that_lack_something_or_is_absent() {
         let of = |rows: &[(&str, u64, u64)]| -> BTreeMap<String, (u64, u64)> {
             rows.iter().map(|(site, bytes, bps)| ((*site).to_owned(), (*bytes, *bps))).collect()
         };

@@ -164,6 +164,6 @@ fn gather_leaves_nothing_wrong_under_any_name() {
 
 #[test]
 #[ignore = "a thousand schedules take minutes: `make claims`"]
-fn gather_leaves_nothing_wrong_under_any_name_a_thousand_times() {
+fn gather_leaves_nothing_wrong_a_thousand_times() {
     run_all(ALL, FLEETS, Fleet::new, schedule);
 }

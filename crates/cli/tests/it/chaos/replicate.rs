@@ -184,6 +184,6 @@ fn replicate_leaves_nothing_wrong_under_any_name() {
 
 #[test]
 #[ignore = "a thousand schedules take minutes: `make claims`"]
-fn replicate_leaves_nothing_wrong_under_any_name_a_thousand_times() {
+fn replicate_leaves_nothing_wrong_a_thousand_times() {
     run_all(ALL, FLEETS, Fleet::new, schedule);
 }

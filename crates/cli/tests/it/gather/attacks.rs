@@ -33,7 +33,7 @@ fn put_hole(world: &World, name: &str, bytes: u64) {
 
 /// #17: after a client asked for the hash of 60 GiB and left, every other `get` failed after 5 s.
 #[test]
-fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
+fn hash_of_a_huge_file_delays_no_other_client() {
     let world = World::new(1);
     let bytes = noise(20, 5 * MIB);
     world.put(0..1, "object", &bytes);
@@ -61,7 +61,7 @@ fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
 /// #17: a client that waits for a hash behind the same client's other hashes is told to wait, and
 /// keeps waiting.
 #[test]
-fn a_get_waits_for_a_server_that_is_busy_hashing() {
+fn get_waits_for_a_server_that_is_hashing() {
     let world = World::new(1);
     let bytes = noise(21, MIB);
     world.put(0..1, "object", &bytes);
@@ -114,7 +114,7 @@ fn hashes_that_are_asked_for_open_no_files() {
 /// #17: 16 connections of one client with 64 pulls each exhausted the server's descriptors, and its
 /// one-byte blocks the memory.
 #[test]
-fn what_one_client_has_is_counted_over_all_its_connections() {
+fn client_usage_is_summed_over_its_connections() {
     let world = World::new(0).with(None, &["--memory", "16 MiB"]);
     let bytes = noise(23, 2 * MIB);
     world.put(0..1, "object", &bytes);
@@ -219,7 +219,7 @@ fn who_asks_for_nothing_keeps_no_place() {
 
 /// #17: keys wear out after about 549 GB, which ended a pull.
 #[test]
-fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
+fn worn_out_keys_are_changed_during_a_pull() {
     let harm = Harm { loss_ppm: 10_000, late_ppm: 20_000, replay_ppm: 20_000, ..Harm::default() };
     let world =
         World::new(0).with(Some(harm), &["--key-packets", "300"]).with(None, &["--key-packets", "500"]);
@@ -236,7 +236,7 @@ fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
 /// A client draws its channel: a client that names another's channel is refused, and the other's
 /// packets keep arriving.
 #[test]
-fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
+fn claim_of_another_clients_channel_is_refused_and_harmless() {
     let world = World::new(1);
     world.put(0..1, "object", &noise(28, MIB));
     let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
@@ -267,7 +267,7 @@ fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
 
 /// #17: any server's certificate was accepted for any address, so a different server could answer.
 #[test]
-fn a_server_that_is_named_is_the_one_that_answers() {
+fn named_server_is_the_one_that_answers() {
     let world = World::new(1);
     world.put(0..1, "object", b"bytes");
     let object = world.object(0..1, "object");
@@ -283,7 +283,7 @@ fn a_server_that_is_named_is_the_one_that_answers() {
 /// #17: with two servers that had different files of one name `get` took either, or an invalid mix,
 /// and named neither.
 #[test]
-fn a_stale_mirror_is_named_and_nothing_is_taken_of_it() {
+fn stale_mirror_is_named_and_its_data_ignored() {
     let world = World::new(2);
     let bytes = noise(26, 12 * MIB);
     // No byte is the same, so that any data taken from it is wrong.

@@ -21,7 +21,7 @@ fn copy_folder(from: &Path, to: &Path) {
 
 /// #17: a client noticed a server's revocation only in its next handshake.
 #[test]
-fn a_client_leaves_a_server_whose_key_is_lost_in_the_middle_of_a_pull() {
+fn client_leaves_a_server_whose_key_is_revoked() {
     // At this rate the object takes minutes.
     let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
     world.put(0..1, "object", &noise(60, 32 * MIB));
@@ -43,7 +43,7 @@ fn a_client_leaves_a_server_whose_key_is_lost_in_the_middle_of_a_pull() {
 
 /// #17: a test for sessions that a server closes because their client is revoked.
 #[test]
-fn a_server_closes_the_sessions_of_a_client_whose_key_is_lost_and_no_others() {
+fn server_closes_only_the_sessions_of_a_revoked_client() {
     let world = World::new(1);
     let bytes = noise(61, MIB);
     world.put(0..1, "object", &bytes);
