@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_comes_late_is_taken_for_a_sum() {
+    fn late_block_is_used_as_a_sum() {
         let mut random = Bits::new(1);
         let (code, data) = (Code::new(4).expect("a good number"), data(&mut random, 4, 8));
         // Drawn parities without block 0.

@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parities_are_the_codes_and_any_as_many_packets_give_the_blocks(
+        fn any_parities_of_the_code_restore_as_many_blocks(
             blocks in 1usize..=60, parities in 0usize..=20, len in 0usize..200, seed: u32,
         ) {
             let mut random = Bits::new(seed);
