@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_read_in_either_unit_and_refused_past_one() {
+    fn share_is_read_in_either_unit_up_to_one() {
         let read = |t: &str| t.parse::<Loss>().map(|l| l.ppm);
         assert_eq!(
             (read("0.1%"), read("1 %"), read("1000ppm"), read("100%")),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_may_say_its_bursts_and_leaves_them_alone_otherwise() {
+    fn share_may_set_bursts_and_keeps_them_otherwise() {
         let read = |t: &str| t.parse::<Loss>();
         assert_eq!(read("1% burst 8"), Ok(Loss { ppm: 10_000, burst: Some(8) }));
         assert_eq!(read(" 5ppm burst  1000000 "), Ok(Loss { ppm: 5, burst: Some(1_000_000) }));

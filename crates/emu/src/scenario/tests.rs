@@ -18,7 +18,7 @@ fn listed(plan: &Plan) -> Result<Flows, ScenarioError> {
 }
 
 #[test]
-fn hosts_are_told_their_parts_of_the_flows_until_the_end() {
+fn hosts_learn_their_parts_of_all_flows() {
     let workloads = r#"
         duration = "1 s"
         workload = [
@@ -43,7 +43,7 @@ fn hosts_are_told_their_parts_of_the_flows_until_the_end() {
 }
 
 #[test]
-fn hosts_are_told_whose_congestion_control_is_not_the_transports() {
+fn hosts_with_another_congestion_control_are_reported() {
     let workloads = r#"
         duration = "1 s"
         transport = { control = "cubic", rack = true }
@@ -61,7 +61,7 @@ fn hosts_are_told_whose_congestion_control_is_not_the_transports() {
 }
 
 #[test]
-fn too_many_flows_and_too_late_ones_are_refused_and_as_many_as_fit_are_not() {
+fn too_many_or_too_late_flows_are_refused() {
     let of = |flows: u32| {
         let workload = format!(
             "duration = \"9 s\"\nworkload = [{{ kind = \"long\", pairs = [[\"h0\", \"h1\"]], streams = {flows} }}]"
@@ -136,7 +136,7 @@ impl anabranch_sim::system::SystemPlan for Talk {
 }
 
 #[test]
-fn flows_of_systems_are_sent_by_hosts_programs_and_other_systems_are_refused() {
+fn flows_of_unknown_systems_are_refused() {
     let text = format!("{NETWORK}[workload]\nkind = \"talk\"\n");
     let points = scenario::read("test.toml", &text, &[]).expect("a good scenario");
     let read = |_: &str| unreachable!("it names no file");

@@ -19,7 +19,7 @@ fn a_stamp_from_the_future_is_nobodys() {
 }
 
 #[test]
-fn flows_are_known_by_their_ports_and_other_ports_are_nobodys() {
+fn flows_are_known_by_ports_and_other_ports_ignored() {
     for flow in [0, 1, FLOWS_MAX - 1] {
         assert_eq!(flow_from(port(flow)), Some(flow));
     }
