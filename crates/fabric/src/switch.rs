@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn ecmp_takes_another_entropy_another_way_and_none_as_before() {
+    fn ecmp_changes_path_with_entropy_only() {
         let mut policy = Policy::Ecmp(ecmp::Ecmp::new(7));
         let with = |policy: &mut Policy, entropy| {
             let meta = packet(9, FlowClass::Unknown).with_entropy(entropy);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_keeps_long_flows_on_one_way_while_short_ones_are_there() {
+    fn caps_keeps_long_flows_off_paths_of_short_ones() {
         let mut policy = drawn(PolicyKind::Caps);
         let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
         assert_eq!(used((0..200).map(|_| at(100, FlowClass::Long))).len(), 8, "no short flow was seen");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_knows_which_ways_no_short_flow_took_in_a_sample_that_had_some() {
+    fn caps_knows_paths_without_short_flows_in_mixed_samples() {
         let mut policy = drawn(PolicyKind::Caps);
         let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
         let used = used([at(0, FlowClass::Short), at(100, FlowClass::Short)].into_iter());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn presto_takes_cells_round_in_turns_where_a_flow_enters() {
+    fn presto_uses_cells_in_turn_where_a_flow_enters() {
         let mut policy = drawn(PolicyKind::Presto);
         let mut with = |entropy, hops| {
             let mut meta = packet(5, FlowClass::Unknown).with_entropy(entropy);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn freeway_keeps_the_two_classes_on_ways_of_their_own() {
+    fn freeway_separates_the_paths_of_two_classes() {
         let mut policy = drawn(PolicyKind::Freeway);
         let mut at = |us, flow, class| Seen::at(us).of(&mut policy, packet(flow, class), 8);
         assert_eq!(
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn ecmp_keeps_a_flow_on_one_path_and_spreads_flows_evenly() {
+    fn ecmp_keeps_flows_on_one_path_and_spreads_evenly() {
         let mut policy = Policy::Ecmp(ecmp::Ecmp::new(7));
         let mut flows = [0u32; 4];
         for flow in 0..40_000 {

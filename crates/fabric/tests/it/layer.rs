@@ -139,7 +139,7 @@ fn it_may_double_drop_hold_and_label_packets() {
 }
 
 #[test]
-fn what_it_holds_leaves_by_its_hosts_port_though_the_machine_is_gone() {
+fn held_packets_outlast_their_machine_at_its_port() {
     let mut fabric = fabric(true);
     fabric.advance(Instant::ZERO + Duration::from_ms(5));
     assert_eq!(fabric.nodes()[0].user().came.len(), 3);
