@@ -296,13 +296,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn aalo_leaves_nothing_and_coflows_fall_when_they_are_at_a_threshold((network, flows) in networks()) {
+        fn aalo_is_work_conserving_and_demotes_at_thresholds((network, flows) in networks()) {
             keeps_the_laws(&network, &flows, Watched::new(small()), false);
         }
     }
 
     #[test]
-    fn queues_share_by_weight_and_are_in_the_order_of_arrival_within() {
+    fn queues_share_by_weight_and_serve_in_arrival_order() {
         // At 1 Mb/s the first is in the second queue after 1000 bytes, 8 ms, when the second
         // arrives and gets 4/7.
         let (network, flows) = on_one_link(&[(10_000, 0), (5_000, 8), (5_000, 9)]);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_arrives_in_an_epoch_or_at_its_end_is_there_at_its_beginning() {
+    fn arrivals_within_an_epoch_count_from_its_beginning() {
         let text = "2 4\n1 0 1 0 1 1:0\n2 10240 1 0 1 1:1\n3 10241 1 0 1 1:1.5\n4 20480 2 0 1 1 1:3\n";
         let trace = benchmark::parse(text, usize::MAX).expect("well written").as_coflowsim();
         let arrives: Vec<u64> = trace.flows.iter().map(|flow| flow.arrives.as_ns() / 1_000_000).collect();

@@ -57,7 +57,7 @@ mod tests {
         }
 
         #[test]
-        fn coflows_on_one_link_complete_in_the_order_of_their_arrival(
+        fn coflows_on_one_link_complete_in_arrival_order(
             rows in proptest::collection::vec((1u64..100_000, 0u64..1_000), 1..12)
         ) {
             let (network, flows) = on_one_link(&rows);

@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_flow_has_a_full_link_where_no_other_has_more_for_its_weight(
+        fn each_flow_has_a_bottleneck_in_weighted_max_min(
             (network, flows) in networks(), weights in proptest::collection::vec(1u64..1_000_000, 24)
         ) {
             let mut active = Active::new(network);

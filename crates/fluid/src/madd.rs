@@ -81,7 +81,7 @@ mod tests {
 
     /// #48: of equal flows the one with the lower index in memory was served first.
     #[test]
-    fn equal_flows_are_served_as_they_came_wherever_they_lie() {
+    fn equal_flows_are_served_in_arrival_order_anywhere() {
         for freed in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1]] {
             for rates in [rates(Fifo::default(), freed), rates(Varys::default(), freed)] {
                 let is_first = rates.map(|[first, second]| first > 2.0 * second);

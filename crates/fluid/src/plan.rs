@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flows_go_on_evenly_as_they_do_round_by_round(
+        fn flows_proceed_evenly_as_round_by_round(
             rates in proptest::collection::vec(1u64..1_000, 1..7),
             flows in proptest::collection::vec(
                 (proptest::collection::btree_set(0usize..7, 1..4), 1u64..100_000, any::<bool>()),

@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sincronia_leaves_nothing_and_rates_are_greedy_in_its_order((network, flows) in networks()) {
+        fn sincronia_is_work_conserving_and_greedy_in_its_order((network, flows) in networks()) {
             let key = |inner: &Sincronia, _: &Active, id: FlowId| inner.keys[id.0 as usize];
             keeps_the_laws(&network, &flows, Checked { inner: Sincronia::default(), key }, false);
         }

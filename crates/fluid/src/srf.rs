@@ -59,7 +59,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_what_a_change_reaches_is_looked_at_and_rates_are_as_if_all_were((network, flows) in networks()) {
+        fn only_changed_flows_are_visited_and_rates_stay_exact((network, flows) in networks()) {
             let key = |_: &Srf, active: &Active, id: FlowId| active.remaining_bits(id).to_bits();
             keeps_the_laws(&network, &flows, Checked { inner: Srf::default(), key }, false);
         }

@@ -74,7 +74,7 @@ mod tests {
         }
 
         #[test]
-        fn flows_of_a_coflow_alone_that_share_a_link_complete_together(
+        fn flows_sharing_a_link_complete_together_in_isolation(
             (network, flows) in networks(), bytes in proptest::collection::vec(1u64..1_000_000, 24)
         ) {
             let link = |flow: &Flow| flow.route[0];
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn coflows_with_the_same_bottleneck_have_as_much_of_it_whatever_they_move() {
+    fn coflows_share_a_common_bottleneck_equally() {
         // On one link: one flow of 30 Mbit; two flows of 5 and 10 Mbit.
         let network = Network::new(vec![BitRate::mbps(10)]).expect("it has a rate");
         let flow = |(coflow, mbit): (u32, u64)| Flow {

@@ -90,7 +90,7 @@ fn near(left: f64, right: f64) -> bool {
 }
 
 #[test]
-fn nothing_takes_no_time_and_what_is_wrong_is_said() {
+fn empty_work_takes_no_time_and_errors_are_reported() {
     let network = Network::new(vec![BitRate::bps(1_000)]).expect("it has a rate");
     let bound = total(&network, &[], Effort::default()).expect("no flows");
     assert_eq!((bound.total_s(), bound.mean_s()), ((0.0, Relaxation::Alone), 0.0));
@@ -151,7 +151,7 @@ fn orders_prove_of_two_links_what_neither_proves_alone() {
 }
 
 #[test]
-fn more_coflows_than_a_program_takes_are_bounded_by_the_others() {
+fn coflows_beyond_the_program_are_bounded_by_the_others() {
     let network = Network::new(vec![BitRate::bps(1_000)]).expect("it has a rate");
     let flows: Vec<Flow> = (0..11).map(|id| flow(id, &[0], 1, 0)).collect();
     let of = |count| total(&network, &flows[..count], LITTLE).expect("it fits").orders_s;
@@ -253,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn more_capacity_is_never_slower_alone_and_what_was_reached_without_it_still_is(
+    fn more_capacity_is_never_slower_in_isolation(
         (network, flows) in networks(), faster in 0u32..8, times in 2u64..5,
     ) {
         let of = |link: u32| network.rate(LinkId(link)).as_bps() * if link == faster { times } else { 1 };
@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_coflow_pays_at_least_is_the_least_of_all_completions(
+    fn minimum_payment_is_the_least_of_all_completions(
         prices in prices(3), mut loads in proptest::collection::vec(loads(), 1..4),
     ) {
         (0..).map(LinkId).zip(&mut loads).for_each(|(link, load)| load.link = link);

@@ -23,7 +23,7 @@ fn figure_5(links: [u64; 3], b_arrives_s: u64) -> (Network, Vec<Flow>) {
 }
 
 #[test]
-fn fair_sharing_takes_6_and_4_seconds_in_figure_5() {
+fn fair_sharing_matches_figure_5() {
     let (network, flows) = figure_5([5, 10, 15], 0);
     let outcome = run(&network, &flows, &mut MaxMin::default()).expect("it ends");
     let times: Vec<Duration> = outcome.coflows.values().map(Completion::time).collect();
@@ -33,7 +33,7 @@ fn fair_sharing_takes_6_and_4_seconds_in_figure_5() {
 }
 
 #[test]
-fn who_chases_its_bottleneck_leaves_the_other_coflow_3_seconds_in_figure_5() {
+fn bottleneck_chasing_leaves_3_seconds_in_figure_5() {
     let (network, flows) = figure_5([5, 10, 15], 0);
     let outcome = run(&network, &flows, &mut Varys::default()).expect("it ends");
     let times: Vec<Duration> = outcome.coflows.values().map(Completion::time).collect();
@@ -100,7 +100,7 @@ fn nothing_takes_no_time() {
 
 proptest! {
     #[test]
-    fn max_min_is_fair_and_what_flows_move_is_their_volume((network, flows) in networks()) {
+    fn max_min_is_fair_and_flows_move_their_volume((network, flows) in networks()) {
         keeps_the_laws(&network, &flows, MaxMin::default(), true);
     }
 
