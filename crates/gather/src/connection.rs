@@ -433,7 +433,7 @@ mod tests {
     /// #19: on a lossy path one connection in ten had a measured round trip of a second, and its
     /// pull found its rate late.
     #[test]
-    fn a_first_packet_that_was_lost_is_not_the_round_trip() {
+    fn lost_first_packet_does_not_count_as_round_trip() {
         let ms = Duration::from_millis;
         assert_eq!(round_trip(Some(ms(911)), ms(28)), ms(28));
         assert_eq!(round_trip(Some(ms(20)), ms(45)), ms(20), "TCP's handshake is part of it");

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overtook_its_greeting_is_handed_on_once_the_channel_is_open() {
+    fn early_datagrams_pass_once_the_channel_opens() {
         let mut channels = Channels::default();
         let (datagrams, mut out) = mpsc::channel(EARLY_MAX);
         let id = ChannelId(5);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_datagrams_that_are_nobodys_is_not_kept() {
+    fn flood_of_unknown_datagrams_is_not_stored() {
         let mut channels = Channels::default();
         for id in 0..10 * EARLY_MAX as u64 {
             channels.hand_on(ChannelId(id), at(1, 9), &SHOWN);

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_file_is_said_whole_and_a_longer_one_is_not() {
+    fn only_a_short_file_is_sent_in_the_answer() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = Files::below(folder.path()).expect("it is there");
         for (bytes, is_short) in [(0, true), (1, true), (SHORT_BYTES_MAX, true), (SHORT_BYTES_MAX + 1, false)]

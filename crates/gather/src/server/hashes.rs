@@ -298,7 +298,7 @@ mod tests {
 
     /// #17: one hash of 60 GiB made every other client's `get` fail.
     #[tokio::test]
-    async fn a_small_file_does_not_wait_for_a_large_one() {
+    async fn small_file_does_not_wait_for_a_large_one() {
         let (folder, files) = served(&[("small", b"x")]);
         let large = File::create(folder.path().join("large")).expect("it can be made");
         // The sparse file takes no disk space, and reading it takes hours.
