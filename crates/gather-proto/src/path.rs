@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_flight_is_long_where_that_saves_round_trips_and_short_where_many_begin() {
+    fn first_flight_is_long_where_it_saves_round_trips() {
         let packets =
             |ms: u64, servers: u16| first_bytes(1_500, Some(Duration::from_ms(ms)), servers) / 1_500;
         // 64 KiB are 46 packets.
@@ -454,7 +454,7 @@ mod tests {
     /// #19: four fifths of an excessive first flight were lost, and four times as many unrequested
     /// sums left as were missing.
     #[test]
-    fn what_a_flight_lost_that_was_too_long_is_not_what_the_path_loses() {
+    fn losses_of_a_long_flight_are_not_path_loss() {
         let mut path =
             Path::new(Instant::ZERO, 1, 1_500, Some(Duration::from_ms(20)), (None, ByteCount::ZERO), 1);
         let newest = Some(path.handle_sent(Instant::ZERO, 1_500));
@@ -467,7 +467,7 @@ mod tests {
     /// #19: two round trips and 10 ms were twelve round trips on a short path, and ignore a queue
     /// that comes and goes.
     #[test]
-    fn a_path_asks_soon_where_round_trips_are_alike_and_waits_for_the_long_ones_where_they_are_not() {
+    fn feedback_interval_follows_the_spread_of_round_trips() {
         let waits = |rtts_ms: [u64; 2]| {
             let mut now = Instant::ZERO;
             let mut path =
@@ -491,7 +491,7 @@ mod tests {
     /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stalled
     /// for 200 ms.
     #[test]
-    fn a_path_that_hears_nothing_asks_ever_more_rarely_before_patience_ends() {
+    fn silent_path_is_probed_with_back_off_until_timeout() {
         let rtt = Duration::from_ms(1);
         let mut now = Instant::ZERO;
         let mut path = Path::new(now, 1, 1_500, Some(rtt), (None, ByteCount::ZERO), 1);

@@ -591,7 +591,7 @@ mod tests {
     /// #19: if any packets in the number of blocks complete a generation, no more than that are
     /// held.
     #[test]
-    fn of_a_generation_no_more_is_kept_than_it_has_blocks() {
+    fn generation_keeps_at_most_as_many_packets_as_blocks() {
         for blocks in [1, 2, 20, 255] {
             let mut receiver = receiver(Layout::new(blocks, 1, 255).expect("within limits"), None);
             // One block is never sent, and each sum twice.
@@ -639,7 +639,7 @@ mod tests {
     /// #19: after a burst that took the feedback of one round trip, each further try waited twice
     /// as long, and a short path stalled for half a second.
     #[test]
-    fn in_silence_feedback_is_repeated_ever_more_rarely_but_not_by_much() {
+    fn feedback_backs_off_moderately_during_silence() {
         let rtt = Duration::from_ms(2);
         let mut receiver = receiver(Layout::new(100, 1, 100).expect("within limits"), Some(rtt));
         let mut now = Instant::ZERO;
@@ -670,7 +670,7 @@ mod tests {
     /// that for the packet interval, and answered each only once: a path whose losses come in runs
     /// of packets stalled for 3.4 s.
     #[test]
-    fn in_an_outage_feedback_is_repeated_though_a_packet_comes_now_and_then() {
+    fn feedback_repeats_in_an_outage_despite_rare_packets() {
         let layout = Layout::new(1_000, 1, 1_000).expect("within limits");
         let mut receiver = receiver(layout, Some(Duration::from_ms(20)));
         let mut now = Instant::ZERO;
@@ -692,7 +692,7 @@ mod tests {
 
     /// #19: a packet interval longer than a round trip is not a silence.
     #[test]
-    fn on_a_slow_link_feedback_is_for_packets_and_not_for_the_time_between_them() {
+    fn feedback_on_a_slow_link_follows_packets_not_time() {
         let layout = Layout::new(200, 1, 200).expect("within limits");
         let mut receiver = receiver(layout, Some(Duration::from_ms(1)));
         let mut now = Instant::ZERO;

@@ -297,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn portions_are_all_that_is_missing_once_and_in_order(
+        fn portions_cover_the_missing_bytes_once_in_order(
             lengths in proptest::collection::vec((0u64..1 << 20, 1u64..1 << 24), 1..6), share in 0.01f64..1.5, least in 1u64..1 << 22, more in 0u64..1 << 24,
         ) {
             let mut missing = VecDeque::new();

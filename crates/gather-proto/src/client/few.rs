@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn where_few_do_not_fill_the_link_all_are_asked_from_then_on() {
+    fn all_servers_are_asked_once_few_leave_capacity() {
         for (share, measures) in [(0.5, MEASURES / 2), (0.87, MEASURES), (0.96, (DOUBTS + 1) * MEASURES)] {
             let (mut client, holders) = client(100, 500);
             assert!(measure(&mut client, 1.0, MEASURES));
@@ -232,7 +232,7 @@ mod tests {
 
     /// Throughput falls at the end, whatever the number of servers.
     #[test]
-    fn where_nothing_is_left_to_be_asked_for_nothing_is_decided() {
+    fn no_decision_is_made_when_nothing_remains_to_request() {
         let (mut client, _) = client(100, 500);
         client.queue.clear();
         assert!(!measure(&mut client, 1.0, 10 * MEASURES));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn where_much_is_lost_a_fourth_is_tried_at_once() {
+    fn under_heavy_loss_a_fourth_is_tried_at_once() {
         let came = |lost_bits| Came { measures: 4, bits: 1e6, lost_bits, granted_bits: 1e6, seconds: 0.1 };
         for (lost_bits, path_loss, most) in [(0.0, 0.0, 16), (15e3, 0.0, 8), (15e3, 0.01, 16)] {
             let mut few = Few { kept: (0..32).map(ServerId).collect(), ..Few::default() };

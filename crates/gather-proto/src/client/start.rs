@@ -287,7 +287,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
         #[test]
-        fn a_start_finds_what_the_link_carries_and_loses_little(
+        fn start_finds_the_link_rate_with_little_loss(
             digits in 5.0f64..10.0, queue_packets in 8.0f64..500.0, rtt_us in 100u64..8_000, servers in 17usize..200,
         ) {
             let (capacity, rtt) = (10f64.powf(digits), Duration::from_us(rtt_us));
@@ -389,7 +389,7 @@ mod tests {
     /// While servers connect, processors have no time for packets, and the low arriving rate was
     /// taken for the link's.
     #[test]
-    fn what_arrives_while_servers_connect_bounds_nothing_unless_much_is_lost() {
+    fn arrivals_during_connects_bound_nothing_without_heavy_loss() {
         // Two of three packets wait for a processor.
         let mut link = Link::new(1.25e8, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         let first = link.start.allowed_bytes_per_s();

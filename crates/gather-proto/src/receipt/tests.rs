@@ -50,7 +50,7 @@ fn a_guessed_nonce_passes_once_in_eight_times() {
 
 /// #48
 #[test]
-fn a_receipt_covers_the_highest_packet_and_none_below_the_first() {
+fn receipt_covers_the_highest_packet_and_starts_at_first() {
     let mut nonces = Nonces::new(1);
     assert!(nonces.is_true(0, Receipt::default()));
     assert!(!nonces.is_true(1, Receipt::default()), "the highest one has come");

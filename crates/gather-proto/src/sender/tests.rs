@@ -7,7 +7,7 @@ use anabranch_endpoint::Bytes;
 /// #19: the part of a long first flight that a slow path had not delivered was sent again in full
 /// before any feedback on it.
 #[test]
-fn what_is_not_heard_of_makes_the_next_flight_shorter() {
+fn unacknowledged_packets_shorten_the_next_flight() {
     let (mut sender, mut path) = of(100 << 10);
     let blocks = sender.layout().blocks(0);
     assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 51, "72 kB");
@@ -22,7 +22,7 @@ fn what_is_not_heard_of_makes_the_next_flight_shorter() {
 /// #19: half of the first flight of 64 KiB over 10 Mbit/s was lost, and nothing left for a round
 /// trip until that was known.
 #[test]
-fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
+fn sums_follow_a_flight_that_exceeds_a_slow_path() {
     for (gap_us, least) in [(1_200, 12), (120, 0)] {
         let (mut sender, mut path) = of(64 << 10);
         let blocks = sender.layout().blocks(0);
@@ -38,7 +38,7 @@ fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
 
 /// Probable losses of a flight are replaced once, and not by each of its pulls.
 #[test]
-fn two_pulls_of_one_path_make_up_for_its_first_flight_once() {
+fn two_pulls_of_one_path_repair_the_flight_once() {
     let (mut one, mut path) = of(32 << 10);
     let (mut other, _) = of(32 << 10);
     let left = leave(&mut one, &mut path, Instant::ZERO) + leave(&mut other, &mut path, Instant::ZERO);
@@ -57,7 +57,7 @@ const RTT: Duration = Duration::from_ms(20);
 /// #19: one server over 1 Gbit/s and 250 ms was idle two thirds of the time, as some generation
 /// waited for a sum that was lost, too.
 #[test]
-fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
+fn blocked_window_gets_more_sums_than_it_lacks() {
     // The window of the last case has room for all.
     for (window, generations, sums) in [(4, 100, 2..=4), (60, 100, 1..=1), (4, 4, 1..=1)] {
         let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);

@@ -35,7 +35,7 @@ fn schedule(seed: u64) -> Ended {
 }
 
 #[test]
-fn whatever_fails_nothing_wrong_is_delivered_and_in_the_end_all_is() {
+fn after_any_failures_all_objects_arrive_and_none_wrong() {
     faults::run(&KEPT, schedule);
 }
 

@@ -93,7 +93,7 @@ fn whole(fetch: &mut Fetch<Bytes>) -> Vec<u32> {
 /// Issue #19: in a fetch of 10,000 objects all files were opened at once, and a third failed for
 /// want of descriptors.
 #[test]
-fn no_more_objects_are_under_way_than_there_may_be() {
+fn objects_in_progress_stay_within_the_limit() {
     let part = |name: &str| Part { name: name.into(), bytes: Some(5), hash: None, holders: vec![A] };
     let known = |name: &str| Wanted {
         bytes: Some(5),
@@ -136,7 +136,7 @@ fn no_more_objects_are_under_way_than_there_may_be() {
 }
 
 #[test]
-fn objects_that_wait_for_their_turn_fail_with_the_last_server() {
+fn waiting_objects_fail_with_the_last_server() {
     let mut fetch = many(1_000, 2);
     connect(&mut fetch, 0, &[A, B]);
     fetch.handle_lost(at(1), A, "away");
@@ -145,7 +145,7 @@ fn objects_that_wait_for_their_turn_fail_with_the_last_server() {
 }
 
 #[test]
-fn a_short_object_comes_whole_with_what_it_is_and_is_not_pulled() {
+fn short_object_arrives_with_its_description() {
     let mut fetch = many(2, 1);
     connect(&mut fetch, 0, &[A]);
     assert_eq!(asked(&mut fetch), [(A, "o0 hash content".into())]);
@@ -159,7 +159,7 @@ fn a_short_object_comes_whole_with_what_it_is_and_is_not_pulled() {
 }
 
 #[test]
-fn whoever_owes_least_is_asked_for_content_and_the_first_says_what_it_is() {
+fn least_loaded_server_is_asked_and_the_first_describes() {
     let mut fetch = many(4, 4);
     connect(&mut fetch, 0, &[B]);
     assert_eq!(asked(&mut fetch), [], "the first may come");
@@ -235,7 +235,7 @@ fn a_content_that_does_not_come_is_pulled() {
 }
 
 #[test]
-fn no_server_owes_more_than_it_may_and_slow_ones_hold_nothing_up_for_ever() {
+fn server_debt_is_bounded_and_slow_servers_delay_nothing() {
     let mut fetch = many(1_000, 512);
     connect(&mut fetch, 0, &[A]);
     connect(&mut fetch, 0, &[B]);
@@ -255,7 +255,7 @@ fn no_server_owes_more_than_it_may_and_slow_ones_hold_nothing_up_for_ever() {
 }
 
 #[test]
-fn a_server_owes_more_while_contents_come_soon_and_less_once_they_come_late() {
+fn server_debt_grows_when_fast_and_shrinks_when_late() {
     let mut fetch = many(10_000, 512);
     connect(&mut fetch, 0, &[A]);
     let owed =
