@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_listed_topology_can_be_built_and_every_other_name_is_refused() {
+    fn listed_topologies_build_and_unknown_names_are_refused() {
         for b in BUILTINS {
             let topology = builtin(b.name, BitRate::mbps(7)).expect("it is listed");
             assert_eq!(topology.name(), b.name);

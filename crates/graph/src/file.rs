@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_a_builtin_or_a_file_by_its_extension() {
+    fn name_is_a_builtin_or_a_file_by_extension() {
         assert_eq!(resolve("internet2").expect("built in"), Source::Builtin("internet2"));
         assert_eq!(resolve("my.net/a.TOML").expect("a file"), Source::File(Format::Toml));
         assert_eq!(resolve("Abilene.graphml").expect("a file"), Source::File(Format::GraphMl));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_at_the_limit_is_read_and_one_past_it_is_refused() {
+    fn text_is_read_up_to_the_limit_only() {
         let defaults = Defaults::new(BitRate::mbps(1));
         let mut text = String::from("[[site]]\nname = \"a\"\n#");
         text.push_str(&"x".repeat(TEXT_BYTES_MAX - text.len()));

@@ -546,7 +546,7 @@ mod tests {
 
     /// #17: sums over links overflowed.
     #[test]
-    fn all_links_together_carry_at_most_ten_exabits_a_second() {
+    fn all_links_together_carry_at_most_ten_exabits() {
         let (mut t, a, b) = pair();
         let fastest = LinkProperties::new(CAPACITY_MAX, Duration::ZERO);
         for _ in 0..10_000 {
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_found_by_their_ends_and_unknown_ones_are_told_which_there_are() {
+    fn links_are_found_by_ends_and_unknown_ones_listed() {
         let (mut t, a, b) = pair();
         let c = t.add_site("a-b", None).expect("a new name");
         let good = LinkProperties::new(BitRate::mbps(1), Duration::ZERO);

@@ -93,7 +93,7 @@ fn parallel_links_stay_apart() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_with_its_place() {
+fn errors_are_one_line_with_their_place() {
     let cases = [
         ("[[site]\n", "not TOML: "),
         ("", "no sites: a topology has at least one (net.toml)"),
@@ -147,7 +147,7 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
 }
 
 #[test]
-fn what_is_wrong_with_a_link_is_said_in_one_line_with_its_place() {
+fn link_errors_are_one_line_with_their_place() {
     let cases = [
         (
             "[[cable]]\nbetween = [\"a\"]",
