@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_wait_of_a_slow_reader_has_its_own_time() {
+    async fn each_wait_of_a_slow_reader_is_limited_separately() {
         let (near, mut far) = tokio::io::duplex(100);
         let mut near = Timed::new(near, Duration::from_secs(60));
         let mut cx = Context::from_waker(Waker::noop());
