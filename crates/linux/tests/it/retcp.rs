@@ -266,7 +266,7 @@ fn machine() -> [String; 2] {
 }
 
 #[test]
-fn a_kill_with_an_open_flow_leaves_nothing_of_retcp() {
+fn kill_with_an_open_flow_leaves_no_retcp() {
     let others = |settings: String, name: &str| {
         settings.split_whitespace().filter(|word| !word.starts_with("ab") || *word == name).count()
     };
