@@ -172,7 +172,7 @@ fn playlist_lists_parts_and_hints_at_the_next() {
 }
 
 #[test]
-fn hint_at_the_end_of_a_segment_names_the_next() {
+fn hint_at_a_segments_end_names_the_next() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 51, FRAME);
     let playlist = bench.playlist();
@@ -500,7 +500,7 @@ fn stream_that_ends_says_so() {
 }
 
 #[test]
-fn stream_that_is_no_mp4_is_refused_in_one_line() {
+fn stream_other_than_mp4_is_refused_in_one_line() {
     let mut bench = Bench::new(config(OWN));
     let error = bench.packager.handle_bytes(bench.now, b"GET / HTTP/1.1\r\n\r\n").map(|_| ()).err();
     // A box of an unknown type is skipped, however large.

@@ -375,7 +375,7 @@ fn repeated_update_is_reported_and_not_refused() {
 }
 
 #[test]
-fn drained_node_takes_no_new_stream_and_keeps_running_ones() {
+fn drained_node_takes_no_new_stream_and_keeps_old() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -567,7 +567,7 @@ fn ask(net: &mut Net, number: usize, object: Object) -> Option<Event> {
 }
 
 #[test]
-fn node_takes_groups_of_all_streams_up_to_its_limit() {
+fn node_accepts_groups_of_streams_up_to_its_limit() {
     let (mut net, objects) = serving_edge();
     // Group 0 watches both objects already.
     for number in 1..GROUPS_MAX - 1 {

@@ -95,7 +95,7 @@ fn heavy_tail_has_the_published_statistics() {
 }
 
 #[test]
-fn four_games_have_nearly_all_requests_of_a_large_event() {
+fn four_games_have_nearly_all_requests_of_an_event() {
     let shares = topology(3).shares;
     let trace = Workload::hour(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
     let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();

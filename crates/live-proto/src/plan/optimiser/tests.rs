@@ -332,7 +332,7 @@ fn partly_held_channels_leave_a_small_gap() {
 }
 
 #[test]
-fn a_large_event_is_solved_within_a_percent_of_its_cost() {
+fn large_event_is_solved_within_a_percent() {
     let program = window(WorkloadKind::LargeEvent, 4_144, Priority::Balanced, 1);
     let optimiser = Optimiser { passes: 6, ..Optimiser::default() };
     let (plan, _) = optimiser.optimise(&program, None).expect("no former prices");
