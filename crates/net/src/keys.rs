@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificates_names_are_read_back_as_they_were_written() {
+    fn certificate_names_read_back_as_written() {
         for system in System::all() {
             for role in Role::ALL {
                 for name in ["seattle", "Seattle", "New York", "a:b", "-x-", "_41", "Zürich", "x.y"] {
@@ -791,7 +791,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_set_is_written_once_with_keys_for_the_owner_only() {
+    fn key_set_is_written_once_for_its_owner_only() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = std::env::temp_dir().join(format!("anabranch-keys-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);

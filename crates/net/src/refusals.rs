@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_ten_lines_and_a_minute_no_line_twice() {
+    fn ten_lines_a_second_without_repeats_within_a_minute() {
         let (mut said, begin) = (Said::default(), Instant::now());
         let at = |ms| begin + Duration::from_millis(ms);
         for i in 0..LINES_MAX {
@@ -108,7 +108,7 @@ mod tests {
 
     /// #17: 64 lines were remembered, and 600 may be written in a minute.
     #[test]
-    fn no_line_is_said_twice_in_a_minute_however_many_others_are() {
+    fn no_line_repeats_within_a_minute_among_many_others() {
         let (mut said, begin) = (Said::default(), Instant::now());
         let mut said_at = std::collections::BTreeMap::<String, Vec<u64>>::new();
         for ms in (0..180_000).step_by(50) {

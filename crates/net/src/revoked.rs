@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_made_by_the_moment_are_refused_and_later_ones_are_not() {
+    fn certificates_made_by_the_revocation_time_are_refused() {
         let at = read("2026-11-23T10:00:00Z").expect("a moment");
         let first = line(&site("New York"), at);
         let text = format!("# lost on a train\n\n{first}anabranch:haul:site:b # for good\n");

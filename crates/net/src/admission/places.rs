@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn each_identity_has_its_share_and_all_have_the_whole() {
+    fn each_identity_has_its_share_within_the_total() {
         let places = Places::new(5, 2, || ());
         let mut held = vec![];
         for name in ["a", "b"] {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connections_of_an_identity_have_in_common_goes_with_the_last() {
+    fn state_of_an_identity_ends_with_its_last_connection() {
         let places = Places::new(8, 8, || AtomicUsize::new(0));
         let first = places.take(&site("a")).expect("a place");
         let second = places.take(&site("a")).expect("a place");

@@ -80,7 +80,7 @@ async fn connected(
 
 /// #17: a connection continued indefinitely after its peer's certificate had ended.
 #[tokio::test]
-async fn a_guard_tells_when_a_certificate_ends_and_no_handshake_passes_after() {
+async fn guard_reports_a_certificates_end_and_refuses_later_handshakes() {
     let folder = set("ends", time::Duration::seconds(2));
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (client, server) = connected(&a, &b).await.expect("not over yet");
@@ -130,7 +130,7 @@ async fn guards_follow_a_wall_clock_that_is_set() {
 
 /// #17: the only way to lock out the holder of a stolen key was a new set of keys.
 #[tokio::test]
-async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certificate() {
+async fn revoked_peer_is_dropped_until_its_new_certificate() {
     let folder = set("revoked", LONG);
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (_client, server) = connected(&a, &b).await.expect("nobody is revoked");
@@ -161,7 +161,7 @@ async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certifi
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not() {
+async fn new_certificate_replaces_the_old_during_connections() {
     let folder = set("renewed", LONG);
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (mut client, mut server) = connected(&a, &b).await.expect("one set");
@@ -205,7 +205,7 @@ async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not
 }
 
 #[tokio::test]
-async fn an_authority_that_is_trusted_no_more_takes_its_peers_with_it() {
+async fn peers_of_a_removed_authority_are_dropped() {
     let (folder, other) = (set("authority", LONG), set("authority-other", LONG));
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (_client, server) = connected(&a, &b).await.expect("one set");
@@ -220,7 +220,7 @@ async fn an_authority_that_is_trusted_no_more_takes_its_peers_with_it() {
 /// #17: keys that everybody could read or replace were used without a word.
 #[cfg(unix)]
 #[test]
-fn keys_that_others_may_read_or_replace_are_refused_with_what_to_run() {
+fn keys_exposed_to_other_users_are_refused_with_remedy() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = set("modes", LONG);
     let files = CredentialFiles::in_set(&folder.0, HAUL, Role::Site, "a");
