@@ -480,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_qdisc_is_ours_only_with_our_handle_and_default_class() {
+    fn qdisc_is_ours_by_handle_and_default_class() {
         let qdisc = |class: u32, major| {
             let mut init = vec![28, 0, TCA_HTB_INIT as u8, 0];
             init[..2].copy_from_slice(&24u16.to_ne_bytes());

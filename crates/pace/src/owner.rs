@@ -149,7 +149,7 @@ mod tests {
         }
     }
     #[test]
-    fn the_first_of_a_processs_users_is_the_real_one() {
+    fn first_user_of_a_process_is_the_real_one() {
         assert_eq!(real_user("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t7\t7\t7\t7\n"), Some(1000));
         assert_eq!(real_user("Name:\tUid:\n"), None);
     }

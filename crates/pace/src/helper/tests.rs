@@ -41,7 +41,7 @@ fn end_left_behind(helper: &Helper) {
 
 /// A program that delayed operations on its descriptors stopped all limits (#17).
 #[test]
-fn a_task_that_never_ends_bars_its_user_and_no_other() {
+fn endless_task_blocks_its_user_and_no_other() {
     let mut helper = helper(never_ends_at_13);
     let rate = |user, rate| (nowhere(user), Change::Rate(rate));
     let begun = Instant::now();
@@ -79,7 +79,7 @@ fn so_many_processes_are_left_behind_and_no_more() {
 }
 
 #[test]
-fn many_tasks_are_answered_in_their_order_by_one_process() {
+fn one_process_answers_many_tasks_in_order() {
     let mut helper = helper(never_ends_at_13);
     let tasks: Vec<Task> = (100..1_000).map(|rate| (nowhere(1), Change::Rate(rate))).collect();
     let results = helper.carry_out(&tasks);
@@ -141,7 +141,7 @@ fn closes_last(task: &Task) -> Result<u64, Errno> {
 
 /// The kernel delays the last close of a lingering socket for as long as its owner has set (#17).
 #[test]
-fn a_close_that_the_kernel_holds_up_holds_up_nobody_else() {
+fn close_blocked_by_the_kernel_delays_no_other_task() {
     let (near, far, place) = connected();
     rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(600))).expect("ours");
     near.set_nonblocking(true).expect("ours");
