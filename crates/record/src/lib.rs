@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_needs_a_unit_and_a_count_does_not() {
+    fn fraction_needs_a_unit_and_count_does_not() {
         let mut rows = Rows::default();
         for good in [
             json!({ "rate_mbps": 1.5, "count": 3, "name": "x", "none": null }),

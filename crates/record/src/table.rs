@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_needs_a_unit_and_a_count_does_not() {
+    fn fraction_needs_a_unit_and_count_does_not() {
         for (name, kind) in [
             ("packets", Kind::U64),
             ("rate", Kind::I64),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_leaves_the_table_as_it_was() {
+    fn refused_row_leaves_the_table_unchanged() {
         let mut table = Table::new(&[("flow", Kind::U64), ("took_s", Kind::F64), ("name", Kind::Text)])
             .expect("units are there");
         let limit = "x".repeat(TEXT_BYTES_MAX);
