@@ -231,7 +231,7 @@ mod tests {
     use anabranch_sim::scenario::{self, Workload as Asked};
 
     #[test]
-    fn a_coflow_ends_when_the_last_of_its_flows_does() {
+    fn coflow_ends_with_its_last_flow() {
         let text = r#"
             [network]
             topology = "star"

@@ -158,7 +158,7 @@ mod tests {
     use anabranch_units::BitRate;
 
     #[test]
-    fn the_mean_load_of_the_links_is_the_one_asked_for() {
+    fn mean_link_load_equals_the_requested_one() {
         for name in ["internet2", "b4"] {
             let defaults = Defaults::new(BitRate::mbps(10));
             let topology = load(name, &defaults, |_| Err(std::io::ErrorKind::NotFound.into())).expect(name);
