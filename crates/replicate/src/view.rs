@@ -76,7 +76,7 @@ mod tests {
 
     /// #17: a delay of more than 213 days overflowed.
     #[test]
-    fn a_controllers_link_may_take_an_hour_and_no_longer() {
+    fn controller_link_delay_is_at_most_an_hour() {
         let site = |id, name: &str| SiteView {
             id,
             name: name.to_owned(),

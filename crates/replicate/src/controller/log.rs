@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_event_stays_whatever_a_log_is_full_of() {
+    fn newest_event_stays_in_a_full_log() {
         let mut log = EventLog::new();
         for i in 0..2_000 {
             log.push(event(EventKind::Waiting { reason: format!("{i}") }));
