@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn held_to_its_share_a_file_takes_as_long_as_at_that_rate() {
+    fn limited_file_takes_the_time_of_its_share() {
         for scheme in [Scheme::Coded, Scheme::SteinerOneTree, Scheme::SinglePath] {
             let rate = BitRate::mbps(8);
             let program = source(scheme, |plan| source_rate(plan, rate));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_was_held_up_catches_up_for_fifty_milliseconds_only() {
+    fn delayed_source_catches_up_for_fifty_milliseconds_only() {
         let program = source(Scheme::SinglePath, |_| BitRate::mbps(8));
         let mut pace = Pace::of(&program).expect("it is held");
         let late = Instant::ZERO + Duration::from_secs(10);

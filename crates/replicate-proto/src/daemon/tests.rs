@@ -89,7 +89,7 @@ fn installed(daemon: &mut Daemon, run: Run, path: &str) {
 /// #18: a transfer whose file was complete took the file that another was writing, and the other
 /// waited for a minute.
 #[test]
-fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
+fn file_finishes_only_when_no_other_transfer_writes_it() {
     for path in ["out", "./out", "/srv/files//out"] {
         let mut daemon = daemon();
         installed(&mut daemon, run(7, 1), "out");
@@ -122,7 +122,7 @@ fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
 
 /// #52: the wait for a file must not reduce the buffers twice, nor forget the reduction.
 #[test]
-fn reduced_buffers_are_reported_after_a_wait_for_a_file() {
+fn reduced_buffers_are_reported_after_a_wait() {
     let mut daemon = daemon();
     let mut small = program(run(7, 1), "out", 100);
     small.buffer_packets = 1;
@@ -145,7 +145,7 @@ fn reduced_buffers_are_reported_after_a_wait_for_a_file() {
 }
 
 #[test]
-fn a_hash_told_ahead_is_used_when_the_sinks_are_done_whichever_is_first() {
+fn early_hash_is_used_when_the_sinks_are_done() {
     let have = |end| vec![anabranch_pieces::ByteRange { start: 0, end }];
     for (arrived, is_finished) in [(100, true), (99, false)] {
         for is_done_first in [false, true] {
@@ -179,7 +179,7 @@ fn a_hash_told_ahead_is_used_when_the_sinks_are_done_whichever_is_first() {
 }
 
 #[test]
-fn a_later_attempt_takes_the_place_of_earlier_ones_and_their_memory() {
+fn later_attempt_replaces_earlier_ones_and_their_memory() {
     let mut daemon = daemon();
     installed(&mut daemon, run(1, 1), "a");
     let each = daemon.memory_bytes();

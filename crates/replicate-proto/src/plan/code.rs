@@ -742,7 +742,7 @@ mod tests {
 
     /// More delays than any cycle needs: the lookahead of the inverse is then as long as the paths.
     #[test]
-    fn a_code_with_every_term_delayed_is_undone_with_lookahead_and_state() {
+    fn code_with_all_terms_delayed_decodes_with_lookahead() {
         let (mut lookahead, mut state) = (0, 0);
         for id in 0..60 {
             let (topology, source, destinations) = random_digraph(Seed::new(5), id, 12);

@@ -66,7 +66,7 @@ mod tests {
 
     /// #17: the time was truncated without notice from 213 days on, and its text overflowed.
     #[test]
-    fn a_transfer_of_more_than_a_year_is_said_to_take_so_long() {
+    fn estimate_of_more_than_a_year_is_printed() {
         let mut topology = Topology::new("two");
         let (a, b) = (topology.add_site("a", None), topology.add_site("b", None));
         let (a, b) = (a.expect("a new name"), b.expect("a new name"));

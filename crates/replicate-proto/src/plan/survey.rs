@@ -574,7 +574,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_to_their_shares_plans_made_together_never_leave_the_slowest_less() {
+    fn joint_plans_within_shares_never_slow_the_slowest() {
         let topology = anabranch_graph::file::load(
             "internet2",
             &anabranch_graph::file::Defaults::new(BitRate::gbps(1)),

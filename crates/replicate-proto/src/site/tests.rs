@@ -519,7 +519,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_destination_gets_the_file_whatever_the_order_and_however_small_the_buffers(
+    fn destinations_get_the_file_in_any_order_and_buffers(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..4,
     ) {
         let hand = [butterfly, two_trees, deep_trees, cycle][which]();
@@ -531,7 +531,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_stored_before_it_is_passed_on_arrives_whole_too(
+    fn stored_then_forwarded_data_arrives_whole(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..3,
     ) {
         let hand = [two_trees, deep_trees, filled_trees][which]();
@@ -544,7 +544,7 @@ proptest! {
     }
 
     #[test]
-    fn a_group_that_fills_never_harms_however_slow_it_is_and_whenever_it_stops(
+    fn fill_never_harms_however_slow_or_short_it_is(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..5,
         paces in proptest::collection::vec((0u64..5, prop_oneof![0u64..20, Just(u64::MAX)]), 4),
     ) {
@@ -563,7 +563,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_wrong_by_a_group_that_fills_comes_again_by_the_filled_one(
+    fn corrupt_fill_is_repaired_by_the_filled_group(
         seed: u64, which in 0usize..3, at in 0u64..3,
     ) {
         let (hand, spoiled) =
@@ -607,7 +607,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_on_the_way_is_found_and_never_written(seed: u64, at in 0u64..10) {
+    fn flipped_bit_is_found_and_never_written(seed: u64, at in 0u64..10) {
         let file = file(10 * 2 * 64);
         let work = [ByteRange { start: 0, end: file.len() as u64 }];
         let programs = programs(&butterfly(), &work, file.len() as u64, 64, 2);
@@ -654,7 +654,7 @@ fn the_filled_group_ends_where_it_meets_the_other() {
 }
 
 #[test]
-fn a_tree_that_stands_still_holds_the_other_back_no_longer_than_it_takes_to_send_its_chunks_again() {
+fn stalled_tree_delays_the_other_by_one_retransmission() {
     let hand = filled_trees();
     let file = file(64 * 200);
     let work = [ByteRange { start: 0, end: file.len() as u64 }];
@@ -672,7 +672,7 @@ fn a_tree_that_stands_still_holds_the_other_back_no_longer_than_it_takes_to_send
 }
 
 #[test]
-fn a_destination_that_is_filled_alone_is_whole_before_the_others() {
+fn destination_with_its_own_fill_finishes_before_the_others() {
     let file = file(64 * 200);
     let hand = half_filled_butterfly();
     let work = [ByteRange { start: 0, end: file.len() as u64 }];
@@ -751,7 +751,7 @@ fn a_program_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn what_a_peer_may_not_send_is_refused_with_the_reason() {
+fn forbidden_packet_of_a_peer_is_refused_with_reason() {
     let work = [ByteRange { start: 0, end: 100 }];
     let programs = programs(&butterfly(), &work, 100, 10, 1);
     let mut site = Site::<Bytes>::new(&programs[1]).expect("a good program");
@@ -779,7 +779,7 @@ fn what_a_peer_may_not_send_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_routed_flow_carries_no_more_packets_than_there_are_chunks() {
+fn routed_flow_carries_at_most_one_packet_per_chunk() {
     let work = [ByteRange { start: 0, end: 30 }];
     let programs = programs(&two_trees(), &work, 30, 10, 8);
     let relay = programs.iter().find(|p| p.source_path.is_none() && !p.incoming.is_empty());

@@ -36,7 +36,7 @@ fn schedule(seed: u64) -> Ended {
 }
 
 #[test]
-fn whatever_dies_nothing_wrong_has_a_name_and_every_transfer_ends() {
+fn after_any_failures_files_are_right_and_transfers_end() {
     faults::run(&KEPT, schedule);
 }
 

@@ -208,7 +208,7 @@ fn unsaturated_rate_above_the_declared_one_raises_it() {
 }
 
 #[test]
-fn limit_gives_way_to_a_higher_rate_and_to_time() {
+fn limit_yields_to_a_higher_rate_and_to_time() {
     let mut seen = Observed::new();
     for _ in 0..6 {
         seen.report(&[backlogged(10e6)]);

@@ -15,7 +15,7 @@ fn reordered(mut request: TransferRequest) -> TransferRequest {
 /// #17: after a kill, SIGHUP or a lost terminal the same command failed, because the transfer that
 /// it had started still ran.
 #[test]
-fn the_same_request_attaches_while_the_transfer_is_under_way_and_begins_anew_after_it() {
+fn equal_request_attaches_while_the_transfer_runs() {
     let mut w = World::new(internet2());
     let over =
         |link| HopOverride { link: LinkId(link), hop: HopSettings { stripes: 2, ..request(0, &[3]).hop } };
@@ -46,7 +46,7 @@ fn the_same_request_attaches_while_the_transfer_is_under_way_and_begins_anew_aft
 
 /// A request must not be exchanged for another without notice.
 #[test]
-fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
+fn request_with_other_settings_is_refused_with_the_difference() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5]));
     let plain = || request(0, &[3, 5]);
@@ -92,7 +92,7 @@ fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
 /// #17: if two transfers did the same with different settings, the one that started first was used,
 /// not the equal one.
 #[test]
-fn of_several_that_are_under_way_the_equal_one_is_followed() {
+fn equal_transfer_among_several_is_followed() {
     let mut w = World::new(internet2());
     let coded = || TransferRequest { scheme: SchemeChoice::Coded, ..request(0, &[3, 5]) };
     let first = w.submit(coded());
@@ -108,7 +108,7 @@ fn of_several_that_are_under_way_the_equal_one_is_followed() {
 
 /// A transfer of another submitter has other rights, and another place is another file.
 #[test]
-fn only_the_same_file_for_the_same_places_by_the_same_submitter_is_the_same() {
+fn transfers_equal_only_by_file_destinations_and_submitter() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5]));
     let mut elsewhere = request(0, &[3, 5]);
