@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_coflows_outlive_the_process_and_the_oldest_are_dropped() {
+    fn last_coflows_outlive_the_process_and_oldest_are_dropped() {
         let path = std::env::temp_dir().join(format!("anabranch-shuffle-store-{}.redb", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let many: Vec<_> = (0..HISTORY_MAX + 3).map(ended).collect();

@@ -267,7 +267,7 @@ mod tests {
     /// One user of the socket's group could keep all other users out by sending a line now and then
     /// (#17).
     #[test]
-    fn whoever_comes_gets_a_place_of_the_user_who_has_most() {
+    fn newcomer_takes_a_slot_of_the_largest_user() {
         let (mut places, begun) = (Places::default(), Instant::now());
         let at = |ms| begun + Duration::from_millis(ms);
         let mut kept = Vec::new();

@@ -20,7 +20,7 @@ fn ports(left: &Left) -> Vec<u16> {
 }
 
 #[test]
-fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not() {
+fn state_file_keeps_pending_and_stuck_limits() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("state.jsonl");
     let (mut state, left) = State::open(&path).expect("ours");
@@ -97,7 +97,7 @@ fn receive(by: &UnixStream) -> OwnedFd {
 }
 
 #[test]
-fn a_limit_that_could_not_be_lifted_is_lifted_once_it_can_be() {
+fn limit_that_failed_to_lift_is_lifted_later() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut worker = worker(&folder);
     let (near, _far, flow) = connected();
@@ -117,7 +117,7 @@ fn a_limit_that_could_not_be_lifted_is_lifted_once_it_can_be() {
 }
 
 #[test]
-fn where_the_state_file_cannot_be_written_flows_that_it_has_are_limited_and_lifted_all_the_same() {
+fn unwritable_state_file_still_lifts_noted_limits() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut worker = worker(&folder);
     let ((near, _far, known), (other, _its_far, new)) = (connected(), connected());
