@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_may_be_as_long_as_the_limit_and_no_longer() {
+    fn line_may_reach_the_limit_only() {
         let line = format!(r#"{{"ended":{FLOW}}}"#);
         let padded = |length: usize| format!("{line}{}", " ".repeat(length - line.len()));
         assert!(Announcement::read(padded(LINE_BYTES_MAX).as_bytes()).is_ok());

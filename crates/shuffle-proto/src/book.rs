@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn of_coflows_that_end_between_two_reports_all_is_said() {
+    fn coflows_that_end_between_reports_are_fully_reported() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000)]);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn of_ends_that_nobody_asks_for_the_last_ones_are_kept() {
+    fn newest_unrequested_ends_are_kept() {
         let mut book = Book::default();
         for size_bytes in 0..=ENDED_MAX as u64 {
             book.announce(&seen(0, 0), "a", size_bytes).expect("there is room");
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_still_moves_of_one_coflow_is_none_of_the_next() {
+    fn bytes_of_one_coflow_do_not_count_twice() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         book.finish(&seen(300_000, 1_000_000), None);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_announces_is_open_ended_until_its_program_says_more() {
+    fn flow_announced_by_a_rule_is_open_ended() {
         let mut book = Book::default();
         let open =
             |size_bytes| Report::Flow { flow: flow(), coflow: "r".into(), size_bytes, open_ended: true };
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connections_next_coflow_ends_the_one_before_whether_that_is_said_or_not() {
+    fn next_coflow_of_a_connection_ends_the_previous_one() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn the_soonest_end_is_that_of_what_is_left_at_the_rate_that_is_set() {
+    fn soonest_end_is_the_rest_at_the_current_rate() {
         let mut book = Book::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.soonest_end(), None);
@@ -581,7 +581,7 @@ mod tests {
 
     /// One user could take all of a host's flows (#17).
     #[test]
-    fn a_user_has_a_part_of_a_hosts_flows_and_coflows_and_no_more() {
+    fn user_has_a_bounded_part_of_flows_and_coflows() {
         let mut book = Book::default();
         for number in 0..USER_FLOWS_MAX {
             book.announce(&of_user(1, number), "a", 60_000).expect("there is room");

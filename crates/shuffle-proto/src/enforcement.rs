@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_noted_before_they_are_set_and_old_ones_are_lifted_alone() {
+    fn limits_are_noted_before_set_and_old_ones_lifted() {
         let mut limits = Enforcement::new(Kernel::default());
         limits.carry_out(set(1, 5));
         limits.carry_out(set(2, 5));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_lifted_once_by_its_first_note_where_its_connection_is_still_there() {
+    fn leftover_limits_are_lifted_once_by_their_first_note() {
         let mbps = |mbps| Some(BitRate::mbps(mbps));
         let note = |port: u16, cookie, before: Option<BitRate>| {
             let FlowKey { local, remote } = flow(port);
@@ -402,7 +402,7 @@ mod tests {
     /// A failed raise left the low limit in force, and the coordinator took the flow for slow, for
     /// ever (#18).
     #[test]
-    fn a_flow_that_cannot_have_its_new_limit_does_not_keep_its_old_one() {
+    fn flow_that_cannot_get_its_limit_loses_the_old() {
         let mut limits = Enforcement::new(Kernel::default());
         limits.carry_out(set(1, 5));
         limits.host_mut().is_refusing = true;

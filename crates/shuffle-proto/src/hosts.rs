@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_one_line_with_its_place() {
+    fn errors_are_one_line_with_their_place() {
         let host = |more: &str| format!("[[host]]\nname = 'h'\naddresses = ['10.0.0.1']\n{more}");
         for (text, line, says) in [
             (host("port = 1"), 4, "unknown field"),

@@ -187,7 +187,7 @@ mod tests {
     /// max-min set the rate of a flow that no longer existed: it panicked, or the link was
     /// overloaded (#18).
     #[test]
-    fn a_flow_that_comes_and_goes_between_two_decisions_leaves_rates_as_they_were() {
+    fn flow_between_two_decisions_leaves_rates_unchanged() {
         for scheduler in Scheduler::ALL {
             let network = Network::new(vec![BitRate::mbps(80)]).expect("a link");
             let (mut active, mut allocator) = (Active::new(network), scheduler.make());

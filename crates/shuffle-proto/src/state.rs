@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_lines_are_read_and_the_last_word_on_bursts_counts() {
+    fn whole_lines_are_read_and_the_last_burst_counts() {
         let line = r#"{"local":"10.0.0.1:5","remote":"[fd00::2]:9","cookie":7,"before_bps":null}"#;
         let text = format!("{line}\n{{\"tso_rtt_log\":9}}\nwhat?\n{{\"tso_rtt_log\":3}}\n{line}");
         let left = read(text.as_bytes());

@@ -74,7 +74,7 @@ fn report(agent: &mut Agent) -> (u64, Vec<Report>) {
 }
 
 #[test]
-fn it_joins_with_what_there_is_then_says_what_is_new_and_that_it_is_there() {
+fn agent_joins_with_known_flows_then_reports_changes() {
     let mut agent = agent();
     announce(&mut agent, at(0), 1);
     prepare(&mut agent, at(0), 9);
@@ -109,7 +109,7 @@ fn it_joins_with_what_there_is_then_says_what_is_new_and_that_it_is_there() {
 }
 
 #[test]
-fn what_many_flows_have_moved_is_said_to_its_end_before_they_are_looked_at_again() {
+fn reports_of_many_flows_finish_before_the_next_look() {
     let mut agent = agent();
     let many = 2 * FLOWS_TOGETHER as u16 + 1;
     join(&mut agent, at(0), 9, &[]);
@@ -123,7 +123,7 @@ fn what_many_flows_have_moved_is_said_to_its_end_before_they_are_looked_at_again
 }
 
 #[test]
-fn limits_are_lifted_after_a_second_of_silence_and_it_joins_again() {
+fn limits_are_lifted_after_a_second_of_silence() {
     let mut agent = agent();
     announce(&mut agent, at(0), 1);
     let limits = join(&mut agent, at(0), 9, &[seen(1, 0)]);
@@ -151,7 +151,7 @@ fn limits_are_lifted_after_a_second_of_silence_and_it_joins_again() {
 /// Limits that arrived during the coordinator's silence were set, and stayed for as long as it was
 /// unreachable (#18).
 #[test]
-fn limits_that_come_after_the_coordinator_was_silent_are_not_set() {
+fn limits_after_the_coordinators_silence_are_not_set() {
     let mut agent = agent();
     announce(&mut agent, at(0), 1);
     let limits = join(&mut agent, at(0), 9, &[seen(1, 0)]);
@@ -190,7 +190,7 @@ fn old_limits_are_lifted_though_no_session_lasts() {
 }
 
 #[test]
-fn limits_of_an_earlier_session_are_lifted_a_second_after_the_next_began() {
+fn limits_of_an_earlier_session_are_lifted_later() {
     let mut agent = agent();
     join(&mut agent, at(0), 9, &[]);
     agent.handle_timeout(at(999));
@@ -206,7 +206,7 @@ fn limits_of_an_earlier_session_are_lifted_a_second_after_the_next_began() {
 }
 
 #[test]
-fn joining_is_tried_again_later_and_later_until_it_is_refused_for_good() {
+fn join_backs_off_until_it_is_refused_permanently() {
     let mut agent = agent();
     let mut now = 0;
     for pause in [50, 100, 200, 400, 500, 500] {
@@ -232,7 +232,7 @@ fn joining_is_tried_again_later_and_later_until_it_is_refused_for_good() {
 }
 
 #[test]
-fn one_that_ends_lifts_its_limits_and_takes_its_leave_once() {
+fn ending_agent_lifts_its_limits_and_leaves_once() {
     let mut never_joined = agent();
     never_joined.handle_end(at(5));
     assert_eq!((orders(&mut never_joined), never_joined.poll_ask()), (vec![Order::LiftAll], None));
@@ -248,7 +248,7 @@ fn one_that_ends_lifts_its_limits_and_takes_its_leave_once() {
 }
 
 #[test]
-fn looks_take_a_small_part_of_the_time_or_half_of_it_where_flows_would_count_as_idle() {
+fn looks_take_a_small_part_of_the_time() {
     assert_eq!(look_after(ms(0), None), LOOK_EVERY);
     assert_eq!(look_after(ms(0), Some(ms(50))), ms(50));
     assert_eq!(look_after(ms(0), Some(ms(0))), LOOK_SOON);
@@ -283,7 +283,7 @@ fn connections_with_the_coordinator_are_known_at_both_ends() {
 /// #18: a listing that was started before a connection existed ended the flow announced meanwhile,
 /// for good.
 #[test]
-fn a_listing_from_before_an_announcement_does_not_end_its_flow() {
+fn older_listing_does_not_end_an_announced_flow() {
     let mut agent = agent();
     join(&mut agent, at(0), 9, &[]);
     agent.handle_timeout(at(100));

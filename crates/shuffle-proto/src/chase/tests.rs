@@ -35,7 +35,7 @@ fn figure_5_takes_6_and_3_seconds_exactly() {
 }
 
 #[test]
-fn who_comes_late_takes_2_seconds_where_work_was_conserved_and_3_otherwise() {
+fn late_flow_takes_2_seconds_with_work_conservation() {
     assert_eq!(figure_5([5, 15, 15], 2, &mut Chase::new(Priority::Total, true)), [6.0, 2.0]);
     assert_eq!(figure_5([5, 15, 15], 2, &mut Chase::new(Priority::Total, false)), [6.0, 3.0]);
     assert_eq!(figure_5([5, 15, 15], 2, &mut ChasePlus::default()), [6.0, 2.0]);
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn chase_and_chase_plus_leave_nothing_that_a_flow_could_use((network, flows) in networks()) {
+    fn chase_and_chase_plus_are_work_conserving((network, flows) in networks()) {
         run(&network, &flows, &mut Watched::new(Chase::default(), Law::WorkConserving)).expect("it ends");
         run(&network, &flows, &mut Watched::new(ChasePlus::default(), Law::WorkConserving)).expect("it ends");
     }

@@ -22,7 +22,7 @@ fn times_s(links: usize, flows: &[Flow], allocator: &mut impl Allocator) -> Vec<
 }
 
 #[test]
-fn who_came_first_is_through_though_smaller_ones_never_end() {
+fn first_coflow_completes_though_smaller_ones_keep_arriving() {
     // The first coflow needs 1 s alone; the others, of 0.1 s each, keep the link full for 50 s.
     let mut flows = vec![flow(0, &[0], 100, 0)];
     flows.extend((0..500).map(|n| flow(n + 1, &[0], 10, 100 * u64::from(n))));

@@ -20,7 +20,7 @@ fn schedule(seed: u64) -> Ended {
 }
 
 #[test]
-fn whatever_fails_limits_are_lifted_in_time_and_all_flows_come_to_their_end() {
+fn after_any_failures_limits_lift_and_flows_complete() {
     faults::run(&[], schedule);
 }
 
