@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn periods_have_means_from_which_the_smoothed_round_trip_differs() {
+    fn periods_have_means_apart_from_the_smoothed_round_trip() {
         let mut blocking = Blocking::default();
         for (us, rtt) in [(0, 100), (100, 300), (300, 400), (600, 400)] {
             blocking.sample(at(us), Duration::from_us(rtt), Duration::ZERO);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn few_packets_are_no_probability_and_none_is_above_the_limit() {
+    fn few_packets_give_no_probability_and_all_are_limited() {
         let mut share = Share::default();
         for n in 0..3 {
             share.count(at(n), true);

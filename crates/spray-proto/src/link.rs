@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_by_datagrams_within_a_quarter_of_a_second_where_all_is_well() {
+    fn packets_use_datagrams_within_a_quarter_second() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(250);
         assert_eq!(world.happened, [[Action::Up(1_444)], [Action::Up(1_444)]]);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_drops_long_datagrams_is_used_with_short_ones_also_when_it_becomes_so() {
+    fn path_without_long_datagrams_carries_short_ones() {
         let mut world = World::new(8_944, [1_444, 8_944]);
         world.run(2_000);
         assert_eq!(world.happened, [[Action::Up(8_944)], [Action::Up(1_372)]]);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_says_nothing_is_gone_after_three_seconds() {
+    fn silent_end_is_gone_after_three_seconds() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(5_000);
         world.is_heard = false;
@@ -452,7 +452,7 @@ mod tests {
     /// #48: the reason is shown at both ends, and packets travel in datagrams again once the fault
     /// is gone.
     #[test]
-    fn a_fault_of_one_host_is_told_at_both_ends() {
+    fn fault_of_one_host_is_reported_at_both_ends() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(1_000);
         world.ends[0].handle_fault(at(1_000), Some(Fault::RulesRemoved));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_hop_that_allows_less_is_believed_at_once() {
+    fn smaller_first_hop_mtu_is_accepted_at_once() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(1_000);
         world.ends[0].handle_longest(at(1_000), 1_300);

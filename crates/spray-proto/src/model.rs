@@ -205,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn the_best_unit_is_that_of_a_search_of_all(
+        fn best_unit_equals_exhaustive_search(
             w in 1u32..100, p in 0.0..=BLOCKED_MAX, free_us in 10u64..1_000, more_us in 0u64..10_000,
         ) {
             let (rtt_free, rtt_blocked) = (Duration::from_us(free_us), Duration::from_us(free_us + more_us));
@@ -219,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn a_frugal_unit_has_few_parities_and_is_the_best_of_those(w in 1u32..100, p in 0.0..=BLOCKED_MAX) {
+        fn frugal_unit_is_the_best_with_few_parities(w in 1u32..100, p in 0.0..=BLOCKED_MAX) {
             let (unit, delay) = paper().frugal_unit(w, p);
             let is_frugal = |k: u32| k == w || f64::from(parities(k, p)) <= FRUGAL * p / (1.0 - p) * f64::from(k);
             prop_assert!((1..=w).contains(&unit) && is_frugal(unit));

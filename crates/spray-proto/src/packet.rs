@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn parities_of_a_sender_that_lies_are_no_packets_and_no_panic(
+        fn false_parities_give_no_packets_and_no_panic(
             packets in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..50)), 1..20),
             parities in prop::collection::vec((0u8..64, prop::collection::vec(any::<u8>(), 0..50)), 0..20),
         ) {

@@ -140,7 +140,7 @@ impl Pair {
 
 /// Half of all paths are dead and unknown. Most connections begin without a retransmission by TCP.
 #[test]
-fn where_half_of_the_ways_are_dead_connections_begin_soon() {
+fn connections_start_soon_though_half_the_paths_are_dead() {
     let mut slow = [0; 4];
     for seed in 0..200 {
         let mut pair = Pair::new(seed, |_, way| way % 2 == 0);
@@ -157,7 +157,7 @@ fn where_half_of_the_ways_are_dead_connections_begin_soon() {
 /// One half of the paths dies, then the other half, all at once. TCP continues by its own timer,
 /// mostly with the second attempt and within a second and a half, and both ends stay connected.
 #[test]
-fn when_all_ways_that_were_taken_die_others_are_found() {
+fn other_paths_are_found_when_all_used_ones_die() {
     let mut took = Vec::new();
     for seed in 0..200 {
         let mut pair = Pair::new(seed, |_, way| way % 2 == 0);

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_of_is_not_sent_again_and_the_rest_once_when_it_is_due() {
+    fn unacknowledged_packets_are_repeated_once_when_due() {
         let mut repeats = Repeats::new();
         for number in 0..3 {
             repeats.keep(flow(1), unheard(number, 100, 50 + u64::from(number)));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_twentieth_and_three_thousand_bytes_go_again() {
+    fn repeats_stay_below_a_twentieth_and_three_thousand_bytes() {
         let mut repeats = Repeats::new();
         for number in 0..200 {
             repeats.keep(flow(1), unheard(number, 1_000, 10));

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_is_said_at_the_latest_when_a_datagram_is_full_of_it() {
+    fn receipts_leave_at_the_latest_with_a_full_datagram() {
         let mut came = Came::default();
         let full: Vec<bool> =
             (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3, SAY_WITHIN)).collect();

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_by_the_fastest_way_waits_for_the_slowest_and_a_quarter() {
+    fn fastest_path_waits_for_the_slowest_and_a_quarter() {
         let (mut spread, mut least) = (Spread::default(), Least::default());
         let hold_max = Duration::from_ms(4);
         let at = |us| Instant::ZERO + Duration::from_us(us);

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn plb_and_prr_keep_to_one_way_while_nothing_is_wrong() {
+    fn plb_and_prr_keep_one_path_without_faults() {
         for kind in [SpreaderKind::Plb, SpreaderKind::Prr] {
             let values = run(kind, 1_000, |_, _| Some(false));
             assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), 1, "{}", kind.word());
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_spray_leave_marked_and_dead_ways_within_some_round_trips() {
+    fn spraying_leaves_marked_and_dead_paths_in_round_trips() {
         // A fifth of all values is bad.
         let is_bad = |value: u16| value.is_multiple_of(5);
         for kind in [SpreaderKind::Reps, SpreaderKind::Bitmap, SpreaderKind::Mixed] {
@@ -369,7 +369,7 @@ mod tests {
 
     /// A late packet was never recognised on arrival, so an increased round trip stayed unknown.
     #[test]
-    fn round_trips_that_have_grown_are_known_after_some_packets() {
+    fn grown_round_trips_are_detected_after_some_packets() {
         let (mut flight, mut echoes) = (flight(SpreaderKind::Bitmap), VecDeque::new());
         for n in 0..2_000u64 {
             let now = n * 10;

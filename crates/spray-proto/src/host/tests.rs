@@ -174,7 +174,7 @@ fn how_long_packets_wait_for_others_is_counted() {
 }
 
 #[test]
-fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_few() {
+fn few_lost_packets_of_short_flows_are_retransmitted() {
     let mut world = World::new(3, 0, &Config::of_agent());
     world.send(0, 1, packet(1, 0), None);
     world.pass(Some(world.now + Duration::from_ms(100)));

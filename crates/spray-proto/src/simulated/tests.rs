@@ -42,7 +42,7 @@ streams = 8
 }
 
 #[test]
-fn short_flows_end_sooner_than_by_hashing_and_than_sprayed_without_coding() {
+fn short_flows_beat_hashing_and_uncoded_spraying() {
     let layer = "[[workload]]\nkind = \"spray\"\nrate = \"1 Gbit/s\"\n";
     let caps = run("caps", layer);
     let [long, short, spray] = &caps.workloads[..] else { panic!("three workloads") };

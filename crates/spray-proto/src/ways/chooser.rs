@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_flow_keeps_to_one_way_while_a_short_one_is_under_way_and_takes_many_when_none_is() {
+    fn long_flow_uses_one_path_beside_short_flows() {
         let mut chooser = chooser(16);
         let mut ways = |from: u64, is_short: bool| -> BTreeSet<u16> {
             (0..200)
@@ -330,7 +330,7 @@ mod tests {
     /// All paths in use die at once, and then packets leave rarely: dead paths get no more of them
     /// than other paths.
     #[test]
-    fn what_leaves_after_a_pause_knows_which_ways_have_died() {
+    fn after_a_pause_dead_paths_are_known() {
         let mut chooser = chooser(8);
         let mut round = |now: u64, alive: std::ops::Range<u16>| {
             let (number, way) = chooser.handle_leaving(at(now), Going::Short);

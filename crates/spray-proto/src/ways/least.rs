@@ -413,7 +413,7 @@ mod tests {
     /// Three paths of ten are crowded: none is used while other paths exist, and each is probed ten
     /// times a second.
     #[test]
-    fn ways_that_are_alike_are_taken_alike_and_crowded_ones_are_tried_by_probes_alone() {
+    fn equal_paths_are_used_equally_and_crowded_ones_probed() {
         let mut least = least(10);
         for value in 0..10 {
             let rtt = if value < 3 { 3_000 } else { 200 + u64::from(value) };
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_by_which_nothing_comes_is_tried_half_as_often_each_time_until_something_does() {
+    fn probes_of_a_dead_path_back_off_until_answered() {
         let mut least = least(4);
         least.handle_round_trip(at(0), 1, Duration::from_us(100));
         least.handle_fate(at(0), 2, Fate::Late);
@@ -469,7 +469,7 @@ mod tests {
     /// Half of the paths lose one packet in twenty: after some hundred packets they carry hardly
     /// any, and probes do not bring them back.
     #[test]
-    fn ways_that_lose_some_packets_are_shunned_unless_most_do() {
+    fn lossy_paths_are_shunned_unless_most_are_lossy() {
         for (lossy, most) in [(32, 30), (60, 10_000)] {
             let mut least = least(64);
             let mut random = Seed::new(2).stream("loss", 0);
@@ -494,14 +494,14 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_dead_one_is_taken_all_the_same() {
+    fn dead_path_is_used_when_all_are_dead() {
         let mut least = least(3);
         (0..3).for_each(|value| least.handle_fate(at(0), value, Fate::Late));
         assert_eq!(counts(&mut least, at(1), 100).iter().sum::<usize>(), 100);
     }
     /// With dead paths and lossy ones, no packet takes a dead path.
     #[test]
-    fn a_way_that_loses_packets_is_better_than_one_by_which_nothing_comes() {
+    fn lossy_path_is_preferred_to_a_dead_one() {
         let mut least = least(64);
         for value in 0..64 {
             least.handle_round_trip(at(0), value, Duration::from_us(100));

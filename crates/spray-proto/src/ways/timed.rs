@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_and_dead_ways_are_left_though_nothing_is_marked() {
+    fn slow_and_dead_paths_are_left_without_marks() {
         let is_bad = |value: u16| value.is_multiple_of(2);
         let good = |value: u16| if value % 4 == 1 { 60 } else { 100 };
         for slow in [Some(200), None] {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_alike_each_is_used_again_and_none_is_tried() {
+    fn equal_paths_are_reused_and_none_is_probed() {
         let values = run(2_000, |_| Some(100));
         let distinct = |part: &[u16]| part.iter().collect::<std::collections::BTreeSet<_>>().len();
         assert!(distinct(&values[1_000..]) <= 11, "{}", distinct(&values[1_000..]));
