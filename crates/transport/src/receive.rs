@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_segment_waits_and_the_second_is_acknowledged_at_once() {
+    fn first_segment_is_delayed_second_acknowledged_at_once() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &data(0, MSS));
         assert_eq!(half.ack_at(), Some(Instant::ZERO + Duration::from_ms(40)));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unread_stream_closes_the_window_and_reading_opens_it_by_no_less_than_a_segment() {
+    fn window_closes_unread_and_opens_by_a_segment() {
         let mut half = ReceiveHalf::new(&Config { reads_at_once: false, ..config() });
         for n in 0..10 {
             half.handle_segment(Instant::ZERO, &data(n * 1_000, MSS));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_takes_a_position_and_is_told_once_all_is_there() {
+    fn fin_takes_a_position_and_is_reported_last() {
         let mut half = ReceiveHalf::new(&config());
         let fin = Segment { fin: true, ..data(1_000, 500) };
         assert_eq!(half.handle_segment(Instant::ZERO, &fin), Taken::default());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_echoed_until_the_sender_says_that_it_has_slowed_down() {
+    fn marks_are_echoed_until_the_sender_responds() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &Segment { ce: true, ..data(0, MSS) });
         assert!(stamped(&mut half).ece);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn one_acknowledgement_may_stand_for_more_than_two_in_whatever_order_they_come() {
+    fn one_acknowledgement_may_cover_several_segments_in_any_order() {
         let mut half = ReceiveHalf::new(&Config { ack_every: 4, ..config() });
         for (number, seq) in [1_000, 0, 3_000, 5_000].into_iter().enumerate() {
             half.handle_segment(Instant::ZERO, &data(seq, MSS));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_acknowledged_again_and_counts_once() {
+    fn repeated_data_is_acknowledged_again_and_counted_once() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &data(0, MSS));
         stamped(&mut half);

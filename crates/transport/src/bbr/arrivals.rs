@@ -89,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn three_later_packets_make_a_gap_a_loss_and_a_late_one_takes_it_back() {
+    fn gap_becomes_loss_after_three_packets_unless_late() {
         let mut arrivals = Arrivals::default();
         for sequence in [0, 2, 3] {
             arrivals.handle_packet(sequence);
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_below_the_next_has_come_is_lost_or_is_a_gap(
+        fn numbers_below_next_are_received_lost_or_gaps(
             came in proptest::collection::vec((any::<bool>(), 0u64..4), 1..300),
         ) {
             // Packets up to three places late, some of them lost.

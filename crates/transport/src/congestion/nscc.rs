@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_by_what_is_missing_to_the_target_and_never_above_the_most() {
+    fn growth_follows_the_distance_to_the_target_delay() {
         let (near, far) = (after(2, 80_000, 22, false), after(2, 80_000, 14, false));
         assert!(80_000 < near && near < far, "{near} {far}");
         // Four packets per round trip of the specification's length, for the missing half.
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn long_delays_and_marks_shrink_it_to_a_half_in_a_round_trip_at_most() {
+    fn delays_and_marks_at_most_halve_the_window() {
         let before = after(0, 200_000, 12, false);
         // The mean takes some packets to exceed the target.
         let shrunk = after(3, 200_000, 90, true);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_taken_away_and_a_flow_that_gets_hardly_anything_adapts_at_once() {
+    fn losses_are_subtracted_and_a_starved_flow_adapts_quickly() {
         let (mut control, mut w) = (Nscc::default(), window(200_000));
         control.handle_arrived(Instant::ZERO, &mut w, &arrival(12, false));
         let before = w.cwnd;
