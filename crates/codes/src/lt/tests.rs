@@ -37,7 +37,7 @@ proptest! {
         let params = Params { systematic, ..if tuned { Params::tuned(count) } else { Params::LTTP } };
         let code = Code::new(count, &params).expect("a good code");
         let file = blocks(count, len);
-        let mut decoders: [Decoding; 3] = [
+        let mut decoders: [DecodeFn; 3] = [
             with(Peeling::standard(code.clone(), len)),
             with(Peeling::improved(code.clone(), len)),
             with(Inactivation::new(code.clone(), len)),
@@ -89,11 +89,11 @@ proptest! {
 }
 
 /// Adds a packet, and returns the blocks once they are known.
-type Decoding = Box<dyn FnMut(u32, Bytes) -> Option<Vec<Bytes>>>;
+type DecodeFn = Box<dyn FnMut(u32, Bytes) -> Option<Vec<Bytes>>>;
 
 /// The decoder as a function that adds a packet and returns the blocks once they are known. Each
 /// packet is added twice.
-fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> Decoding {
+fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> DecodeFn {
     Box::new(move |id, packet| {
         let lacked = decoder.lacks();
         let is_complete = decoder.push(id, packet.clone());
