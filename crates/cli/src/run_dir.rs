@@ -1,7 +1,7 @@
 //! Writer of run directories: see `anabranch_record` for their contents.
 
 use anabranch_codes::kernel_in_use;
-use anabranch_record::{Emulation, Facts, Machine, ROWS, RUN, Rows, Run, Table};
+use anabranch_record::{Emulation, Machine, ROWS, RUN, Rows, Run, RunEnvironment, Table};
 use anabranch_units::Seed;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
@@ -109,7 +109,7 @@ impl RunDir {
     /// Errors: as [`RunDir::write`].
     pub fn finish(self, command: &str, config: Value, seed: Option<Seed>) -> anyhow::Result<()> {
         self.write(ROWS, self.rows.text())?;
-        let facts = Facts {
+        let facts = RunEnvironment {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: option_env!("ANABRANCH_COMMIT").map(str::to_owned),
             began_unix_s: self.began_unix_s,
