@@ -20,7 +20,7 @@ use anabranch_broker_proto::designs;
 use anabranch_broker_proto::networks::{self, MAILBOX_MAX, NotLeading, Refusal, Roll, SILENCE_MAX};
 use anabranch_broker_proto::replica::{StoreAsk, StoreTold, Turn};
 use anabranch_broker_proto::{AgentSession, Networks, Parties, Replica, Shape, World as Market, generate};
-use anabranch_testing::faults::{Chances, Ended, Schedule};
+use anabranch_testing::faults::{FaultChances, Schedule, ScheduleEnd};
 use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -177,7 +177,7 @@ pub struct World {
     brokers: Vec<Option<Running>>,
     /// End of each cut between an agent and a broker.
     cuts: BTreeMap<(usize, usize), Instant>,
-    faults: Chances<Fault>,
+    faults: FaultChances<Fault>,
     lives: u64,
     polls: u64,
     design: &'static str,
@@ -196,7 +196,7 @@ impl World {
         let mut draw = seed.stream("faults", 0);
         let brokers = 1 + draw.below(3) as usize;
         let design = ["marketplace", "transactions"][draw.below(2) as usize];
-        let faults = Chances::draw(&mut draw, Fault::ALL);
+        let faults = FaultChances::draw(&mut draw, Fault::ALL);
         let mut world = Self {
             schedule: Schedule::new(),
             store: Store::default(),
@@ -222,7 +222,7 @@ impl World {
     }
 
     /// Runs the schedule to its end.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         loop {
             let due = self.due();
             match self.schedule.step(due) {

@@ -10,7 +10,7 @@ use anabranch_gather_proto::fetch::{EARLY_BYTES, FetchConfig, FetchEvent, Part, 
 use anabranch_gather_proto::msg::{Control, Datagram, Packet};
 use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl, ServerConfig, ServerId};
 use anabranch_pieces::Attributes;
-use anabranch_testing::faults::{Ended, Schedule, some_of};
+use anabranch_testing::faults::{Schedule, ScheduleEnd, some_of};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use calm::framed_bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -398,7 +398,7 @@ impl World {
     }
 
     /// Runs until all objects are present, which must happen within a time after the faults.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         let end = Instant::ZERO + CHAOS + HEALING;
         while !self.is_healed || !self.disk.has_all() {
             let now = self.schedule.now();

@@ -11,7 +11,7 @@ use anabranch_live_proto::control::messages::{
 };
 use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::{ChannelId, Link, Network, NodeId, Object, Tier};
-use anabranch_testing::faults::{self, Chances, Ended, Schedule};
+use anabranch_testing::faults::{self, FaultChances, Schedule, ScheduleEnd};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -180,7 +180,7 @@ pub struct World {
     degraded_until: BTreeMap<usize, Instant>,
     /// Until when no message passes from a node to another; the controller has the last index.
     cuts: BTreeMap<(usize, usize), Instant>,
-    faults: Chances<Fault>,
+    faults: FaultChances<Fault>,
     /// Whether no fault of this schedule touches video.
     pub is_video_safe: bool,
     lives: u64,
@@ -264,7 +264,7 @@ impl World {
             Viewer::new(group, ChannelId(draw.below(channels.len() as u64) as u32))
         });
         let viewers = viewers.collect();
-        let mut faults = Chances::draw(&mut draw, Fault::ALL);
+        let mut faults = FaultChances::draw(&mut draw, Fault::ALL);
         if draw.below(8) == 0 {
             faults.retain(|fault| Fault::OF_CONTROL.contains(&fault));
         }
@@ -310,7 +310,7 @@ impl World {
     }
 
     /// Runs the schedule to its end.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         let end = CHAOS + ROUND * 2 + Duration::from_secs(10);
         loop {
             match self.schedule.step(self.due()) {

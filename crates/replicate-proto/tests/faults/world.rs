@@ -9,7 +9,7 @@ use anabranch_graph::Topology;
 use anabranch_replicate_proto::control::{Run, SiteProgram, TransferId};
 use anabranch_replicate_proto::coordinator::{CoordinatorConfig, JointConfig, TransferRequest};
 use anabranch_replicate_proto::daemon::Job;
-use anabranch_testing::faults::{Ended, Schedule, some_of};
+use anabranch_testing::faults::{Schedule, ScheduleEnd, some_of};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -370,7 +370,7 @@ impl World {
 
     /// Runs the schedule to its end, and then the last requests: remains of earlier transfers must
     /// not disturb them.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         self.run_until_over(HEALED_MAX);
         self.check_end();
         let (topology, names) = (&self.topology, self.requests.iter().flat_map(|r| &r.destinations));

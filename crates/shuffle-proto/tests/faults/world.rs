@@ -9,7 +9,7 @@ use anabranch_shuffle_proto::agent::{
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::sessions::SessionsConfig;
-use anabranch_testing::faults::{Chances, Ended, Schedule};
+use anabranch_testing::faults::{FaultChances, Schedule, ScheduleEnd};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 
 /// Duration of the faults, and time limit of recovery after them.
@@ -90,7 +90,7 @@ pub struct World {
     agents_so_far: u64,
     service: Option<Service>,
     scheduler: Scheduler,
-    faults: Chances<Fault>,
+    faults: FaultChances<Fault>,
     is_healed: bool,
     /// Start of the last flows, and whether all limits have matched the coordinator's since then.
     last_flows_at: Option<Instant>,
@@ -108,7 +108,7 @@ impl World {
         let hosts = 2 + draw.below(4);
         let mut ppm = |most: u64| if draw.below(3) > 0 { 0 } else { draw.below(most) as u32 };
         let (refused_ppm, full_ppm) = (ppm(300_000), ppm(500_000));
-        let faults = Chances::draw(&mut draw, Fault::ALL);
+        let faults = FaultChances::draw(&mut draw, Fault::ALL);
         let scheduler = Scheduler::ALL[draw.below(Scheduler::ALL.len() as u64) as usize];
         let host = |number| Host::new(seed.stream("kernel", number), refused_ppm, full_ppm);
         let mut world = Self {
@@ -135,7 +135,7 @@ impl World {
     }
 
     /// Runs the schedule until everything has ended after the faults.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         while let Some(what) = self.schedule.step(None) {
             let now = self.schedule.now();
             self.hosts.iter().for_each(|host| host.kernel.borrow_mut().now = now);
