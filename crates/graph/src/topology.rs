@@ -30,7 +30,7 @@ pub struct Site {
     /// Unique name. A site of any topology can also be found by its number.
     pub name: String,
     /// Its place on Earth, if known; pictures use it.
-    pub place: Option<Place>,
+    pub place: Option<GeoPoint>,
     /// Whether it is a switch: it forwards and has no host.
     pub is_switch: bool,
     /// Permitted addresses of its host; `None` permits all.
@@ -39,7 +39,7 @@ pub struct Site {
 
 /// A point on Earth.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct GeoPoint {
     /// Degrees north of the equator, -90 to 90.
     pub latitude_deg: f64,
     /// Degrees east of Greenwich, -180 to 180.
@@ -350,7 +350,7 @@ impl Topology {
     pub fn add_site(
         &mut self,
         name: impl Into<String>,
-        place: Option<Place>,
+        place: Option<GeoPoint>,
     ) -> Result<SiteId, TopologyError> {
         self.push_site(Site { name: name.into(), place, is_switch: false, hosts: None })
     }

@@ -11,7 +11,7 @@ use anabranch_fabric::{
     AnyElement, BufferId, CircuitError, CircuitSettings, CircuitSwitch, FifoPort, Policy, Port, PortError,
     PortSettings, SharedBuffer, Switch, Target,
 };
-use anabranch_graph::file::{Defaults, Loaded, load_with_warnings};
+use anabranch_graph::file::{Defaults, LoadedTopology, load_with_warnings};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
 use anabranch_units::text::known;
 use anabranch_units::{BitRate, ByteCount, LinkId, Seed, SiteId};
@@ -57,7 +57,7 @@ impl Network {
     ) -> Result<Self, NetworkError> {
         let wrong = |field, message: String| NetworkError { field, message };
         let loaded = topology(spec, read).map_err(|message| wrong("network.topology", message))?;
-        let Loaded { topology, warnings } = loaded;
+        let LoadedTopology { topology, warnings } = loaded;
         let wrong_links = |error: TopologyError| wrong("network.ways_back", error.to_string());
         let wired = spec.ways_back.then(|| topology.with_ways_back()).transpose().map_err(wrong_links)?;
         let (topology, named) = match wired {
@@ -392,7 +392,10 @@ impl Network {
     }
 }
 
-fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) -> Result<Loaded, String> {
+fn topology(
+    spec: &NetworkSpec,
+    read: &dyn Fn(&str) -> std::io::Result<String>,
+) -> Result<LoadedTopology, String> {
     let edge = LinkProperties::new(spec.rate, spec.delay);
     let uplink =
         LinkProperties::new(spec.uplink_rate.unwrap_or(spec.rate), spec.uplink_delay.unwrap_or(spec.delay));
@@ -410,7 +413,7 @@ fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) 
         }
     };
     let topology = generated.map_err(|error| error.to_string())?;
-    Ok(Loaded { topology, warnings: Vec::new() })
+    Ok(LoadedTopology { topology, warnings: Vec::new() })
 }
 
 /// Kind of a link's port.

@@ -1,7 +1,7 @@
 //! The GraphML reader on samples in the Zoo's style, and its error messages.
 
 use crate::file::{Defaults, Format, parse, parse_with_warnings};
-use crate::{Place, Topology};
+use crate::{GeoPoint, Topology};
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn a_zoo_file_gives_names_places_rates_and_delays() {
     let t = read(RING).expect("a good file");
     assert_eq!(t.name(), "Ring sample");
     assert_eq!(names(&t), ["Geneva", "Bern", "Zürich"]);
-    assert_eq!(t.site(SiteId(1)).place, Some(Place { latitude_deg: 46.94809, longitude_deg: 7.44744 }));
+    assert_eq!(t.site(SiteId(1)).place, Some(GeoPoint { latitude_deg: 46.94809, longitude_deg: 7.44744 }));
     assert_eq!(rates_mbps(&t), [10_000.0, 10_000.0, 2_500.0, 2_500.0, 100.0, 100.0]);
     // Geneva to Bern: 129 km, times 1.5, at 200 km per millisecond.
     let delay = t.link(LinkId(0)).properties.delay;
@@ -171,7 +171,7 @@ fn text_quotes_and_comments_hold_no_attribute_or_namespace() {
     assert_eq!(read(&text).map(|t| t.sites().len()), Ok(2));
 }
 
-fn loaded(text: &str) -> crate::file::Loaded {
+fn loaded(text: &str) -> crate::file::LoadedTopology {
     let defaults = Defaults::new(BitRate::mbps(100));
     parse_with_warnings(text, Format::GraphMl, "zoo.graphml", &defaults).expect("a good file")
 }
@@ -201,7 +201,7 @@ fn networkx_attributes_are_read_or_warned_of() {
              <edge source='n0' target='n1'>{edge}</edge></graph></graphml>"
         )
     };
-    let properties = |loaded: &crate::file::Loaded| {
+    let properties = |loaded: &crate::file::LoadedTopology| {
         let link = &loaded.topology.links()[0].properties;
         (link.capacity, link.delay)
     };
