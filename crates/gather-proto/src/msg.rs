@@ -176,7 +176,7 @@ pub struct Arrived {
 
 impl Arrived {
     /// Converts the counts of [`bbr::Arrivals`].
-    pub(crate) fn new(delay: Duration, counts: bbr::Counts) -> Self {
+    pub(crate) fn new(delay: Duration, counts: bbr::ArrivalCounts) -> Self {
         let count = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         Self { delay, received: count(counts.received), lost: count(counts.lost), runs: count(counts.runs) }
     }

@@ -8,7 +8,7 @@
 mod first;
 
 use crate::receiver::{ARRIVED_PACKETS, arrived_gap};
-use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent, Train};
+use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, SendRecord, Train};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use first::FirstFlight;
 
@@ -150,7 +150,7 @@ pub(crate) struct News {
     pub(crate) lost_bytes: u64,
     pub(crate) lost_runs: u32,
     /// The last sent of the packets that arrived, if it is remembered.
-    pub(crate) newest: Option<Sent>,
+    pub(crate) newest: Option<SendRecord>,
     /// The round trip of that packet, if it arrived since the last report.
     pub(crate) rtt: Option<Duration>,
 }
@@ -300,7 +300,7 @@ impl Path {
     }
 
     /// Handles a sent packet.
-    pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> Sent {
+    pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> SendRecord {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.silent_since = now;
         }

@@ -29,7 +29,7 @@ use crate::path::{News, Path, gap, made_up_from, quantum};
 use crate::receipt::{CREDIT_FACTOR, Credit, Nonces};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
-use anabranch_transport::bbr::Sent;
+use anabranch_transport::bbr::SendRecord;
 use anabranch_transport::tfrc::{self, GAP_MAX_S, Sender as Tfrc, SenderConfig};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
@@ -124,7 +124,7 @@ struct OnWay {
     generation: u32,
     sent_at: Instant,
     /// Record for BBR.
-    sent: Option<Sent>,
+    sent: Option<SendRecord>,
 }
 
 /// State of the rate control.
@@ -142,7 +142,7 @@ enum Rate {
         received: u32,
         lost: u32,
         runs: u32,
-        newest: Option<Sent>,
+        newest: Option<SendRecord>,
         /// Packets before this one count as lost after a long silence.
         written_off: u32,
         /// Whether that has happened since the last feedback.
@@ -468,7 +468,7 @@ impl<S: Symbol> Sender<S> {
         // Packets without proof count as lost.
         let unproven = arrived.received - *received - delivered;
         // The peer's delay may be any value.
-        let rtt = |sent: Sent| {
+        let rtt = |sent: SendRecord| {
             let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(arrived.delay.as_ps());
             Duration::from_ps(rtt).max(Duration::from_us(1))
         };

@@ -40,12 +40,12 @@ pub(crate) struct ReceiveHalf {
     ece: bool,
     out_of_order_total: u64,
     /// State of optional features; `None` if the settings use none, which keeps a flow small.
-    extras: Option<Box<Extras>>,
+    extras: Option<Box<OptionalState>>,
 }
 
 /// State of optional features.
 #[derive(Clone, Debug)]
-struct Extras {
+struct OptionalState {
     /// Whether duplicates are reported (RFC 2883), and the last one.
     says_repeats: bool,
     repeat: Option<(u64, u64)>,
@@ -86,7 +86,7 @@ impl QuickAck {
 
 /// Effect of a segment's data.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct DataEffect {
     /// Bytes newly in order.
     pub(crate) in_order: u64,
     /// Whether the stream is now complete.
@@ -117,7 +117,7 @@ impl ReceiveHalf {
             extras: (config.rack || config.quick_ack > 0).then(|| {
                 let (most, idle) = (config.quick_ack, config.rto_min);
                 let quick = QuickAck { most, left: 0, in_conversation: false, last_at: None, idle };
-                Box::new(Extras { says_repeats: config.rack, repeat: None, quick })
+                Box::new(OptionalState { says_repeats: config.rack, repeat: None, quick })
             }),
         }
     }
@@ -135,8 +135,8 @@ impl ReceiveHalf {
     }
 
     /// Handles a segment's data.
-    pub(crate) fn handle_segment(&mut self, now: Instant, segment: &Segment) -> Taken {
-        let mut taken = Taken::default();
+    pub(crate) fn handle_segment(&mut self, now: Instant, segment: &Segment) -> DataEffect {
+        let mut taken = DataEffect::default();
         if segment.len == 0 && !segment.fin {
             return taken;
         }
@@ -379,7 +379,7 @@ mod tests {
     fn fin_takes_a_position_and_is_reported_last() {
         let mut half = ReceiveHalf::new(&config());
         let fin = Segment { fin: true, ..data(1_000, 500) };
-        assert_eq!(half.handle_segment(Instant::ZERO, &fin), Taken::default());
+        assert_eq!(half.handle_segment(Instant::ZERO, &fin), DataEffect::default());
         let taken = half.handle_segment(Instant::ZERO, &data(0, MSS));
         assert!(taken.ended);
         assert_eq!(taken.in_order, 1_500);

@@ -28,7 +28,7 @@
 //! senders that count as one party each excuses its part only; otherwise three would get three
 //! shares.
 
-use super::delivery::{Pressure, Sample, Sent};
+use super::delivery::{Pressure, Sample, SendRecord};
 use super::{COMPANY_HEADROOM, HEADROOM};
 use anabranch_units::Duration;
 
@@ -121,12 +121,12 @@ pub(super) struct Congestion {
     pub(super) is_company_deaf: bool,
     /// This sender's part of the losses that its party excuses alongside loss-insensitive flows.
     deaf_part: f64,
-    learnt: Learnt,
+    learnt: LearnedLoss,
 }
 
 /// Learned loss of the path.
 #[derive(Clone, Debug, Default)]
-struct Learnt {
+struct LearnedLoss {
     /// Losses in round trips without a queue, of packets sent at the arriving rate.
     even: Share,
     /// Losses of packets sent more slowly.
@@ -171,7 +171,7 @@ impl Share {
     }
 }
 
-impl Learnt {
+impl LearnedLoss {
     /// The current round trip's sums for packets sent at this pressure.
     const fn of(&mut self, pressure: Pressure) -> Option<&mut Share> {
         match pressure {
@@ -212,7 +212,7 @@ impl Congestion {
             company_rounds: 0,
             is_company_deaf: false,
             deaf_part: 1.0 / f64::from(senders.max(1)),
-            learnt: Learnt::default(),
+            learnt: LearnedLoss::default(),
         }
     }
 
@@ -220,7 +220,7 @@ impl Congestion {
         self.lost
     }
     /// Bytes lost since a packet left (RS.lost).
-    pub(super) const fn lost_since(&self, sent: &Sent) -> u64 {
+    pub(super) const fn lost_since(&self, sent: &SendRecord) -> u64 {
         self.lost - sent.lost
     }
     pub(super) const fn path_loss(&self) -> f64 {
@@ -346,7 +346,7 @@ impl Congestion {
     /// Bytes in flight at which losses exceeded the limit.
     ///
     /// Source: section 5.5.10.2, InflightAtLoss.
-    pub(super) fn inflight_at_loss(&self, lost: u64, sent: &Sent, bytes: u64) -> u64 {
+    pub(super) fn inflight_at_loss(&self, lost: u64, sent: &SendRecord, bytes: u64) -> u64 {
         let most = LOSS_MAX + self.path_loss();
         let before = sent.inflight.saturating_sub(bytes) as f64;
         let lost_before = lost.saturating_sub(bytes) as f64;

@@ -33,7 +33,7 @@ struct Path {
     /// Time at which the link is free again.
     free_at: Instant,
     /// Packets in flight with the arrival of their acknowledgement; `None` for a lost packet.
-    in_flight: VecDeque<(Sent, Option<Instant>)>,
+    in_flight: VecDeque<(SendRecord, Option<Instant>)>,
     sent: u64,
     delivered: u64,
     dropped: u64,
@@ -542,7 +542,7 @@ fn what_comes_after_a_silence_seems_no_faster() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     path.run(Duration::from_ms(500));
-    let late: Vec<Sent> = path.in_flight.drain(..).map(|(sent, _)| sent).collect();
+    let late: Vec<SendRecord> = path.in_flight.drain(..).map(|(sent, _)| sent).collect();
     assert!(late.len() as u64 * PACKET > 200_000);
     path.now += Duration::from_ms(200);
     path.bbr.handle_timeout();

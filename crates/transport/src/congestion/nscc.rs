@@ -25,7 +25,7 @@
 //!
 //! Leaves out: paths (`spray-proto`), loss detection (`rack`).
 
-use super::properties::Setting;
+use super::properties::RequiredSetting;
 use super::{Ack, Algorithm, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Duration, Instant};
@@ -77,12 +77,12 @@ pub(crate) struct Nscc {
     /// Consecutive bytes without delay, and whether they have reached a window.
     undelayed: u64,
     is_fast: bool,
-    quick: Quick,
+    quick: QuickAdapt,
 }
 
 /// State of quick adapt.
 #[derive(Clone, Debug, Default)]
-struct Quick {
+struct QuickAdapt {
     /// Time of the next check, and bytes arrived since the last.
     at: Option<Instant>,
     arrived: u64,
@@ -149,7 +149,11 @@ impl Nscc {
 
 impl Algorithm for Nscc {
     const PROPERTIES: Properties = Properties {
-        needs: &[(Setting::Ecn(true), NEEDS), (Setting::Rack, NEEDS), (Setting::CwndMax, NEEDS)],
+        needs: &[
+            (RequiredSetting::Ecn(true), NEEDS),
+            (RequiredSetting::Rack, NEEDS),
+            (RequiredSetting::CwndMax, NEEDS),
+        ],
         has_exact_echo: true,
         ..Properties::DEFAULT
     };

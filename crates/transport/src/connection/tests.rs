@@ -2,7 +2,7 @@
 //! test defines.
 
 use super::*;
-use crate::congestion::Setting;
+use crate::congestion::RequiredSetting;
 use crate::controls::Control;
 use anabranch_units::{BitRate, ByteCount, RandomStream, Seed};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const B: PeerId = PeerId(1);
 const DELAY: Duration = Duration::from_ms(10);
 
 /// Fate of a segment: the delay of each copy that arrives.
-type Fate = Vec<Duration>;
+type SegmentFate = Vec<Duration>;
 
 struct Net<F> {
     now: Instant,
@@ -30,11 +30,11 @@ struct Net<F> {
     marks_every: Option<Duration>,
 }
 
-fn reliable(_: usize, _: &Segment) -> Fate {
+fn reliable(_: usize, _: &Segment) -> SegmentFate {
     vec![DELAY]
 }
 
-impl<F: FnMut(usize, &Segment) -> Fate> Net<F> {
+impl<F: FnMut(usize, &Segment) -> SegmentFate> Net<F> {
     fn new(config: &Config, fate: F) -> Self {
         let a = Connection::connect(config, B).expect("good settings");
         let b = Connection::listen(config, A).expect("good settings");
@@ -114,7 +114,7 @@ fn config() -> Config {
 }
 
 /// Loses the data segments of A with these numbers, in order of sending.
-fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> Fate {
+fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> SegmentFate {
     let mut number = 0;
     move |from, segment| {
         if from == 0 && segment.len > 0 {
@@ -324,7 +324,7 @@ fn by_time() -> Config {
 
 /// Delivers A's data segments as `fate` says, by position and number of the copy; all other
 /// segments after [`DELAY`].
-fn by_copy(mut fate: impl FnMut(u64, usize) -> Fate) -> impl FnMut(usize, &Segment) -> Fate {
+fn by_copy(mut fate: impl FnMut(u64, usize) -> SegmentFate) -> impl FnMut(usize, &Segment) -> SegmentFate {
     let mut copies = std::collections::BTreeMap::new();
     move |from, segment| {
         if from != 0 || segment.len == 0 {
@@ -337,7 +337,7 @@ fn by_copy(mut fate: impl FnMut(u64, usize) -> Fate) -> impl FnMut(usize, &Segme
 }
 
 /// Departures of the segment at a position, in milliseconds, retransmissions included.
-fn times<F: FnMut(usize, &Segment) -> Fate>(net: &Net<F>, position: u64) -> Vec<u64> {
+fn times<F: FnMut(usize, &Segment) -> SegmentFate>(net: &Net<F>, position: u64) -> Vec<u64> {
     net.data().into_iter().filter(|(_, seq)| *seq == position).map(|(at, _)| net.ms(at)).collect()
 }
 
@@ -543,7 +543,7 @@ fn new_connection_uses_quick_acknowledgements_if_set() {
 }
 
 /// Random loss, duplication and reordering.
-fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> Fate {
+fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> SegmentFate {
     move |_, _| {
         let mut copies = Vec::new();
         for _ in 0..1 + u32::from(random.chance_ppm(20_000)) {
@@ -564,7 +564,7 @@ proptest! {
         rack: bool, quick_ack in 0u32..20, which in 0..Control::ALL.len(), mult in 1u32..20, ack_every in 2u32..10, buffer in 2_000u64..100_000,
     ) {
         let control = Control::ALL[which];
-        let needs_rack = control.needs(Setting::Rack);
+        let needs_rack = control.needs(RequiredSetting::Rack);
         let config = Config {
             sack: sack || needs_rack,
             rack: rack && sack || needs_rack,
@@ -572,8 +572,8 @@ proptest! {
             ack_every,
             quick_ack,
             control,
-            cwnd_max: control.needs(Setting::CwndMax).then_some(ByteCount::new(30_000)),
-            ecn: control.needs(Setting::Ecn(true)),
+            cwnd_max: control.needs(RequiredSetting::CwndMax).then_some(ByteCount::new(30_000)),
+            ecn: control.needs(RequiredSetting::Ecn(true)),
             delayed_ack: delayed.then_some(Duration::from_ms(40)),
             receive_buffer: ByteCount::new(buffer),
             timeouts_max: 1_000,

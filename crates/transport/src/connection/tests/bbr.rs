@@ -1,8 +1,8 @@
 //! BBR over a link with a queue.
 
 use super::*;
-use crate::bbr::{Bbr, Phase, Sent};
-use crate::rack::{Rack, View};
+use crate::bbr::{Bbr, Phase, SendRecord};
+use crate::rack::{Rack, SenderView};
 use crate::ranges::Ranges;
 use anabranch_endpoint::Message;
 use std::collections::VecDeque;
@@ -323,13 +323,14 @@ fn version_1_recovers_from_silence_and_idle() {
 }
 
 /// Records of six segments of 1,000 bytes, sent together.
-fn six_segments() -> (Rack, Vec<Sent>) {
+fn six_segments() -> (Rack, Vec<SendRecord>) {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(1);
     path.run(Duration::from_secs(1));
     let mut bbr = path.bbr().expect("it has sent").clone();
     let mut rack = Rack::new(Duration::ZERO, 1);
-    let sent: Vec<Sent> = (0..6).map(|n| bbr.handle_sent(Instant::ZERO, 1_000, 1_000 * (n + 1))).collect();
+    let sent: Vec<SendRecord> =
+        (0..6).map(|n| bbr.handle_sent(Instant::ZERO, 1_000, 1_000 * (n + 1))).collect();
     for (start, model) in (0..).step_by(1_000).zip(&sent) {
         rack.note_sent(Instant::ZERO, (start, start + 1_000), false, Some(*model));
     }
@@ -360,7 +361,8 @@ fn neighbours_that_are_lost_are_one_run() {
         rack.handle_ack(at, 0, None, [(start, end)].into_iter(), &sacked);
         sacked.insert(start, end);
     }
-    let view = View { sacked: &sacked, srtt: None, is_repairing: true, dup_bytes: 2_001, is_tail: false };
+    let view =
+        SenderView { sacked: &sacked, srtt: None, is_repairing: true, dup_bytes: 2_001, is_tail: false };
     assert!(rack.detect(at + Duration::from_ms(20), &view) > 0);
     let found: Vec<_> = rack.take_found().map(|found| (found.sent, found.bytes, found.begins_run)).collect();
     let lost = |segment: usize, begins_run| (sent[segment], 1_000, begins_run);
@@ -381,8 +383,13 @@ fn wide_reordering_window_halves_once_all_is_sent() {
         rack.handle_ack(at, 0, None, [(2_000, 6_000)].into_iter(), &sacked);
         sacked.insert(2_000, 6_000);
         assert_eq!(rack.sample(), Some(ms(20)));
-        let view =
-            View { sacked: &sacked, srtt: Some(ms(10)), is_repairing: false, dup_bytes: 2_001, is_tail };
+        let view = SenderView {
+            sacked: &sacked,
+            srtt: Some(ms(10)),
+            is_repairing: false,
+            dup_bytes: 2_001,
+            is_tail,
+        };
         let due = at + ms(window_ms);
         if window_ms > 0 {
             assert_eq!(rack.detect(due - Duration::from_us(1), &view), 0, "{mult} {is_tail}");
