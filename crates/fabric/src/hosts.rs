@@ -37,7 +37,7 @@ pub trait User {
 
 /// A slot for a machine. Its host and flow stay known after the machine is removed, until the slot
 /// is reused.
-struct Place<E: Endpoint> {
+struct EndpointSlot<E: Endpoint> {
     host: u16,
     priority: u8,
     is_touched: bool,
@@ -54,8 +54,8 @@ struct Place<E: Endpoint> {
 }
 
 /// The machines by id, with free slots.
-struct Ends<E: Endpoint> {
-    places: Vec<Place<E>>,
+struct Endpoints<E: Endpoint> {
+    places: Vec<EndpointSlot<E>>,
     free: Vec<PeerId>,
     /// First element of each host's packets, by host.
     doors: Vec<Target>,
@@ -63,7 +63,7 @@ struct Ends<E: Endpoint> {
     touched: Vec<PeerId>,
 }
 
-impl<E: Endpoint> Ends<E> {
+impl<E: Endpoint> Endpoints<E> {
     fn touch(&mut self, id: PeerId) {
         if !std::mem::replace(&mut self.places[id.index()].is_touched, true) {
             self.touched.push(id);
@@ -74,7 +74,7 @@ impl<E: Endpoint> Ends<E> {
 /// The actions of a user while it handles an event.
 pub struct HostsCx<'a, E: Endpoint> {
     now: Instant,
-    ends: &'a mut Ends<E>,
+    ends: &'a mut Endpoints<E>,
     timers: &'a mut Vec<(Instant, u32)>,
 }
 
@@ -91,7 +91,7 @@ impl<E: Endpoint> HostsCx<'_, E> {
     }
     /// The same for a machine whose packets leave by `door`, the port of one of its host's links.
     pub fn reserve_via(&mut self, door: Target, host: u16, flow: u32, priority: u8) -> PeerId {
-        let place = Place {
+        let place = EndpointSlot {
             host,
             priority,
             is_touched: false,
@@ -162,7 +162,7 @@ const LAYER: u32 = 1 << 30;
 /// All hosts of a network, as one node of its fabric. Switches identify hosts by `dst`; every
 /// host's packets are delivered to this node.
 pub struct Hosts<U: User> {
-    ends: Ends<U::End>,
+    ends: Endpoints<U::End>,
     user: U,
     timers: Vec<(Instant, u32)>,
     strays: u64,
@@ -178,7 +178,7 @@ impl<U: User> Hosts<U> {
     /// Hosts without machines. Packets from host `h` enter at `doors[h]`, its port or its site's
     /// switch, unless the machine has another door.
     pub const fn new(doors: Vec<Target>, user: U) -> Self {
-        let ends = Ends { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
+        let ends = Endpoints { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
         Self { ends, user, timers: Vec::new(), strays: 0, jitter: None, layer: None, work: LayerWork::new() }
     }
     /// The same hosts with a layer between their machines and the network.

@@ -2,7 +2,7 @@
 //!
 //! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one
 //! line in the list of `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sprays packets over
-//! all paths, and so on. A [`View`] is a policy's input. Read [`Switch`] first.
+//! all paths, and so on. A [`PolicyInput`] is a policy's input. Read [`Switch`] first.
 
 pub mod caps;
 pub mod drill;
@@ -19,7 +19,7 @@ use crate::target::Target;
 use anabranch_units::{ByteCount, RandomStream, RunInstant};
 
 /// Input of a policy: a packet with several equally near targets.
-pub struct View<'a> {
+pub struct PolicyInput<'a> {
     /// The fabric's time.
     pub now: RunInstant,
     /// The packet.
@@ -29,7 +29,7 @@ pub struct View<'a> {
     queues: &'a dyn Fn(Target) -> ByteCount,
 }
 
-impl View<'_> {
+impl PolicyInput<'_> {
     /// Number of targets, at least two.
     #[inline]
     pub const fn count(&self) -> u32 {
@@ -73,7 +73,7 @@ macro_rules! policies {
         impl Policy {
             /// Index of the target for the packet.
             #[inline]
-            fn choose(&mut self, view: &View<'_>) -> u32 {
+            fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
                 match self {
                     $(Self::$name(policy) => policy.choose(view),)*
                 }
@@ -157,7 +157,7 @@ impl Switch {
 
 impl Switch {
     /// Paths left unused by short flows, if the policy measures it.
-    pub(crate) const fn unused(&self) -> Option<caps::Unused> {
+    pub(crate) const fn unused(&self) -> Option<caps::UnusedPathStats> {
         match &self.policy {
             Policy::Caps(policy) => Some(policy.unused()),
             _ => None,
@@ -184,7 +184,7 @@ impl Switch {
                 let ways = &self.targets[start as usize..end as usize];
                 let (now, all) = (cx.now(), &*cx.all_meta());
                 let queues = |target| queues(target, all, now);
-                ways[self.policy.choose(&View { now, meta: &meta, ways, queues: &queues }) as usize]
+                ways[self.policy.choose(&PolicyInput { now, meta: &meta, ways, queues: &queues }) as usize]
             }
         };
         cx.forward(to, p);
@@ -218,7 +218,7 @@ mod tests {
             let queues =
                 |target: Target| ByteCount::new(self.queues.get(target.index()).copied().unwrap_or_default());
             let now = RunInstant::from_us(self.us);
-            policy.choose(&View { now, meta: &meta, ways: &ways, queues: &queues })
+            policy.choose(&PolicyInput { now, meta: &meta, ways: &ways, queues: &queues })
         }
     }
 
@@ -272,7 +272,7 @@ mod tests {
         let Policy::Caps(policy) = policy else { unreachable!("it was asked for") };
         assert_eq!(
             policy.unused(),
-            caps::Unused { samples: 1, share_sum },
+            caps::UnusedPathStats { samples: 1, share_sum },
             "no short flow was there afterwards"
         );
     }

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::probe::{Seen, SeenFlow};
 use crate::rows::{Sample, WeekRow};
 use crate::traffic::{Flow, Job, Traffic};
-use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
+use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, TappedPacket, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
 
 /// Events between checks for the end of the work. Fixed, so that equal runs end at the same event.
@@ -31,7 +31,7 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     /// Circuits that follow demand.
     weeks: Option<Weeks>,
     /// Tapped packets not yet taken.
-    tapped: Vec<Tapped<Envelope<Msg>>>,
+    tapped: Vec<TappedPacket<Envelope<Msg>>>,
 }
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
@@ -120,8 +120,8 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         self.fabric.tap(Network::port(link));
     }
     /// Packets of tapped links since the last call, each with its link.
-    pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, Tapped<Envelope<Msg>>)> {
-        let links = |tapped: Tapped<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
+    pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, TappedPacket<Envelope<Msg>>)> {
+        let links = |tapped: TappedPacket<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
         let mut tapped = std::mem::take(&mut self.tapped);
         tapped.append(&mut self.fabric.take_tapped());
         // Packets of the switch are used for the weeks only.

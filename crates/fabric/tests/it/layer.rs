@@ -75,13 +75,13 @@ impl User for Pair {
 /// Labels each packet with its flow's size, drops the second, sends the first twice, and delays the
 /// third by a millisecond.
 #[derive(Default)]
-struct Meddling {
+struct MeddlingLayer {
     seen: u32,
     held: Option<Layered<Msg>>,
     labels: Vec<Option<u64>>,
 }
 
-impl Layer<Msg> for Meddling {
+impl Layer<Msg> for MeddlingLayer {
     fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
         packet.envelope.label = packet.flow_size.map(|size| Arc::new(size.as_u64()) as Label);
         self.seen += 1;
@@ -120,7 +120,7 @@ fn fabric(moves_out: bool) -> Fabric<Hosts<Pair>> {
     let hosts =
         Hosts::new(vec![Target::element(0), Target::element(1)], Pair { moves_out, ..Pair::default() });
     let mut fabric =
-        Fabric::new(vec![port(0), port(1)], vec![hosts.with_layer(Some(Box::new(Meddling::default())))]);
+        Fabric::new(vec![port(0), port(1)], vec![hosts.with_layer(Some(Box::new(MeddlingLayer::default())))]);
     fabric.arm(Target::node(0), Instant::ZERO, Hosts::<Pair>::user_token(0));
     fabric
 }
