@@ -15,7 +15,7 @@ use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, c
 use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT};
 use anabranch_replicate_proto::simulated::{Replicate, Settings, plan, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
-use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
+use anabranch_sim::{CoflowRow, CompletionTimes, Plan, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -221,7 +221,7 @@ impl Running for Replicating {
         });
         let whole = all.filter_map(|index| Some((self.size.as_u64(), self.took(index)?.as_secs_f64() * 1e6)));
         let measured = Span::from_std(end.saturating_sub(self.warmup));
-        report_transfers(verified, measured, Some(Times(whole.collect())), self.planned, row);
+        report_transfers(verified, measured, Some(CompletionTimes(whole.collect())), self.planned, row);
         Vec::new()
     }
 }

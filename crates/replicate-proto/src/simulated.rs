@@ -24,7 +24,7 @@ use anabranch_pieces::{ByteRange, GenerationHash};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
-use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
+use anabranch_sim::{CompletionTimes, Network, PlanError, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -120,7 +120,7 @@ fn wrong_scheme(field: &str, error: &dyn Error) -> PlanError {
 pub fn report_transfers(
     verified_bytes: impl Iterator<Item = u64>,
     measured: Duration,
-    whole: Option<Times>,
+    whole: Option<CompletionTimes>,
     planned: BitRate,
     row: &mut WorkloadRow,
 ) {
@@ -628,7 +628,7 @@ impl App for Replication {
                 let took = transfer.finished_at?.saturating_since(transfer.at);
                 Some((size.as_u64(), took.as_secs_f64() * 1e6))
             });
-            Times(whole.collect())
+            CompletionTimes(whole.collect())
         });
         let verified = self.transfers.iter().map(Transfer::verified_bytes);
         report_transfers(verified, measured, whole, self.planned, row);

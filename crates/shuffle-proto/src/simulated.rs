@@ -27,7 +27,7 @@ use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::traffic::{
     App, AppCx, Coflow, Messages, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES,
 };
-use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
+use anabranch_sim::{CompletionTimes, Network, PlanError, WorkloadRow};
 use anabranch_units::stats::{mean, percentile};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Serialize;
@@ -680,7 +680,7 @@ impl App for Shuffling {
             let took = flow.finished_at?.saturating_since(flow.spec.start);
             Some((flow.spec.size.as_u64(), us(took)))
         });
-        row.complete(&Times(whole.collect()));
+        row.complete(&CompletionTimes(whole.collect()));
         let ended = self.coflows();
         let took = |coflow: &Coflow| Some(us(coflow.finished_at?.saturating_since(coflow.started_at)));
         report_coflows(ended.iter().filter_map(took).collect(), ended.len(), row);

@@ -4,7 +4,7 @@
 //! Links with one priority that never change get the one-event port. Hosts are numbered by site,
 //! without switches; all of them share one node. Read [`Network`] first.
 
-use crate::scenario::{CircuitSpec, NetworkSpec, Spread};
+use crate::scenario::{CircuitSpec, NetworkSpec, PathSpread};
 use crate::topologies::GENERATED;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_fabric::{
@@ -32,7 +32,7 @@ pub struct Network {
     hosts: Vec<SiteId>,
     routes: Routes,
     ports: Vec<PortSettings>,
-    spread: Spread,
+    spread: PathSpread,
     shared: Option<SharedBuffer>,
     /// Site of the hybrid switch, and its settings.
     circuit: Option<(SiteId, CircuitSettings)>,
@@ -293,8 +293,8 @@ impl Network {
 
     fn policy(&self, site: SiteId, seed: Seed) -> Policy {
         let kind = match self.spread {
-            Spread::By(kind) => kind,
-            Spread::DModK | Spread::DHash => PolicyKind::Ecmp,
+            PathSpread::By(kind) => kind,
+            PathSpread::DModK | PathSpread::DHash => PolicyKind::Ecmp,
         };
         kind.drawn(&|name| seed.stream(name, site.0.into()))
     }

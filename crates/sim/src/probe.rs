@@ -11,12 +11,12 @@ pub(crate) struct Seen {
     /// Minimum use of a probed link in an interval, as a share of its rate.
     pub link_use_share_min: Option<f64>,
     /// Summaries of the probed flows, in order.
-    pub flows: Vec<SeenFlow>,
+    pub flows: Vec<ProbedFlow>,
 }
 
 /// Summary of a probed flow.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-pub(crate) struct SeenFlow {
+pub(crate) struct ProbedFlow {
     /// Minimum and maximum share in an interval, relative to the mean of all probed flows.
     pub shares: Option<(f64, f64)>,
     /// Longest time without data after its start, in whole intervals.
@@ -34,7 +34,7 @@ impl Seen {
     /// Records an interval of the probed flows: the amount that each received, in one common unit,
     /// and whether it has started; `None` for an ended flow. New flows come last.
     pub(crate) fn flows(&mut self, interval: Duration, got: &[Option<(f64, bool)>]) {
-        self.flows.resize(got.len().max(self.flows.len()), SeenFlow::default());
+        self.flows.resize(got.len().max(self.flows.len()), ProbedFlow::default());
         let sum: f64 = got.iter().flatten().map(|(got, _)| got).sum();
         let mean = sum / got.iter().flatten().count().max(1) as f64;
         for (flow, got) in self.flows.iter_mut().zip(got) {

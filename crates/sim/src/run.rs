@@ -7,7 +7,7 @@ use crate::end::{End, Msg};
 use crate::error::PlanError;
 use crate::network::{HOSTS, Network};
 use crate::plan::Plan;
-use crate::probe::{Seen, SeenFlow};
+use crate::probe::{ProbedFlow, Seen};
 use crate::rows::{Sample, WeekRow};
 use crate::traffic::{Flow, Job, Traffic};
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, TappedPacket, Totals};
@@ -238,7 +238,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     }
 
     /// Summaries of the probed flows of job `number`, and of links.
-    pub(crate) fn seen(&self, number: u16) -> (impl Iterator<Item = &SeenFlow>, Option<f64>) {
+    pub(crate) fn seen(&self, number: u16) -> (impl Iterator<Item = &ProbedFlow>, Option<f64>) {
         let flows = self.plan.scenario.probe.as_ref().map_or(0, |probe| probe.flows);
         let of_job = probed(self.traffic(), flows).zip(&self.seen.flows);
         let of_job = of_job.filter(move |((_, flow), _)| flow.job == number).map(|(_, seen)| seen);

@@ -16,7 +16,7 @@ use anabranch_emu::scenario::{
 use anabranch_emu::{Dilation, EmulationHandle, EmulationOptions, give_preload};
 use anabranch_graph::Topology;
 use anabranch_sim::Plan;
-use anabranch_sim::scenario::{self, Point};
+use anabranch_sim::scenario::{self, SweepPoint};
 use anabranch_units::Seed;
 use anyhow::Context as _;
 use std::any::Any;
@@ -45,8 +45,9 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let mut done: Vec<table::Line> = Vec::new();
     let (mut trusted, mut coflows) = (true, Vec::new());
     let libraries = preload(args)?;
-    let follows_demand =
-        |point: &Point| point.scenario.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
+    let follows_demand = |point: &SweepPoint| {
+        point.scenario.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some())
+    };
     let announcements = points.iter().any(follows_demand).then(Announcements::new).transpose()?;
     let with_libraries = || {
         let mut command = host()?;
@@ -169,7 +170,7 @@ fn stated(args: &Args, plan: &Plan) -> anyhow::Result<Option<Dilation>> {
 
 /// One dilation for all points that state none: the smallest at which this machine carries their
 /// circuits on time. Without circuits there is none.
-fn measured(args: &Args, points: &[Point], quiet: bool, stage: Stage<'_>) -> anyhow::Result<Dilation> {
+fn measured(args: &Args, points: &[SweepPoint], quiet: bool, stage: Stage<'_>) -> anyhow::Result<Dilation> {
     let systems = family::emulated();
     let mut least = Dilation::NONE;
     for point in points {
@@ -245,7 +246,7 @@ fn without_command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
+fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     ensure_usage!(
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"

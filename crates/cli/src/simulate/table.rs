@@ -1,6 +1,6 @@
 //! The table of a simulation: a line for each point and workload, means over the trials.
 
-use anabranch_sim::scenario::Point;
+use anabranch_sim::scenario::SweepPoint;
 use anabranch_sim::{CoflowRow, WorkloadRow};
 use anabranch_units::stats::mean;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
@@ -72,7 +72,7 @@ impl Line {
 }
 
 /// Builds the table of all complete trials.
-pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
+pub(crate) fn of(points: &[SweepPoint], done: &[Line]) -> Table {
     let workloads = done.first().map_or(0, |trial| trial.rows.len());
     let used: Vec<&Column> = COLUMNS
         .iter()

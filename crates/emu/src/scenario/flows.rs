@@ -7,7 +7,7 @@ use super::{Rehearsal, Running, ScenarioError, System, congestion_control, linux
 use crate::Emulation;
 use anabranch_sim::scenario::{Incast, Udp, Workload};
 use anabranch_sim::traffic::{Start, UdpFlow};
-use anabranch_sim::{CoflowRow, FlowEnd, Plan, Times, WorkloadRow};
+use anabranch_sim::{CoflowRow, CompletionTimes, FlowEnd, Plan, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -320,7 +320,7 @@ pub(super) fn rows(
                     Some((size.as_ref()?.as_u64(), us(flow.whole_ns?.saturating_sub(flow.start_ns?))))
                 });
                 if !flows.is_empty() {
-                    row.complete(&Times(whole.collect()));
+                    row.complete(&CompletionTimes(whole.collect()));
                 }
                 if let Workload::Racks(_) = workload {
                     row.all_flows(flows.iter().map(|(number, _)| flow_end(seen, *number)));

@@ -1,7 +1,7 @@
 //! Tests of scenario files: accepted settings, and messages of refusals.
 
 use super::*;
-use crate::scenario::Spread;
+use crate::scenario::PathSpread;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_units::{BitRate, ByteCount};
 
@@ -29,7 +29,7 @@ fn missing_settings_have_defaults_and_scenarios_read_back() {
     let scenario = one(INCAST, &[]).expect("a good scenario");
     assert_eq!(scenario.network.rate, BitRate::gbps(1));
     assert_eq!(scenario.network.queue, ByteCount::kib(64));
-    assert_eq!((scenario.seed, scenario.network.spread), (1, Spread::By(PolicyKind::Ecmp)));
+    assert_eq!((scenario.seed, scenario.network.spread), (1, PathSpread::By(PolicyKind::Ecmp)));
     let text = toml::to_string(&scenario).expect("a scenario is a table");
     assert_eq!(one(&text, &[]), Ok(scenario));
 }
