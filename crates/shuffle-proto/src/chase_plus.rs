@@ -20,7 +20,7 @@
 //!
 //! The scheduler knows the volumes of arrived flows, and nothing about future flows.
 
-use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, Ranks};
+use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, CoflowOrder, Event, FlowId, LinkId, Plan};
 use anabranch_units::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -46,7 +46,7 @@ pub enum Without {
 pub struct ChasePlus {
     without: BTreeSet<Without>,
     plan: Plan,
-    ranks: Ranks,
+    ranks: CoflowOrder,
     /// For each link, in seconds: load of the coflows ordered so far, and of the current coflow.
     behind_s: Vec<f64>,
     load_s: Vec<f64>,
@@ -79,7 +79,7 @@ impl ChasePlus {
         Self { without: parts.into_iter().collect(), ..Self::default() }
     }
 
-    fn order(&mut self, active: &Active) -> Vec<CoflowId> {
+    fn order(&mut self, active: &ActiveFlows) -> Vec<CoflowId> {
         self.behind_s.clear();
         self.behind_s.resize(active.network().links(), 0.0);
         let (mut waiting, mut longest): (Vec<Waiting>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -127,7 +127,7 @@ impl ChasePlus {
     }
 
     /// Sets the deadlines of coflows that have arrived or grown.
-    fn note_due(&mut self, event: &Event, active: &Active) {
+    fn note_due(&mut self, event: &Event, active: &ActiveFlows) {
         self.due.retain(|coflow, _| !active.flows_of(*coflow).is_empty());
         let mut came: BTreeMap<CoflowId, Vec<(FlowId, f64)>> = BTreeMap::new();
         let arrived = event.arrived.iter().map(|id| (*id, active.volume_bits(*id)));
@@ -147,7 +147,7 @@ impl ChasePlus {
 /// Load of these flows on each of their links, in seconds. `by_link` is all zeros before and after.
 fn loads_s(
     by_link: &mut Vec<f64>,
-    active: &Active,
+    active: &ActiveFlows,
     flows: impl Iterator<Item = (FlowId, f64)>,
 ) -> Vec<(LinkId, f64)> {
     by_link.resize(active.network().links(), 0.0);
@@ -169,7 +169,7 @@ fn loads_s(
 impl Allocator for ChasePlus {
     /// Cost: when a coflow arrives, grows or completes, a few passes over the routes of all active
     /// flows; otherwise the flows on the links of completed flows.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         if !self.ranks.is_new_order(event, active) {
             return self.ranks.fill_changed(active);
         }

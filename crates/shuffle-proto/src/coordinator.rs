@@ -26,7 +26,7 @@ mod messages;
 mod progress;
 
 use crate::control::{FlowKey, Limit, Report};
-use anabranch_fluid::{Active, Allocator, CoflowId, DecisionError, FlowId, LinkId, Network};
+use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, DecisionError, FlowId, LinkId, Network};
 use anabranch_units::{BitRate, ByteCount, Instant};
 pub use messages::*;
 pub use progress::IDLE_AFTER;
@@ -61,7 +61,7 @@ pub struct Coordinator<A> {
     settings: Settings,
     /// `None` while a decision is made elsewhere.
     allocator: Option<A>,
-    active: Active,
+    active: ActiveFlows,
     /// For each link: its rate, and the part reserved for slow flows in bits per second.
     links: Vec<(BitRate, u64)>,
     hosts: BTreeMap<String, Joined>,
@@ -183,7 +183,7 @@ impl Known {
 /// A decision made apart from the coordinator, on the flows at the time of its start.
 #[derive(Debug)]
 pub struct Decision<A> {
-    active: Active,
+    active: ActiveFlows,
     allocator: A,
     result: Result<(), DecisionError>,
 }
@@ -202,7 +202,7 @@ impl<A: Allocator> Coordinator<A> {
         Self {
             settings,
             allocator: Some(allocator),
-            active: Active::new(network),
+            active: ActiveFlows::new(network),
             links: Vec::new(),
             hosts: BTreeMap::new(),
             uplinks: BTreeMap::new(),
@@ -521,7 +521,7 @@ impl<A: Allocator> Coordinator<A> {
         now: Instant,
         name: &str,
         key: FlowKey,
-        state: impl FnOnce(&mut Active, &Known, CoflowId) -> State,
+        state: impl FnOnce(&mut ActiveFlows, &Known, CoflowId) -> State,
     ) {
         let Self { active, links, keys, looks, coflows, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
@@ -889,7 +889,7 @@ impl<A: Allocator> Coordinator<A> {
 
 /// Sets a link's two directions to this nonzero rate; adds the link if it is unknown.
 fn set_links(
-    active: &mut Active,
+    active: &mut ActiveFlows,
     links: &mut Vec<(BitRate, u64)>,
     known: Option<Links>,
     rate: BitRate,
@@ -908,7 +908,7 @@ fn set_links(
 }
 
 /// Sets the capacity of links to the part not reserved for slow flows, but at least a minimum.
-fn set_rates(active: &mut Active, links: &[(BitRate, u64)], changed: &[LinkId]) {
+fn set_rates(active: &mut ActiveFlows, links: &[(BitRate, u64)], changed: &[LinkId]) {
     for link in changed {
         let (rate, kept_bps) = links[link.0 as usize];
         let least_bps = (PART_MIN * rate.as_bps() as f64) as u64;

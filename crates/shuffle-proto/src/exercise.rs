@@ -7,7 +7,7 @@ use crate::hosts::Hosts;
 use crate::rules::Rules;
 use crate::state;
 use crate::{Chase, ChasePlus, Coordinator};
-use anabranch_fluid::{Law, Network, RunError, Watched, benchmark, run};
+use anabranch_fluid::{Invariant, InvariantCheck, Network, RunError, benchmark, run};
 use anabranch_units::{BitRate, Duration, Instant};
 
 /// Parses a trace; a small one runs under both of Flow Chasing's rules. Returns true if it is
@@ -23,8 +23,12 @@ pub fn exercise_trace(bytes: &[u8]) -> bool {
     let end = |outcome: Result<_, RunError>| {
         assert!(matches!(outcome, Ok(_) | Err(RunError::TooLong(_))), "{:?}", outcome.err());
     };
-    end(run(&network, &trace.flows, &mut Watched::new(Chase::default(), Law::WorkConserving)));
-    end(run(&network, &trace.flows, &mut Watched::new(ChasePlus::default(), Law::WorkConserving)));
+    end(run(&network, &trace.flows, &mut InvariantCheck::new(Chase::default(), Invariant::WorkConserving)));
+    end(run(
+        &network,
+        &trace.flows,
+        &mut InvariantCheck::new(ChasePlus::default(), Invariant::WorkConserving),
+    ));
     true
 }
 

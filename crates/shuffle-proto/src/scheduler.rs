@@ -181,7 +181,7 @@ impl FromStr for Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_fluid::{Active, CoflowId, LinkId, Network};
+    use anabranch_fluid::{ActiveFlows, CoflowId, LinkId, Network};
     use anabranch_units::{BitRate, ByteCount};
 
     /// max-min set the rate of a flow that no longer existed: it panicked, or the link was
@@ -190,8 +190,8 @@ mod tests {
     fn flow_between_two_decisions_leaves_rates_unchanged() {
         for scheduler in Scheduler::ALL {
             let network = Network::new(vec![BitRate::mbps(80)]).expect("a link");
-            let (mut active, mut allocator) = (Active::new(network), scheduler.make());
-            let insert = |active: &mut Active, coflow| {
+            let (mut active, mut allocator) = (ActiveFlows::new(network), scheduler.make());
+            let insert = |active: &mut ActiveFlows, coflow| {
                 active.insert(CoflowId(coflow), &[LinkId(0)], ByteCount::new(1_000_000))
             };
             let stays = insert(&mut active, 1);

@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::testing::networks;
-use crate::{Active, Allocator, Completion, Event, MaxMin, Outcome, Plan, Ranks, Varys, run};
+use crate::{ActiveFlows, Allocator, CoflowOrder, Completion, Event, MaxMin, Outcome, Plan, Varys, run};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use links::{assign, shortest_first_s};
-use prices::{Pattern, Prices, Scratch, Value};
+use prices::{Pattern, PriceEvaluation, Prices, Scratch};
 use proptest::prelude::*;
-use work::{Load, Work};
+use work::{CoflowWork, Load};
 
 /// Error of a run, which rounds completions to picoseconds and lets links carry a billionth more.
 const RUN_ROUNDING: f64 = 1e-7;
@@ -25,11 +25,11 @@ struct InOrder {
     order: Vec<CoflowId>,
     is_even: bool,
     plan: Plan,
-    ranks: Ranks,
+    ranks: CoflowOrder,
 }
 
 impl Allocator for InOrder {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let Self { order, is_even, plan, ranks } = self;
         if !ranks.is_new_order(event, active) {
             return ranks.fill_changed(active);
@@ -176,7 +176,7 @@ fn shortest_first_by_seconds(jobs: &[(u32, u32)]) -> u32 {
 }
 
 /// A link's load: whole seconds of work that arrive at whole seconds, the latest first.
-fn loads() -> impl Strategy<Value = Load> {
+fn loads() -> impl Strategy<PriceEvaluation = Load> {
     proptest::collection::btree_map(0u32..5, 1u32..4, 1..3).prop_map(|parts| Load {
         link: LinkId(0),
         busy_s: parts.values().copied().map(f64::from).sum(),
@@ -185,7 +185,7 @@ fn loads() -> impl Strategy<Value = Load> {
 }
 
 /// Prices of `links` links for each of the first twelve seconds.
-fn prices(links: usize) -> impl Strategy<Value = Prices> {
+fn prices(links: usize) -> impl Strategy<PriceEvaluation = Prices> {
     let link = proptest::collection::vec(0u32..6, 12);
     proptest::collection::vec(link, links).prop_map(move |all| {
         let mut prices = Prices::zero(links, 12, 12.0);
@@ -278,7 +278,7 @@ proptest! {
     ) {
         (0..).map(LinkId).zip(&mut loads).for_each(|(link, load)| load.link = link);
         let alone_s = loads.iter().map(Load::end_s).fold(0.0, f64::max);
-        let work = Work { arrived_s: 0.0, alone_s, loads };
+        let work = CoflowWork { arrived_s: 0.0, alone_s, loads };
         let (least_s, completes_s) = prices.least(&work, (alone_s, f64::INFINITY), &mut Scratch::default());
         let mut pattern = Pattern::default();
         let mut pays_s = |at_s: f64| at_s + work.loads.iter().map(|load| pattern.cheapest(&prices, load, at_s)).sum::<f64>();
@@ -295,7 +295,8 @@ proptest! {
 fn a_coflow_is_counted_on_one_of_its_links() {
     let network = Network::new(vec![BitRate::bps(1_000); 3]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 0), flow(2, &[0], 2, 1)];
-    let works: Vec<Work> = work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
+    let works: Vec<CoflowWork> =
+        work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
     let assignment = assign(&works, 3);
     assert_eq!(assignment.links[1..], [Some(LinkId(1)), Some(LinkId(0))]);
     // On link 1, behind the other: 2 + 5 s; and 2 s.
@@ -307,10 +308,11 @@ fn a_coflow_is_counted_on_one_of_its_links() {
 fn split_prices_prove_no_less() {
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 1), flow(2, &[0], 2, 1)];
-    let works: Vec<Work> = work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
+    let works: Vec<CoflowWork> =
+        work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
     let proof = search::prove(&works, 2, LITTLE);
     let windows = search::windows(&works);
-    let mut value = Value::default();
+    let mut value = PriceEvaluation::default();
     let finer = proof.prices.split([0.1, 0.7, 2.0, 2.5, 100.0]);
     finer.evaluate(&works, &windows, &mut Scratch::default(), &mut value);
     assert!(value.total_s >= proof.total_s - 1e-9, "{} s, {} s", value.total_s, proof.total_s);

@@ -55,9 +55,9 @@ fn in_epochs_rates_are_set_at_multiples_only() {
 }
 
 /// Gives every flow the same rate.
-struct Same(f64);
-impl Allocator for Same {
-    fn allocate(&mut self, _: &Event, active: &mut Active) {
+struct EqualRates(f64);
+impl Allocator for EqualRates {
+    fn allocate(&mut self, _: &Event, active: &mut ActiveFlows) {
         for id in active.ids().to_vec() {
             active.set_bps(id, self.0);
         }
@@ -67,8 +67,8 @@ impl Allocator for Same {
 #[test]
 fn what_an_allocator_may_not_decide_is_refused() {
     let (network, flows) = figure_5([5, 10, 15], 0);
-    let error = |bps: f64| run(&network, &flows, &mut Same(bps)).expect_err("no decision");
-    assert!(run(&network, &flows, &mut Same(5e6)).is_ok());
+    let error = |bps: f64| run(&network, &flows, &mut EqualRates(bps)).expect_err("no decision");
+    assert!(run(&network, &flows, &mut EqualRates(5e6)).is_ok());
     assert_eq!(error(5.1e6), RunError::Overload { link: LinkId(0), bps: 5.1e6 });
     assert_eq!(error(0.0), RunError::Stalled { at: Instant::ZERO, flows: 4 });
     assert_eq!(error(-1.0), RunError::Rate { flow: FlowId(0), bps: -1.0 });

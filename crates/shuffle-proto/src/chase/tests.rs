@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::ChasePlus;
-use anabranch_fluid::{Completion, Flow, Law, Network, Watched, run};
+use anabranch_fluid::{Completion, Flow, Invariant, InvariantCheck, Network, run};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 
@@ -49,23 +49,23 @@ struct Plain {
 }
 
 impl Plain {
-    fn left(active: &Active, rates: &BTreeMap<FlowId, f64>, link: LinkId) -> f64 {
+    fn left(active: &ActiveFlows, rates: &BTreeMap<FlowId, f64>, link: LinkId) -> f64 {
         let used: f64 = active.flows_on(link).iter().map(|id| rates[id]).sum();
         let left = active.rate_bps(link) - used;
         if left > active.rate_bps(link) * 1e-9 { left } else { 0.0 }
     }
-    fn most(active: &Active, rates: &BTreeMap<FlowId, f64>, id: FlowId) -> f64 {
+    fn most(active: &ActiveFlows, rates: &BTreeMap<FlowId, f64>, id: FlowId) -> f64 {
         active.route(id).map(|link| Self::left(active, rates, link)).fold(f64::INFINITY, f64::min)
     }
     /// Lines 1 to 6 for one coflow, without the flow that arrives.
-    fn shrink(active: &Active, rates: &mut BTreeMap<FlowId, f64>, placed: &[FlowId]) -> f64 {
+    fn shrink(active: &ActiveFlows, rates: &mut BTreeMap<FlowId, f64>, placed: &[FlowId]) -> f64 {
         let time = placed.iter().map(|id| active.remaining_bits(*id) / rates[id]).fold(0.0, f64::max);
         placed
             .iter()
             .for_each(|id| *rates.get_mut(id).expect("it is there") = active.remaining_bits(*id) / time);
         time
     }
-    fn key(&self, active: &Active, coflow: CoflowId) -> f64 {
+    fn key(&self, active: &ActiveFlows, coflow: CoflowId) -> f64 {
         match self.priority {
             Priority::Total => active.coflow_so_far(coflow).expect("it is there").1,
             Priority::Remaining => active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum(),
@@ -74,7 +74,7 @@ impl Plain {
 }
 
 impl Allocator for Plain {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let mut rates: BTreeMap<FlowId, f64> = active.ids().iter().map(|id| (*id, active.bps(*id))).collect();
         let mut coming: Vec<(CoflowId, FlowId)> =
             came(event).filter(|id| rates.contains_key(id)).map(|id| (active.coflow(id), id)).collect();
@@ -150,7 +150,7 @@ struct Beside {
 }
 
 impl Allocator for Beside {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let mut copy = active.clone();
         self.plain.allocate(event, &mut copy);
         self.ours.allocate(event, active);
@@ -202,7 +202,7 @@ proptest! {
 
     #[test]
     fn chase_and_chase_plus_are_work_conserving((network, flows) in networks()) {
-        run(&network, &flows, &mut Watched::new(Chase::default(), Law::WorkConserving)).expect("it ends");
-        run(&network, &flows, &mut Watched::new(ChasePlus::default(), Law::WorkConserving)).expect("it ends");
+        run(&network, &flows, &mut InvariantCheck::new(Chase::default(), Invariant::WorkConserving)).expect("it ends");
+        run(&network, &flows, &mut InvariantCheck::new(ChasePlus::default(), Invariant::WorkConserving)).expect("it ends");
     }
 }

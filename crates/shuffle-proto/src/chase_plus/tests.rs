@@ -34,7 +34,7 @@ fn first_coflow_completes_though_smaller_ones_keep_arriving() {
 
 #[test]
 fn what_comes_late_has_its_own_time() {
-    let mut active = Active::new(Network::new(vec![BitRate::mbps(100)]).expect("it has a rate"));
+    let mut active = ActiveFlows::new(Network::new(vec![BitRate::mbps(100)]).expect("it has a rate"));
     let mut ours = ChasePlus::default();
     let id = active.insert(CoflowId(0), &[LinkId(0)], ByteCount::new(12_500_000));
     let due_s = |ours: &ChasePlus| ours.due[&CoflowId(0)].as_secs_f64();
@@ -73,7 +73,7 @@ proptest! {
         flows in proptest::collection::vec((0u32..6, 0u32..4, 1u64..1_000), 1..30),
     ) {
         let network = Network::new(vec![BitRate::mbps(100); 4]).expect("all have a rate");
-        let mut active = Active::new(network);
+        let mut active = ActiveFlows::new(network);
         for (coflow, link, bytes) in flows {
             active.insert(CoflowId(coflow), &[LinkId(link)], ByteCount::new(bytes));
         }

@@ -1,7 +1,7 @@
 //! `shuffle`'s coordinator on loopback, with real mutual TLS and scripted agents.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
-use anabranch_fluid::{Active, Allocator, Event};
+use anabranch_fluid::{ActiveFlows, Allocator, Event};
 use anabranch_http::answer::BODY_BYTES_MAX;
 use anabranch_http::exercise::damages;
 use anabranch_http::{ClientError, ServeConfig, Server};
@@ -70,7 +70,7 @@ struct Held {
 }
 
 impl Allocator for Held {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         self.gate.pass();
         self.inner.allocate(event, active);
     }
