@@ -13,11 +13,11 @@ pub use anabranch_election::{MISSED_ROUNDS_MAX, Stall, Stamp};
 /// One of several brokers.
 pub type Replica = anabranch_election::Replica<Broker>;
 /// A change of the lead or of the decision.
-pub type Turn = anabranch_election::Turn<Decision, Why>;
+pub type Turn = anabranch_election::RoleChange<Decision, Why>;
 /// An operation on the store of decisions.
-pub type StoreAsk = anabranch_election::StoreAsk<Decision>;
+pub type StoreAsk = anabranch_election::StoreRequest<Decision>;
 /// Result of an operation on the store.
-pub type StoreTold = anabranch_election::StoreTold<Decision>;
+pub type StoreTold = anabranch_election::StoreReply<Decision>;
 
 impl Machine for Broker {
     type Settings = Settings;

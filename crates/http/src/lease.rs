@@ -37,7 +37,7 @@ pub use etcd::{EtcdConfig, EtcdConfigError, EtcdStore, PARTS_MAX};
 pub use file::FileStore;
 
 use crate::store::StoreError;
-use anabranch_election::{StoreAsk, StoreTold};
+use anabranch_election::{StoreReply, StoreRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -65,7 +65,7 @@ pub trait SharedStore<V>: Send + Sync {
     /// Answers a question. Blocks until the store has answered.
     ///
     /// Errors: a store that cannot be used. The question may have been carried out.
-    fn answer(&self, ask: &StoreAsk<V>) -> Result<StoreTold<V>, LeaseError>;
+    fn answer(&self, ask: &StoreRequest<V>) -> Result<StoreReply<V>, LeaseError>;
     /// Gives the lead back, so that another controller need not wait for the end of the lease.
     ///
     /// Errors: a store that cannot be used; the lead then ends with the lease.

@@ -9,7 +9,7 @@ use crate::wire::DecisionView;
 use anabranch_broker_proto::broker::Decision;
 use anabranch_broker_proto::counting::Counting;
 use anabranch_broker_proto::replica::{Stall, StoreAsk};
-use anabranch_election::StoreTold;
+use anabranch_election::StoreReply;
 use anabranch_http::lease::LeaseError;
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl BrokerService {
         let ask = ask.map(|decision| self.written(&decision));
         let keeper = Arc::clone(&self.shared.keeper);
         let keeps = match &ask {
-            anabranch_election::StoreAsk::Keep { decision, .. } => Some(decision.round),
+            anabranch_election::StoreRequest::Keep { decision, .. } => Some(decision.round),
             _ => None,
         };
         let within = keeper.lease().map_or(std::time::Duration::MAX, |lease| lease / 3);
@@ -86,7 +86,7 @@ impl BrokerService {
         state: &mut State,
         number: u64,
         keeps: Option<u64>,
-        answer: Result<StoreTold<DecisionView>, String>,
+        answer: Result<StoreReply<DecisionView>, String>,
     ) {
         let now = state.now();
         let before = state.store_error.take();
@@ -105,10 +105,10 @@ impl BrokerService {
                 // A broker with a file store continues without the stored decision. With a shared
                 // store, another broker may lead by now.
                 let is_alone = self.shared.counts_for.is_none();
-                keeps.filter(|_| is_alone).map(|revision| StoreTold::Kept { revision })
+                keeps.filter(|_| is_alone).map(|revision| StoreReply::Kept { revision })
             }
         };
-        if let Some(StoreTold::Last { decision, .. }) = &told {
+        if let Some(StoreReply::Last { decision, .. }) = &told {
             state.stored.clone_from(decision);
         }
         let contracts = &self.shared.contracts;

@@ -22,7 +22,7 @@ pub use form::PARTS_MAX;
 pub(crate) use form::is_etcd_answer;
 
 use super::{LeaseError, SharedStore, Stored, word};
-use anabranch_election::{Stamp, StoreAsk, StoreTold};
+use anabranch_election::{Stamp, StoreReply, StoreRequest};
 use anabranch_net::cause::cause;
 use anabranch_net::tls::words;
 use form::{Found, Granted, Held, KeptAlive, KeyValue, Last, Leader, Looked, Number, Transaction, encoded};
@@ -164,12 +164,12 @@ impl<V: Stored> EtcdStore<V> {
     }
 
     /// Returns whether this controller leads, and then renews its lease, or another one does.
-    fn told(&self, looked: &Looked) -> Result<StoreTold<V>, String> {
+    fn told(&self, looked: &Looked) -> Result<StoreReply<V>, String> {
         let (revision, last) = (looked.revision, looked.stamp());
         if let Some(Held { value: Err(fault), kv }) = &looked.leader {
             self.log_fault("leader", kv.mod_revision.0, fault);
             self.end_unreadable_lead(kv)?;
-            return Ok(StoreTold::Follows { leader: None, revision, last });
+            return Ok(StoreReply::Follows { leader: None, revision, last });
         }
         Ok(match looked.leader() {
             Some((leader, _)) if leader.id != self.id => {
@@ -177,12 +177,12 @@ impl<V: Stored> EtcdStore<V> {
                 // end, and no leader is found there.
                 let is_other = |address: &String| !address.is_empty() && *address != self.config.address;
                 let leader = Some(leader.address.clone()).filter(is_other);
-                StoreTold::Follows { leader, revision, last }
+                StoreReply::Follows { leader, revision, last }
             }
             Some((_, kv)) if self.is_kept_alive(kv.lease)? => {
-                StoreTold::Leads { epoch: kv.create_revision.0, revision, last }
+                StoreReply::Leads { epoch: kv.create_revision.0, revision, last }
             }
-            _ => StoreTold::Lost,
+            _ => StoreReply::Lost,
         })
     }
 
@@ -217,7 +217,7 @@ impl<V: Stored> EtcdStore<V> {
         (leader.id == self.id && kv.create_revision.0 == epoch).then_some(kv.lease)
     }
 
-    fn lead(&self) -> Result<StoreTold<V>, String> {
+    fn lead(&self) -> Result<StoreReply<V>, String> {
         let looked = self.look()?;
         if looked.leader.is_some() {
             return self.told(&looked);
@@ -236,7 +236,7 @@ impl<V: Stored> EtcdStore<V> {
             // The stored value may be newer than the one read: read again, now that no other
             // controller can store one.
             let (epoch, looked) = (done.header.revision.0, self.look()?);
-            return Ok(StoreTold::Leads { epoch, revision: looked.revision, last: looked.stamp() });
+            return Ok(StoreReply::Leads { epoch, revision: looked.revision, last: looked.stamp() });
         }
         self.revoke(lease)?;
         self.told(&self.looked(done)?)
@@ -247,26 +247,26 @@ impl<V: Stored> EtcdStore<V> {
         self.post::<Value>("/v3/lease/revoke", &asked).map(drop)
     }
 
-    fn renew(&self, epoch: u64) -> Result<StoreTold<V>, String> {
+    fn renew(&self, epoch: u64) -> Result<StoreReply<V>, String> {
         let looked = self.look()?;
-        let Some(lease) = self.lease_of(&looked, epoch) else { return Ok(StoreTold::Lost) };
+        let Some(lease) = self.lease_of(&looked, epoch) else { return Ok(StoreReply::Lost) };
         let (revision, last) = (looked.revision, looked.stamp());
-        Ok(if self.is_kept_alive(lease)? { StoreTold::Renewed { revision, last } } else { StoreTold::Lost })
+        Ok(if self.is_kept_alive(lease)? { StoreReply::Renewed { revision, last } } else { StoreReply::Lost })
     }
 
     /// Answer for a value that could not be written, or was written already.
-    fn unwritten(&self, looked: &Looked, epoch: u64, decided: u64, round: u64) -> StoreTold<V> {
+    fn unwritten(&self, looked: &Looked, epoch: u64, decided: u64, round: u64) -> StoreReply<V> {
         let last = looked.stamp();
         if looked.has_kept(decided, round) {
-            StoreTold::Kept { revision: last.revision }
+            StoreReply::Kept { revision: last.revision }
         } else if self.lease_of(looked, epoch).is_some() {
-            StoreTold::Changed { last }
+            StoreReply::Changed { last }
         } else {
-            StoreTold::Lost
+            StoreReply::Lost
         }
     }
 
-    fn keep(&self, epoch: u64, decided: u64, before: Stamp, value: &V) -> Result<StoreTold<V>, String> {
+    fn keep(&self, epoch: u64, decided: u64, before: Stamp, value: &V) -> Result<StoreReply<V>, String> {
         let (looked, round) = (self.look()?, value.round());
         let is_written = looked.has_kept(decided, round);
         if is_written || self.lease_of(&looked, epoch).is_none() || looked.stamp() != before {
@@ -305,17 +305,17 @@ impl<V: Stored> EtcdStore<V> {
         });
         let done: Transaction = self.post("/v3/kv/txn", &asked)?;
         if done.succeeded {
-            return Ok(StoreTold::Kept { revision: done.header.revision.0 });
+            return Ok(StoreReply::Kept { revision: done.header.revision.0 });
         }
         // An earlier try, which was given up, may have been carried out meanwhile.
         Ok(self.unwritten(&self.look()?, epoch, decided, round))
     }
 
-    fn read(&self) -> Result<StoreTold<V>, String> {
+    fn read(&self) -> Result<StoreReply<V>, String> {
         let looked = self.look()?;
         let stamp = looked.stamp();
         let Some(Held { value: Ok(last), .. }) = &looked.last else {
-            return Ok(StoreTold::Last { last: stamp, decision: None });
+            return Ok(StoreReply::Last { last: stamp, decision: None });
         };
         let decision = match self.read_parts(last)? {
             Ok(value) => Some(Arc::new(value)),
@@ -327,7 +327,7 @@ impl<V: Stored> EtcdStore<V> {
                 None
             }
         };
-        Ok(StoreTold::Last { last: stamp, decision })
+        Ok(StoreReply::Last { last: stamp, decision })
     }
 
     /// The value, or the fault of its parts.
@@ -364,14 +364,14 @@ impl<V: Stored> SharedStore<V> for EtcdStore<V> {
         Some(self.config.lease)
     }
 
-    fn answer(&self, ask: &StoreAsk<V>) -> Result<StoreTold<V>, LeaseError> {
+    fn answer(&self, ask: &StoreRequest<V>) -> Result<StoreReply<V>, LeaseError> {
         let told = match ask {
-            StoreAsk::Lead => self.lead(),
-            StoreAsk::Renew { epoch } => self.renew(*epoch),
-            StoreAsk::Keep { epoch, decided, before, decision } => {
+            StoreRequest::Lead => self.lead(),
+            StoreRequest::Renew { epoch } => self.renew(*epoch),
+            StoreRequest::Keep { epoch, decided, before, decision } => {
                 self.keep(*epoch, *decided, *before, decision)
             }
-            StoreAsk::Read => self.read(),
+            StoreRequest::Read => self.read(),
         };
         told.map_err(|reason| LeaseError::Etcd { reason })
     }

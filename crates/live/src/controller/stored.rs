@@ -5,7 +5,7 @@
 use super::registry::Kept;
 use super::{ControllerService, Lead, State, lock};
 use crate::description::Layout;
-use anabranch_election::{StoreAsk, StoreTold, Turn};
+use anabranch_election::{RoleChange, StoreReply, StoreRequest};
 use anabranch_http::lease::LeaseError;
 use anabranch_live_proto::control::controller::Controller;
 use anabranch_units::Instant;
@@ -35,7 +35,7 @@ impl ControllerService {
     }
 
     /// Asks the store, apart from the requests that are answered meanwhile.
-    pub(super) async fn ask_store(&self, number: u64, ask: StoreAsk<Kept>) {
+    pub(super) async fn ask_store(&self, number: u64, ask: StoreRequest<Kept>) {
         let store = Arc::clone(&self.shared.store);
         let within = store.lease().map_or(std::time::Duration::MAX, |lease| lease / LEASE_PARTS);
         let asked =
@@ -47,7 +47,7 @@ impl ControllerService {
         self.handle_told(number, answer);
     }
 
-    fn handle_told(&self, number: u64, answer: Result<StoreTold<Kept>, String>) {
+    fn handle_told(&self, number: u64, answer: Result<StoreReply<Kept>, String>) {
         let mut state = lock(&self.shared.state);
         let before = state.store_error.take();
         let told = match answer {
@@ -76,16 +76,16 @@ impl ControllerService {
         while let Some(turn) = state.replica.poll_turn() {
             is_told = true;
             match turn {
-                Turn::Began => {}
-                Turn::Ended => {
+                RoleChange::Began => {}
+                RoleChange::Ended => {
                     let ended = state.lead.take();
                     ended.inspect(|_| {
                         tracing::warn!("this controller does not lead any more; nodes go on by themselves")
                     });
                 }
-                Turn::Accepted(kept) => self.take_kept(state, &kept, true),
-                Turn::News(kept) => self.take_kept(state, &kept, false),
-                Turn::Void { why, .. } => match why {},
+                RoleChange::Accepted(kept) => self.take_kept(state, &kept, true),
+                RoleChange::News(kept) => self.take_kept(state, &kept, false),
+                RoleChange::Void { why, .. } => match why {},
                 _ => {}
             }
         }
