@@ -14,7 +14,7 @@ use crate::broker::{Broker, Contract, Gathered, Job, ToNetwork};
 use crate::messages::{Assent, Bids, BidsReply};
 use crate::optimiser::Answer;
 use crate::replica::{Replica, StoreAsk, StoreTold, Turn};
-use anabranch_sessions::{NotJoined, Overflow, Position, Rejoin, Sessions, SessionsConfig};
+use anabranch_sessions::{NotJoined, OverflowRule, Position, Rejoin, Sessions, SessionsConfig};
 use anabranch_units::{Duration, Instant, PeerId};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -34,7 +34,7 @@ const SESSIONS: SessionsConfig = SessionsConfig {
     polls_keep_alive: false,
     rejoin: Rejoin::StartsAnew,
     mailbox_max: MAILBOX_MAX,
-    overflow: Overflow::DropsOldest,
+    overflow: OverflowRule::DropsOldest,
     answer_max: MAILBOX_MAX,
 };
 

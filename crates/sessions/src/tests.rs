@@ -23,7 +23,7 @@ fn resuming() -> Sessions<PeerId, u64> {
         polls_keep_alive: true,
         rejoin: Rejoin::Resumes,
         mailbox_max: MAILBOX_MAX,
-        overflow: Overflow::EndsSession,
+        overflow: OverflowRule::EndsSession,
         answer_max: 2,
     })
 }
@@ -33,7 +33,7 @@ fn starting_anew() -> Sessions<PeerId, u64> {
     Sessions::new(SessionsConfig {
         polls_keep_alive: false,
         rejoin: Rejoin::StartsAnew,
-        overflow: Overflow::DropsOldest,
+        overflow: OverflowRule::DropsOldest,
         answer_max: MAILBOX_MAX,
         ..resuming().config()
     })
@@ -49,7 +49,7 @@ fn poll(sessions: &mut Sessions<PeerId, u64>, now: Instant, session: u64, after:
 fn waiting_poll_keeps_a_peer_alive_silence_not() {
     let mut sessions = resuming();
     assert_eq!(sessions.poll_timeout(), None);
-    let first = Joined { after: 0, numbering: 100, has_replaced: false, is_news: true };
+    let first = JoinReply { after: 0, numbering: 100, has_replaced: false, is_news: true };
     assert_eq!(sessions.handle_join(at(0), &PEER, 7, 100), first);
     sessions.begin_poll(&PEER);
     assert_eq!(sessions.poll_messages(at(0), &PEER, 7, FIRST, &mut None), Ok(None));
@@ -97,7 +97,7 @@ fn second_process_waits_for_a_sign_of_the_first() {
     sessions.end_poll(at(3), &PEER);
     // A process whose connection is broken has less time, and its place is free when it is silent.
     assert_eq!(sessions.probe(&PEER, 8).map(|probe| probe.within), Some(PROBE_DISCONNECTED));
-    let second = Joined { after: 0, numbering: 200, has_replaced: true, is_news: true };
+    let second = JoinReply { after: 0, numbering: 200, has_replaced: true, is_news: true };
     assert_eq!(sessions.handle_join(at(2_000), &PEER, 8, 200), second);
     assert_eq!(sessions.poll_messages(at(2_001), &PEER, 7, FIRST, &mut None), Err(NotJoined));
     assert_eq!(sessions.probe_result(&PEER, 8, probe), ProbeResult::Gone);

@@ -13,7 +13,7 @@ use crate::Coordinator;
 use crate::control::{Limit, Report};
 use crate::coordinator::{CoflowView, Decision, Ended, Host, ReportError, Settings};
 use anabranch_fluid::{Allocator, DecisionError};
-use anabranch_sessions::{Overflow, Rejoin};
+use anabranch_sessions::{OverflowRule, Rejoin};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -97,7 +97,7 @@ impl<A: Allocator> Sessions<A> {
                 polls_keep_alive: false,
                 rejoin: Rejoin::StartsAnew,
                 mailbox_max: 0,
-                overflow: Overflow::DropsOldest,
+                overflow: OverflowRule::DropsOldest,
                 answer_max: 0,
             }),
             waits: BTreeMap::new(),
