@@ -33,7 +33,7 @@ pub(super) fn start(mut command: Command) -> io::Result<Child> {
 /// Errors: as [`clean_up`].
 pub fn watch(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
     // A process without standard input has no agent.
-    if let Ok(agent) = guard::Watch::by_stdin(None) {
+    if let Ok(agent) = guard::WardWatch::by_stdin(None) {
         while agent.next() != guard::Sign::End {}
     }
     clean_up(state, device)
