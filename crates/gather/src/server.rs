@@ -20,7 +20,7 @@ pub use hashes::CacheError;
 use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};
 use anabranch_gather_proto::ServerConfig;
 use anabranch_gather_proto::msg::Feedback;
-use anabranch_net::admission::{Admission, AdmissionLimits, Places};
+use anabranch_net::admission::{Admission, AdmissionLimits, ConnectionSlots};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
 use anabranch_net::refusals::Refusals;
@@ -178,7 +178,7 @@ struct Shared {
     /// Queue of each channel's datagrams.
     channels: Mutex<Channels>,
     /// Admitted clients, each with its resources besides connections.
-    places: Places<Share>,
+    places: ConnectionSlots<Share>,
     /// Number of connections so far.
     connections: AtomicU64,
     refusals: Refusals,
@@ -276,7 +276,7 @@ impl Server {
             config: machine,
             port: config.advertise_port.unwrap_or(at.port()),
             channels: Mutex::default(),
-            places: Places::new(clients_max, clients_max.div_ceil(CLIENT_SHARE), Share::new),
+            places: ConnectionSlots::new(clients_max, clients_max.div_ceil(CLIENT_SHARE), Share::new),
             connections: AtomicU64::new(0),
             refusals: Refusals::default(),
             idle: config.idle.to_std(),

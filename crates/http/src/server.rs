@@ -7,7 +7,7 @@
 use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
 use crate::connection::why_broken;
 use crate::http1::{self, Bounds, close, connection};
-use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, ConnectionSlots};
 use anabranch_net::cause::cause;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -176,10 +176,11 @@ impl<S: Service> Server<S> {
         let router = router.layer(from_fn_with_state(Arc::clone(&refusals), note_refusal));
         let admission = Admission::new(config.half_open);
         let requests_max = config.peer_requests_max;
-        let places = Places::new(config.connections_max, config.peer_connections_max, move || PeerLimits {
-            requests: Arc::new(Semaphore::new(requests_max)),
-            large: Arc::new(Semaphore::new(1)),
-        });
+        let places =
+            ConnectionSlots::new(config.connections_max, config.peer_connections_max, move || PeerLimits {
+                requests: Arc::new(Semaphore::new(requests_max)),
+                large: Arc::new(Semaphore::new(1)),
+            });
         let mut connections = tokio::task::JoinSet::new();
         let serve = async {
             loop {
@@ -207,7 +208,7 @@ async fn serve_one(
     arrival: Arrival,
     identity: Identity,
     router: axum::Router,
-    places: Places<PeerLimits>,
+    places: ConnectionSlots<PeerLimits>,
     refusals: &Refusals,
     patience: Duration,
 ) -> Result<(), String> {

@@ -24,7 +24,7 @@ use crate::spool::{Errand, Spool};
 use anabranch_disk::folder::{Folder, lacks_descriptors};
 use anabranch_disk::partial::PartialFile;
 use anabranch_http::metrics::Counter;
-use anabranch_net::admission::Place;
+use anabranch_net::admission::ConnectionSlot;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
     FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority,
@@ -416,7 +416,7 @@ impl Runner {
 
     /// Attaches an expected connection, which holds `place` among its peer's connections, for as
     /// long as `guard` trusts the peer.
-    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, guard: Guard, place: Place) {
+    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, guard: Guard, place: ConnectionSlot) {
         let shared = Arc::clone(&self.shared);
         lock(&self.tasks).spawn(async move {
             shared.receive_flow(hello.flow, stream, guard).await;

@@ -9,7 +9,7 @@ use crate::runner::{Fault, Runner, SharedFile, SourceFile, failure, wait_for};
 use anabranch_disk::folder::{Folder, Name, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at, narrow};
 use anabranch_graph::{Topology, TopologyError};
-use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, ConnectionSlot, ConnectionSlots};
 use anabranch_net::cause::cause;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -211,7 +211,7 @@ impl Service {
             refusals: Refusals::default(),
         });
         let admission = Admission::new(service.config.half_open);
-        let places = Places::new(CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, || ());
+        let places = ConnectionSlots::new(CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, || ());
         for listener in listeners {
             let (weak, admission, places) = (Arc::downgrade(&service), admission.clone(), places.clone());
             lock(&service.accepting).spawn(Self::accept(weak, listener, admission, places));
@@ -593,7 +593,7 @@ impl Service {
         finish().unwrap_or_else(|error| failed(run, FailureKind::Unwritable, &error))
     }
 
-    async fn accept(weak: Weak<Self>, listener: TcpListener, admission: Admission, places: Places) {
+    async fn accept(weak: Weak<Self>, listener: TcpListener, admission: Admission, places: ConnectionSlots) {
         loop {
             let arrival = admission.accept(&listener).await;
             let Some(service) = weak.upgrade() else { return };
@@ -607,7 +607,7 @@ impl Service {
         }
     }
 
-    async fn greet(&self, arrival: Arrival, places: &Places) -> io::Result<()> {
+    async fn greet(&self, arrival: Arrival, places: &ConnectionSlots) -> io::Result<()> {
         let options = anabranch_net::socket::TcpOptions {
             // This end sends only acknowledgements and heartbeats. At a lower priority they would
             // wait in the queue of the reverse direction, and delay their flow.
@@ -634,7 +634,7 @@ impl Service {
         &self,
         mut stream: TlsStream<TcpStream>,
         peer: PeerIdentity,
-        place: Place,
+        place: ConnectionSlot,
     ) -> io::Result<()> {
         let mut greeting = [0; Hello::LEN];
         stream.read_exact(&mut greeting).await?;

@@ -184,7 +184,7 @@ async fn new_certificate_replaces_the_old_during_connections() {
     let controller = std::fs::read(folder.0.join("controller.pem")).expect("renewed");
     let der =
         <CertificateDer<'_> as rustls::pki_types::pem::PemObject>::from_pem_slice(&controller).expect("PEM");
-    let facts = crate::certificate::Facts::of(&der).expect("a certificate");
+    let facts = crate::certificate::CertificateFacts::of(&der).expect("a certificate");
     assert!(facts.addresses.contains(&"10.1.2.3".parse().expect("an address")));
     let leaf = webpki::EndEntityCert::try_from(&der).expect("a certificate");
     assert!(leaf.valid_dns_names().any(|name| name == "control.example"));

@@ -31,7 +31,7 @@ fn load(set: &KeySet, authority: &KeySet, stem: &str) -> Result<Credentials, Tls
         file.certificate_pem.as_bytes(),
         file.key_pem.as_bytes(),
         &files,
-        Revoked::default(),
+        RevocationList::default(),
     )
 }
 
@@ -171,7 +171,7 @@ fn certificate_of_an_unexpected_holder_is_named() {
     };
     let load = |files| {
         let pem = (ca.certificate_pem.as_bytes(), own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
-        Credentials::from_pem(pem.0, pem.1, pem.2, &files, Revoked::default())
+        Credentials::from_pem(pem.0, pem.1, pem.2, &files, RevocationList::default())
     };
     load(files(HAUL, Role::Site, "seattle")).expect("its own");
     for wrong in [
@@ -221,14 +221,14 @@ fn bad_files_are_named_with_what_is_wrong() {
     };
     let pem = |i: usize| good.files[i].certificate_pem.as_bytes();
     let key = |i: usize| good.files[i].key_pem.as_bytes();
-    let mixed = Credentials::from_pem(pem(0), pem(1), key(2), &files, Revoked::default());
+    let mixed = Credentials::from_pem(pem(0), pem(1), key(2), &files, RevocationList::default());
     assert!(text(mixed).contains("x.key: the key belongs to another certificate"));
     assert!(
-        text(Credentials::from_pem(b"", pem(1), key(1), &files, Revoked::default()))
+        text(Credentials::from_pem(b"", pem(1), key(1), &files, RevocationList::default()))
             .contains("ca.pem: holds no certificate")
     );
     assert!(
-        text(Credentials::from_pem(pem(0), pem(1), pem(1), &files, Revoked::default()))
+        text(Credentials::from_pem(pem(0), pem(1), pem(1), &files, RevocationList::default()))
             .contains("x.key: holds no private key")
     );
     let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), HAUL, Role::Site, "a b");
