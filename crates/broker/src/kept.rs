@@ -6,11 +6,11 @@
 use crate::contracts::Contracts;
 use crate::wire::{DecisionView, PlacedView, StandingView};
 use anabranch_broker_proto::broker::{ClusterId, Decision, Placed, Standing};
-use anabranch_http::lease::Stored;
+use anabranch_http::lease::StoredValue;
 use anabranch_units::BitRate;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-impl Stored for DecisionView {
+impl StoredValue for DecisionView {
     const FORMAT: &'static str = "broker 1";
 
     fn round(&self) -> u64 {

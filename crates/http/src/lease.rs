@@ -1,7 +1,7 @@
 //! Stores of a controller's decisions, with the lead among controllers that share a store: a file
 //! for a controller that is alone, etcd for several.
 //!
-//! A store keeps one value of any type that is [`Stored`]. [`anabranch_election::Replica`] asks the
+//! A store keeps one value of any type that is [`StoredValue`]. [`anabranch_election::Replica`] asks the
 //! questions; a store answers them. Leaves out: who leads when (`election`). Read [`SharedStore`],
 //! [`FileStore`] and [`EtcdStore`] first.
 //!
@@ -44,7 +44,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// A value that a [`SharedStore`] keeps, as JSON.
-pub trait Stored: Serialize + DeserializeOwned + Send + Sync + 'static {
+pub trait StoredValue: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Name of its form: the system's word, a blank and the version, as `broker 1`. A store refuses
     /// a value of another version.
     const FORMAT: &'static str;
@@ -53,7 +53,7 @@ pub trait Stored: Serialize + DeserializeOwned + Send + Sync + 'static {
 }
 
 /// The system's word in a name of a form.
-fn word<V: Stored>() -> &'static str {
+fn word<V: StoredValue>() -> &'static str {
     V::FORMAT.rsplit_once(' ').map_or(V::FORMAT, |(word, _)| word)
 }
 

@@ -4,7 +4,7 @@
 //! HTTP/1.1 only. Leaves out: the requests themselves (each service's routes). Read [`Server`]
 //! first.
 
-use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
+use crate::answer::{BODY_BYTES_MAX, Refusal, RefusalReason};
 use crate::connection::why_broken;
 use crate::http1::{self, Bounds, close, connection};
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, ConnectionSlots};
@@ -262,7 +262,7 @@ async fn note_refusal(
     let response = next.run(request).await;
     // Every site and host registers again after a restart, as it should.
     let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
-    if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
+    if let Some(RefusalReason(reason)) = response.extensions().get().filter(|_| is_news) {
         let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));
         let line = format!("{peer} at {from} is refused: {reason} ({method} {path})");
         refusals.note(Some(&peer), &line);

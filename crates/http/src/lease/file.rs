@@ -2,7 +2,7 @@
 //!
 //! Its user always leads. Leaves out: the file itself (`store`). Read [`FileStore`].
 
-use super::{LeaseError, SharedStore, Stored};
+use super::{LeaseError, SharedStore, StoredValue};
 use crate::store::{StoreError, StoreFile};
 use anabranch_election::{Stamp, StoreReply, StoreRequest};
 use redb::{ReadableDatabase as _, TableDefinition};
@@ -22,7 +22,7 @@ pub struct FileStore<V> {
     value: PhantomData<fn() -> V>,
 }
 
-impl<V: Stored> FileStore<V> {
+impl<V: StoredValue> FileStore<V> {
     /// Opens the file, or makes it.
     ///
     /// Errors: a file that cannot be used, or that has another form of value.
@@ -59,11 +59,11 @@ impl<V: Stored> FileStore<V> {
 }
 
 /// Stamp of a file's value. The value's round replaces the revisions of value and file.
-fn stamp<V: Stored>(last: Option<&V>) -> Stamp {
+fn stamp<V: StoredValue>(last: Option<&V>) -> Stamp {
     last.map_or(Stamp::default(), |last| Stamp { revision: last.round(), epoch: EPOCH, round: last.round() })
 }
 
-impl<V: Stored> SharedStore<V> for FileStore<V> {
+impl<V: StoredValue> SharedStore<V> for FileStore<V> {
     fn lease(&self) -> Option<Duration> {
         None
     }
@@ -107,7 +107,7 @@ mod tests {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Count(u64);
 
-    impl Stored for Count {
+    impl StoredValue for Count {
         const FORMAT: &'static str = "count 1";
         fn round(&self) -> u64 {
             self.0

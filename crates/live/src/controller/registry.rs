@@ -5,7 +5,7 @@
 
 use crate::description::Description;
 use anabranch_election::{Event, Machine};
-use anabranch_http::lease::Stored;
+use anabranch_http::lease::StoredValue;
 use anabranch_units::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
@@ -33,7 +33,7 @@ pub(super) struct Kept {
     pub(super) network: Option<Description>,
 }
 
-impl Stored for Kept {
+impl StoredValue for Kept {
     const FORMAT: &'static str = "live 1";
 
     fn round(&self) -> u64 {
