@@ -11,7 +11,7 @@ use crate::receipt::{Receipt, Received};
 use crate::{
     Client, ClientConfig, Mode, Offer, Piece, RateControl, Server, ServerConfig, ServerEvent, ServerId,
 };
-use anabranch_endpoint::{Bytes, Message as _, Wire as _};
+use anabranch_endpoint::{Bytes, Message as _, WireMessage as _};
 use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@
 
 mod reader;
 
-use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
+use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, WireMessage};
 use anabranch_transport::{bbr, tfrc};
 use anabranch_units::{BitRate, Duration, Instant};
 
@@ -251,7 +251,7 @@ impl<P: Payload> Message for Datagram<P> {
     }
 }
 
-impl Wire for Datagram<Bytes> {
+impl WireMessage for Datagram<Bytes> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Packet(packet) => {

@@ -8,7 +8,7 @@ pub mod report;
 
 use crate::connection::{self, Connected, Incoming};
 use crate::targets::{Part, Target};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::fetch::{self, Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId};
 use anabranch_gather_proto::msg::{Control, Datagram, Packet, SEAL_BYTES};
 use anabranch_gather_proto::{BLOCK_BYTES_MIN, ClientConfig, ConfigError, Mode, RateControl, ServerId};

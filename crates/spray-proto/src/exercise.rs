@@ -12,7 +12,7 @@ use crate::host::{Host, Outgoing};
 use crate::memory::MEMORY_MIN;
 use crate::packet::{Coder, Packet as _, UNIT_MAX};
 use crate::segment::{CE, Segment, mark};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_units::{ByteCount, Duration, Instant};
 
 /// Maximum steps of one list, to bound the running time.

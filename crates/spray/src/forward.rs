@@ -10,7 +10,7 @@ use crate::config::MEMORY_MAX;
 use crate::outbox::{Left, Outbox};
 use crate::pulse::{BEAT_EVERY, Pulse};
 use crate::status::{LinkFigures, WayFigures};
-use anabranch_endpoint::{Bytes, Message as _, Wire as _};
+use anabranch_endpoint::{Bytes, Message as _, WireMessage as _};
 use anabranch_linux::tun::{Device, HEADROOM};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn, SendSocket};
 use anabranch_net::seal::{Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, Opener, Sealer, TAG_BYTES};

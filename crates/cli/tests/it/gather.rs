@@ -11,7 +11,7 @@ mod words;
 
 use crate::net::{PATIENCE, journal_entries, noise, on_a_small_disk, working_files};
 use crate::{anabranch, skip, text};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::msg::{Control, Datagram, Found, PullId, Request};
 use anabranch_gather_proto::{Mode, RateControl};
 use anabranch_net::identity::Identity;

@@ -8,7 +8,7 @@
 
 use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId, HEADER_BYTES, Sealer, TAG_BYTES};

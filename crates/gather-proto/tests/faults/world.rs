@@ -5,7 +5,7 @@ mod calm;
 use super::disk::{Disk, File, Order, flip, hash};
 use super::network::{Lane, Way};
 use super::server::{Conn, Host, Supply};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::fetch::{EARLY_BYTES, FetchConfig, FetchEvent, Part, Wanted};
 use anabranch_gather_proto::msg::{Control, Datagram, Packet};
 use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl, ServerConfig, ServerId};

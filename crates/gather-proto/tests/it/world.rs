@@ -1,7 +1,7 @@
 //! A client and its servers, with objects, over wires that delay, lose, duplicate and reorder
 //! datagrams.
 
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::msg::{Control, Datagram};
 use anabranch_gather_proto::{
     Client, ClientConfig, ClientEvent, Offer, Server, ServerConfig, ServerEvent, ServerId,

@@ -7,7 +7,7 @@ use super::metrics::Cause;
 use super::share::{Part, Share};
 use super::{Datagrams, ServeEvent, Shared, WAITING_MAX};
 use crate::control::{Reader, farewell, other_version};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::msg::{self, Control, Datagram, Feedback, PullId, VERSION};
 use anabranch_gather_proto::{Offer, Server, ServerEvent};
 use anabranch_net::admission::{Arrival, HalfOpen};
