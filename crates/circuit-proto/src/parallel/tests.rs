@@ -27,7 +27,13 @@ fn any_demand(racks: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = D
 }
 
 /// Least makespan of all orders and assignments of undivided entries.
-fn least_of_all(racks: usize, night: u64, pieces: &mut Vec<Piece>, orders: &mut Orders, least: &mut u64) {
+fn least_of_all(
+    racks: usize,
+    night: u64,
+    pieces: &mut Vec<Piece>,
+    orders: &mut PieceOrders,
+    least: &mut u64,
+) {
     if pieces.is_empty() {
         *least = (*least).min(makespan_ps(racks, night, orders));
         return;
