@@ -55,7 +55,7 @@ impl Member for Spray {
         matches!(noun, Noun::Up(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_spray_proto::simulated::Simulated)
+        Some(&anabranch_spray_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::spray::Emulated)

@@ -3,7 +3,7 @@
 //!
 //! Leaves out: the behaviour of each part alone, which is tested beside it. Read [`Pair`] first.
 
-use crate::ways::{Chooser, Going};
+use crate::ways::{Chooser, DatagramClass};
 use crate::{Body, Config, Datagram, FlowId, Host, Outgoing};
 use anabranch_endpoint::Bytes;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
@@ -79,7 +79,7 @@ impl Pair {
             }
             loop {
                 while let Some(leaving) = self.hosts[end].poll_leaving() {
-                    let going = Going::of(&leaving);
+                    let going = DatagramClass::of(&leaving);
                     let way = match leaving.datagram.body {
                         Body::Bare => self.choosers[end].choose(now, going),
                         _ => self.choosers[end].handle_leaving(now, going).1,
@@ -105,7 +105,7 @@ impl Pair {
                 self.say_at = now + SAY;
                 for end in 0..2 {
                     for _ in 0..SAID {
-                        let way = self.choosers[end].choose(now, Going::Other);
+                        let way = self.choosers[end].choose(now, DatagramClass::Other);
                         self.fly(end, way, None);
                         self.hosts[end].handle_probe(now, 1 - end as u32, false);
                     }

@@ -5,7 +5,7 @@
 //! has another one. Read [`Directory`] first.
 
 use crate::routing::Routing;
-use anabranch_spray_proto::kernel::PeerPlace;
+use anabranch_spray_proto::kernel::PeerEndpoint;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub(crate) type Calls = mpsc::Sender<TlsStream<TcpStream>>;
 struct Entry {
     link: usize,
     name: String,
-    place: PeerPlace,
+    place: PeerEndpoint,
     calls: Calls,
 }
 
@@ -44,7 +44,7 @@ impl Directory {
     /// netlink.
     ///
     /// Errors: another peer has the address; the kernel refuses a rule.
-    pub(crate) fn claim(&self, link: usize, name: &str, place: PeerPlace, calls: Calls) -> io::Result<()> {
+    pub(crate) fn claim(&self, link: usize, name: &str, place: PeerEndpoint, calls: Calls) -> io::Result<()> {
         let mut entries = self.lock();
         if let Some(other) = entries.get(&place.address).filter(|entry| entry.link != link) {
             let line = format!("{} is the address of peer `{}`, too", place.address, other.name);

@@ -2,7 +2,7 @@
 //!
 //! Read [`Status`] and [`ask`] first.
 
-pub use anabranch_spray_proto::ways::WhyLeft;
+pub use anabranch_spray_proto::ways::AvoidReason;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -152,7 +152,7 @@ pub struct WayFigures {
     /// Smoothed round trip, in seconds.
     pub rtt_s: Option<f64>,
     /// Reason why the path is currently avoided, if it is.
-    pub left: Option<WhyLeft>,
+    pub left: Option<AvoidReason>,
     /// Long flows assigned to the path.
     pub long_flows: u32,
 }

@@ -429,7 +429,7 @@ proptest! {
             }
             world.pass(Some(world.now + Duration::from_secs(1)));
             // Parities of incomplete units count as surplus only where they expire.
-            (world.handed, world.hosts.map(|host| Counts { surplus: 0, ..*host.counts() }))
+            (world.handed, world.hosts.map(|host| HostCounts { surplus: 0, ..*host.counts() }))
         };
         prop_assert!(run(None) == run(Some(PEER_MEMORY_MAX)), "a budget has changed what is handed over");
     }

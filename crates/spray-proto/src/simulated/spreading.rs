@@ -18,12 +18,12 @@ pub(super) struct Spreading {
     kind: SpreaderKind,
     seed: Seed,
     /// State by flow and sending host.
-    sides: BTreeMap<(u32, u16), Side>,
-    counts: Counts,
+    sides: BTreeMap<(u32, u16), FlowDirection>,
+    counts: SpreadCounts,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct SpreadCounts {
     packets: u64,
     marked: u64,
     values: u64,
@@ -31,7 +31,7 @@ struct Counts {
 
 /// One direction of a flow at its sender, and the segments received in the reverse direction.
 #[derive(Debug)]
-struct Side {
+struct FlowDirection {
     flight: Flight,
     /// Position after the last byte sent.
     sent: u64,
@@ -54,15 +54,15 @@ const ECHOES_MAX: usize = 64;
 
 impl Spreading {
     pub(super) fn new(kind: SpreaderKind, seed: Seed) -> Self {
-        Self { kind, seed, sides: BTreeMap::new(), counts: Counts::default() }
+        Self { kind, seed, sides: BTreeMap::new(), counts: SpreadCounts::default() }
     }
 
-    fn side(&mut self, flow: u32, host: u16) -> &mut Side {
+    fn side(&mut self, flow: u32, host: u16) -> &mut FlowDirection {
         let (kind, seed) = (self.kind, self.seed);
         self.sides.entry((flow, host)).or_insert_with(|| {
             let random = seed.stream("ways", u64::from(flow) << 16 | u64::from(host));
             let flight = Flight::new(kind.spreader(random));
-            Side { flight, sent: 0, last_value: None, echoes: Vec::new(), came_by: 0 }
+            FlowDirection { flight, sent: 0, last_value: None, echoes: Vec::new(), came_by: 0 }
         })
     }
 }

@@ -10,7 +10,7 @@
 //! to 1.3 times the mean of the last eight or so round trips; "clearly faster" is below 0.8 of the
 //! mean. Nine replacements of ten reuse a clearly faster value, the tenth draws a new one.
 
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
 
@@ -77,9 +77,9 @@ impl Spreader for Timed {
         self.mean_ps = Some(self.mean_ps.map_or(self.last_ps, toward));
     }
 
-    fn handle_fate(&mut self, _: Instant, value: u16, fate: Fate) {
+    fn handle_fate(&mut self, _: Instant, value: u16, fate: PacketFate) {
         match fate {
-            Fate::Came | Fate::Marked => {
+            PacketFate::Came | PacketFate::Marked => {
                 if self.is_within(QUICK) {
                     remember(&mut self.quick, value);
                 }
@@ -87,7 +87,7 @@ impl Spreader for Timed {
                     remember(&mut self.fresh, value);
                 }
             }
-            Fate::Late => {
+            PacketFate::Late => {
                 self.fresh.retain(|fresh| *fresh != value);
                 self.quick.retain(|quick| *quick != value);
             }
@@ -148,10 +148,10 @@ mod tests {
         let mut timed = Timed::new(Seed::new(1).stream("ways", 0));
         for (value, us) in [(7, 100), (8, 100), (9, 40), (10, 100)] {
             timed.handle_round_trip(Instant::ZERO, value, Duration::from_us(us));
-            timed.handle_fate(Instant::ZERO, value, Fate::Came);
+            timed.handle_fate(Instant::ZERO, value, PacketFate::Came);
         }
         assert_eq!((timed.choose_again(Instant::ZERO, 4), timed.choose(Instant::ZERO, 4)), (9, 7));
-        timed.handle_fate(Instant::ZERO, 9, Fate::Late);
+        timed.handle_fate(Instant::ZERO, 9, PacketFate::Late);
         assert_eq!((0..3).map(|_| timed.choose(Instant::ZERO, 4)).filter(|value| *value == 9).count(), 0);
     }
 }
