@@ -86,7 +86,7 @@ impl Member for Live {
         )
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_live_proto::simulated::Simulated)
+        Some(&anabranch_live_proto::simulated::SimulatedSystem)
     }
     fn needs() -> Option<Need> {
         let findings = anabranch_live::doctor();

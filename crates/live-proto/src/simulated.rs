@@ -8,7 +8,7 @@
 //! nearest edge is the one with the shortest delay to the host. Links fail by the scenario's `change`.
 //!
 //! Ideal, beside the programs: plans take no time, TLS takes bytes and no round trips, and viewers know
-//! the directory without DNS. Read [`Stage`] and `playing` first.
+//! the directory without DNS. Read [`ResolvedWorkload`] and `playing` first.
 
 mod playing;
 mod relay;
@@ -28,9 +28,9 @@ pub use settings::{Fault, FaultKind, Settings};
 
 /// `live` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "live"
     }
@@ -46,14 +46,14 @@ impl System for Simulated {
 
 /// A workload whose settings fit its network.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct ResolvedWorkload {
     settings: Settings,
     overlay: Overlay,
     /// Edges of each group with their prices, the nearest first.
     groups: Vec<Vec<(NodeId, f64)>>,
 }
 
-impl Stage {
+impl ResolvedWorkload {
     /// Settings of the workload.
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -65,9 +65,9 @@ impl Stage {
     }
 }
 
-impl SystemPlan for Stage {
+impl SystemPlan for ResolvedWorkload {
     fn app(&self, _: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
-        Ok(Box::new(playing::Playing::new(self, seed)))
+        Ok(Box::new(playing::LiveApp::new(self, seed)))
     }
     fn has_end(&self) -> bool {
         false

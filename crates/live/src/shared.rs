@@ -2,7 +2,7 @@
 
 use crate::parents::Route;
 use anabranch_http::origin::{Origin, Reply};
-use anabranch_live_proto::relay::{Action, FetchRequest, Flow, Head, Hop, LegId, Read, Relay, ViewerId};
+use anabranch_live_proto::relay::{Action, FetchRequest, Flow, Head, Hop, LegId, ReadStep, Relay, ViewerId};
 use anabranch_units::{Duration, Instant};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
@@ -146,10 +146,10 @@ impl Shared {
     }
 
     /// The next of a viewer's answer.
-    pub(crate) fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>, viewer: ViewerId) -> Poll<Read> {
+    pub(crate) fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>, viewer: ViewerId) -> Poll<ReadStep> {
         self.with_inner(|inner, now| {
             let read = inner.relay.handle_read(now, viewer);
-            if read != Read::Pending {
+            if read != ReadStep::Pending {
                 return Poll::Ready(read);
             }
             if inner.wakers.len() <= viewer.index() {
@@ -359,8 +359,8 @@ mod tests {
         assert_eq!(lock().relay.poll_timeout(), None);
         lock().sleeps_until = None;
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(Read::Head(_))));
-        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(Read::Bytes(_))));
+        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(ReadStep::Head(_))));
+        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(ReadStep::Bytes(_))));
         let deadline = lock().relay.poll_timeout();
         assert!(deadline.is_some());
         assert_eq!(lock().sleeps_until, deadline);

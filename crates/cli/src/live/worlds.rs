@@ -3,7 +3,7 @@
 //! Leaves out: how they are drawn (`live_proto::plan::generator`). Read [`WorldArgs`] first.
 
 use super::recorded::RecordedArgs;
-use anabranch_live_proto::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind};
+use anabranch_live_proto::plan::generator::{Topology, TopologyShape, Trace, Workload, WorkloadKind};
 use anabranch_live_proto::plan::recorded::RecordedWindow;
 use anabranch_live_proto::plan::{OBJECTS_MAX, Priority, REQUESTS_MAX};
 use anabranch_units::{BitRate, Duration, Seed};
@@ -100,7 +100,7 @@ pub(super) struct WorldArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub(super) window: u32,
     /// Number of edges. Links keep their capacities, so more edges have more capacity together.
-    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().edges)]
+    #[arg(long, value_name = "COUNT", default_value_t = TopologyShape::default().edges)]
     pub(super) edges: u32,
     /// Sources of a reflector, reflectors of an edge, edges of a group. The capacity of a tier does
     /// not depend on them.
@@ -148,7 +148,7 @@ impl WorldArgs {
         seed: u64,
         recorded: Option<&RecordedWindow>,
     ) -> anyhow::Result<(Topology, Trace)> {
-        let default = Shape::default();
+        let default = TopologyShape::default();
         let factors = self.bottleneck.factors();
         let tier = |tier: usize| {
             let (links, parents) = (default.parents[tier], self.connectivity.0[tier]);
@@ -157,7 +157,7 @@ impl WorldArgs {
         };
         let places = recorded.map_or(0, |recorded| recorded.places().len() as u32);
         let (cities, groups) = if places > 0 { (places, places) } else { (default.cities, default.groups) };
-        let shape = Shape {
+        let shape = TopologyShape {
             edges: self.edges,
             cities,
             groups,

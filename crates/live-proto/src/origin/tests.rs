@@ -42,14 +42,14 @@ const SHARED: Timeline = Timeline::Shared { epoch: MediaTime::from_ns(0) };
 
 /// A body that has ended, or is still coming.
 #[derive(Clone, Debug, Default)]
-struct Received {
+struct ReceivedBody {
     head: Option<Head>,
     body: Vec<u8>,
     is_ended: bool,
     is_aborted: bool,
 }
 
-impl Received {
+impl ReceivedBody {
     fn status(&self) -> Option<u16> {
         self.head.map(|head| head.status.code())
     }
@@ -63,7 +63,7 @@ impl Received {
 struct Bench {
     packager: Packager,
     now: Instant,
-    received: BTreeMap<RequestId, Received>,
+    received: BTreeMap<RequestId, ReceivedBody>,
     next_id: u64,
 }
 
@@ -113,7 +113,7 @@ impl Bench {
         }
     }
 
-    fn answer(&self, id: RequestId) -> Received {
+    fn answer(&self, id: RequestId) -> ReceivedBody {
         self.received.get(&id).cloned().unwrap_or_default()
     }
 

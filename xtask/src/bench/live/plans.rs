@@ -8,7 +8,7 @@
 use super::super::{output_of, peak_bytes, thread_cpu_s};
 use super::{Args, print_table};
 use anabranch_live_proto::plan::check::check;
-use anabranch_live_proto::plan::generator::{Shape, Topology, Workload, WorkloadKind, demand};
+use anabranch_live_proto::plan::generator::{Topology, TopologyShape, Workload, WorkloadKind, demand};
 use anabranch_live_proto::plan::optimiser::{Optimiser, Prices};
 use anabranch_live_proto::plan::{Plan, Priority, Program, Settings};
 use anabranch_live_proto::round::RoundSettings;
@@ -114,7 +114,7 @@ impl Instance {
     }
 
     fn topology(&self, seed: u64) -> anyhow::Result<Topology> {
-        let shape = Shape { edges: self.edges, ..Shape::default() };
+        let shape = TopologyShape { edges: self.edges, ..TopologyShape::default() };
         Ok(shape.draw(Seed::new(seed))?)
     }
 

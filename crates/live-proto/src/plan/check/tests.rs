@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::network::ChannelId;
-use crate::plan::samples::{self, Parts};
+use crate::plan::samples::{self, InputParts};
 
 fn tree(object: u32, links: &[u32], group_links: &[u32]) -> Tree {
     Tree {
@@ -85,6 +85,6 @@ fn wrong_sums_and_low_bounds_are_found() {
 #[test]
 fn slack_counts_against_capacity() {
     let settings = crate::plan::Settings { slack_ppm: 300_000, ..Default::default() };
-    let program = Parts { settings, ..samples::square() }.program().expect("a good program");
+    let program = InputParts { settings, ..samples::square() }.program().expect("a good program");
     assert!(matches!(evaluate(&program, &good()), Err(Violation::OverCapacity(..))));
 }

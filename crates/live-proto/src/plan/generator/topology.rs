@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Sizes and rates of a topology; the default is the topology of §4.7.1.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
+pub struct TopologyShape {
     /// Number of sources.
     pub sources: u32,
     /// Number of reflectors.
@@ -29,7 +29,7 @@ pub struct Shape {
     pub capacities: [BitRate; 3],
 }
 
-impl Default for Shape {
+impl Default for TopologyShape {
     fn default() -> Self {
         Self {
             sources: 4,
@@ -92,7 +92,7 @@ const TIER_COST_MOST: f64 = 50.0;
 /// Largest cost of a link to a group that is not free (§4.7.1: 1 to 5).
 const GROUP_COST_MOST: u64 = 5;
 
-impl Shape {
+impl TopologyShape {
     /// Draws a topology.
     ///
     /// Errors: a count or a degree outside its range.
