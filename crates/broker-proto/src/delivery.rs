@@ -115,7 +115,7 @@ fn rank(viewer: u64, to: ClusterId, weight: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::Placed;
+    use crate::broker::ClientPlacement;
 
     fn to(network: u32, cluster: u32) -> ClusterId {
         ClusterId { network: PeerId(network), cluster }
@@ -127,7 +127,7 @@ mod tests {
             places: vec![("a".into(), "x".into()), ("b".into(), "x".into())],
             placed: placed
                 .iter()
-                .map(|&(place, mbps, sessions, to)| Placed {
+                .map(|&(place, mbps, sessions, to)| ClientPlacement {
                     place,
                     bitrate: BitRate::mbps(mbps),
                     sessions,

@@ -185,17 +185,17 @@ const ALIKE: f64 = 1.25;
 mod tests {
     use super::*;
     use crate::designs::{self, Brokered, Marketplace};
-    use crate::generator::{Shape, generate};
+    use crate::generator::{WorldShape, generate};
     use anabranch_units::Seed;
 
     fn world(seed: u64) -> World {
-        let shape = Shape {
+        let shape = WorldShape {
             networks: vec![40, 3, 5, 8],
             sessions: 1_500,
             countries: 6,
             cities: 120,
             providers: 5,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         generate(&shape, Seed::new(seed))
     }

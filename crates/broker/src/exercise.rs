@@ -8,7 +8,7 @@ use crate::kept::read_decision;
 use crate::service::{BrokerService, BrokerServiceConfig, StoreConfig};
 use crate::wire::{BidsReply, CountedReply, DecisionView, MessagesReply, NetworkMessage};
 use anabranch_broker_proto::agent_session::{parts, totals};
-use anabranch_broker_proto::broker::{Settings, Standing};
+use anabranch_broker_proto::broker::{NetworkTrust, Settings};
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, designs};
 use anabranch_http::exercise::requests;
@@ -34,7 +34,7 @@ pub fn exercise_contracts(bytes: &[u8]) -> bool {
 pub fn exercise_stored(bytes: &[u8]) -> bool {
     let Ok(view) = serde_json::from_slice::<DecisionView>(bytes) else { return false };
     let decision = read_decision(&view, &CONTRACTS.parse().expect("it is right"));
-    assert!(decision.standings.values().all(Standing::is_possible));
+    assert!(decision.standings.values().all(NetworkTrust::is_possible));
     let delivery = Delivery::new(&decision);
     for (location, isp) in view.places.iter().take(100) {
         let viewer =

@@ -5,7 +5,7 @@
 
 use crate::contracts::Contracts;
 use crate::wire::{DecisionView, PlacedView, StandingView};
-use anabranch_broker_proto::broker::{ClusterId, Decision, Placed, Standing};
+use anabranch_broker_proto::broker::{ClientPlacement, ClusterId, Decision, NetworkTrust};
 use anabranch_http::lease::StoredValue;
 use anabranch_units::BitRate;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -58,7 +58,7 @@ pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decis
     let number = |network: u32| contracts.number(view.networks.get(network as usize)?);
     let id = |network: u32, cluster: u32| number(network).map(|network| ClusterId { network, cluster });
     let placed = view.placed.iter().filter(|placed| (placed.place as usize) < view.places.len());
-    let placed = placed.map(|placed| Placed {
+    let placed = placed.map(|placed| ClientPlacement {
         place: placed.place,
         bitrate: BitRate::bps(placed.bitrate_bps),
         sessions: placed.sessions,
@@ -68,7 +68,7 @@ pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decis
         view.prices.iter().filter_map(|&(network, cluster, price)| Some((id(network, cluster)?, price)));
     let standings = view.standings.iter().filter_map(|of| {
         let StandingView { reputation, capacity_trust, score_bias, missed, .. } = *of;
-        let standing = Standing { reputation, capacity_trust, score_bias, missed };
+        let standing = NetworkTrust { reputation, capacity_trust, score_bias, missed };
         Some((number(of.network)?, standing)).filter(|_| standing.is_possible())
     });
     Decision {

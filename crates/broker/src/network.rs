@@ -11,7 +11,7 @@ mod metrics;
 
 use crate::client::Client;
 use crate::mistake::Mistake;
-use anabranch_broker_proto::agent_session::{Answer, Ask, Event, Failure, WITHIN};
+use anabranch_broker_proto::agent_session::{AgentAction, Answer, Event, Failure, WITHIN};
 use anabranch_broker_proto::limits::{check_capacity, check_price, check_score};
 use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};
 use anabranch_http::ClientError;
@@ -271,7 +271,9 @@ impl NetworkAgent {
                 self.log(event);
             }
             match self.machine.poll_ask() {
-                Some((number, Ask::Estimate)) => self.machine.handle_estimates(number, &self.estimates()),
+                Some((number, AgentAction::Estimate)) => {
+                    self.machine.handle_estimates(number, &self.estimates())
+                }
                 Some((number, ask)) => {
                     let broker = self.machine.broker();
                     let answer = self.send(ask).await.map_err(failure);
@@ -324,25 +326,27 @@ impl NetworkAgent {
     }
 
     /// Sends a request and returns the broker's answer.
-    async fn send(&self, ask: Ask) -> Result<Answer, ClientError> {
+    async fn send(&self, ask: AgentAction) -> Result<Answer, ClientError> {
         let (client, name, session) = (self.client(), &*self.name, self.machine.session());
-        let (begun, waits) = (std::time::Instant::now(), matches!(ask, Ask::Messages { .. }));
+        let (begun, waits) = (std::time::Instant::now(), matches!(ask, AgentAction::Messages { .. }));
         let answer = match ask {
-            Ask::Join { within } => client.join(name, session, within.to_std()).await.map(|()| Answer::Taken),
-            Ask::Messages { after, wait, within } => {
+            AgentAction::Join { within } => {
+                client.join(name, session, within.to_std()).await.map(|()| Answer::Taken)
+            }
+            AgentAction::Messages { after, wait, within } => {
                 let messages = client.messages(name, session, after, wait.to_std(), within.to_std()).await?;
                 let messages = messages.into_iter().map(|(number, message)| (number, message.into()));
                 Ok(Answer::Messages(messages.collect()))
             }
-            Ask::Bids(bids) => {
+            AgentAction::Bids(bids) => {
                 let sent: usize = bids.shares.iter().map(|share| share.clusters.len()).sum();
                 self.metrics.bids.inc_by(sent as u64);
                 client.bids(name, session, &bids, WITHIN.to_std()).await.map(Answer::Bids)
             }
-            Ask::Assent(assent) => {
+            AgentAction::Assent(assent) => {
                 client.assent(name, session, &assent, WITHIN.to_std()).await.map(|()| Answer::Taken)
             }
-            Ask::Estimate => unreachable!("the caller reads the files"),
+            AgentAction::Estimate => unreachable!("the caller reads the files"),
         };
         if !waits {
             self.metrics.request_seconds.observe(begun.elapsed().as_secs_f64());

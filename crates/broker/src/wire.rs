@@ -5,8 +5,8 @@
 
 use anabranch_broker_proto::broker::ToNetwork;
 pub use anabranch_broker_proto::messages::{
-    Accepted, Assent, Bids, BidsReply, Call, Clients, ClusterAccepted, ClusterBid, ClusterRate, Proposal,
-    Share, ShareAccepted, ShareBids,
+    Assent, BidResult, Bids, BidsReply, Call, Clients, ClusterBid, ClusterRate, ClusterResult, Proposal,
+    Share, ShareBids, ShareResult,
 };
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub enum NetworkMessage {
     /// Clients that a proposed decision would place on each of the network's clusters.
     Proposal(Proposal),
     /// Result of the network's bids.
-    Accepted(Accepted),
+    Accepted(BidResult),
 }
 
 impl NetworkMessage {

@@ -12,7 +12,7 @@
 
 use crate::mistake::Mistake;
 use anabranch_broker_proto::limits::{
-    OutOfLimits, check_bitrate, check_capacity, check_coordinate, check_mean, check_price, check_score,
+    OutOfRange, check_bitrate, check_capacity, check_coordinate, check_mean, check_price, check_score,
 };
 use anabranch_broker_proto::{City, Group, Network, Site, World, WorldParts};
 use anabranch_units::{BitRate, Seed};
@@ -105,7 +105,7 @@ impl Names {
     }
 }
 
-fn text(error: OutOfLimits) -> String {
+fn text(error: OutOfRange) -> String {
     error.to_string()
 }
 
@@ -291,17 +291,17 @@ fn table<T: Serialize>(folder: &Path, name: &str, rows: impl Iterator<Item = T>)
 mod tests {
     use super::*;
     use anabranch_broker_proto::limits::WEIGHT_MAX;
-    use anabranch_broker_proto::{Optimiser, Shape, designs, evaluate, generate};
+    use anabranch_broker_proto::{Optimiser, WorldShape, designs, evaluate, generate};
 
     #[test]
     fn world_read_back_has_the_same_outcome() {
-        let shape = Shape {
+        let shape = WorldShape {
             networks: vec![12, 4, 3],
             sessions: 300,
             countries: 4,
             cities: 40,
             providers: 3,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         let world = generate(&shape, Seed::new(5));
         let folder = tempfile::tempdir().expect("a folder");

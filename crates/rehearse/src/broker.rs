@@ -11,7 +11,9 @@ pub mod play;
 use crate::fleet::{Fleet, ask, failed, quiet_program, refuse_only_simulated, started};
 use crate::program;
 use anabranch_broker::wire::{DecisionView, NetworkView, RoundView};
-use anabranch_broker_proto::simulated::{Fault, FaultKind, Settings, Stage, city, pathway, report_players};
+use anabranch_broker_proto::simulated::{
+    Fault, FaultKind, ResolvedWorkload, Settings, city, pathway, report_players,
+};
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
@@ -64,7 +66,7 @@ impl System for Emulated {
 }
 
 /// A workload, looked up.
-struct Workload(Stage);
+struct Workload(ResolvedWorkload);
 
 impl Rehearsal for Workload {
     fn start(
@@ -115,7 +117,12 @@ fn clusters_text(capacities: &[BitRate], cost: f64) -> String {
 
 impl Programs {
     /// Errors: the system's; a program that does not come up.
-    fn start(stage: &Stage, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
+    fn start(
+        stage: &ResolvedWorkload,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> anyhow::Result<Self> {
         let fleet = Fleet::new("broker")?;
         let settings = stage.settings().clone();
         let sites = plan.network().hosts().to_vec();
@@ -173,7 +180,7 @@ impl Programs {
         format!("{}:{port}", emulation.site_address(self.site(0)))
     }
 
-    fn write_files(&self, stage: &Stage, emulation: &Emulation) -> anyhow::Result<()> {
+    fn write_files(&self, stage: &ResolvedWorkload, emulation: &Emulation) -> anyhow::Result<()> {
         let Settings { networks, clusters, .. } = self.settings;
         let costs = self.settings.costs(self.seed);
         let mut contracts = String::new();

@@ -9,7 +9,7 @@
 
 use super::{output_of, peak_bytes, thread_cpu_s};
 use anabranch_broker_proto::designs::{Design, Marketplace};
-use anabranch_broker_proto::{Market, Optimiser, Program, Shape, generate, market};
+use anabranch_broker_proto::{Market, Optimiser, Program, WorldShape, generate, market};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
@@ -208,7 +208,7 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Draws a market and has it searched.
 fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
-    let shape = Shape { sessions, capacity, ..Shape::default() };
+    let shape = WorldShape { sessions, capacity, ..WorldShape::default() };
     let design: Arc<dyn Design> = Arc::new(Marketplace::default());
     let market = market(&generate(&shape, Seed::new(1)), &design, 1.0);
     let program = serde_json::to_vec(&Program::from(&*market))?;

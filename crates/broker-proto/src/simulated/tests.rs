@@ -1,13 +1,13 @@
 //! Rounds, agents and players in the simulator: choice of clusters, cost of faults, and validation
 //! of scenarios.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 
 fn plan(text: &str) -> Result<Plan, String> {
     let point = scenario::read("test.toml", text, &[]).map_err(|error| error.to_string())?.remove(0);
     let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 /// Ten networks and forty players for a minute.

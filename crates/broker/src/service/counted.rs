@@ -2,7 +2,7 @@
 //!
 //! Leaves out: this broker's own counts (`broker_proto::counting`). Read [`Counted`].
 
-use anabranch_broker_proto::broker::Gathered;
+use anabranch_broker_proto::broker::PlaceDemand;
 use anabranch_broker_proto::counting;
 use anabranch_units::Instant;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub const COUNTED_BYTES_MAX: usize = 128 << 20;
 
 /// Counts from one message of another broker, valid until `until`.
 struct Part {
-    gathered: Vec<Gathered>,
+    gathered: Vec<PlaceDemand>,
     bytes: usize,
     until: Instant,
 }
@@ -30,7 +30,7 @@ impl Counted {
         &mut self,
         now: Instant,
         of: (u64, u32),
-        gathered: Vec<Gathered>,
+        gathered: Vec<PlaceDemand>,
         until: Instant,
     ) -> bool {
         self.0.retain(|_, part| part.until > now);
@@ -45,7 +45,7 @@ impl Counted {
     }
 
     /// Returns the sum of `own` and all unexpired parts.
-    pub(super) fn with(&mut self, now: Instant, own: Vec<Gathered>) -> Vec<Gathered> {
+    pub(super) fn with(&mut self, now: Instant, own: Vec<PlaceDemand>) -> Vec<PlaceDemand> {
         self.0.retain(|_, part| part.until > now);
         if self.0.is_empty() {
             return own;
@@ -61,10 +61,13 @@ mod tests {
     use anabranch_broker_proto::messages::Clients;
     use anabranch_units::Duration;
 
-    fn places(count: usize) -> Vec<Gathered> {
+    fn places(count: usize) -> Vec<PlaceDemand> {
         let clients = vec![Clients { bitrate_bps: 1_000_000, sessions: 1 }];
-        let place =
-            |n: usize| Gathered { location: format!("{n:0>128}"), isp: "x".into(), clients: clients.clone() };
+        let place = |n: usize| PlaceDemand {
+            location: format!("{n:0>128}"),
+            isp: "x".into(),
+            clients: clients.clone(),
+        };
         (0..count).map(place).collect()
     }
 

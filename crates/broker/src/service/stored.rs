@@ -7,8 +7,8 @@ use super::{BrokerService, State, lock, ttl};
 use crate::kept::{read_decision, write_decision};
 use crate::wire::DecisionView;
 use anabranch_broker_proto::broker::Decision;
-use anabranch_broker_proto::counting::Counting;
-use anabranch_broker_proto::replica::{Stall, StoreAsk};
+use anabranch_broker_proto::counting::RequestCounter;
+use anabranch_broker_proto::replica::{Stall, StoreRequest};
 use anabranch_election::StoreReply;
 use anabranch_http::lease::LeaseError;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ impl BrokerService {
             // Until viewers ask, the viewers of the stored decision count.
             if let Some(known) = state.networks.replica().known() {
                 let mut answering = lock(&self.shared.answering);
-                answering.counting = Counting::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
+                answering.counting =
+                    RequestCounter::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
             }
         }
         self.settle();
@@ -42,7 +43,7 @@ impl BrokerService {
     }
 
     /// Runs a store operation in a task, while requests are answered.
-    pub(super) async fn ask_store(&self, number: u64, ask: StoreAsk) {
+    pub(super) async fn ask_store(&self, number: u64, ask: StoreRequest) {
         let ask = ask.map(|decision| self.written(&decision));
         let keeper = Arc::clone(&self.shared.keeper);
         let keeps = match &ask {

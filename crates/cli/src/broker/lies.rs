@@ -2,8 +2,8 @@
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, Shown};
-use anabranch_broker_proto::study::lying::{Lie, payoff, without};
-use anabranch_broker_proto::{Shape, designs};
+use anabranch_broker_proto::study::lying::{FalseStatements, payoff, without};
+use anabranch_broker_proto::{WorldShape, designs};
 use anyhow::Context as _;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let mut shown = Shown::new(args.json);
     for seed in &args.seed {
-        let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
+        let shape = WorldShape { sessions: args.sessions, capacity: args.capacity, ..WorldShape::default() };
         let world = drawn(&shape, *seed)?;
         for name in &args.design {
             let design = designs::by_name(name).context("the name was looked at")?;
@@ -56,7 +56,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 let without = without(&world, &design, 1.0, network);
                 for &price in &args.price {
                     for &capacity in &args.claim {
-                        let found = payoff(&world, &design, 1.0, Lie { network, price, capacity }, without);
+                        let found = payoff(
+                            &world,
+                            &design,
+                            1.0,
+                            FalseStatements { network, price, capacity },
+                            without,
+                        );
                         shown.add(Row(vec![
                             ("seed", Value::from(*seed)),
                             ("design", Value::from(name.as_str())),
