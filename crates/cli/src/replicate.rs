@@ -64,7 +64,7 @@ impl Member for Replicate {
         matches!(noun, Noun::Controller(_) | Noun::Relay(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_replicate_proto::simulated::Simulated)
+        Some(&anabranch_replicate_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::replicate::Emulated)

@@ -18,7 +18,7 @@ use crate::fleet::{Fleet, make_keys};
 use crate::replicate::stage::{Heard, Sends, Stage, keys_of, make_file};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
-use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT, ceilings, plans};
+use anabranch_replicate_proto::plan::schemes::{DrawnTransfer, JOINT, ceilings, plans};
 use anabranch_replicate_proto::plan::survey::concurrent;
 use anabranch_replicate_proto::plan::{Scheme, share_flows, share_flows_under, share_links};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
@@ -203,7 +203,7 @@ pub struct Measured {
 /// The cell's transfers.
 ///
 /// Errors: counts and loads that the topology cannot have, in one line each.
-pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<Drawn>> {
+pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<DrawnTransfer>> {
     let (count, most) = (topology.sites().len(), topology.sites().len() - 1);
     ensure!(
         (1..=count).contains(&cell.concurrent),
@@ -219,7 +219,7 @@ pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<Drawn>> {
     );
     ensure!((0.0..0.9).contains(&cell.load), "--load {}: 0 to 0.9", cell.load);
     let drawn = concurrent(topology, Seed::new(cell.seed), cell.concurrent, cell.destinations);
-    Ok(drawn.into_iter().map(|(source, destinations)| Drawn { source, destinations }).collect())
+    Ok(drawn.into_iter().map(|(source, destinations)| DrawnTransfer { source, destinations }).collect())
 }
 
 /// Plans the cell's transfers by a scheme, and predicts their rates.
@@ -227,7 +227,7 @@ pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<Drawn>> {
 /// Errors: the planner's.
 pub fn predict(
     topology: &Topology,
-    drawn: &[Drawn],
+    drawn: &[DrawnTransfer],
     traffic: &Interactive,
     scheme: &str,
     cell: &Cell,
@@ -293,7 +293,7 @@ const LINGER: Duration = Duration::from_millis(1_500);
 /// Errors: the system's; a transfer that did not start, or ended within the window.
 pub fn measure(
     topology: &Topology,
-    drawn: &[Drawn],
+    drawn: &[DrawnTransfer],
     traffic: &Interactive,
     row: &mut Row,
     cell: &Cell,
@@ -391,7 +391,7 @@ pub fn measure(
 fn send_all(
     stage: &Stage,
     emulation: &Emulation,
-    drawn: &[Drawn],
+    drawn: &[DrawnTransfer],
     scheme: &str,
     cell: &Cell,
 ) -> anyhow::Result<Sends> {
@@ -553,7 +553,7 @@ mod tests {
         let cell = Line::parse_from([&["experiment"], words].concat()).cell;
         let defaults = Defaults::new(cell.rate);
         let topology = load("internet2", &defaults, |_| Err(std::io::ErrorKind::NotFound.into()))?;
-        let ids = |d: Drawn| (d.source.0, d.destinations.iter().map(|d| d.0).collect());
+        let ids = |d: DrawnTransfer| (d.source.0, d.destinations.iter().map(|d| d.0).collect());
         Ok(draw(&topology, &cell)?.into_iter().map(ids).collect())
     }
 

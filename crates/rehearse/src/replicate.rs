@@ -12,7 +12,7 @@ use crate::fleet::{Fleet, ask, failed, refuse_only_simulated, started};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, congestion_control};
-use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT};
+use anabranch_replicate_proto::plan::schemes::{DrawnTransfer, JOINT};
 use anabranch_replicate_proto::simulated::{Replicate, Settings, plan, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, CompletionTimes, Plan, WorkloadRow};
@@ -76,7 +76,7 @@ struct Replicating {
     stage: Stage,
     settings: Settings,
     size: ByteCount,
-    transfers: Vec<Drawn>,
+    transfers: Vec<DrawnTransfer>,
     /// Sum of the plans' rates.
     planned: BitRate,
     congestion_control: &'static str,

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::control::{Attempt, HopSettings, Priority, Run, TransferId};
     use crate::plan::{Plan, Planner, Request, Scheme};
-    use crate::program::{Attempted, programs, source_rate};
+    use crate::program::{AttemptFacts, programs, source_rate};
     use anabranch_graph::builtin::builtin;
     use anabranch_pieces::ByteRange;
 
@@ -70,7 +70,7 @@ mod tests {
         let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
         let request = Request::new(&topology, site("s"), [site("t1"), site("t2")]);
         let plan = Planner::new(request).and_then(|p| p.plan(scheme)).expect("they can be reached").plan;
-        let attempted = Attempted {
+        let attempted = AttemptFacts {
             run: Run { transfer: TransferId(1), attempt: Attempt(1) },
             length: LENGTH,
             source_path: "file",

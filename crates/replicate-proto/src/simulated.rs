@@ -17,7 +17,7 @@ use crate::daemon::CONFIRM_EVERY;
 use crate::msg::FrameHeader;
 use crate::pace::{Pace, cost};
 use crate::plan::{FlowId, Mode, Plan, share_flows_under};
-use crate::program::{Attempted, programs, source_rate};
+use crate::program::{AttemptFacts, programs, source_rate};
 use crate::site::{Frame, Packet, ProgramError, Site};
 use anabranch_endpoint::Len;
 use anabranch_pieces::{ByteRange, GenerationHash};
@@ -29,7 +29,7 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteI
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 
-use crate::plan::schemes::{Drawn, SchemeError, ceilings, filled, plans};
+use crate::plan::schemes::{DrawnTransfer, SchemeError, ceilings, filled, plans};
 
 /// Length of an endless file: at 400 Gbit/s it takes 6 hours to send.
 const ENDLESS_BYTES: u64 = 1 << 50;
@@ -45,9 +45,9 @@ pub use settings::{Settings, plan};
 
 /// `replicate` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "replicate"
     }
@@ -66,7 +66,7 @@ impl System for Simulated {
 pub struct Replicate {
     settings: Settings,
     /// The listed transfers; `None` if they are drawn for each run.
-    listed: Option<Vec<Drawn>>,
+    listed: Option<Vec<DrawnTransfer>>,
     priorities: Vec<u8>,
     field: String,
 }
@@ -77,19 +77,19 @@ impl Replicate {
         &self.settings
     }
     /// The transfers of a run with this seed.
-    pub fn transfers(&self, network: &Network, seed: Seed) -> Vec<Drawn> {
+    pub fn transfers(&self, network: &Network, seed: Seed) -> Vec<DrawnTransfer> {
         self.listed.clone().unwrap_or_else(|| self.settings.draw(network.named_topology(), seed))
     }
     /// Total planned rate of these transfers, on links without other traffic.
     ///
     /// Errors: an error of a planner.
-    pub fn planned(&self, network: &Network, transfers: &[Drawn]) -> Result<BitRate, PlanError> {
-        Ok(Planned::new(&self.settings, network, transfers, &self.field)?.together)
+    pub fn planned(&self, network: &Network, transfers: &[DrawnTransfer]) -> Result<BitRate, PlanError> {
+        Ok(RunPlans::new(&self.settings, network, transfers, &self.field)?.together)
     }
 }
 
 /// The plans of a run.
-struct Planned {
+struct RunPlans {
     plans: Vec<Plan>,
     /// Maximum rate of each source.
     ceilings: Vec<Option<BitRate>>,
@@ -97,8 +97,13 @@ struct Planned {
     together: BitRate,
 }
 
-impl Planned {
-    fn new(settings: &Settings, network: &Network, drawn: &[Drawn], field: &str) -> Result<Self, PlanError> {
+impl RunPlans {
+    fn new(
+        settings: &Settings,
+        network: &Network,
+        drawn: &[DrawnTransfer],
+        field: &str,
+    ) -> Result<Self, PlanError> {
         let topology = network.named_topology();
         let wrong = |error: SchemeError| wrong_scheme(field, &error);
         let (plans, _) = plans(topology, drawn, &settings.scheme).map_err(wrong)?;
@@ -226,9 +231,14 @@ fn wire_bytes(frame: &Frame<Len>) -> u64 {
 }
 
 impl Replication {
-    fn new(settings: &Settings, network: &Network, drawn: &[Drawn], field: &str) -> Result<Self, PlanError> {
+    fn new(
+        settings: &Settings,
+        network: &Network,
+        drawn: &[DrawnTransfer],
+        field: &str,
+    ) -> Result<Self, PlanError> {
         let wrong = |error: &dyn Error| wrong_scheme(field, error);
-        let Planned { plans, ceilings, together } = Planned::new(settings, network, drawn, field)?;
+        let RunPlans { plans, ceilings, together } = RunPlans::new(settings, network, drawn, field)?;
         let plans = match settings.fill {
             true => filled(network.named_topology(), &plans).map_err(|error| wrong(&error))?,
             false => plans,
@@ -348,7 +358,7 @@ impl Transfer {
         let length = settings.size.map_or(ENDLESS_BYTES, ByteCount::as_u64);
         let hop =
             HopSettings { stripes: settings.stripes, congestion_control: None, priority: Priority::Bulk };
-        let attempted = Attempted {
+        let attempted = AttemptFacts {
             run: Run { transfer: TransferId(index as u64), attempt: Attempt(1) },
             length,
             source_path: "file",

@@ -11,7 +11,7 @@ use anabranch_http::{BACKOFF, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TI
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::escaped;
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
-use anabranch_replicate_proto::coordinator::Submitted;
+use anabranch_replicate_proto::coordinator::SubmitResult;
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_sessions::{PeerSession, Position};
 use http_body_util::BodyExt as _;
@@ -64,24 +64,24 @@ impl Client {
     }
 
     /// Submits a transfer, unless an equal one is active. Retried if the answer is lost: a transfer
-    /// started by the first attempt is then [`Submitted::Attached`]. If that transfer has ended
+    /// started by the first attempt is then [`SubmitResult::Attached`]. If that transfer has ended
     /// meanwhile, the retry starts another one.
     ///
     /// Errors: see [`ClientError`]; status 409 if an active transfer does the same with other
     /// settings.
-    pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<Submitted, ClientError> {
+    pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<SubmitResult, ClientError> {
         let body = self.connection.write(&SubmitRequest { attach: true, ..request.clone() })?;
         let reply = self.connection.send_again(Method::POST, "/v1/transfers", body, REPLY_TIME).await?;
         let reply: SubmitReply = self.connection.read(&reply)?;
         let id = TransferId(reply.id);
-        Ok(if reply.attached { Submitted::Attached(id) } else { Submitted::New(id) })
+        Ok(if reply.attached { SubmitResult::Attached(id) } else { SubmitResult::New(id) })
     }
 
     /// Submits a transfer, or attaches to an equal active one, and watches it.
     ///
     /// Errors: as [`Client::submit_or_attach`].
     pub async fn send(&self, request: &SubmitRequest) -> Result<Watch, ClientError> {
-        let (Submitted::New(id) | Submitted::Attached(id)) = self.submit_or_attach(request).await?;
+        let (SubmitResult::New(id) | SubmitResult::Attached(id)) = self.submit_or_attach(request).await?;
         Ok(self.watch(id))
     }
 

@@ -16,11 +16,11 @@ use anabranch_net::refusals::Refusals;
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{
     Answer, Coordinator, CoordinatorConfig, Event, EventKind, LinkStatus, Outcome, PlanRequest, Planner,
-    SubmitError, Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+    SubmitError, SubmitResult, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
-use anabranch_replicate_proto::unsaved::{Next, Unsaved};
+use anabranch_replicate_proto::unsaved::{NextAction, UnsavedTransfers};
 use anabranch_sessions::{NotJoined, Position, ProbeResult};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
@@ -154,7 +154,7 @@ struct State {
     epoch: std::time::Instant,
     coordinator: Coordinator<BoxedPlanner>,
     store: Store,
-    unsaved: Unsaved,
+    unsaved: UnsavedTransfers,
     sessions: SiteSessions,
     /// Data address of each site's process.
     data_addresses: Vec<String>,
@@ -201,7 +201,7 @@ impl Controller {
             epoch: std::time::Instant::now(),
             coordinator,
             store,
-            unsaved: Unsaved::default(),
+            unsaved: UnsavedTransfers::default(),
             sessions: site_sessions(config.site_grace),
             data_addresses: vec![String::new(); sites],
             logs: BTreeMap::new(),
@@ -253,26 +253,26 @@ impl Controller {
     ///
     /// Errors: see [`NotTaken`].
     pub fn submit(&self, request: TransferRequest) -> Result<TransferId, NotTaken> {
-        let taken = self.take_on(|coordinator, now| coordinator.submit(now, request).map(Submitted::New));
-        taken.map(|(Submitted::New(id) | Submitted::Attached(id))| id)
+        let taken = self.take_on(|coordinator, now| coordinator.submit(now, request).map(SubmitResult::New));
+        taken.map(|(SubmitResult::New(id) | SubmitResult::Attached(id))| id)
     }
 
     /// Submits a transfer, unless an equal one is active.
     ///
     /// Errors: see [`NotTaken`].
-    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, NotTaken> {
+    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<SubmitResult, NotTaken> {
         self.take_on(|coordinator, now| coordinator.submit_or_attach(now, request))
     }
 
     fn take_on(
         &self,
-        submit: impl FnOnce(&mut Coordinator<BoxedPlanner>, Instant) -> Result<Submitted, SubmitError>,
-    ) -> Result<Submitted, NotTaken> {
+        submit: impl FnOnce(&mut Coordinator<BoxedPlanner>, Instant) -> Result<SubmitResult, SubmitError>,
+    ) -> Result<SubmitResult, NotTaken> {
         self.change(|state, now| {
             state.is_writable()?;
             let submitted = submit(&mut state.coordinator, now)?;
             self.drain(state, now);
-            if let (Submitted::New(id), Err(error)) = (submitted, state.is_writable()) {
+            if let (SubmitResult::New(id), Err(error)) = (submitted, state.is_writable()) {
                 state.coordinator.cancel(now, id);
                 return Err(error);
             }
@@ -541,9 +541,9 @@ impl Controller {
     fn drain(&self, state: &mut State, now: Instant) {
         loop {
             match state.unsaved.poll(now, &mut state.coordinator) {
-                Next::Save(transfers) => state.save(now, &transfers),
-                Next::LetOut => break,
-                Next::Wait => return,
+                NextAction::Save(transfers) => state.save(now, &transfers),
+                NextAction::LetOut => break,
+                NextAction::Wait => return,
             }
         }
         while let Some((site, command)) = state.coordinator.poll_command() {

@@ -18,7 +18,7 @@ use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate_proto::control::{HopSettings, Submitter, TransferId};
 use anabranch_replicate_proto::coordinator::{
-    Destination, EventKind, HopOverride, SubmitError, Submitted, TransferRequest, TransferStatus, Verdict,
+    Destination, EventKind, HopOverride, SubmitError, SubmitResult, TransferRequest, TransferStatus, Verdict,
     without_connecting,
 };
 use anabranch_sessions::Position;
@@ -352,11 +352,15 @@ async fn submit(
     let submitted = if attach {
         controller.submit_or_attach(request)
     } else {
-        controller.submit(request).map(Submitted::New)
+        controller.submit(request).map(SubmitResult::New)
     };
     match submitted {
-        Ok(Submitted::New(id)) => Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false }))),
-        Ok(Submitted::Attached(id)) => Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true }))),
+        Ok(SubmitResult::New(id)) => {
+            Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false })))
+        }
+        Ok(SubmitResult::Attached(id)) => {
+            Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true })))
+        }
         Err(error) => Err(refused(&error)),
     }
 }

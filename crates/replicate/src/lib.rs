@@ -73,7 +73,7 @@ pub mod wire;
 
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use anabranch_replicate_proto::control::{Priority, TransferId};
-pub use anabranch_replicate_proto::coordinator::{DefaultPlanner, Outcome, Submitted};
+pub use anabranch_replicate_proto::coordinator::{DefaultPlanner, Outcome, SubmitResult};
 pub use anabranch_replicate_proto::plan::{Plan, Scheme};
 pub use client::{Client, SiteLink, Watch, WatchItem};
 pub use controller::{BoxedPlanner, Controller, ControllerConfig, NotDurable, NotTaken};

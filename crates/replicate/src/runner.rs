@@ -27,8 +27,8 @@ use anabranch_http::metrics::Counter;
 use anabranch_net::admission::ConnectionSlot;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
-    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority,
-    Report, SiteProgram,
+    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, IncomingSpec, Outgoing,
+    Priority, Report, SiteProgram,
 };
 use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
 use anabranch_replicate_proto::msg::Hello;
@@ -149,7 +149,7 @@ impl Waits {
 }
 
 impl IncomingFlow {
-    fn new(flow: &Incoming, metrics: &SiteMetrics) -> Self {
+    fn new(flow: &IncomingSpec, metrics: &SiteMetrics) -> Self {
         Self {
             room: Notify::new(),
             received_bytes: AtomicU64::new(0),
@@ -507,8 +507,8 @@ impl<'a> From<&'a Outgoing> for Hop<'a> {
     }
 }
 
-impl<'a> From<&'a Incoming> for Hop<'a> {
-    fn from(comes: &'a Incoming) -> Self {
+impl<'a> From<&'a IncomingSpec> for Hop<'a> {
+    fn from(comes: &'a IncomingSpec) -> Self {
         Self { flow: comes.flow, peer: comes.from, name: &comes.from_name, way: "from" }
     }
 }

@@ -18,7 +18,7 @@ use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_pieces::name::{NameError, normal};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
 use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram, Submitter};
-use anabranch_replicate_proto::daemon::{Daemon, Done, Job, PROGRESS_EVERY, transfer_of};
+use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
 use anabranch_units::SiteId;
 use anabranch_units::text::printable;
@@ -335,10 +335,10 @@ impl Service {
         metrics.memory_bytes.set(i64::try_from(orders.daemon.memory_bytes()).unwrap_or(i64::MAX));
     }
 
-    fn carry_out(&self, job: Job) -> Done {
+    fn carry_out(&self, job: Job) -> JobResult {
         match job {
             Job::Inquire { run, is_source, path, submitter } => {
-                Done::Answer(self.inquire(run, is_source, &path, submitter))
+                JobResult::Answer(self.inquire(run, is_source, &path, submitter))
             }
             Job::Install { program, asked_packets } => {
                 let run = program.run;
@@ -350,25 +350,25 @@ impl Service {
                     );
                 }
                 match self.install(*program) {
-                    Ok(()) => Done::Installed,
-                    Err((kind, reason)) => Done::Answer(Report::Failed { run, kind, reason }),
+                    Ok(()) => JobResult::Installed,
+                    Err((kind, reason)) => JobResult::Answer(Report::Failed { run, kind, reason }),
                 }
             }
             Job::Remove { run } => {
                 lock(&self.runners).remove(&run);
-                Done::Nothing
+                JobResult::Nothing
             }
             Job::Finish(file) => {
                 let have = self.have(file.run);
                 if have.is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < file.length) {
-                    return Done::NotYet;
+                    return JobResult::NotYet;
                 }
-                Done::Answer(self.finish(&file))
+                JobResult::Answer(self.finish(&file))
             }
-            Job::Hash { run, path } => Done::Answer(self.hash(run, &path)),
+            Job::Hash { run, path } => JobResult::Answer(self.hash(run, &path)),
             Job::Audit { run, group, generation, vectors } => {
                 let runner = lock(&self.runners).get(&run).cloned();
-                runner.map_or(Done::Nothing, |r| Done::Answer(r.audit(group, generation, &vectors)))
+                runner.map_or(JobResult::Nothing, |r| JobResult::Answer(r.audit(group, generation, &vectors)))
             }
             Job::Forget { transfer } => {
                 self.config.metrics.take_start(transfer);
@@ -376,7 +376,7 @@ impl Service {
                 // Closes partial files that no attempt uses; their contents are verified again on
                 // the next use.
                 lock(&self.files).retain(|_, file| Arc::strong_count(file) > 1);
-                Done::Nothing
+                JobResult::Nothing
             }
         }
     }

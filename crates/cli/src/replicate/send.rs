@@ -13,8 +13,8 @@ use anabranch_replicate::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest,
 };
 use anabranch_replicate_proto::control::{Priority, TransferId};
-use anabranch_replicate_proto::coordinator::{CorruptPolicy, SchemeChoice, Submitted};
-use anabranch_replicate_proto::plan::Sending;
+use anabranch_replicate_proto::coordinator::{CorruptPolicy, SchemeChoice, SubmitResult};
+use anabranch_replicate_proto::plan::FileToSend;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
@@ -208,8 +208,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         // Not interrupted half way: a transfer with an unknown number could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;
-        let (Submitted::New(id) | Submitted::Attached(id)) = submitted;
-        let is_attached = submitted == Submitted::Attached(id);
+        let (SubmitResult::New(id) | SubmitResult::Attached(id)) = submitted;
+        let is_attached = submitted == SubmitResult::Attached(id);
         if args.detach {
             match args.json {
                 true => outln!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
@@ -351,7 +351,7 @@ fn dry_run(
         &args.to,
         (&args.avoid_sites, &args.avoid_links),
         (scheme.as_str().unwrap_or("auto"), args.fill),
-        Sending { size, limit: args.bwlimit },
+        FileToSend { size, limit: args.bwlimit },
         args.json,
     )
 }

@@ -1,7 +1,7 @@
 //! Pictures of hand-made plans: their contents, determinism, and well-formedness.
 
 use super::*;
-use crate::plan::{Decode, FlowId, Group, Mode, Sink, Term};
+use crate::plan::{DecodeMap, FlowId, Group, Mode, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_graph::builtin::builtin;
 use anabranch_units::LinkId;
@@ -41,7 +41,7 @@ fn plan(
     flows: &[(&str, &str)],
 ) -> Plan {
     let mode = if scheme == Scheme::Coded { Mode::Coded } else { Mode::Routed };
-    let decode = Decode { lookahead: 0, state: 0, output: vec![], next: vec![] };
+    let decode = DecodeMap { lookahead: 0, state: 0, output: vec![], next: vec![] };
     let sink = |d: &u16| Sink {
         site: SiteId(*d),
         inputs: vec![],
@@ -222,7 +222,7 @@ fn sums_use_field_arithmetic_and_delays_are_marked() {
     // 2 * 142 = 1 under 0x11D: the second flow undoes the first one's factor.
     let flows = [("s-a", "2*A+B"), ("a-c", "142*0"), ("s-b", "A+B"), ("b-c", "B'+2")];
     let p = plan(&t, Scheme::Coded, 0, &[3], 2, &flows);
-    let carried = Carried::of(&t, &p);
+    let carried = FlowContents::of(&t, &p);
     let of = |f: usize| carried.classes[carried.class[f]].as_str();
     assert_eq!([of(0), of(1), of(2), of(3)], ["2·A+B", "A+142·B", "A+B", "A+B+B′"]);
 }

@@ -127,7 +127,7 @@ fn coding_gets_two_through_the_butterfly_packing_less() {
     let coded = planner.plan(Scheme::Coded).expect("a code exists");
     assert_eq!((coded.figures.coding_flows, coded.figures.coding_sites), (1, 1));
     let coding = coded.plan.coding_sites(&topology);
-    assert_eq!((coding[0].site, coding[0].function), (SiteId(3), Function::CodeAndForward));
+    assert_eq!((coding[0].site, coding[0].function), (SiteId(3), SiteFunction::CodeAndForward));
     assert!(coding[0].terms.iter().all(|t| t.coefficient == 1), "plain XOR: {}", coding[0].sum);
 }
 
@@ -299,8 +299,8 @@ fn destination_forwards_single_path_data_through_itself() {
     let single = planner.plan(Scheme::SinglePath).expect("paths exist").plan;
     assert_eq!((single.groups.len(), single.rate), (1, BitRate::gbps(1)));
     let works = single.works(&topology);
-    assert_eq!((works[1].site, works[1].function, works[1].kept), (SiteId(1), Function::Mirror, true));
-    assert_eq!(works[0].function, Function::Forward);
+    assert_eq!((works[1].site, works[1].function, works[1].kept), (SiteId(1), SiteFunction::Mirror, true));
+    assert_eq!(works[0].function, SiteFunction::Forward);
     let bytes = single.bytes_per_link(ByteCount::mib(3));
     assert_eq!(bytes, [(LinkId(0), ByteCount::mib(3)), (LinkId(2), ByteCount::mib(3))].into());
     // Multi-path does not relay: two copies share the first link.
@@ -586,7 +586,7 @@ fn a_packing_to_everyone_reaches_the_min_cut() {
 }
 
 /// Trees for all of `requests` together.
-fn packed_together(requests: &[Request<'_>]) -> Vec<Planned> {
+fn packed_together(requests: &[Request<'_>]) -> Vec<PlanWithFigures> {
     let requests = requests.iter().cloned();
     let packed = requests.map(|request| JointRequest { request, scheme: Some(Scheme::Packed) });
     together(&packed.collect::<Vec<_>>(), &[]).expect("plans exist")
@@ -617,7 +617,7 @@ fn planning_together_is_fair_and_fits() {
             planned.plan.flows.iter().for_each(|f| on_link[f.link.index()] += planned.plan.unit.as_bps());
         }
         assert!(on_link.iter().all(|used| *used <= 1_000_000_000), "together they fit");
-        let ideal = |p: &Planned| p.figures.ideal.as_bps() as f64;
+        let ideal = |p: &PlanWithFigures| p.figures.ideal.as_bps() as f64;
         let least = joint.iter().map(ideal).fold(f64::INFINITY, f64::min);
         let selfish = selfish.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min);
         assert!(least >= selfish * (1.0 - 1e-4), "{least} {selfish}");

@@ -1,12 +1,12 @@
 //! Whole transfers in the simulator: measured and planned rates, and the guarantees of the
 //! machines.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 
 fn plan(text: &str) -> Result<Plan, String> {
     let point = scenario::read("test.toml", text, &[]).map_err(|error| error.to_string())?.remove(0);
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 /// A line of three sites, its second half at a quarter of the rate; and three paths of unequal
@@ -245,7 +245,7 @@ fn the_last_transfer_begins_within_the_longest_run() {
              destinations = 1\nstagger = \"{stagger}\"\nscheme = \"single_path\""
         );
         let point = scenario::read("test.toml", &text, &[]).expect("a scenario").remove(0);
-        Plan::with_systems(point.scenario, &|_| Ok(ring.clone()), &[&Simulated])
+        Plan::with_systems(point.scenario, &|_| Ok(ring.clone()), &[&SimulatedSystem])
             .map_err(|error| error.to_string())
     };
     let said = plan("100000 s").expect_err("too late");

@@ -3,7 +3,7 @@
 use super::*;
 use anabranch_pieces::ByteRange;
 use anabranch_replicate_proto::control::{
-    Attempt, Finish, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, Submitter,
+    Attempt, Finish, GroupProgram, HopSettings, IncomingSpec, Outgoing, Priority, SinkProgram, Submitter,
     TransferId,
 };
 use anabranch_replicate_proto::daemon::room::memory_bytes;
@@ -97,7 +97,7 @@ const RUN: Run = Run { transfer: TransferId(7), attempt: Attempt(1) };
 /// A program for the chain 0 to 1 to 2, where 2 is the destination.
 fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram {
     let hop = HopSettings { stripes, congestion_control: Some("reno".into()), priority: Priority::Bulk };
-    let incoming = |flow: u32| Incoming {
+    let incoming = |flow: u32| IncomingSpec {
         flow: FlowId(flow),
         group: 0,
         from: SiteId(flow as u16),
@@ -295,7 +295,7 @@ async fn file_reaches_120_destinations_with_reduced_buffers() {
     for site in 1..=DESTINATIONS {
         let flow = FlowId(site as u32);
         let mut program = part(site);
-        let incoming = Incoming { flow, ..chain(&net, 1, 0, 1).incoming.remove(0) };
+        let incoming = IncomingSpec { flow, ..chain(&net, 1, 0, 1).incoming.remove(0) };
         program.incoming = vec![incoming];
         program.sinks =
             vec![SinkProgram { group: 0, inputs: vec![flow], decode: None, path: "out.bin".into() }];

@@ -15,7 +15,7 @@ use anabranch_replicate::wire::{
 use anabranch_replicate::{Client, Controller, ControllerConfig, SiteLink, WatchItem};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{
-    EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, Submitted, TransferRequest, Verdict,
+    EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, SubmitResult, TransferRequest, Verdict,
 };
 use anabranch_replicate_proto::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
 use anabranch_testing::replay;
@@ -347,7 +347,7 @@ async fn equal_request_of_the_submitter_finds_the_running_transfer() {
     let world = World::new("attach").await;
     let (operator, seattle) = (world.client(Role::Operator, "operator"), world.client(Role::Site, "seattle"));
     let id = operator.submit(&submit_request()).await.expect("a good request");
-    assert_eq!(operator.submit_or_attach(&submit_request()).await, Ok(Submitted::Attached(id)));
+    assert_eq!(operator.submit_or_attach(&submit_request()).await, Ok(SubmitResult::Attached(id)));
     let other = SubmitRequest { fill: true, ..submit_request() };
     let refused = operator.submit_or_attach(&other).await.expect_err("it runs by other settings");
     assert!(
@@ -355,7 +355,7 @@ async fn equal_request_of_the_submitter_finds_the_running_transfer() {
     );
     // A site's transfers have a site's rights; an operator's have more.
     let own = seattle.submit_or_attach(&submit_request()).await.expect("its own file");
-    assert!(matches!(own, Submitted::New(own) if own != id), "{own:?}");
+    assert!(matches!(own, SubmitResult::New(own) if own != id), "{own:?}");
     assert_eq!(
         operator.submit(&submit_request()).await,
         Ok(TransferId(3)),

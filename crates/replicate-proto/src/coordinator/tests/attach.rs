@@ -34,13 +34,16 @@ fn equal_request_attaches_while_the_transfer_runs() {
         again
     };
     while w.outcome(id).is_none() {
-        assert_eq!(again(&mut w), Ok(Submitted::Attached(id)));
+        assert_eq!(again(&mut w), Ok(SubmitResult::Attached(id)));
         w.tick();
     }
-    let Ok(Submitted::New(second)) = again(&mut w) else { panic!("the first is over") };
+    let Ok(SubmitResult::New(second)) = again(&mut w) else { panic!("the first is over") };
     assert!(second > id);
     assert!(w.coordinator.cancel(w.now, second));
-    assert!(matches!(again(&mut w), Ok(Submitted::New(third)) if third > second), "a cancelled one is over");
+    assert!(
+        matches!(again(&mut w), Ok(SubmitResult::New(third)) if third > second),
+        "a cancelled one is over"
+    );
     assert_eq!(w.coordinator.transfer_ids().count(), 3, "each was begun once");
 }
 
@@ -99,8 +102,8 @@ fn equal_transfer_among_several_is_followed() {
     let second = w.submit(request(0, &[3, 5]));
     let third = w.submit(request(0, &[3, 5]));
     let again = |w: &mut World, request| w.coordinator.submit_or_attach(w.now, request);
-    assert_eq!(again(&mut w, request(0, &[5, 3])), Ok(Submitted::Attached(second)), "the earlier of two");
-    assert_eq!(again(&mut w, coded()), Ok(Submitted::Attached(first)));
+    assert_eq!(again(&mut w, request(0, &[5, 3])), Ok(SubmitResult::Attached(second)), "the earlier of two");
+    assert_eq!(again(&mut w, coded()), Ok(SubmitResult::Attached(first)));
     let other = again(&mut w, TransferRequest { replace: true, ..request(0, &[3, 5]) });
     assert!(matches!(other, Err(SubmitError::RunsOtherwise { transfer, .. }) if transfer == first));
     assert!(third > second && w.coordinator.transfer_ids().count() == 3);
@@ -123,14 +126,14 @@ fn transfers_equal_only_by_file_destinations_and_submitter() {
     ];
     for other in others {
         let begun = w.coordinator.submit_or_attach(w.now, other.clone());
-        assert!(matches!(begun, Ok(Submitted::New(new)) if new != id), "{begun:?}");
+        assert!(matches!(begun, Ok(SubmitResult::New(new)) if new != id), "{begun:?}");
         let again = w.coordinator.submit_or_attach(w.now, other);
         assert_eq!(
             again,
             begun.map(|new| match new {
-                Submitted::New(id) | Submitted::Attached(id) => Submitted::Attached(id),
+                SubmitResult::New(id) | SubmitResult::Attached(id) => SubmitResult::Attached(id),
             })
         );
     }
-    assert_eq!(w.coordinator.submit_or_attach(w.now, request(0, &[3, 5])), Ok(Submitted::Attached(id)));
+    assert_eq!(w.coordinator.submit_or_attach(w.now, request(0, &[3, 5])), Ok(SubmitResult::Attached(id)));
 }
