@@ -59,7 +59,7 @@ impl Member for Shuffle {
         matches!(noun, Noun::Coordinator(_) | Noun::Agent(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_shuffle_proto::simulated::Simulated)
+        Some(&anabranch_shuffle_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::shuffle::Emulated)

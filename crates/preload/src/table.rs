@@ -108,12 +108,12 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_shuffle_proto::coordinator::Settings;
+    use anabranch_shuffle_proto::coordinator::ClassSettings;
     use proptest::prelude::*;
 
     #[test]
     fn what_is_not_announced_would_pass_at_the_coordinator() {
-        assert_eq!(MICE_BELOW_BYTES, Settings::default().mice_below.as_u64());
+        assert_eq!(MICE_BELOW_BYTES, ClassSettings::default().mice_below.as_u64());
     }
 
     /// Announcement for TCP on descriptor 7 that is about to send this many bytes.

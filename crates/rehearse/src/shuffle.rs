@@ -227,7 +227,7 @@ impl Coordination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_shuffle_proto::simulated::Simulated;
+    use anabranch_shuffle_proto::simulated::SimulatedSystem;
     use anabranch_sim::scenario::{self, Workload as Asked};
 
     #[test]
@@ -247,7 +247,8 @@ mod tests {
         "#;
         let points = scenario::read("test.toml", text, &[]).expect("a good scenario");
         let read = |_: &str| unreachable!("it names no file");
-        let plan = Plan::with_systems(points[0].scenario.clone(), &read, &[&Simulated]).expect("a good plan");
+        let plan =
+            Plan::with_systems(points[0].scenario.clone(), &read, &[&SimulatedSystem]).expect("a good plan");
         let Asked::System(workload) = &plan.scenario().workload[0] else { panic!("a system's") };
         let shuffle = anabranch_shuffle_proto::simulated::plan(workload, plan.network(), "w").expect("good");
         let workload = Workload(shuffle);

@@ -2,10 +2,10 @@
 //!
 //! Flows come from announcements and rules, their progress and their ends from listings. Reports
 //! are built on request from the changes so far, so nothing piles up while the coordinator is
-//! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`Book`] first.
+//! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`AnnouncedFlows`] first.
 
 use crate::control::{FlowKey, Report};
-use crate::coordinator::{HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, Settings, check_name};
+use crate::coordinator::{ClassSettings, HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, check_name};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -73,13 +73,13 @@ impl std::error::Error for AnnounceError {}
 
 /// Announced flows of this host.
 #[derive(Debug)]
-pub struct Book {
-    settings: Settings,
+pub struct AnnouncedFlows {
+    settings: ClassSettings,
     flows: BTreeMap<FlowKey, Entry>,
     /// Flows with an update not yet sent to the coordinator.
     unsaid: BTreeSet<FlowKey>,
     /// Ends not yet sent to the coordinator, in order; a connection may have several.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedFlow>,
     /// Flows and coflows of each user.
     shares: BTreeMap<u32, Share>,
     /// True if a flow was refused for lack of room.
@@ -125,7 +125,7 @@ impl Entry {
 
 /// Unreported end of a flow.
 #[derive(Debug)]
-struct Ended {
+struct EndedFlow {
     flow: FlowKey,
     /// Coflow and size to report first, if they are unreported, too.
     unsaid: Option<(String, u64)>,
@@ -141,16 +141,16 @@ pub struct Socket {
     pub limit: Option<BitRate>,
 }
 
-impl Default for Book {
+impl Default for AnnouncedFlows {
     /// Creates an empty book with default settings.
     fn default() -> Self {
-        Self::new(Settings::default())
+        Self::new(ClassSettings::default())
     }
 }
 
-impl Book {
+impl AnnouncedFlows {
     /// Creates an empty book. Flows are matched as by the coordinator.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ClassSettings) -> Self {
         Self {
             settings,
             flows: BTreeMap::new(),
@@ -311,7 +311,7 @@ impl Book {
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
         }
-        self.ended.push_back(Ended { flow, unsaid, moved_bytes: entry.moved_bytes });
+        self.ended.push_back(EndedFlow { flow, unsaid, moved_bytes: entry.moved_bytes });
     }
 
     /// Handles a listing, in the order of flows. `rule` names the coflow of an unannounced flow
@@ -395,7 +395,7 @@ impl Book {
         let mut reports = Vec::new();
         for _ in 0..flows_max {
             // A flow that has ended and is announced again ends first.
-            if let Some(Ended { flow, unsaid, moved_bytes }) = self.ended.pop_front() {
+            if let Some(EndedFlow { flow, unsaid, moved_bytes }) = self.ended.pop_front() {
                 reports.extend(unsaid.map(|(coflow, size_bytes)| Report::Flow {
                     flow,
                     coflow,
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_over_once_it_has_arrived() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
         book.finish(&seen(300_000, 1_000_000), None);
@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn coflows_that_end_between_reports_are_fully_reported() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000)]);
         book.finish(&seen(1_000, 1_000), None);
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn newest_unrequested_ends_are_kept() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         for size_bytes in 0..=ENDED_MAX as u64 {
             book.announce(&seen(0, 0), "a", size_bytes).expect("there is room");
             book.end(flow());
@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn bytes_of_one_coflow_do_not_count_twice() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         book.finish(&seen(300_000, 1_000_000), None);
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn flow_announced_by_a_rule_is_open_ended() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         let open =
             |size_bytes| Report::Flow { flow: flow(), coflow: "r".into(), size_bytes, open_ended: true };
         book.observe(&[seen(0, 49_999)], |_| Some("r".into()));
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn what_is_a_mouse_the_settings_say() {
-        let mut book = Book::new(Settings { mice_below: ByteCount::new(10) });
+        let mut book = AnnouncedFlows::new(ClassSettings { mice_below: ByteCount::new(10) });
         book.observe(&[seen(0, 9)], |_| Some("r".into()));
         assert!(book.flows().is_empty());
         book.observe(&[seen(0, 10)], |_| Some("r".into()));
@@ -535,7 +535,7 @@ mod tests {
 
     #[test]
     fn next_coflow_of_a_connection_ends_the_previous_one() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
@@ -549,7 +549,7 @@ mod tests {
 
     #[test]
     fn the_end_of_another_coflow_is_not_the_flows() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         book.announce(&seen(1_000, 1_000), "b", 500).expect("there is room");
         book.finish(&seen(1_000, 1_000), Some("a"));
@@ -560,7 +560,7 @@ mod tests {
 
     #[test]
     fn soonest_end_is_the_rest_at_the_current_rate() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.soonest_end(), None);
         book.limit(flow(), Some(BitRate::mbps(8)));
@@ -582,7 +582,7 @@ mod tests {
     /// One user could take all of a host's flows (#17).
     #[test]
     fn user_has_a_bounded_part_of_flows_and_coflows() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         for number in 0..USER_FLOWS_MAX {
             book.announce(&of_user(1, number), "a", 60_000).expect("there is room");
         }
@@ -597,7 +597,7 @@ mod tests {
         book.observe(&listing, NOBODY);
         book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect("there is room");
 
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         for number in 0..USER_COFLOWS_MAX {
             book.announce(&of_user(1, number), &number.to_string(), 60_000).expect("there is room");
         }

@@ -58,13 +58,13 @@ pub const ENDED_MAX: usize = 4_096;
 /// Flows of all agents, and the rates that an allocator gives them.
 #[derive(Debug)]
 pub struct Coordinator<A> {
-    settings: Settings,
+    settings: ClassSettings,
     /// `None` while a decision is made elsewhere.
     allocator: Option<A>,
     active: ActiveFlows,
     /// For each link: its rate, and the part reserved for slow flows in bits per second.
     links: Vec<(BitRate, u64)>,
-    hosts: BTreeMap<String, Joined>,
+    hosts: BTreeMap<String, JoinedHost>,
     uplinks: BTreeMap<String, Links>,
     by_address: BTreeMap<IpAddr, String>,
     /// Host and key of each active flow.
@@ -76,7 +76,7 @@ pub struct Coordinator<A> {
     coflows_so_far: u32,
     /// Names of begun coflows, until polled.
     begun: VecDeque<String>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedCoflow>,
     is_changed: bool,
 }
 
@@ -103,7 +103,7 @@ struct Links {
 }
 
 #[derive(Debug)]
-struct Joined {
+struct JoinedHost {
     session: u64,
     /// True while its agent is connected. An agent forgets its limits when it leaves.
     is_up: bool,
@@ -111,7 +111,7 @@ struct Joined {
     addresses: Vec<IpAddr>,
     link: Links,
     uplinks: Vec<String>,
-    flows: BTreeMap<FlowKey, Known>,
+    flows: BTreeMap<FlowKey, ReportedFlow>,
     /// Number of its flows in each coflow.
     coflows: BTreeMap<String, usize>,
     /// Flows with limits not yet sent.
@@ -119,37 +119,37 @@ struct Joined {
 }
 
 #[derive(Debug)]
-struct Known {
+struct ReportedFlow {
     coflow: String,
     size: ByteCount,
     moved: ByteCount,
     is_open: bool,
-    state: State,
+    state: FlowState,
     /// Limit that its agent has, or is about to get, in bits per second.
     rate_bps: Option<u64>,
 }
 
 /// State of a flow.
 #[derive(Clone, Debug)]
-enum State {
+enum FlowState {
     /// A mouse, or a flow that crosses no link: no limit.
     Passes,
     /// A flow with a rate.
-    Active { id: FlowId, watch: Watch },
+    Active { id: FlowId, watch: ProgressWatch },
     /// A slow flow: it keeps its limit, and reserves `keeps_bps` on the links of `route`.
-    Slow { keeps_bps: u64, route: Vec<LinkId>, watch: Watch },
+    Slow { keeps_bps: u64, route: Vec<LinkId>, watch: ProgressWatch },
     /// An idle flow without a limit, with the bytes that it had moved when it stopped.
     Idle { moved: ByteCount },
 }
 
 /// Progress of a flow, and the time of its next check.
 #[derive(Copy, Clone, Debug)]
-struct Watch {
+struct ProgressWatch {
     progress: Progress,
     look_at: Instant,
 }
 
-impl Watch {
+impl ProgressWatch {
     fn new(now: Instant, moved: ByteCount, rate_bps: f64) -> Self {
         let mut progress = Progress::new(now, moved);
         progress.set_rate(now, rate_bps);
@@ -157,8 +157,8 @@ impl Watch {
     }
 }
 
-impl State {
-    const fn watch(&mut self) -> Option<&mut Watch> {
+impl FlowState {
+    const fn watch(&mut self) -> Option<&mut ProgressWatch> {
         match self {
             Self::Active { watch, .. } | Self::Slow { watch, .. } => Some(watch),
             Self::Passes | Self::Idle { .. } => None,
@@ -166,17 +166,17 @@ impl State {
     }
 }
 
-impl Known {
+impl ReportedFlow {
     const fn id(&self) -> Option<FlowId> {
         match self.state {
-            State::Active { id, .. } => Some(id),
-            State::Passes | State::Slow { .. } | State::Idle { .. } => None,
+            FlowState::Active { id, .. } => Some(id),
+            FlowState::Passes | FlowState::Slow { .. } | FlowState::Idle { .. } => None,
         }
     }
 
     /// Returns true if its coflow must wait for it.
     const fn is_waited_for(&self) -> bool {
-        !matches!(self.state, State::Passes)
+        !matches!(self.state, FlowState::Passes)
     }
 }
 
@@ -197,7 +197,7 @@ impl<A: Allocator> Decision<A> {
 
 impl<A: Allocator> Coordinator<A> {
     /// Creates a coordinator without hosts.
-    pub fn new(settings: Settings, allocator: A) -> Self {
+    pub fn new(settings: ClassSettings, allocator: A) -> Self {
         let network = Network::new(Vec::new()).expect("a network may have no links");
         Self {
             settings,
@@ -262,7 +262,7 @@ impl<A: Allocator> Coordinator<A> {
             joined.joins += 1;
             (joined.addresses, joined.uplinks) = (addresses.clone(), uplinks);
         } else {
-            let joined = Joined {
+            let joined = JoinedHost {
                 session,
                 is_up: true,
                 joins: 1,
@@ -282,10 +282,10 @@ impl<A: Allocator> Coordinator<A> {
             self.keys.values().filter(|(_, key)| is_to_it(key)).cloned().collect();
         // A loopback address without a host counted as the sender's own.
         if self.hosts[name].addresses.iter().any(IpAddr::is_loopback) {
-            let passes = |(key, known): &(&FlowKey, &Known)| {
+            let passes = |(key, known): &(&FlowKey, &ReportedFlow)| {
                 is_to_it(key) && !known.is_waited_for() && known.size >= self.settings.mice_below
             };
-            let of_host = |(from, host): (&String, &Joined)| -> Vec<(String, FlowKey)> {
+            let of_host = |(from, host): (&String, &JoinedHost)| -> Vec<(String, FlowKey)> {
                 host.flows.iter().filter(passes).map(|(key, _)| (from.clone(), *key)).collect()
             };
             to_it.extend(self.hosts.iter().flat_map(of_host));
@@ -297,7 +297,7 @@ impl<A: Allocator> Coordinator<A> {
 
     /// Finds a host without an agent and without flows to it.
     fn unused_host(&self) -> Option<&String> {
-        let is_unused = |host: &Joined| {
+        let is_unused = |host: &JoinedHost| {
             let into = host.link.into;
             !host.is_up && self.active.flows_on(into).is_empty() && self.links[into.0 as usize].1 == 0
         };
@@ -339,7 +339,7 @@ impl<A: Allocator> Coordinator<A> {
                 room = room.checked_sub(1).ok_or(ReportError::TooManyUplinks)?;
                 continue;
             };
-            let is_behind = |(other, joined): &(&String, &Joined)| {
+            let is_behind = |(other, joined): &(&String, &JoinedHost)| {
                 *other != name && joined.is_up && joined.uplinks.contains(uplink)
             };
             if let Some((other, _)) = self.hosts.iter().filter(|_| known != *said).find(is_behind) {
@@ -407,17 +407,19 @@ impl<A: Allocator> Coordinator<A> {
         let Some(known) = self.hosts[name].flows.get(&key) else { return };
         let (moved, waits) = (known.moved, known.size.as_u64() - known.moved.as_u64());
         match known.state {
-            State::Active { .. } | State::Slow { .. } if waits == 0 => {
-                self.set_state(now, name, key, |_, _, _| State::Idle { moved });
+            FlowState::Active { .. } | FlowState::Slow { .. } if waits == 0 => {
+                self.set_state(now, name, key, |_, _, _| FlowState::Idle { moved });
             }
-            State::Passes if waits >= self.settings.mice_below.as_u64() => {
+            FlowState::Passes if waits >= self.settings.mice_below.as_u64() => {
                 self.route(now, name, key);
                 let known = &self.hosts[name].flows[&key];
                 if let Some(coflow) = self.coflows.get_mut(&known.coflow) {
                     coflow.open_moved = coflow.open_moved.saturating_add(moved.as_u64());
                 }
             }
-            State::Idle { .. } if waits >= self.settings.mice_below.as_u64() => self.route(now, name, key),
+            FlowState::Idle { .. } if waits >= self.settings.mice_below.as_u64() => {
+                self.route(now, name, key)
+            }
             _ => {}
         }
     }
@@ -432,7 +434,7 @@ impl<A: Allocator> Coordinator<A> {
         is_open: bool,
     ) -> Result<(), ReportError> {
         check_name(coflow)?;
-        let is_other = |known: &Known| known.coflow != coflow;
+        let is_other = |known: &ReportedFlow| known.coflow != coflow;
         // The same addresses and ports with another coflow belong to a new connection.
         if self.hosts[name].flows.get(&key).is_some_and(is_other) {
             self.forget_flow(now, name, key);
@@ -451,12 +453,12 @@ impl<A: Allocator> Coordinator<A> {
             // The connection may still have the limit of its earlier coflow.
             host.changed.insert(key);
         }
-        let known = host.flows.entry(key).or_insert_with(|| Known {
+        let known = host.flows.entry(key).or_insert_with(|| ReportedFlow {
             coflow: coflow.to_owned(),
             size: ByteCount::ZERO,
             moved: ByteCount::ZERO,
             is_open,
-            state: State::Passes,
+            state: FlowState::Passes,
             rate_bps: None,
         });
         known.is_open = is_open;
@@ -470,15 +472,15 @@ impl<A: Allocator> Coordinator<A> {
         let more = ByteCount::new(size.as_u64().saturating_sub(known.size.as_u64()));
         known.size = known.size.max(size);
         match known.state {
-            State::Active { id, .. } => {
+            FlowState::Active { id, .. } => {
                 self.active.grow(id, more);
                 self.is_changed = true;
             }
             // There is more data: the flow is assumed to send.
-            State::Idle { .. } => self.route(now, name, key),
-            State::Slow { .. } => {}
-            State::Passes if known.size >= mice_below => self.route(now, name, key),
-            State::Passes => {}
+            FlowState::Idle { .. } => self.route(now, name, key),
+            FlowState::Slow { .. } => {}
+            FlowState::Passes if known.size >= mice_below => self.route(now, name, key),
+            FlowState::Passes => {}
         }
         Ok(())
     }
@@ -488,11 +490,11 @@ impl<A: Allocator> Coordinator<A> {
         let route = self.links(name, key);
         self.set_state(now, name, key, |active, known, id| {
             if route.is_empty() {
-                return State::Passes;
+                return FlowState::Passes;
             }
             let id = active.insert(id, &route, remaining(known));
             let rate_bps = known.rate_bps.unwrap_or(0) as f64;
-            State::Active { id, watch: Watch::new(now, known.moved, rate_bps) }
+            FlowState::Active { id, watch: ProgressWatch::new(now, known.moved, rate_bps) }
         });
     }
 
@@ -506,7 +508,7 @@ impl<A: Allocator> Coordinator<A> {
         }
         let Some(to) = to else { return vec![from.link.out] };
         let to = &self.hosts[to];
-        let apart = |of: &'_ Joined, from: &Joined| -> Vec<Links> {
+        let apart = |of: &'_ JoinedHost, from: &JoinedHost| -> Vec<Links> {
             let names = of.uplinks.iter().filter(|uplink| !from.uplinks.contains(uplink));
             names.map(|uplink| self.uplinks[uplink]).collect()
         };
@@ -521,7 +523,7 @@ impl<A: Allocator> Coordinator<A> {
         now: Instant,
         name: &str,
         key: FlowKey,
-        state: impl FnOnce(&mut ActiveFlows, &Known, CoflowId) -> State,
+        state: impl FnOnce(&mut ActiveFlows, &ReportedFlow, CoflowId) -> FlowState,
     ) {
         let Self { active, links, keys, looks, coflows, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
@@ -531,15 +533,15 @@ impl<A: Allocator> Coordinator<A> {
             looks.remove(&(watch.look_at, name.to_owned(), key));
         }
         match &known.state {
-            State::Active { id, .. } => {
+            FlowState::Active { id, .. } => {
                 active.withdraw(*id);
                 keys.remove(id);
             }
-            State::Slow { keeps_bps, route, .. } => {
+            FlowState::Slow { keeps_bps, route, .. } => {
                 route.iter().for_each(|link| links[link.0 as usize].1 -= keeps_bps);
                 set_rates(active, links, route);
             }
-            State::Passes | State::Idle { .. } => {}
+            FlowState::Passes | FlowState::Idle { .. } => {}
         }
         let is_new = !coflows.contains_key(&known.coflow);
         let coflow = coflows.entry(known.coflow.clone()).or_insert_with(|| {
@@ -552,12 +554,12 @@ impl<A: Allocator> Coordinator<A> {
             looks.insert((watch.look_at, name.to_owned(), key));
         }
         match &known.state {
-            State::Active { id, .. } => drop(keys.insert(*id, (name.to_owned(), key))),
-            State::Slow { keeps_bps, route, .. } => {
+            FlowState::Active { id, .. } => drop(keys.insert(*id, (name.to_owned(), key))),
+            FlowState::Slow { keeps_bps, route, .. } => {
                 route.iter().for_each(|link| links[link.0 as usize].1 += keeps_bps);
                 set_rates(active, links, route);
             }
-            State::Passes | State::Idle { .. } => {}
+            FlowState::Passes | FlowState::Idle { .. } => {}
         }
         if known.state.watch().is_none() && known.rate_bps.take().is_some() {
             host.changed.insert(key);
@@ -582,15 +584,15 @@ impl<A: Allocator> Coordinator<A> {
         known.moved = known.moved.max(moved).min(known.size);
         let left = remaining(known);
         match &mut known.state {
-            State::Passes => return,
-            State::Active { id, watch } => {
+            FlowState::Passes => return,
+            FlowState::Active { id, watch } => {
                 if !known.is_open {
                     self.active.observe(*id, left);
                 }
                 watch.progress.on_moved(now, known.moved);
             }
-            State::Slow { watch, .. } => watch.progress.on_moved(now, known.moved),
-            State::Idle { moved: before } => {
+            FlowState::Slow { watch, .. } => watch.progress.on_moved(now, known.moved),
+            FlowState::Idle { moved: before } => {
                 let is_awake = moved.as_u64() >= before.as_u64().saturating_add(wakes_at);
                 if is_awake && !known.is_open {
                     return self.route(now, name, key);
@@ -617,7 +619,13 @@ impl<A: Allocator> Coordinator<A> {
                     self.ended.pop_front();
                 }
                 let Coflow { since, flows_ended: flows, moved: bytes, .. } = *coflow;
-                self.ended.push_back(Ended { name: known.coflow.clone(), since, at: now, flows, bytes });
+                self.ended.push_back(EndedCoflow {
+                    name: known.coflow.clone(),
+                    since,
+                    at: now,
+                    flows,
+                    bytes,
+                });
             }
         }
         self.forget_flow(now, name, key);
@@ -625,8 +633,8 @@ impl<A: Allocator> Coordinator<A> {
 
     fn forget_flow(&mut self, now: Instant, name: &str, key: FlowKey) {
         let known = self.hosts.get(name).and_then(|host| host.flows.get(&key));
-        if known.is_some_and(Known::is_waited_for) {
-            self.set_state(now, name, key, |_, _, _| State::Passes);
+        if known.is_some_and(ReportedFlow::is_waited_for) {
+            self.set_state(now, name, key, |_, _, _| FlowState::Passes);
         }
         let Some(host) = self.hosts.get_mut(name) else { return };
         host.changed.remove(&key);
@@ -663,7 +671,7 @@ impl<A: Allocator> Coordinator<A> {
             watch.look_at = watch.progress.look_at();
             self.looks.insert((watch.look_at, name.clone(), key));
             match verdict {
-                Some(Verdict::Idle) => self.set_state(now, &name, key, |_, _, _| State::Idle { moved }),
+                Some(Verdict::Idle) => self.set_state(now, &name, key, |_, _, _| FlowState::Idle { moved }),
                 Some(Verdict::Moves { bps, part }) => self.judge(now, &name, key, bps, part),
                 None => {}
             }
@@ -675,20 +683,20 @@ impl<A: Allocator> Coordinator<A> {
         let keeps_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
         let (route, watch) = match &self.hosts[name].flows[&key].state {
             // A flow held at the minimum rate shows nothing about its potential.
-            State::Active { id, watch }
+            FlowState::Active { id, watch }
                 if part < SLOW_BELOW && self.active.bps(*id) >= self.least_bps(*id) =>
             {
                 (self.active.route(*id).collect(), *watch)
             }
-            State::Slow { .. } if part > SLOW_UNTIL => return self.route(now, name, key),
-            State::Slow { keeps_bps: old_bps, route, watch }
+            FlowState::Slow { .. } if part > SLOW_UNTIL => return self.route(now, name, key),
+            FlowState::Slow { keeps_bps: old_bps, route, watch }
                 if keeps_bps.abs_diff(*old_bps) as f64 > MEASURED_CHANGE_MIN * *old_bps as f64 =>
             {
                 (route.clone(), *watch)
             }
             _ => return,
         };
-        self.set_state(now, name, key, |_, _, _| State::Slow { keeps_bps, route, watch });
+        self.set_state(now, name, key, |_, _, _| FlowState::Slow { keeps_bps, route, watch });
     }
 
     /// Sets all rates if anything has changed. Returns true if it has.
@@ -830,13 +838,13 @@ impl<A: Allocator> Coordinator<A> {
     }
 
     /// Returns the next ended coflow. Flows that vanished with their agent count as not ended.
-    pub fn poll_ended(&mut self) -> Option<Ended> {
+    pub fn poll_ended(&mut self) -> Option<EndedCoflow> {
         self.ended.pop_front()
     }
 
     /// Hosts with limits to send, with their agents' sessions.
     pub fn hosts_changed(&self) -> impl Iterator<Item = (&str, u64)> {
-        let is_changed = |host: &Joined| host.is_up && !host.changed.is_empty();
+        let is_changed = |host: &JoinedHost| host.is_up && !host.changed.is_empty();
         self.hosts
             .iter()
             .filter(move |(_, host)| is_changed(host))
@@ -855,7 +863,7 @@ impl<A: Allocator> Coordinator<A> {
                     Some(id) => ByteCount::new((self.active.remaining_bits(id) / 8.0) as u64),
                     None => ByteCount::new(known.size.as_u64() - known.moved.as_u64()),
                 };
-                let is_limited = matches!(known.state, State::Active { .. } | State::Slow { .. });
+                let is_limited = matches!(known.state, FlowState::Active { .. } | FlowState::Slow { .. });
                 let rate = is_limited.then(|| BitRate::bps(known.rate_bps.unwrap_or_default()));
                 let view = FlowView { host: host.clone(), flow: *flow, remaining, rate };
                 flows.entry(&known.coflow).or_default().push(view);
@@ -918,7 +926,7 @@ fn set_rates(active: &mut ActiveFlows, links: &[(BitRate, u64)], changed: &[Link
 }
 
 /// Assumed remaining bytes of a known flow.
-fn remaining(known: &Known) -> ByteCount {
+fn remaining(known: &ReportedFlow) -> ByteCount {
     ByteCount::new(known.size.as_u64() - known.moved.as_u64()).max(REMAINING_MIN)
 }
 

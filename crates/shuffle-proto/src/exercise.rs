@@ -2,7 +2,7 @@
 
 use crate::announcement::Announcement;
 use crate::control::{FlowKey, Report};
-use crate::coordinator::{Host, Settings, check_name};
+use crate::coordinator::{ClassSettings, Host, check_name};
 use crate::hosts::Hosts;
 use crate::rules::Rules;
 use crate::state;
@@ -36,7 +36,7 @@ pub fn exercise_trace(bytes: &[u8]) -> bool {
 /// are valid.
 #[doc(hidden)]
 pub fn exercise_reports(bytes: &[u8]) -> bool {
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
     let mut now = Instant::ZERO;
     for (name, last) in [("a", 1), ("b", 2)] {
         let host =
@@ -62,7 +62,7 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
 /// are accepted.
 #[doc(hidden)]
 pub fn exercise_announcements(bytes: &[u8]) -> bool {
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
     let mut now = Instant::ZERO;
     let host = Host { addresses: vec![[10, 0, 0, 1].into()], rate: BitRate::mbps(100), uplinks: Vec::new() };
     coordinator.handle_join(now, "a", 1, host).expect("it joins");
@@ -123,7 +123,7 @@ pub fn exercise_hosts(bytes: &[u8]) -> bool {
             return false;
         }
     };
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
     for name in ["h1", "h2", "a"] {
         if let Some(placed) = hosts.place(name) {
             let rate = placed.link.unwrap_or(BitRate::mbps(100));
@@ -139,8 +139,8 @@ pub fn exercise_hosts(bytes: &[u8]) -> bool {
 #[doc(hidden)]
 pub fn exercise_state(bytes: &[u8]) -> bool {
     let left = state::read(bytes);
-    let lines = left.limited.iter().map(|limited| state::Line::Limited(*limited));
-    let bursts = state::Line::Bursts { tso_rtt_log: left.tso_rtt_log };
+    let lines = left.limited.iter().map(|limited| state::StateLine::Limited(*limited));
+    let bursts = state::StateLine::Bursts { tso_rtt_log: left.tso_rtt_log };
     let mut text = Vec::new();
     for line in lines.chain([bursts]) {
         serde_json::to_writer(&mut text, &line).expect("memory takes it");

@@ -3,7 +3,7 @@
 //! A new scheduler needs one entry in [`Scheduler::ALL`], besides its allocator. Read
 //! [`Scheduler`].
 
-use crate::{Chase, ChasePlus, Priority, Without};
+use crate::{Ablation, Chase, ChasePlus, Priority};
 use anabranch_fluid::{Aalo, Allocator, Fifo, MaxMin, Sincronia, Srf, Varys, Wss};
 use std::fmt;
 use std::str::FromStr;
@@ -75,17 +75,17 @@ impl Scheduler {
         Self::new(
             "chase+without-order",
             "chase+ with coflows ordered by the time that each needs alone",
-            || Box::new(ChasePlus::without([Without::Order])),
+            || Box::new(ChasePlus::without([Ablation::Order])),
         )
         .part(),
         Self::new(
             "chase+without-chase",
             "chase+ with MADD and backfilling in place of flows in proportion",
-            || Box::new(ChasePlus::without([Without::Chase])),
+            || Box::new(ChasePlus::without([Ablation::Chase])),
         )
         .part(),
         Self::new("chase+without-due", "chase+ with coflows that may starve", || {
-            Box::new(ChasePlus::without([Without::Due]))
+            Box::new(ChasePlus::without([Ablation::Due]))
         })
         .part(),
     ];

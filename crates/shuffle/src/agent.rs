@@ -27,7 +27,7 @@ use anabranch_pace::{
     FlowReader, FlowState, Listing, Pacer, PacerOptions, addresses, link_rate, set_tso_rtt_log, tso_rtt_log,
 };
 use anabranch_shuffle_proto::agent::{
-    self as machine, Answer, Ask, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
+    self as machine, AgentAction, Answer, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
 };
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::book::Seen;
@@ -205,7 +205,7 @@ impl Shared {
 /// Next step of the agent's task.
 enum Next {
     Event(Event),
-    Ask(u64, Ask),
+    Ask(u64, AgentAction),
 }
 
 /// Requests in flight.
@@ -445,13 +445,13 @@ impl Agent {
     }
 
     /// Starts a request of the state machine.
-    fn begin(&self, under_way: &mut UnderWay, number: u64, ask: Ask) {
+    fn begin(&self, under_way: &mut UnderWay, number: u64, ask: AgentAction) {
         let (client, name) = (self.client.clone(), self.name.clone());
         let within = REPLY_MAX.to_std();
         let (metrics, begun) = (Arc::clone(&self.metrics), std::time::Instant::now());
         let took = move || metrics.report_seconds.observe(begun.elapsed().as_secs_f64());
         match ask {
-            Ask::Prepare => under_way.begin(number, async move {
+            AgentAction::Prepare => under_way.begin(number, async move {
                 // The address of a name may change. If the lookup fails, the client fails as well,
                 // and reports it.
                 let found = timeout(within, lookup(client.address())).await;
@@ -459,7 +459,7 @@ impl Agent {
                 let failed = |error| Failure::Refused(format!("/dev/urandom: {error}"));
                 Ok(Answer::Prepared { coordinator, session: random().map_err(failed)? })
             }),
-            Ask::Look => {
+            AgentAction::Look => {
                 let (reader, shared) = (self.reader.clone(), self.shared.clone());
                 under_way.begin(number, async move {
                     // Listing the kernel's table takes some microseconds for each flow.
@@ -471,22 +471,22 @@ impl Agent {
                     Ok(Answer::Listing { flows, left_out: left_out as u64 })
                 });
             }
-            Ask::Join(request) => under_way.begin(number, async move {
+            AgentAction::Join(request) => under_way.begin(number, async move {
                 let joined = client.join(&name, &request, within).await;
                 took();
                 joined.map(|()| Answer::Taken).map_err(failure)
             }),
-            Ask::Report(request) => under_way.begin(number, async move {
+            AgentAction::Report(request) => under_way.begin(number, async move {
                 let reported = client.report(&name, &request, within).await;
                 took();
                 reported.map(|()| Answer::Taken).map_err(failure)
             }),
-            Ask::Limits { session } => under_way.begin(number, async move {
+            AgentAction::Limits { session } => under_way.begin(number, async move {
                 let limits = client.limits(&name, session, LIMITS_WAIT.to_std(), within).await;
                 limits.map(Answer::Limits).map_err(failure)
             }),
             // Requested at the end only.
-            Ask::Leave { .. } => {}
+            AgentAction::Leave { .. } => {}
         }
     }
 
@@ -495,7 +495,7 @@ impl Agent {
         while let Some(next) = self.next() {
             match next {
                 Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
-                Next::Ask(_, Ask::Leave { session }) => {
+                Next::Ask(_, AgentAction::Leave { session }) => {
                     self.enforcer.done().await;
                     let _ = self.client.leave(&self.name, session, REPLY_MAX.to_std() / 2).await;
                 }

@@ -9,7 +9,7 @@ use anabranch_http::exercise::requests;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle_proto::ChasePlus;
-use anabranch_shuffle_proto::book::{Book, Seen};
+use anabranch_shuffle_proto::book::{AnnouncedFlows, Seen};
 use anabranch_shuffle_proto::control::{FlowKey, Limit};
 use anabranch_units::BitRate;
 use axum::extract::Extension;
@@ -19,7 +19,7 @@ use axum::extract::Extension;
 #[doc(hidden)]
 pub fn exercise_limits(bytes: &[u8]) -> bool {
     let Ok(LimitsReply { limits }) = serde_json::from_slice(bytes) else { return false };
-    let mut book = Book::default();
+    let mut book = AnnouncedFlows::default();
     let [local, remote] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 7_000).into()];
     let flow = FlowKey { local, remote };
     let state =

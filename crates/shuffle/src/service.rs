@@ -15,8 +15,8 @@ use anabranch_http::metrics::{Counter, Histogram, Metrics, seconds};
 use anabranch_http::store::StoreError;
 use anabranch_shuffle_proto::BoxedAllocator;
 use anabranch_shuffle_proto::control::Limit;
-use anabranch_shuffle_proto::coordinator::{self, Decision, Ended, Host, ReportError};
-use anabranch_shuffle_proto::hosts::{Hosts, Placed};
+use anabranch_shuffle_proto::coordinator::{self, Decision, EndedCoflow, Host, ReportError};
+use anabranch_shuffle_proto::hosts::{HostPosition, Hosts};
 use anabranch_shuffle_proto::sessions::{Event, Sessions, SessionsConfig};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -123,8 +123,8 @@ impl CoordinatorServiceConfig {
         let placed = self.hosts.as_ref().map(|hosts| hosts.place(name).cloned());
         let placed =
             placed.map(|placed| placed.ok_or_else(|| JoinError::Unknown(name.to_owned()))).transpose()?;
-        let Placed { addresses: known, link, uplinks } =
-            placed.unwrap_or(Placed { addresses: Vec::new(), link: None, uplinks: Vec::new() });
+        let HostPosition { addresses: known, link, uplinks } =
+            placed.unwrap_or(HostPosition { addresses: Vec::new(), link: None, uplinks: Vec::new() });
         let is_in_file = !known.is_empty();
         let is_its = |address: IpAddr| match address.to_canonical() {
             address if is_in_file => known.contains(&address),
@@ -529,8 +529,8 @@ impl State {
     }
 
     /// Queues an ended coflow for the store.
-    fn keep(&mut self, ended: Ended, now: Instant, now_unix_ms: u64) {
-        let Ended { name, since, at, flows, bytes } = ended;
+    fn keep(&mut self, ended: EndedCoflow, now: Instant, now_unix_ms: u64) {
+        let EndedCoflow { name, since, at, flows, bytes } = ended;
         let ago = |then: Instant| now_unix_ms.saturating_sub(now.saturating_since(then).as_us() / 1_000);
         let took_s = at.saturating_since(since).as_secs_f64();
         self.counters.moved_bytes.inc_by(bytes.as_u64());

@@ -31,10 +31,10 @@ fn agent() -> Agent {
 }
 
 /// Returns the next ask, which must exist.
-fn asked(agent: &mut Agent) -> (u64, Ask) {
+fn asked(agent: &mut Agent) -> (u64, AgentAction) {
     agent.poll_ask().expect("it asks for something")
 }
-fn orders(agent: &mut Agent) -> Vec<Order> {
+fn orders(agent: &mut Agent) -> Vec<LimitOrder> {
     let order = |event| match event {
         Event::Order(order) => Some(order),
         _ => None,
@@ -43,12 +43,12 @@ fn orders(agent: &mut Agent) -> Vec<Order> {
 }
 fn prepare(agent: &mut Agent, now: Instant, session: u64) {
     let (number, ask) = asked(agent);
-    assert_eq!(ask, Ask::Prepare);
+    assert_eq!(ask, AgentAction::Prepare);
     agent.handle_answer(now, number, Ok(Answer::Prepared { coordinator: None, session }));
 }
 fn look(agent: &mut Agent, now: Instant, flows: &[Seen]) {
     let (number, ask) = asked(agent);
-    assert_eq!(ask, Ask::Look);
+    assert_eq!(ask, AgentAction::Look);
     agent.handle_answer(now, number, Ok(Answer::Listing { flows: flows.to_vec(), left_out: 0 }));
 }
 /// Makes the agent join. Returns the number by which it waits for limits.
@@ -56,10 +56,13 @@ fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[Seen]) -> u64 {
     prepare(agent, now, session);
     look(agent, now, flows);
     let (number, ask) = asked(agent);
-    assert!(matches!(ask, Ask::Join(JoinRequest { session: said, .. }) if said == session), "{ask:?}");
+    assert!(
+        matches!(ask, AgentAction::Join(JoinRequest { session: said, .. }) if said == session),
+        "{ask:?}"
+    );
     agent.handle_answer(now, number, Ok(Answer::Taken));
     let (limits, ask) = asked(agent);
-    assert_eq!(ask, Ask::Limits { session });
+    assert_eq!(ask, AgentAction::Limits { session });
     limits
 }
 fn announce(agent: &mut Agent, now: Instant, port: u16) {
@@ -68,7 +71,7 @@ fn announce(agent: &mut Agent, now: Instant, port: u16) {
 }
 fn report(agent: &mut Agent) -> (u64, Vec<Report>) {
     match asked(agent) {
-        (number, Ask::Report(ReportsRequest { reports, .. })) => (number, reports),
+        (number, AgentAction::Report(ReportsRequest { reports, .. })) => (number, reports),
         other => panic!("{other:?}"),
     }
 }
@@ -79,12 +82,12 @@ fn agent_joins_with_known_flows_then_reports_changes() {
     announce(&mut agent, at(0), 1);
     prepare(&mut agent, at(0), 9);
     look(&mut agent, at(1), &[seen(1, 0)]);
-    let (number, Ask::Join(said)) = asked(&mut agent) else { panic!("it joins") };
+    let (number, AgentAction::Join(said)) = asked(&mut agent) else { panic!("it joins") };
     assert_eq!((said.session, said.reports.len(), said.link_rate_bps), (9, 1, 100_000_000));
     assert_eq!(agent.poll_ask(), None);
     agent.handle_answer(at(2), number, Ok(Answer::Taken));
     let (_, ask) = asked(&mut agent);
-    assert_eq!(ask, Ask::Limits { session: 9 });
+    assert_eq!(ask, AgentAction::Limits { session: 9 });
     assert_eq!(agent.poll_ask(), None);
     assert_eq!(agent.poll_timeout(), Some(at(102)));
     announce(&mut agent, at(50), 2);
@@ -119,7 +122,7 @@ fn reports_of_many_flows_finish_before_the_next_look() {
         assert_eq!(reports.len(), part);
         agent.handle_answer(at(1_00), number, Ok(Answer::Taken));
     }
-    assert!(matches!(asked(&mut agent), (_, Ask::Look)));
+    assert!(matches!(asked(&mut agent), (_, AgentAction::Look)));
 }
 
 #[test]
@@ -130,16 +133,19 @@ fn limits_are_lifted_after_a_second_of_silence() {
     let limit = Limit { flow: flow(1), rate_bps: Some(1_000_000) };
     agent.handle_answer(at(10), limits, Ok(Answer::Limits(vec![limit])));
     let orders_so_far = orders(&mut agent);
-    assert!(matches!(&orders_so_far[..], [Order::Keep(_), Order::BeginSession, Order::Set(_)]));
-    let (_, Ask::Limits { .. }) = asked(&mut agent) else { panic!("it waits for the next") };
+    assert!(matches!(
+        &orders_so_far[..],
+        [LimitOrder::Keep(_), LimitOrder::BeginSession, LimitOrder::Set(_)]
+    ));
+    let (_, AgentAction::Limits { .. }) = asked(&mut agent) else { panic!("it waits for the next") };
     agent.handle_timeout(at(200));
     look(&mut agent, at(200), &[seen(1, 0)]);
     let (number, _) = report(&mut agent);
     agent.handle_timeout(at(999));
-    assert!(!orders(&mut agent).contains(&Order::LiftAll));
+    assert!(!orders(&mut agent).contains(&LimitOrder::LiftAll));
     assert_eq!(agent.poll_timeout(), Some(at(1_000)));
     agent.handle_timeout(at(1_000));
-    assert!(orders(&mut agent).contains(&Order::LiftAll));
+    assert!(orders(&mut agent).contains(&LimitOrder::LiftAll));
     // The coordinator answers after all, without knowing that the limits are lifted.
     agent.handle_answer(at(1_001), number, Ok(Answer::Taken));
     assert!(!agent.is_awaited(limits));
@@ -162,7 +168,7 @@ fn limits_after_the_coordinators_silence_are_not_set() {
     agent.handle_timeout(at(1_000));
     let limit = Limit { flow: flow(1), rate_bps: Some(1_000_000) };
     agent.handle_answer(at(1_001), limits, Ok(Answer::Limits(vec![limit])));
-    assert_eq!(orders(&mut agent), [Order::LiftAll]);
+    assert_eq!(orders(&mut agent), [LimitOrder::LiftAll]);
     // The agent joins again, and gets all limits again.
     assert_eq!(agent.poll_timeout(), Some(at(1_051)));
 }
@@ -179,12 +185,12 @@ fn old_limits_are_lifted_though_no_session_lasts() {
         agent.handle_timeout(now + ms(200));
         while let Some((number, ask)) = agent.poll_ask() {
             let answer = match ask {
-                Ask::Look => Ok(Answer::Listing { flows: vec![], left_out: 0 }),
+                AgentAction::Look => Ok(Answer::Listing { flows: vec![], left_out: 0 }),
                 _ => Err(Failure::NotJoined("join again".into())),
             };
             agent.handle_answer(now + ms(200), number, answer);
         }
-        lifted += orders(&mut agent).iter().filter(|order| **order == Order::LiftOld).count();
+        lifted += orders(&mut agent).iter().filter(|order| **order == LimitOrder::LiftOld).count();
     }
     assert_eq!(lifted, 2);
 }
@@ -195,14 +201,17 @@ fn limits_of_an_earlier_session_are_lifted_later() {
     join(&mut agent, at(0), 9, &[]);
     agent.handle_timeout(at(999));
     while let Some((number, ask)) = agent.poll_ask() {
-        let answer =
-            if ask == Ask::Look { Answer::Listing { flows: vec![], left_out: 0 } } else { Answer::Taken };
+        let answer = if ask == AgentAction::Look {
+            Answer::Listing { flows: vec![], left_out: 0 }
+        } else {
+            Answer::Taken
+        };
         agent.handle_answer(at(999), number, Ok(answer));
     }
-    assert!(!orders(&mut agent).contains(&Order::LiftOld));
+    assert!(!orders(&mut agent).contains(&LimitOrder::LiftOld));
     agent.handle_timeout(at(1_000));
     let said = orders(&mut agent);
-    assert!(said.contains(&Order::LiftOld) && !said.contains(&Order::LiftAll), "{said:?}");
+    assert!(said.contains(&LimitOrder::LiftOld) && !said.contains(&LimitOrder::LiftAll), "{said:?}");
 }
 
 #[test]
@@ -235,15 +244,15 @@ fn join_backs_off_until_it_is_refused_permanently() {
 fn ending_agent_lifts_its_limits_and_leaves_once() {
     let mut never_joined = agent();
     never_joined.handle_end(at(5));
-    assert_eq!((orders(&mut never_joined), never_joined.poll_ask()), (vec![Order::LiftAll], None));
+    assert_eq!((orders(&mut never_joined), never_joined.poll_ask()), (vec![LimitOrder::LiftAll], None));
     let mut agent = agent();
     join(&mut agent, at(0), 9, &[]);
     orders(&mut agent);
     agent.handle_end(at(5));
     agent.handle_end(at(6));
-    assert_eq!(orders(&mut agent), [Order::LiftAll]);
+    assert_eq!(orders(&mut agent), [LimitOrder::LiftAll]);
     let (number, ask) = asked(&mut agent);
-    assert_eq!(ask, Ask::Leave { session: 9 });
+    assert_eq!(ask, AgentAction::Leave { session: 9 });
     assert!(agent.is_awaited(number) && agent.poll_ask().is_none() && agent.poll_timeout().is_none());
 }
 
@@ -288,12 +297,12 @@ fn older_listing_does_not_end_an_announced_flow() {
     join(&mut agent, at(0), 9, &[]);
     agent.handle_timeout(at(100));
     let (number, ask) = asked(&mut agent);
-    assert_eq!(ask, Ask::Look);
+    assert_eq!(ask, AgentAction::Look);
     announce(&mut agent, at(101), 1);
     agent.handle_answer(at(102), number, Ok(Answer::Listing { flows: Vec::new(), left_out: 0 }));
     let (reported, reports) = report(&mut agent);
     assert!(matches!(reports[..], [Report::Flow { .. }]), "{reports:?}");
-    assert_eq!(orders(&mut agent).last(), Some(&Order::Keep(BTreeSet::from([flow(1)]))));
+    assert_eq!(orders(&mut agent).last(), Some(&LimitOrder::Keep(BTreeSet::from([flow(1)]))));
     agent.handle_answer(at(103), reported, Ok(Answer::Taken));
     // The next listing includes the flow.
     agent.handle_timeout(at(203));

@@ -43,12 +43,12 @@ fn late_flow_takes_2_seconds_with_work_conservation() {
 
 /// Algorithm 1 and equations 7 to 10 flow by flow, without state between decisions except the
 /// order.
-struct Plain {
+struct PlainChase {
     priority: Priority,
     order: Vec<CoflowId>,
 }
 
-impl Plain {
+impl PlainChase {
     fn left(active: &ActiveFlows, rates: &BTreeMap<FlowId, f64>, link: LinkId) -> f64 {
         let used: f64 = active.flows_on(link).iter().map(|id| rates[id]).sum();
         let left = active.rate_bps(link) - used;
@@ -73,7 +73,7 @@ impl Plain {
     }
 }
 
-impl Allocator for Plain {
+impl Allocator for PlainChase {
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let mut rates: BTreeMap<FlowId, f64> = active.ids().iter().map(|id| (*id, active.bps(*id))).collect();
         let mut coming: Vec<(CoflowId, FlowId)> =
@@ -144,12 +144,12 @@ impl Allocator for Plain {
 }
 
 /// Compares two allocators during a run that follows the first one.
-struct Beside {
+struct ChaseComparison {
     ours: Chase,
-    plain: Plain,
+    plain: PlainChase,
 }
 
-impl Allocator for Beside {
+impl Allocator for ChaseComparison {
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let mut copy = active.clone();
         self.plain.allocate(event, &mut copy);
@@ -195,8 +195,8 @@ proptest! {
     #[test]
     fn chase_decides_as_the_paper_line_by_line((network, flows) in networks(), is_total in any::<bool>()) {
         let priority = if is_total { Priority::Total } else { Priority::Remaining };
-        let plain = Plain { priority, order: Vec::new() };
-        let mut beside = Beside { ours: Chase::new(priority, true), plain };
+        let plain = PlainChase { priority, order: Vec::new() };
+        let mut beside = ChaseComparison { ours: Chase::new(priority, true), plain };
         run(&network, &flows, &mut beside).expect("it ends");
     }
 

@@ -43,7 +43,7 @@ impl Site {
         Self::with(hosts, Box::new(ChasePlus::default()))
     }
     fn with(hosts: u8, allocator: BoxedAllocator) -> Self {
-        let mut coordinator = Coordinator::new(Settings::default(), allocator);
+        let mut coordinator = Coordinator::new(ClassSettings::default(), allocator);
         for number in 0..hosts {
             coordinator.handle_join(at(0), &number.to_string(), 1, host(number)).expect("it joins");
         }
@@ -76,7 +76,10 @@ fn coflow_ends_with_its_last_flow_except_by_departure() {
     assert_eq!(site.0.poll_ended(), None);
     site.report(9, 1, &[Report::Moved { flow: keys[1], moved_bytes: 4 }, Report::Ended { flow: keys[1] }]);
     let (since, bytes) = (at(5), ByteCount::new(11));
-    assert_eq!(site.0.poll_ended(), Some(Ended { name: "a".into(), since, at: at(9), flows: 2, bytes }));
+    assert_eq!(
+        site.0.poll_ended(),
+        Some(EndedCoflow { name: "a".into(), since, at: at(9), flows: 2, bytes })
+    );
 
     site.report(10, 0, &[flow(keys[0], "b", 10)]);
     site.0.handle_leave(at(11), "0", 1);
@@ -277,7 +280,7 @@ fn idle_flow_lends_its_rate_until_it_moves() {
     // A coflow ends with its last flow, even an idle one.
     site.report(3_100, 0, &[Report::Ended { flow: idle }]);
     let bytes = ByteCount::new(13_662_500);
-    let ended = Ended { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
+    let ended = EndedCoflow { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
     assert_eq!(site.0.poll_ended(), Some(ended));
     // The other flow has been idle since.
     assert_eq!(site.lifted(3_500, 1), [2]);
@@ -465,13 +468,13 @@ proptest! {
                 continue;
             }
             site.0.decide(now).expect("links carry it");
-            let known = |of: fn(&Known) -> bool| -> usize {
+            let known = |of: fn(&ReportedFlow) -> bool| -> usize {
                 site.0.hosts.values().map(|host| host.flows.values().filter(|flow| of(flow)).count()).sum()
             };
-            let (told, all) = (known(|flow| flow.id().is_some()), known(Known::is_waited_for));
+            let (told, all) = (known(|flow| flow.id().is_some()), known(ReportedFlow::is_waited_for));
             prop_assert_eq!(told, site.0.active.ids().len());
             let slow: Vec<(u64, &Vec<LinkId>)> = site.0.hosts.values().flat_map(|host| host.flows.values()).filter_map(|flow| match &flow.state {
-                State::Slow { keeps_bps, route, .. } => Some((*keeps_bps, route)),
+                FlowState::Slow { keeps_bps, route, .. } => Some((*keeps_bps, route)),
                 _ => None,
             }).collect();
             prop_assert_eq!(told + slow.len(), site.0.looks.len());

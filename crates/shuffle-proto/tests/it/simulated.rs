@@ -2,7 +2,7 @@
 //! settings.
 
 use anabranch_shuffle_proto::Scheduler;
-use anabranch_shuffle_proto::simulated::Simulated;
+use anabranch_shuffle_proto::simulated::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn plan(text: &str, sets: &[String]) -> Result<Plan, String> {
         "far.toml" => Ok(FAR.to_owned()),
         name => std::fs::read_to_string(repository().join("scenarios").join(name)),
     };
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 fn run(plan: &Plan) -> Outcome {

@@ -7,7 +7,7 @@ use anabranch_http::metrics::{Counter, Counters, Gauge, Histogram, Metrics, seco
 use anabranch_shuffle_proto::agent::Notice;
 use anabranch_shuffle_proto::book::Seen;
 use anabranch_shuffle_proto::control::FlowKey;
-use anabranch_shuffle_proto::enforcement::Trouble;
+use anabranch_shuffle_proto::enforcement::LimitProblem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -131,11 +131,11 @@ impl AgentMetrics {
         self.note_failure(cause);
     }
 
-    pub(super) fn note_trouble(&self, trouble: &Trouble) {
+    pub(super) fn note_trouble(&self, trouble: &LimitProblem) {
         self.note_failure(match trouble {
-            Trouble::Unnoted { .. } => Cause::Unnoted,
-            Trouble::Unlimited { .. } => Cause::Unlimited,
-            Trouble::Unlifted { .. } => Cause::Unlifted,
+            LimitProblem::Unnoted { .. } => Cause::Unnoted,
+            LimitProblem::Unlimited { .. } => Cause::Unlimited,
+            LimitProblem::Unlifted { .. } => Cause::Unlifted,
         });
     }
 

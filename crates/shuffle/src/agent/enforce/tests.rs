@@ -10,9 +10,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-fn limited(port: u16) -> Limited {
+fn limited(port: u16) -> LimitedConnection {
     let local = SocketAddr::from(([10, 0, 0, 1], port));
-    Limited { local, remote: SocketAddr::from(([10, 0, 0, 2], 7000)), cookie: port.into(), before_bps: None }
+    LimitedConnection {
+        local,
+        remote: SocketAddr::from(([10, 0, 0, 2], 7000)),
+        cookie: port.into(),
+        before_bps: None,
+    }
 }
 
 fn ports(left: &Left) -> Vec<u16> {
@@ -102,16 +107,16 @@ fn limit_that_failed_to_lift_is_lifted_later() {
     let mut worker = worker(&folder);
     let (near, _far, flow) = connected();
     let rate = BitRate::mbps(5);
-    worker.carry_out(Order::Set(vec![limit(flow, Some(rate))]));
+    worker.carry_out(LimitOrder::Set(vec![limit(flow, Some(rate))]));
     assert_eq!(pacing_limit(&near).expect("ours"), Some(rate));
     let (from, to) = UnixStream::pair().expect("two ends");
     post(near, &from);
-    worker.carry_out(Order::LiftAll);
-    worker.carry_out(Order::Keep(BTreeSet::from([flow])));
+    worker.carry_out(LimitOrder::LiftAll);
+    worker.carry_out(LimitOrder::Keep(BTreeSet::from([flow])));
     assert_eq!(worker.limited().len(), 1);
     let near = receive(&to);
     assert_eq!(pacing_limit(&near).expect("ours"), Some(rate));
-    worker.carry_out(Order::Keep(BTreeSet::from([flow])));
+    worker.carry_out(LimitOrder::Keep(BTreeSet::from([flow])));
     assert_eq!(pacing_limit(&near).expect("ours"), None);
     assert!(worker.limited().is_empty());
 }
@@ -121,17 +126,17 @@ fn unwritable_state_file_still_lifts_noted_limits() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut worker = worker(&folder);
     let ((near, _far, known), (other, _its_far, new)) = (connected(), connected());
-    worker.carry_out(Order::Set(vec![limit(known, Some(BitRate::mbps(5)))]));
+    worker.carry_out(LimitOrder::Set(vec![limit(known, Some(BitRate::mbps(5)))]));
     let full = File::options().read(true).write(true).open("/dev/full").expect("every Linux has it");
     let file = std::mem::replace(&mut worker.host_mut().state.file, full);
     let seven = Some(BitRate::mbps(7));
-    worker.carry_out(Order::Set(vec![limit(known, seven), limit(new, seven)]));
+    worker.carry_out(LimitOrder::Set(vec![limit(known, seven), limit(new, seven)]));
     let limits = [&near, &other].map(|stream| pacing_limit(stream).expect("ours"));
     assert_eq!(limits, [seven, None]);
-    worker.carry_out(Order::Set(vec![limit(known, None), limit(new, seven)]));
+    worker.carry_out(LimitOrder::Set(vec![limit(known, None), limit(new, seven)]));
     let limits = [&near, &other].map(|stream| pacing_limit(stream).expect("ours"));
     assert_eq!(limits, [None, None]);
     worker.host_mut().state.file = file;
-    worker.carry_out(Order::Set(vec![limit(new, seven)]));
+    worker.carry_out(LimitOrder::Set(vec![limit(new, seven)]));
     assert_eq!(pacing_limit(&other).expect("ours"), Some(BitRate::mbps(7)));
 }
