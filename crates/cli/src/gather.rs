@@ -44,7 +44,7 @@ impl Member for Gather {
         matches!(noun, Noun::Serve(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_gather_proto::simulated::Simulated)
+        Some(&anabranch_gather_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         Some(&anabranch_rehearse::gather::Emulated)

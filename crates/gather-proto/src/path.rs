@@ -145,7 +145,7 @@ fn first_bytes(packet_bytes: u64, rtt: Option<Duration>, servers: u16) -> u64 {
 
 /// Change from one report of a pull to the next.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct News {
+pub(crate) struct ReportDelta {
     pub(crate) delivered_bytes: u64,
     pub(crate) lost_bytes: u64,
     pub(crate) lost_runs: u32,
@@ -341,7 +341,7 @@ impl Path {
     }
 
     /// Handles a client's report. The bytes in flight have been updated before.
-    pub(crate) fn handle_news(&mut self, now: Instant, news: &News) {
+    pub(crate) fn handle_news(&mut self, now: Instant, news: &ReportDelta) {
         (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
         (self.probes, self.may_probe) = (0, false);
         if let Some(rtt) = news.rtt {
@@ -459,7 +459,7 @@ mod tests {
             Path::new(Instant::ZERO, 1, 1_500, Some(Duration::from_ms(20)), (None, ByteCount::ZERO), 1);
         let newest = Some(path.handle_sent(Instant::ZERO, 1_500));
         let (delivered_bytes, lost_bytes) = (10 * 1_500, 38 * 1_500);
-        let news = News { delivered_bytes, lost_bytes, lost_runs: 1, newest, rtt: None };
+        let news = ReportDelta { delivered_bytes, lost_bytes, lost_runs: 1, newest, rtt: None };
         path.handle_news(Instant::ZERO + Duration::from_ms(20), &news);
         assert!((0.1..0.2).contains(&path.loss_share()), "{}", path.loss_share());
     }
@@ -475,8 +475,13 @@ mod tests {
             for rtt in rtts_ms.into_iter().cycle().take(100).map(Duration::from_ms) {
                 let newest = Some(path.handle_sent(now, 1_500));
                 now += rtt;
-                let news =
-                    News { delivered_bytes: 1_500, lost_bytes: 0, lost_runs: 0, newest, rtt: Some(rtt) };
+                let news = ReportDelta {
+                    delivered_bytes: 1_500,
+                    lost_bytes: 0,
+                    lost_runs: 0,
+                    newest,
+                    rtt: Some(rtt),
+                };
                 path.set_inflight(1_500, 0);
                 path.handle_news(now, &news);
             }

@@ -286,7 +286,7 @@ mod tests {
     async fn only_servers_say_long_messages() {
         let content = vec![7; anabranch_gather_proto::msg::SHORT_BYTES_MAX];
         let (hash, bytes) = (Some([1; 32]), content.len() as u64);
-        let found = anabranch_gather_proto::msg::Found { bytes, mode: 0, modified_ns: 0, hash };
+        let found = anabranch_gather_proto::msg::ObjectDescription { bytes, mode: 0, modified_ns: 0, hash };
         let short = Control::Short { object: "x".into(), found, content: content.into() };
         let (mut said, mut of_client) = (Vec::new(), Reader::new(tokio::io::empty()));
         short.encode_framed(&mut said);

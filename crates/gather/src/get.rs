@@ -284,15 +284,15 @@ fn objects_max(descriptors: u64, servers: u64) -> usize {
 }
 
 /// Description of a target for the state machine; `holders` are the servers' names, by number.
-fn wanted(target: &Target, holders: &[&str], streams: bool) -> fetch::Wanted {
+fn wanted(target: &Target, holders: &[&str], streams: bool) -> fetch::RequestedObject {
     let number = |holder: &String| holders.iter().position(|known| known == holder);
-    let part = |part: &Part| fetch::Part {
+    let part = |part: &Part| fetch::ObjectPart {
         name: part.name.clone(),
         bytes: part.bytes,
         hash: part.blake3.as_ref().and_then(|hash| blake3::Hash::from_hex(hash).ok()).map(Into::into),
         holders: part.holders.iter().filter_map(number).map(|server| ServerId(server as u32)).collect(),
     };
-    fetch::Wanted {
+    fetch::RequestedObject {
         bytes: target.bytes,
         hash: target.hash,
         attributes: target.attributes,

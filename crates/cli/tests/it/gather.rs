@@ -12,7 +12,7 @@ mod words;
 use crate::net::{PATIENCE, journal_entries, noise, on_a_small_disk, working_files};
 use crate::{anabranch, skip, text};
 use anabranch_endpoint::{Bytes, WireMessage as _};
-use anabranch_gather_proto::msg::{Control, Datagram, Found, PullId, Request};
+use anabranch_gather_proto::msg::{Control, Datagram, ObjectDescription, PullId, Request};
 use anabranch_gather_proto::{Mode, RateControl};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -628,8 +628,8 @@ fn no_packet_leaves_before_the_client_proves_its_address() {
     });
 }
 
-fn found(bytes: u64, hash: Option<[u8; 32]>) -> Found {
-    Found { bytes, mode: 0o644, modified_ns: 0, hash }
+fn found(bytes: u64, hash: Option<[u8; 32]>) -> ObjectDescription {
+    ObjectDescription { bytes, mode: 0o644, modified_ns: 0, hash }
 }
 
 /// A server under the test's control: it reports an object's length, if any, accepts no pull, and

@@ -142,7 +142,7 @@ fn servers_of_the_last_piece_share_the_remaining_grant() {
                 continue;
             }
             let is_last = client.queue.is_empty();
-            let accepted = Accepted {
+            let accepted = PullAcceptance {
                 pull: request.pull,
                 object_bytes: 300 << 10,
                 bytes,
@@ -201,7 +201,8 @@ fn feedback_repeats_after_a_servers_first_round_trip() {
         let Some((_, Control::Pull(request))) = client.poll_control() else { panic!("it is asked for") };
         let (pull, block_bytes, blocks_max) = (request.pull, request.block_bytes, request.blocks_max);
         if is_accepted {
-            let accepted = Accepted { pull, object_bytes: 1 << 20, bytes: 1 << 20, block_bytes, blocks_max };
+            let accepted =
+                PullAcceptance { pull, object_bytes: 1 << 20, bytes: 1 << 20, block_bytes, blocks_max };
             client.handle_control(at(1_041), server, Control::Accepted(accepted));
         }
         let payload = Bytes::from(vec![0; block_bytes as usize]);
@@ -254,7 +255,7 @@ fn slow_handshake_does_not_lengthen_portions() {
             for _ in 0..4 {
                 let Some((request, blocks, came)) = pulls.front_mut() else { continue };
                 if *came == 0 {
-                    let accepted = Accepted {
+                    let accepted = PullAcceptance {
                         pull: request.pull,
                         object_bytes: 64 << 20,
                         bytes: request.length.expect("portions have a length"),

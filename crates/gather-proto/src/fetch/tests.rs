@@ -2,10 +2,10 @@
 //! are complete already wherever possible, so that no bytes have to be pulled.
 
 use super::early::EARLY_BYTES;
-use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
+use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, ObjectPart, RequestedObject, Version};
 use crate::client::{Failure, ServerId};
 use crate::config::ClientConfig;
-use crate::msg::{Accepted, Control, Found, Packet, PullId, Request};
+use crate::msg::{Control, ObjectDescription, Packet, PullAcceptance, PullId, Request};
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::Attributes;
 use anabranch_units::{Duration, Instant};
@@ -23,12 +23,12 @@ fn at(ms: u64) -> Instant {
 }
 
 /// An undescribed object at servers A, B and C.
-fn unknown() -> Wanted {
-    let part = Part { name: "x".into(), bytes: None, hash: None, holders: vec![A, B, C] };
-    Wanted { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
+fn unknown() -> RequestedObject {
+    let part = ObjectPart { name: "x".into(), bytes: None, hash: None, holders: vec![A, B, C] };
+    RequestedObject { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
 }
 
-fn of(wanted: Wanted) -> Fetch<Bytes> {
+fn of(wanted: RequestedObject) -> Fetch<Bytes> {
     let config =
         FetchConfig { client: ClientConfig::default(), streams: false, is_strict: false, objects_max: 512 };
     Fetch::new(Instant::ZERO, config, 3, vec![wanted]).expect("a good configuration")
@@ -56,7 +56,7 @@ fn events(fetch: &mut Fetch<Bytes>) -> Vec<FetchEvent<Bytes>> {
 
 fn describe(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, bytes: u64, hash: Option<u8>) {
     let hash = hash.map(|byte| [byte; 32]);
-    let found = Ok(Found { bytes, mode: 0o640, modified_ns: 7, hash });
+    let found = Ok(ObjectDescription { bytes, mode: 0o640, modified_ns: 7, hash });
     fetch.handle_control(at(ms), server, Control::Described { object: "x".into(), found });
 }
 
@@ -159,7 +159,7 @@ fn late_holder_is_asked_at_once_after_refusals() {
 
 #[test]
 fn whose_length_alone_is_known_is_asked_its_hash() {
-    let mut fetch = of(Wanted { bytes: Some(5), ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(5), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 1, &[A]);
     assert_eq!(asked(&mut fetch), [(A, false), (A, true)]);
@@ -234,7 +234,7 @@ fn failed_object_stays_failed_when_its_place_opens_later() {
 
 #[test]
 fn server_with_another_length_is_named_once_and_ignored() {
-    let mut fetch = of(Wanted { bytes: Some(5), ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(5), ..unknown() });
     assert_eq!(events(&mut fetch), [FetchEvent::Open { object: OBJECT, bytes: 5 }]);
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 0, &[A, B]);
@@ -250,7 +250,7 @@ fn server_with_another_length_is_named_once_and_ignored() {
 /// A complete object of known hash at A, B and C, under check.
 fn checked() -> Fetch<Bytes> {
     let attributes = Some(Attributes { mode: 0o600, modified_ns: 0 });
-    let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), attributes, ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), attributes, ..unknown() });
     connect(&mut fetch, 0, &[A, B, C]);
     fetch.handle_opened(at(1), OBJECT, &[]);
     assert!(asked(&mut fetch).is_empty());
@@ -304,7 +304,7 @@ fn wrong_data_is_pulled_again_from_right_servers() {
 /// comparison spoiled the second try of every run.
 #[test]
 fn comparison_that_finds_another_bad_server_adds_a_try() {
-    let mut fetch = of(Wanted { bytes: Some(LONG), hash: Some([1; 32]), ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(LONG), hash: Some([1; 32]), ..unknown() });
     connect(&mut fetch, 0, &[A]);
     fetch.handle_opened(at(1), OBJECT, &[]);
     describe(&mut fetch, 1, A, LONG, None);
@@ -343,7 +343,7 @@ fn server_that_never_compares_is_awaited_within_hashing_time() {
 fn a_stream_has_no_second_try() {
     let config =
         FetchConfig { client: ClientConfig::default(), streams: true, is_strict: false, objects_max: 1 };
-    let wanted = Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() };
+    let wanted = RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() };
     let mut fetch = Fetch::<Bytes>::new(Instant::ZERO, config, 3, vec![wanted]).expect("good");
     connect(&mut fetch, 0, &[A]);
     fetch.handle_opened(at(1), OBJECT, &[]);
@@ -357,7 +357,7 @@ fn a_stream_has_no_second_try() {
 #[test]
 fn missing_attributes_do_not_fail_an_object() {
     for says in [true, false] {
-        let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
+        let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
         connect(&mut fetch, 0, &[A]);
         fetch.handle_opened(at(1), OBJECT, &[]);
         assert_eq!(asked(&mut fetch), [(A, false)]);
@@ -421,7 +421,7 @@ fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
 fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes: u64) {
     let blocks_max = ClientConfig::default().blocks_of(1_024);
     let (pull, block_bytes) = (PullId(pull), bytes as u32);
-    let accepted = Accepted { pull, object_bytes: bytes, bytes, block_bytes, blocks_max };
+    let accepted = PullAcceptance { pull, object_bytes: bytes, bytes, block_bytes, blocks_max };
     fetch.handle_control(at(ms), server, Control::Accepted(accepted));
 }
 
@@ -458,7 +458,7 @@ fn server_asked_to_describe_also_sends_the_beginning() {
     let asked = pulls(&mut fetch);
     assert!(matches!(&asked[..], [(B, request)] if request.is_cut), "{asked:?}");
     // An object whose length a manifest gives is pulled in the usual way.
-    let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, std::slice::from_ref(&ALL));
     connect(&mut fetch, 0, &[A, B]);
     let asked = pulls(&mut fetch);
@@ -473,8 +473,8 @@ fn only_a_single_new_object_requests_its_beginning() {
     for (wanted, asked) in [
         (vec![unknown()], 1),
         (vec![unknown(); 2], 0),
-        (vec![Wanted { may_be_there: true, ..unknown() }], 0),
-        (vec![Wanted { may_be_there: true, ..unknown() }; 2], 0),
+        (vec![RequestedObject { may_be_there: true, ..unknown() }], 0),
+        (vec![RequestedObject { may_be_there: true, ..unknown() }; 2], 0),
     ] {
         let config = FetchConfig {
             client: ClientConfig::default(),
@@ -617,7 +617,7 @@ proptest! {
     /// answered.
     #[test]
     fn an_object_ends_once_and_always(steps in proptest::collection::vec(step(), 0..60), known: bool, hash: bool) {
-        let wanted = Wanted {
+        let wanted = RequestedObject {
             bytes: known.then_some(5),
             hash: hash.then_some([1; 32]),
             ..unknown()

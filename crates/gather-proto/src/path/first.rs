@@ -13,7 +13,7 @@
 //! Estimating the rate from the spacing of arrivals is known from packet trains (Dovrolis and
 //! others, *What Do Packet Dispersion Techniques Measure?*, 2001).
 //!
-//! Leaves out: the choice of sums (`sender`), and known losses ([`super::News`]). Read
+//! Leaves out: the choice of sums (`sender`), and known losses ([`super::ReportDelta`]). Read
 //! [`FirstFlight::overflow`] first.
 
 use anabranch_units::{Duration, Instant};

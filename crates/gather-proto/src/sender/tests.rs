@@ -1,7 +1,7 @@
 //! Tests of a pull at its server: the packets that leave after given feedback.
 
 use super::*;
-use crate::receipt::{Receipt, Received};
+use crate::receipt::{Receipt, ReceivedPackets};
 use anabranch_endpoint::Bytes;
 
 /// #19: the part of a long first flight that a slow path had not delivered was sent again in full
@@ -66,7 +66,8 @@ fn blocked_window_gets_more_sums_than_it_lacks() {
         // The larger the part of the window sent, the more generations hold it.
         let more = sender.pressing(Some(&path)) - before;
         assert_eq!(more, if window == 4 && generations > 4 { 2 } else { 0 });
-        let report = Some(Report::Arrived(Arrived { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
+        let report =
+            Some(Report::Arrived(ArrivalReport { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
         let lacks = vec![1, 0, 20, 20];
         let (pull, next) = (PullId(0), 40);
         let receipt = receipt(1..next);
@@ -75,7 +76,7 @@ fn blocked_window_gets_more_sums_than_it_lacks() {
         let now = Instant::ZERO + RTT;
         sender.handle_feedback(now, &feedback, Some(&mut path));
         let leaves = std::iter::from_fn(|| {
-            sender.poll_transmit(now.max(path.next_at()), Some(&mut path), Unasked::No)
+            sender.poll_transmit(now.max(path.next_at()), Some(&mut path), UnrequestedSums::No)
         });
         let of_first = leaves.take(40).filter(|packet| packet.generation == 0).count();
         assert!(sums.contains(&of_first), "{of_first} with a window of {window}");
@@ -109,7 +110,7 @@ fn of(bytes: u64) -> (Sender<Bytes>, Path) {
 fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
     let now = Instant::ZERO;
     let layout = Layout::new(bytes, 1_400, blocks_max).expect("it is in range");
-    let sending = Sending {
+    let sending = SenderParams {
         pull: PullId(0),
         layout,
         mode: Mode::Counted,
@@ -142,14 +143,14 @@ fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
     let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
         let at = now.max(path.next_at());
         let mut of = |unasked| sender.poll_transmit(at, Some(&mut *path), unasked);
-        of(Unasked::No).or_else(|| of(Unasked::Yes))
+        of(UnrequestedSums::No).or_else(|| of(UnrequestedSums::Yes))
     };
     std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
 }
 
 /// Proof of arrival of these packets.
 fn receipt(packets: std::ops::Range<u32>) -> Receipt {
-    let (mut nonces, mut received) = (Nonces::new(0), Received::default());
+    let (mut nonces, mut received) = (Nonces::new(0), ReceivedPackets::default());
     packets.for_each(|sequence| received.handle_packet(sequence, nonces.nonce(sequence)));
     received.receipt()
 }
@@ -164,7 +165,7 @@ fn hear(
     [received, lost]: [u32; 2],
     lacks: u32,
 ) {
-    let report = Some(Report::Arrived(Arrived { delay, received, lost, runs: 0 }));
+    let report = Some(Report::Arrived(ArrivalReport { delay, received, lost, runs: 0 }));
     let (pull, next, lacks) = (PullId(0), received + lost, vec![lacks as u16]);
     let receipt = receipt(lost..next);
     let feedback = Feedback { pull, next, receipt, report, grant: None, base: 0, lacks, is_unsaid: false };

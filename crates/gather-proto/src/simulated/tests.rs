@@ -3,13 +3,13 @@
 
 mod shares;
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 
 fn plan(text: &str) -> Result<Plan, String> {
     let point = scenario::read("test.toml", text, &[]).map_err(|error| error.to_string())?.remove(0);
     let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 fn run(settings: &str, servers: usize, block_kib: u32, trial: u64) -> Outcome {

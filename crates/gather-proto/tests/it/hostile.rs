@@ -8,7 +8,7 @@ use anabranch_codes::mds;
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::exercise::{exercise_client, exercise_server};
 use anabranch_gather_proto::msg::{
-    Accepted, Arrived, Control, Feedback, Packet, PullId, Report, Request, Timing,
+    ArrivalReport, Control, Feedback, Packet, PullAcceptance, PullId, Report, Request, Timing,
 };
 use anabranch_gather_proto::receipt::Receipt;
 use anabranch_gather_proto::{
@@ -66,7 +66,7 @@ fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
     client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
     client.handle_connected(Instant::ZERO, server, Some(Duration::from_us(100)));
     let accepted =
-        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+        PullAcceptance { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
     client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
     (client, server)
 }
@@ -172,7 +172,8 @@ fn pull_is_given_up_late_while_its_server_delivers() {
         }
         client.handle_connected(Instant::ZERO, server, None);
         for pull in [PullId(0), PullId(1)] {
-            let accepted = Accepted { pull, object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+            let accepted =
+                PullAcceptance { pull, object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
             client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
             if was_heard {
                 client.handle_packet(Instant::ZERO, server, Packet { pull, ..packet(0, 0) });
@@ -216,7 +217,7 @@ fn data_precedes_the_answer_and_matches_its_version() {
         assert!(feedback.is_unsaid);
         assert_eq!(client.poll_event(), None);
         let accepted =
-            Accepted { pull: PullId(0), object_bytes, bytes: 200, block_bytes: 10, blocks_max: 20 };
+            PullAcceptance { pull: PullId(0), object_bytes, bytes: 200, block_bytes: 10, blocks_max: 20 };
         client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
         let events: Vec<_> = std::iter::from_fn(|| client.poll_event()).collect();
         let blocks = events
@@ -242,7 +243,7 @@ fn every_pull_is_granted_something() {
     }
     client.handle_connected(Instant::ZERO, server, None);
     let accepted =
-        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 255 };
+        PullAcceptance { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 255 };
     client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
     let timing = Some(Timing { sent_at: Instant::ZERO, rtt: None });
     client.handle_packet(Instant::ZERO, server, Packet { timing, ..packet(0, 0) });
@@ -357,8 +358,13 @@ fn block_is_no_shorter_than_necessary() {
         let server = client.add_server();
         client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
         client.handle_connected(Instant::ZERO, server, None);
-        let accepted =
-            Accepted { pull: PullId(0), object_bytes: 1 << 32, bytes: 1 << 32, block_bytes, blocks_max };
+        let accepted = PullAcceptance {
+            pull: PullId(0),
+            object_bytes: 1 << 32,
+            bytes: 1 << 32,
+            block_bytes,
+            blocks_max,
+        };
         client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
         assert_eq!(client.pulls().count(), usize::from(is_taken), "{block_bytes} B, {blocks_max} blocks");
     }
@@ -370,7 +376,7 @@ fn a_report_of_another_century_is_survived() {
     let far = Duration::from_ns(u64::MAX / 1_000);
     let sent_at = Instant::ZERO + far;
     let tfrc = tfrc::Report { sent_at, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
-    let arrived = Arrived { delay: far, received: 0, lost: u32::MAX, runs: u32::MAX };
+    let arrived = ArrivalReport { delay: far, received: 0, lost: u32::MAX, runs: u32::MAX };
     let reports = [(RateControl::Tfrc, Report::Tfrc(tfrc)), (RateControl::Bbr, Report::Arrived(arrived))];
     for (rate_control, report) in reports {
         let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });

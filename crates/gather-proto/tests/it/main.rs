@@ -10,13 +10,13 @@ mod rogue;
 mod world;
 
 use anabranch_endpoint::Bytes;
-use anabranch_gather_proto::msg::{Accepted, Control, Packet, PullId, Request};
+use anabranch_gather_proto::msg::{Control, Packet, PullAcceptance, PullId, Request};
 use anabranch_gather_proto::{
     Client, ClientConfig, ClientEvent, Mode, Offer, Piece, PieceId, RateControl, Server, ServerConfig,
 };
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
-use world::{Wire, World, object};
+use world::{WireSettings, World, object};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ proptest! {
         sizes in proptest::collection::vec(0usize..60_000, 1..5), loss in 0u32..400_000, repeat in 0u32..200_000, late in 0u32..300_000,
         seed: u64, is_granted: bool,
     ) {
-        let wire = Wire { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, ..Wire::default() };
+        let wire = WireSettings { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, ..WireSettings::default() };
         let link = is_granted.then(|| BitRate::mbps(100));
         let config = ClientConfig { link, give_up: Some(SECOND * 60), ..config(Mode::Counted) };
         let mut world = World::new(seed, wire, config, ServerConfig { give_up: SECOND * 60, ..ServerConfig::default() });
@@ -66,7 +66,7 @@ proptest! {
         loss in 0u32..300_000, repeat in 0u32..300_000, late in 0u32..500_000, burst in 0u32..5_000, seed: u64, kind in 0usize..3,
         is_granted: bool,
     ) {
-        let wire = Wire { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, burst_ppm: burst, ..Wire::default() };
+        let wire = WireSettings { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, burst_ppm: burst, ..WireSettings::default() };
         let link = is_granted.then(|| BitRate::mbps(100));
         let kinds = [
             (Mode::Counted, RateControl::Bbr), (Mode::Counted, RateControl::Tfrc), (Mode::Lttp, RateControl::Tfrc),
@@ -85,7 +85,7 @@ proptest! {
 
 #[test]
 fn each_block_is_sent_once_without_loss() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     for _ in 0..8 {
         let server = world.add_server();
         world.put(server, "object", object(1, 50_000));
@@ -100,7 +100,7 @@ fn each_block_is_sent_once_without_loss() {
 #[test]
 fn server_pauses_with_its_silent_client_and_resumes() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
-    let wire = Wire { delay: Duration::from_ms(10), ..Wire::default() };
+    let wire = WireSettings { delay: Duration::from_ms(10), ..WireSettings::default() };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_slow_server(BitRate::mbps(50));
     world.put(server, "object", object(1, 2_000_000));
@@ -122,7 +122,7 @@ fn server_pauses_with_its_silent_client_and_resumes() {
 #[test]
 fn lttp_sends_until_it_is_told_to_stop() {
     let config = ClientConfig { link: None, ..config(Mode::Lttp) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let server = world.add_server();
     world.put(server, "object", object(1, 51_200));
     world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
@@ -135,7 +135,7 @@ fn lttp_sends_until_it_is_told_to_stop() {
 
 #[test]
 fn debt_of_a_dead_server_comes_from_another_holder() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (first, second) = (world.add_server(), world.add_server());
     for server in [first, second] {
         world.put(server, "a", object(1, 400_000));
@@ -158,7 +158,7 @@ fn debt_of_a_dead_server_comes_from_another_holder() {
 #[test]
 fn debt_of_a_stopped_server_moves_to_idle_one() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let servers = [BitRate::mbps(20); 2].map(|rate| world.add_slow_server(rate));
     for server in servers {
         world.put(server, "a", object(1, 2_000_000));
@@ -173,7 +173,7 @@ fn debt_of_a_stopped_server_moves_to_idle_one() {
 
 #[test]
 fn refusal_names_its_reason_and_fails_one_piece() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let server = world.add_server();
     world.put(server, "a", object(1, 1_000));
     let holders = vec![server];
@@ -193,7 +193,7 @@ fn refusal_names_its_reason_and_fails_one_piece() {
 fn a_client_that_is_gone_is_given_up() {
     let mut world = World::new(
         1,
-        Wire { loss_ppm: 1_000_000, ..Wire::default() },
+        WireSettings { loss_ppm: 1_000_000, ..WireSettings::default() },
         config(Mode::Counted),
         ServerConfig::default(),
     );
@@ -209,7 +209,7 @@ fn a_client_that_is_gone_is_given_up() {
 #[test]
 fn debt_of_a_crawling_server_moves_to_idle_one() {
     let config = ClientConfig { pulls_max: 2, ..config(Mode::Counted) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let slow = world.add_slow_server(BitRate::bps(200_000));
     let fast = world.add_server();
     let holders = vec![slow, fast];
@@ -229,7 +229,7 @@ fn debt_of_a_crawling_server_moves_to_idle_one() {
 /// Issue #4: an idle server that had delivered nothing yet was not used.
 #[test]
 fn idle_server_takes_its_share_of_a_started_piece() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let servers = [world.add_slow_server(BitRate::mbps(2)), world.add_slow_server(BitRate::mbps(2))];
     for server in servers {
         world.put(server, "a", object(1, 2_000_000));
@@ -242,7 +242,7 @@ fn idle_server_takes_its_share_of_a_started_piece() {
 
 #[test]
 fn path_with_a_small_mtu_is_detected() {
-    let wire = Wire { mtu: 1_300, ..Wire::default() };
+    let wire = WireSettings { mtu: 1_300, ..WireSettings::default() };
     let config = ClientConfig { block_bytes: 1_400, ..config(Mode::Counted) };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_server();
@@ -256,7 +256,7 @@ fn path_with_a_small_mtu_is_detected() {
 /// out to lack the object.
 #[test]
 fn slow_server_is_asked_again_when_none_is_left() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (slow, fast) = (world.add_slow_server(BitRate::mbps(1)), world.add_server());
     world.put(slow, "a", object(1, 1_000_000));
     world.put(fast, "b", object(2, 500_000));
@@ -270,7 +270,7 @@ fn slow_server_is_asked_again_when_none_is_left() {
 /// second counted as a failure of its server.
 #[test]
 fn two_pulls_complete_over_a_small_mtu() {
-    let wire = Wire { mtu: 1_300, ..Wire::default() };
+    let wire = WireSettings { mtu: 1_300, ..WireSettings::default() };
     let config = ClientConfig { block_bytes: 1_400, ..config(Mode::Counted) };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_server();
@@ -286,7 +286,7 @@ fn two_pulls_complete_over_a_small_mtu() {
 /// generations, and a pull had only a 256th of its server's memory.
 #[test]
 fn a_long_way_is_filled() {
-    let wire = Wire { delay: Duration::from_ms(50), ..Wire::default() };
+    let wire = WireSettings { delay: Duration::from_ms(50), ..WireSettings::default() };
     let config = ClientConfig { block_bytes: 8_000, window: 7, overhead_bytes: 100, ..config(Mode::Counted) };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_server();
@@ -313,7 +313,7 @@ fn who_is_asked_later_finds_its_share_free() {
             Control::Pull(request) => request.grant,
             _ => None,
         });
-        let accepted = Accepted {
+        let accepted = PullAcceptance {
             pull: PullId(number as u16),
             object_bytes: 1 << 20,
             bytes: 1 << 20,
@@ -360,7 +360,7 @@ fn who_is_asked_later_finds_its_share_free() {
 #[test]
 fn delayed_answer_is_repeated_by_a_datagram() {
     for bytes in [1, 3_000, 60_000] {
-        let wire = Wire { held_up: SECOND, ..Wire::default() };
+        let wire = WireSettings { held_up: SECOND, ..WireSettings::default() };
         let config = ClientConfig { link: None, ..config(Mode::Counted) };
         let mut world = World::new(1, wire, config, ServerConfig::default());
         let server = world.add_server();
@@ -422,7 +422,7 @@ fn server_memory_gives_each_pull_one_generation_first() {
 #[test]
 fn grants_fit_the_link_at_the_servers_block_size() {
     let config = ClientConfig { block_bytes: 8_000, overhead_bytes: 100, ..config(Mode::Counted) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let servers: Vec<_> = (0..4).map(|_| world.add_server()).collect();
     for server in servers {
         world.client.set_block_bytes(server, 1_000);

@@ -4,7 +4,7 @@
 //!
 //! Leaves out: efficiency on each kind of path (`experiments/gather-paths`).
 
-use anabranch_gather_proto::simulated::Simulated;
+use anabranch_gather_proto::simulated::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use anabranch_units::{RandomStream, Seed};
 use std::fmt::Write as _;
@@ -97,7 +97,7 @@ impl Path {
         );
         let point =
             scenario::read("paths.toml", &text, &[]).unwrap_or_else(|error| panic!("{error}")).remove(0);
-        let plan = Plan::with_systems(point.scenario, &|_: &str| Ok(network.to_owned()), &[&Simulated]);
+        let plan = Plan::with_systems(point.scenario, &|_: &str| Ok(network.to_owned()), &[&SimulatedSystem]);
         let plan = plan.unwrap_or_else(|error| panic!("{error}: {self:?}"));
         let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
         simulation.run()

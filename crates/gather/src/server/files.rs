@@ -2,7 +2,7 @@
 
 use anabranch_disk::folder::{Folder, Links, OpenError};
 use anabranch_disk::partial::attributes;
-use anabranch_gather_proto::msg::{Found, NAME_BYTES_MAX, SHORT_BYTES_MAX};
+use anabranch_gather_proto::msg::{NAME_BYTES_MAX, ObjectDescription, SHORT_BYTES_MAX};
 use anabranch_pieces::name::is_reserved;
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ pub struct Files {
 pub struct Opened {
     pub file: File,
     /// Description for clients, without the hash.
-    pub found: Found,
+    pub found: ObjectDescription,
     /// Identity and version: differs for another file, and after each write.
     pub state: State,
 }
@@ -31,14 +31,22 @@ pub type State = [i128; 5];
 /// Current description and state of `file`.
 ///
 /// Errors: the system's.
-pub fn state(file: &File) -> io::Result<(Found, State)> {
+pub fn state(file: &File) -> io::Result<(ObjectDescription, State)> {
     let found = file.metadata()?;
     let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
     let modified = time(found.mtime(), found.mtime_nsec());
     let changed = time(found.ctime(), found.ctime_nsec());
     let state = [found.dev().into(), found.ino().into(), found.len().into(), modified, changed];
     let its = attributes(&found);
-    Ok((Found { bytes: found.len(), mode: its.mode as u16, modified_ns: its.modified_ns, hash: None }, state))
+    Ok((
+        ObjectDescription {
+            bytes: found.len(),
+            mode: its.mode as u16,
+            modified_ns: its.modified_ns,
+            hash: None,
+        },
+        state,
+    ))
 }
 
 impl Files {
@@ -86,7 +94,7 @@ impl Files {
     /// file.
     ///
     /// Errors: as [`Files::open`]; the file cannot be read, or changes during the read.
-    pub fn inspect(&self, name: &str) -> Result<(Found, Option<Vec<u8>>), String> {
+    pub fn inspect(&self, name: &str) -> Result<(ObjectDescription, Option<Vec<u8>>), String> {
         let Opened { file, found, state: before } = self.open(name)?;
         if found.bytes > SHORT_BYTES_MAX as u64 {
             return Ok((found, None));
@@ -102,7 +110,7 @@ impl Files {
             return Err(changes());
         }
         let hash = Some(*blake3::hash(&content).as_bytes());
-        Ok((Found { hash, ..found }, Some(content)))
+        Ok((ObjectDescription { hash, ..found }, Some(content)))
     }
 
     /// Opens a folder below this one for listing; an empty name opens this one.

@@ -6,7 +6,7 @@
 //! [`Hashes::kept_in`] keeps known hashes on disk.
 
 use super::files::{Files, State, state};
-use anabranch_gather_proto::msg::Found;
+use anabranch_gather_proto::msg::ObjectDescription;
 use anabranch_net::private;
 use rustix::fs::FlockOperation;
 use std::collections::{BTreeMap, VecDeque};
@@ -62,7 +62,7 @@ pub struct Hashes {
 /// A partly hashed file.
 struct Reading {
     file: File,
-    found: Found,
+    found: ObjectDescription,
     state: State,
     at: u64,
     hasher: blake3::Hasher,
@@ -117,8 +117,8 @@ impl Hashes {
         name: &str,
         its: &Turns,
         hashed: &AtomicU64,
-    ) -> Result<Found, String> {
-        let with = |found: Found, hash| Found { hash: Some(hash), ..found };
+    ) -> Result<ObjectDescription, String> {
+        let with = |found: ObjectDescription, hash| ObjectDescription { hash: Some(hash), ..found };
         // No file is open while this waits for a turn.
         let (found, is) = files.open(name).map(|opened| (opened.found, opened.state))?;
         if let Some(hash) = self.known(&is) {

@@ -2,7 +2,7 @@
 //! one.
 
 use super::*;
-use anabranch_gather_proto::msg::{Arrived, Feedback, Report, VERSION};
+use anabranch_gather_proto::msg::{ArrivalReport, Feedback, Report, VERSION};
 use anabranch_gather_proto::receipt::Receipt;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -350,7 +350,7 @@ fn acknowledging_what_has_not_come_ends_the_connection() {
         let mut buffer = vec![0; 1 << 16];
         loop {
             // The client acknowledges packets that are in flight, or not sent yet.
-            let arrived = Arrived { delay: Time::ZERO, received: next, lost: 0, runs: 0 };
+            let arrived = ArrivalReport { delay: Time::ZERO, received: next, lost: 0, runs: 0 };
             let receipt = Receipt { came: if next > 0 { u32::MAX } else { 0 }, digest: 0 };
             let feedback = Datagram::<Bytes>::Feedback(Feedback {
                 pull: PullId(0),

@@ -13,7 +13,7 @@ const TURN: Duration = Duration::from_ms(25);
 /// `offered` together while nothing is granted. A grant takes effect half a round trip later, and
 /// its packets arrive after the other half.
 struct Link {
-    overflow: Overflow,
+    overflow: OverflowEstimator,
     now: Instant,
     capacity: f64,
     loss: f64,
@@ -39,7 +39,7 @@ struct Link {
 impl Link {
     fn new(capacity: f64, loss: f64, offered: f64, servers: usize) -> Self {
         let sent = std::iter::repeat_n(0.0, (RTT.as_ps() / TICK.as_ps()) as usize).collect();
-        let (overflow, now) = (Overflow::new(), Instant::ZERO);
+        let (overflow, now) = (OverflowEstimator::new(), Instant::ZERO);
         Self {
             overflow,
             now,

@@ -1,7 +1,7 @@
 //! Share of a `gather` pull on a link with TCP flows: samples of `experiments/gather-fairness`,
 //! whose tables are complete.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 fn run(text: &str, topology: &str) -> Outcome {
     let point = scenario::read("test.toml", text, &[]).unwrap_or_else(|error| panic!("{error}")).remove(0);
     let read = |_: &str| Ok(topology.to_owned());
-    let plan = Plan::with_systems(point.scenario, &read, &[&Simulated]);
+    let plan = Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]);
     let plan = plan.unwrap_or_else(|error| panic!("{error}"));
     let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
     simulation.run()
