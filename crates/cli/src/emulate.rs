@@ -14,7 +14,9 @@ pub(crate) use scenario::host as host_command;
 
 use crate::exit::{self, OrUsage as _};
 use crate::run_dir::RunDir;
-use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
+use anabranch_emu::{
+    Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, SiteEnvironment,
+};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
@@ -218,7 +220,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let follows_demand = job.options.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
     let announcements = follows_demand.then(announcements::Announcements::new).transpose()?;
     let _serving = announcements.as_ref().map(|place| place.serve(emulation.handle())).transpose()?;
-    let surroundings = Surroundings::new(topology, &emulation)?
+    let surroundings = SiteEnvironment::new(topology, &emulation)?
         .with_preload(job.preload.clone())
         .with_variables(announcements.iter().flat_map(|place| place.variables()));
     if let Some(path) = &args.hosts {
@@ -409,7 +411,7 @@ struct Stage<'a> {
     args: &'a Args,
     job: &'a Job,
     emulation: &'a Emulation,
-    surroundings: &'a Surroundings,
+    surroundings: &'a SiteEnvironment,
     quiet: bool,
 }
 

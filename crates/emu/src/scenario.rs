@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use dilated::{measured_dilation, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
-pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
+pub use host::{Announce, FlowObservation, IncastRounds, Seen, SinkObservation, run as run_host};
 
 /// Code point of packets against a circuit where ECN is on: of the pool for experimental and local
 /// use (RFC 2474, section 6).
@@ -117,11 +117,11 @@ pub trait Rehearsal {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError>;
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError>;
 }
 
 /// A system's running programs; dropping it ends them.
-pub trait Running: Send {
+pub trait RunningSystem: Send {
     /// The announcement of the program at `site` before it sends flow `flow` of
     /// [`Rehearsal::flows`], if there is one.
     fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
@@ -163,14 +163,14 @@ pub struct Options<'a> {
 
 /// The kernel's settings that the scenario leaves open, and how late the emulation was.
 #[derive(Clone, Debug, Serialize)]
-pub struct Emulated {
+pub struct EmulationFigures {
     /// The congestion control of TCP's flows, by the kernel's name.
     pub congestion_control: String,
     /// Length of the run in emulated time.
     pub emulated_s: f64,
     /// Time dilation and circuits.
     #[serde(flatten)]
-    pub dilated: Dilated,
+    pub dilated: DilationFigures,
     /// Packets that found a full queue.
     pub dropped_queue_full: u64,
     /// Packets that were lost for another reason.
@@ -196,7 +196,7 @@ pub struct Emulated {
 
 /// Time dilation of a run, and its circuits. All times and rates are in emulated time.
 #[derive(Clone, Debug, Serialize)]
-pub struct Dilated {
+pub struct DilationFigures {
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
     /// Clocks of the kernel that count real time.
@@ -221,7 +221,7 @@ pub struct Run {
     /// Lateness of the emulation.
     pub report: Report,
     /// Facts beside the rows.
-    pub emulated: Emulated,
+    pub emulated: EmulationFigures,
 }
 
 /// Checks whether runs of `plan` with `trials` trials can be emulated.
@@ -330,10 +330,10 @@ fn run_at(
     let counters = emulation.counters()?;
     let lateness_us_p99 = report.lateness_us_p99;
     let day = dilated::shortest_day_of(plan);
-    let emulated = Emulated {
+    let emulated = EmulationFigures {
         congestion_control: control.to_owned(),
         emulated_s: Duration::from_ns(seen.over_ns).as_secs_f64(),
-        dilated: Dilated {
+        dilated: DilationFigures {
             dilation,
             unstretched: unstretched(dilation, control, plan.scenario().transport.delayed_ack.is_none()),
             lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
@@ -573,7 +573,7 @@ fn watch<'a>(
     plan: &Plan,
     emulation: &Emulation,
     hosts: &mut [Host],
-    systems: impl Iterator<Item = &'a mut Box<dyn Running>>,
+    systems: impl Iterator<Item = &'a mut Box<dyn RunningSystem>>,
     span: Span,
     interrupted: &AtomicBool,
 ) -> Result<(Seen, Option<CircuitFigures>), ScenarioError> {
@@ -608,7 +608,7 @@ fn watch<'a>(
             handle.take_circuits()
         });
         let time = std::time::Duration::from_nanos(span.dilation.real_ns(span.end_ns));
-        let work = |running: &'a mut Box<dyn Running>| {
+        let work = |running: &'a mut Box<dyn RunningSystem>| {
             scope
                 .spawn(move || if wait_until(span.begin_ns) { running.work(emulation, time) } else { Ok(()) })
         };

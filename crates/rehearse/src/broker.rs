@@ -15,7 +15,7 @@ use anabranch_broker_proto::simulated::{
     Fault, FaultKind, ResolvedWorkload, Settings, city, pathway, report_players,
 };
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System};
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
@@ -74,7 +74,7 @@ impl Rehearsal for Workload {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError> {
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Programs::start(&self.0, emulation, plan, seed))
     }
 }
@@ -339,7 +339,7 @@ impl Programs {
     }
 }
 
-impl Running for Programs {
+impl RunningSystem for Programs {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         self.play(emulation, time).map_err(failed)
     }

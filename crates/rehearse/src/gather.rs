@@ -11,7 +11,7 @@ use crate::program;
 use crate::replicate::stage::make_file;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System};
 use anabranch_gather_proto::simulated::Gather;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
@@ -57,7 +57,7 @@ impl Rehearsal for Workload {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError> {
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Rounds::start(&self.0, emulation, plan, seed))
     }
 }
@@ -150,7 +150,7 @@ impl Rounds {
     }
 }
 
-impl Running for Rounds {
+impl RunningSystem for Rounds {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         let began = Instant::now();
         for number in 0..self.warmup + self.rounds {

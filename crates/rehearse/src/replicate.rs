@@ -11,7 +11,7 @@ pub mod stage;
 use crate::fleet::{Fleet, ask, failed, refuse_only_simulated, started};
 use crate::program;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, congestion_control};
+use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System, congestion_control};
 use anabranch_replicate_proto::plan::schemes::{DrawnTransfer, JOINT};
 use anabranch_replicate_proto::simulated::{Replicate, Settings, plan, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
@@ -65,7 +65,7 @@ impl Rehearsal for Workload {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError> {
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Replicating::start(self, emulation, plan, seed))
     }
 }
@@ -195,7 +195,7 @@ impl Replicating {
     }
 }
 
-impl Running for Replicating {
+impl RunningSystem for Replicating {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         (self.began, self.time) = (Instant::now(), time);
         self.send(emulation).map_err(failed)

@@ -9,7 +9,9 @@ use crate::fleet::{Fleet, ask, failed};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
+use anabranch_emu::scenario::{
+    Announce, FlowObservation, Rehearsal, RunningSystem, ScenarioError, Seen, System,
+};
 use anabranch_shuffle::wire::HostView;
 use anabranch_shuffle_proto::simulated::{Shuffle, report_coflows};
 use anabranch_sim::scenario::SystemWorkload;
@@ -63,7 +65,12 @@ impl Rehearsal for Workload {
     fn priority(&self) -> u8 {
         self.0.priority()
     }
-    fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        _: Seed,
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         let control = self.0.has_coordinator().then(|| Coordination::start(emulation, plan, &self.0));
         let control = control.transpose().map_err(failed)?;
         let coflows = self.0.coflows().map(|(name, _)| name.to_owned()).collect();
@@ -81,7 +88,7 @@ struct Shuffling {
     control: Option<Coordination>,
 }
 
-impl Running for Shuffling {
+impl RunningSystem for Shuffling {
     fn announce(&self, site: SiteId, flow: usize) -> Option<Announce> {
         let socket = self.control.as_ref()?.socket(site);
         let (coflow, size) = self.flows[flow];
@@ -104,7 +111,7 @@ impl Running for Shuffling {
         for ((coflow, size), number) in self.flows.iter().zip(numbers) {
             of[*coflow].push((seen.flows.get(number), size.as_u64()));
         }
-        let row_of = |(name, flows): (&String, Vec<(Option<&SeenFlow>, u64)>)| {
+        let row_of = |(name, flows): (&String, Vec<(Option<&FlowObservation>, u64)>)| {
             let ends: Option<Vec<u64>> = flows.iter().map(|(flow, _)| (*flow)?.whole_ns).collect();
             let started_ns = flows.iter().filter_map(|(flow, _)| (*flow)?.start_ns).min().unwrap_or(0);
             let took_ns =
@@ -259,8 +266,11 @@ mod tests {
         let running = Shuffling { coflows: vec!["t".to_owned()], flows, control: None };
         assert!(running.announce(SiteId(0), 0).is_none(), "nobody hears of flows without a coordinator");
         let mut seen = Seen::default();
-        let flow =
-            |start_ns, whole_ns| SeenFlow { start_ns: Some(start_ns), whole_ns, ..SeenFlow::default() };
+        let flow = |start_ns, whole_ns| FlowObservation {
+            start_ns: Some(start_ns),
+            whole_ns,
+            ..FlowObservation::default()
+        };
         seen.flows.insert(4, flow(1_000_000_000, Some(1_500_000_000)));
         seen.flows.insert(7, flow(1_005_000_000, None));
         let cct_us = |seen: &Seen| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].cct_us;

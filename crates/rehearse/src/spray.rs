@@ -7,7 +7,7 @@ use crate::fleet::{Fleet, started};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_spray::status::{LinkFigures, Status};
@@ -59,7 +59,12 @@ impl System for Emulated {
 struct Workload(Spray);
 
 impl Rehearsal for Workload {
-    fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        _: Seed,
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Agents::start(emulation, plan, &self.0))
     }
 }
@@ -140,7 +145,7 @@ impl Agents {
     }
 }
 
-impl Running for Agents {
+impl RunningSystem for Agents {
     fn work(&mut self, _: &Emulation, _: Duration) -> Result<(), ScenarioError> {
         Ok(())
     }

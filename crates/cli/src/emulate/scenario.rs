@@ -123,7 +123,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// Summary of a run's dilation and lateness, and the kernel that ran it.
-fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
+fn said(emulated: &anabranch_emu::scenario::EmulationFigures) -> String {
     let dilated = &emulated.dilated;
     let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
     let own = match &dilated.unstretched[..] {

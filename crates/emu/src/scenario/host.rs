@@ -60,10 +60,10 @@ pub(super) struct Task {
     pub congestion_control: String,
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
-    pub incoming: Vec<Incoming>,
+    pub incoming: Vec<IncomingFlow>,
     pub outgoing: Vec<Outgoing>,
     pub serve: Vec<Serve>,
-    pub ask: Vec<Ask>,
+    pub ask: Vec<IncastTask>,
     pub sources: Vec<Source>,
     /// Flows of datagrams that are received.
     pub sinks: Vec<u32>,
@@ -71,7 +71,7 @@ pub(super) struct Task {
 
 /// A flow that is received.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Incoming {
+pub(super) struct IncomingFlow {
     pub flow: u32,
     pub size_bytes: Option<u64>,
 }
@@ -123,7 +123,7 @@ pub(super) struct Serve {
 
 /// Requests to several servers at once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Ask {
+pub(super) struct IncastTask {
     pub first_flow: u32,
     pub servers: Vec<(IpAddr, u16)>,
     pub priority: u8,
@@ -141,13 +141,13 @@ pub struct Seen {
     /// When it was done.
     pub over_ns: u64,
     /// Flows of TCP, by number.
-    pub flows: BTreeMap<u32, SeenFlow>,
+    pub flows: BTreeMap<u32, FlowObservation>,
     /// Rounds of incasts.
-    pub asked: Vec<SeenRounds>,
+    pub asked: Vec<IncastRounds>,
     /// Datagrams sent, by flow.
     pub sent: BTreeMap<u32, u64>,
     /// Datagrams received, by flow.
-    pub sinks: BTreeMap<u32, SeenSink>,
+    pub sinks: BTreeMap<u32, SinkObservation>,
     /// Lateness of flows' starts.
     pub starts_late: Histogram,
     /// Lateness of datagrams' sending.
@@ -162,7 +162,7 @@ pub struct Seen {
 
 /// A flow, as its receiver saw it; `start_ns` as its sender did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SeenFlow {
+pub struct FlowObservation {
     /// Bytes that arrived.
     pub received_bytes: u64,
     /// Bytes before the end of the warm-up.
@@ -175,7 +175,7 @@ pub struct SeenFlow {
 
 /// Datagrams of a flow, as their receiver saw them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SeenSink {
+pub struct SinkObservation {
     /// Count, delays and order of datagrams.
     pub sink: UdpSink,
     /// Bytes that arrived, headers included.
@@ -186,7 +186,7 @@ pub struct SeenSink {
 
 /// The rounds of an incast.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SeenRounds {
+pub struct IncastRounds {
     /// The number of its first flow.
     pub first_flow: u32,
     /// Bytes of a round, from all servers together.
@@ -415,7 +415,7 @@ pub fn run() -> Result<(), ScenarioError> {
         // The kernel cuts it to what it allows; datagrams that do not fit are counted.
         let _ = set_socket_recv_buffer_size(&receiver, RECEIVE_BUFFER_BYTES);
     }
-    let sources = task.sources.iter().map(Sending::new).collect::<Result<Vec<_>, _>>()?;
+    let sources = task.sources.iter().map(DatagramSource::new).collect::<Result<Vec<_>, _>>()?;
     println!("ready");
     let begin = line("time to begin")?;
     let wrong = |_| ScenarioError::new(format!("standard input: `{begin}`: no time to begin"));
@@ -489,7 +489,7 @@ fn tcp_socket(control: &str, priority: u8, port: u16) -> std::io::Result<OwnedFd
 }
 
 /// Begins flows and sends datagrams at their times, until there is nothing left or time is up.
-fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
+fn pace(host: &Arc<Host>, mut sources: Vec<DatagramSource>, runtime: &Handle) {
     crate::elevate();
     let clock = host.clock;
     let mut flows: Vec<Outgoing> = host.task.outgoing.clone();
@@ -527,14 +527,14 @@ fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
 }
 
 /// A source of datagrams that sends.
-struct Sending {
+struct DatagramSource {
     flow: u32,
     source: UdpSource,
     socket: UdpSocket,
     datagram: Vec<u8>,
 }
 
-impl Sending {
+impl DatagramSource {
     fn new(task: &Source) -> Result<Self, ScenarioError> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port(task.flow)))?;
         set_ip_tos(&socket, tos(task.priority)).map_err(Error::from)?;
@@ -731,7 +731,7 @@ fn serve(task: &Serve, listener: &TcpListener) {
 
 /// Asks all servers for a block, and again when all have arrived; one thread for each server, and a
 /// barrier between rounds.
-fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
+fn ask(task: &IncastTask, clock: Clock) -> std::io::Result<IncastRounds> {
     let streams: Vec<TcpStream> = task.servers.iter().map(TcpStream::connect).collect::<Result<_, _>>()?;
     let barrier = std::sync::Barrier::new(streams.len() + 1);
     let ok = AtomicBool::new(true);
@@ -777,7 +777,7 @@ fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
         }
     });
     let round_bytes = task.block_bytes * task.servers.len() as u64;
-    Ok(SeenRounds { first_flow: task.first_flow, round_bytes, rounds_ns })
+    Ok(IncastRounds { first_flow: task.first_flow, round_bytes, rounds_ns })
 }
 
 #[cfg(test)]

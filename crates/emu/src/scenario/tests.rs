@@ -85,9 +85,9 @@ fn too_many_or_too_late_flows_are_refused() {
 
 /// A system whose flows are announced before they send.
 #[derive(Debug)]
-struct Talk;
+struct AnnouncingSystem;
 
-impl System for Talk {
+impl System for AnnouncingSystem {
     fn kind(&self) -> &'static str {
         "talk"
     }
@@ -96,7 +96,7 @@ impl System for Talk {
     }
 }
 
-impl Rehearsal for Talk {
+impl Rehearsal for AnnouncingSystem {
     fn flows(&self) -> Vec<Start> {
         let flow = |src, size| Start { at: Instant::ZERO, src, dst: 2, size: Some(ByteCount::new(size)) };
         vec![flow(0, 10_000), flow(1, 20_000)]
@@ -104,12 +104,12 @@ impl Rehearsal for Talk {
     fn priority(&self) -> u8 {
         2
     }
-    fn start(&self, _: &Emulation, _: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+    fn start(&self, _: &Emulation, _: &Plan, _: Seed) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         Err(ScenarioError::new("there is no emulation in this test"))
     }
 }
 
-impl anabranch_sim::system::System for Talk {
+impl anabranch_sim::system::System for AnnouncingSystem {
     fn kind(&self) -> &'static str {
         "talk"
     }
@@ -123,7 +123,7 @@ impl anabranch_sim::system::System for Talk {
     }
 }
 
-impl anabranch_sim::system::SystemPlan for Talk {
+impl anabranch_sim::system::SystemPlan for AnnouncingSystem {
     fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn anabranch_sim::traffic::App>, PlanError> {
         unreachable!("it is not simulated")
     }
@@ -140,11 +140,12 @@ fn flows_of_unknown_systems_are_refused() {
     let text = format!("{NETWORK}[workload]\nkind = \"talk\"\n");
     let points = scenario::read("test.toml", &text, &[]).expect("a good scenario");
     let read = |_: &str| unreachable!("it names no file");
-    let plan = Plan::with_systems(points[0].scenario.clone(), &read, &[&Talk]).expect("a good plan");
+    let plan =
+        Plan::with_systems(points[0].scenario.clone(), &read, &[&AnnouncingSystem]).expect("a good plan");
     let flows = |systems: &[&dyn System]| {
         Flows::new(&plan, 0, systems, &|site| Ipv4Addr::new(10, 0, 0, site.0 as u8).into())
     };
-    let known = flows(&[&Talk]).expect("few flows");
+    let known = flows(&[&AnnouncingSystem]).expect("few flows");
     assert_eq!(known.of_workload[0].iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1]);
     let [second] = &known.tasks[&1].outgoing[..] else { panic!("one") };
     assert_eq!((second.flow, second.priority, second.size_bytes), (1, 2, Some(20_000)));

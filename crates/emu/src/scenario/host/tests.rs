@@ -32,10 +32,12 @@ fn flows_are_known_by_ports_and_other_ports_ignored() {
 #[test]
 fn what_hosts_saw_of_one_flow_becomes_one() {
     let mut sender = Seen { over_ns: 5, ..Seen::default() };
-    sender.flows.insert(3, SeenFlow { start_ns: Some(1), ..SeenFlow::default() });
+    sender.flows.insert(3, FlowObservation { start_ns: Some(1), ..FlowObservation::default() });
     sender.fail("sent", &Error::from(ErrorKind::AddrInUse));
     let mut receiver = Seen { over_ns: 9, ..Seen::default() };
-    receiver.flows.insert(3, SeenFlow { received_bytes: 2, whole_ns: Some(8), ..SeenFlow::default() });
+    receiver
+        .flows
+        .insert(3, FlowObservation { received_bytes: 2, whole_ns: Some(8), ..FlowObservation::default() });
     receiver.fail("received", &Error::from(ErrorKind::AddrInUse));
     sender.merge(receiver);
     let flow = &sender.flows[&3];
