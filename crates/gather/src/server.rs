@@ -28,7 +28,7 @@ use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
 use anabranch_net::socket::{let_open_fast, listen};
 use anabranch_net::tls::{CredentialFiles, TlsError};
 use anabranch_units::{BitRate, ByteCount, Duration};
-use channels::{Channels, Taken};
+use channels::{Channels, HandOnResult};
 use files::Files;
 use hashes::Hashes;
 use metrics::ServerMetrics;
@@ -163,9 +163,9 @@ const QUANTUM: Duration = Duration::from_us(150);
 const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + Feedback::BYTES_MAX as usize;
 
 /// A received datagram and its source address.
-type Arriving = (SocketAddr, Vec<u8>);
+type ReceivedDatagram = (SocketAddr, Vec<u8>);
 /// Queue of datagrams for a session.
-type Datagrams = mpsc::Sender<Arriving>;
+type Datagrams = mpsc::Sender<ReceivedDatagram>;
 
 /// State shared by all sessions.
 struct Shared {
@@ -346,9 +346,9 @@ async fn demultiplex(shared: &Shared) -> io::Error {
             let id = ChannelId::of(datagram.bytes).filter(|_| is_short);
             let taken = id.map(|id| channels.hand_on(id, datagram.from, datagram.bytes));
             match taken {
-                Some(Taken::Handed) => {}
-                Some(Taken::Crowded) => _ = shared.metrics.crowded.inc(),
-                Some(Taken::Stray) | None => _ = shared.metrics.strays.inc(),
+                Some(HandOnResult::Handed) => {}
+                Some(HandOnResult::Crowded) => _ = shared.metrics.crowded.inc(),
+                Some(HandOnResult::Stray) | None => _ = shared.metrics.strays.inc(),
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::exit::OrUsage as _;
 use crate::shown::size;
-use anabranch_gather::{Object, Part, Stripe, StripeError, stripe};
+use anabranch_gather::{ManifestPart, Object, Stripe, StripeError, stripe};
 use anabranch_units::ByteCount;
 use anyhow::anyhow;
 use serde::Serialize;
@@ -80,7 +80,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     } else if !quiet {
         outln!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);
         for (server, folder) in args.servers.iter().zip(&done.folders) {
-            let its: Vec<&Part> = object.part.iter().filter(|part| part.holders.contains(server)).collect();
+            let its: Vec<&ManifestPart> =
+                object.part.iter().filter(|part| part.holders.contains(server)).collect();
             let bytes = size(ByteCount::new(its.iter().filter_map(|part| part.bytes).sum()));
             let first =
                 its.iter().take(PARTS_SHOWN).map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");

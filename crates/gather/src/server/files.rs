@@ -16,22 +16,22 @@ pub struct Files {
 }
 
 /// An open file and its state at the time of opening.
-pub struct Opened {
+pub struct OpenFile {
     pub file: File,
     /// Description for clients, without the hash.
     pub found: ObjectDescription,
     /// Identity and version: differs for another file, and after each write.
-    pub state: State,
+    pub state: FileState,
 }
 
 /// Identity and version of a file: device, inode, length, and the times of the last change of
 /// content and of inode, in nanoseconds since 1970.
-pub type State = [i128; 5];
+pub type FileState = [i128; 5];
 
 /// Current description and state of `file`.
 ///
 /// Errors: the system's.
-pub fn state(file: &File) -> io::Result<(ObjectDescription, State)> {
+pub fn state(file: &File) -> io::Result<(ObjectDescription, FileState)> {
     let found = file.metadata()?;
     let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
     let modified = time(found.mtime(), found.mtime_nsec());
@@ -66,7 +66,7 @@ impl Files {
     ///
     /// Errors: one line for the client: no such file, not a plain file, or a name that leads out of
     /// the folder.
-    pub fn open(&self, name: &str) -> Result<Opened, String> {
+    pub fn open(&self, name: &str) -> Result<OpenFile, String> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(format!(
                 "a name of {} bytes: must have 1 to {NAME_BYTES_MAX}, none of them 0",
@@ -87,7 +87,7 @@ impl Files {
             other => format!("{name}: {other}"),
         })?;
         let (found, state) = state(&file).map_err(|error| format!("{name}: {error}"))?;
-        Ok(Opened { file, found, state })
+        Ok(OpenFile { file, found, state })
     }
 
     /// Description of the file `name`; for a short file its content and hash as well. Reads the
@@ -95,7 +95,7 @@ impl Files {
     ///
     /// Errors: as [`Files::open`]; the file cannot be read, or changes during the read.
     pub fn inspect(&self, name: &str) -> Result<(ObjectDescription, Option<Vec<u8>>), String> {
-        let Opened { file, found, state: before } = self.open(name)?;
+        let OpenFile { file, found, state: before } = self.open(name)?;
         if found.bytes > SHORT_BYTES_MAX as u64 {
             return Ok((found, None));
         }
