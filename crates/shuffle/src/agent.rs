@@ -34,7 +34,7 @@ use anabranch_shuffle_proto::book::Seen;
 use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
 use anabranch_shuffle_proto::rules::Rules;
 use anabranch_units::{BitRate, ByteCount, Instant};
-use enforce::{Enforcer, State};
+use enforce::{Enforcer, StateFile};
 use metrics::{AgentMetrics, Cause};
 use std::collections::BTreeMap;
 use std::fs::remove_file;
@@ -61,7 +61,7 @@ pub struct AgentConfig {
     /// Rules by which flows are announced on behalf of their programs.
     pub rules: Rules,
     /// Socket on which programs announce their flows; `None` for no socket.
-    pub listen: Option<Listen>,
+    pub listen: Option<ListenConfig>,
     /// Mechanisms by which flows may be held to rates.
     pub pacer: PacerOptions,
     /// True if the agent keeps `net.ipv4.tcp_tso_rtt_log` at 0 for the network namespace, so that
@@ -77,7 +77,7 @@ pub struct AgentConfig {
 
 /// A Unix socket over which programs announce flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenConfig {
     /// Path of the socket.
     pub path: PathBuf,
     /// Group that may use the socket beside its owner, by name or number.
@@ -115,10 +115,10 @@ pub struct Agent {
     /// Rules by which flows are announced.
     rules: Rules,
     /// Files and processes to remove after the agent's end.
-    leavings: Leavings,
+    leavings: AgentLeftovers,
 }
 
-struct Leavings {
+struct AgentLeftovers {
     listen: Option<PathBuf>,
     state: PathBuf,
     device: Option<String>,
@@ -161,7 +161,7 @@ fn seen(state: &FlowState) -> Seen {
 
 /// Sets the kernel to small bursts, so that raised limits take effect soon. The value to restore is
 /// in the state file, because a killed agent may have left a value there.
-fn small_bursts(state: &mut State) {
+fn small_bursts(state: &mut StateFile) {
     let mut set = || match tso_rtt_log()? {
         0 => Ok(()),
         log => {
@@ -203,19 +203,19 @@ impl Shared {
 }
 
 /// Next step of the agent's task.
-enum Next {
+enum AgentStep {
     Event(Event),
     Ask(u64, AgentAction),
 }
 
 /// Requests in flight.
 #[derive(Default)]
-struct UnderWay {
+struct RequestsInFlight {
     tasks: JoinSet<(u64, Result<Answer, Failure>)>,
     handles: BTreeMap<u64, AbortHandle>,
 }
 
-impl UnderWay {
+impl RequestsInFlight {
     fn begin(&mut self, number: u64, answer: impl Future<Output = Result<Answer, Failure>> + Send + 'static) {
         let handle = self.tasks.spawn(async move { (number, answer.await) });
         self.handles.insert(number, handle);
@@ -265,7 +265,7 @@ impl Agent {
             return Err(AgentError::TooManyAddresses(named.len()));
         }
         let addresses_here = addresses()?;
-        let (mut state, left) = State::open(&config.state)?;
+        let (mut state, left) = StateFile::open(&config.state)?;
         let mut pacer = Pacer::new(&options).map_err(AgentError::Pacer)?;
         for missing in pacer.missing() {
             tracing::warn!("{missing}");
@@ -275,7 +275,7 @@ impl Agent {
             tracing::warn!("limits of {lifted} flows that an agent had left are lifted");
         }
         let announcements = match &listen {
-            Some(Listen { path, group }) => {
+            Some(ListenConfig { path, group }) => {
                 Some((anabranch_net::local::listen(path, group.as_deref())?, FlowReader::new()?))
             }
             None => None,
@@ -311,7 +311,7 @@ impl Agent {
             metrics,
             announcements,
             rules,
-            leavings: Leavings {
+            leavings: AgentLeftovers {
                 listen: listen.map(|listen| listen.path),
                 state: config.state,
                 device: options.device,
@@ -376,17 +376,17 @@ impl Agent {
 
     /// Runs the state machine's requests until it gives up. Returns the reason in one line.
     async fn work(&self) -> String {
-        let mut under_way = UnderWay::default();
+        let mut under_way = RequestsInFlight::default();
         loop {
             while let Some(next) = self.next() {
                 match next {
-                    Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
-                    Next::Event(Event::Notice(notice)) => self.say(&notice),
-                    Next::Event(Event::GivenUp(line)) => {
+                    AgentStep::Event(Event::Order(order)) => self.enforcer.order(order).await,
+                    AgentStep::Event(Event::Notice(notice)) => self.say(&notice),
+                    AgentStep::Event(Event::GivenUp(line)) => {
                         self.metrics.note_failure(Cause::Refused);
                         return line;
                     }
-                    Next::Ask(number, ask) => self.begin(&mut under_way, number, ask),
+                    AgentStep::Ask(number, ask) => self.begin(&mut under_way, number, ask),
                 }
             }
             let due = {
@@ -426,10 +426,10 @@ impl Agent {
         }
     }
 
-    fn next(&self) -> Option<Next> {
+    fn next(&self) -> Option<AgentStep> {
         let machine = &mut lock(&self.shared.clocked).machine;
-        let event = machine.poll_event().map(Next::Event);
-        event.or_else(|| machine.poll_ask().map(|(number, ask)| Next::Ask(number, ask)))
+        let event = machine.poll_event().map(AgentStep::Event);
+        event.or_else(|| machine.poll_ask().map(|(number, ask)| AgentStep::Ask(number, ask)))
     }
 
     fn say(&self, notice: &Notice) {
@@ -445,7 +445,7 @@ impl Agent {
     }
 
     /// Starts a request of the state machine.
-    fn begin(&self, under_way: &mut UnderWay, number: u64, ask: AgentAction) {
+    fn begin(&self, under_way: &mut RequestsInFlight, number: u64, ask: AgentAction) {
         let (client, name) = (self.client.clone(), self.name.clone());
         let within = REPLY_MAX.to_std();
         let (metrics, begun) = (Arc::clone(&self.metrics), std::time::Instant::now());
@@ -494,12 +494,12 @@ impl Agent {
         self.shared.change(machine::Agent::handle_end);
         while let Some(next) = self.next() {
             match next {
-                Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
-                Next::Ask(_, AgentAction::Leave { session }) => {
+                AgentStep::Event(Event::Order(order)) => self.enforcer.order(order).await,
+                AgentStep::Ask(_, AgentAction::Leave { session }) => {
                     self.enforcer.done().await;
                     let _ = self.client.leave(&self.name, session, REPLY_MAX.to_std() / 2).await;
                 }
-                Next::Event(_) | Next::Ask(..) => {}
+                AgentStep::Event(_) | AgentStep::Ask(..) => {}
             }
         }
         self.enforcer.done().await;
@@ -517,7 +517,7 @@ fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing>
     reader.list_with(CONNECTIONS_MAX, |flow| known.contains(&flow))
 }
 
-impl Leavings {
+impl AgentLeftovers {
     /// Removes the socket, and restores the size of bursts, through the guard if there is one.
     fn clear(self) -> Result<(), AgentError> {
         if let Some(path) = &self.listen {

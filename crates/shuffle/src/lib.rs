@@ -67,7 +67,7 @@ mod service;
 mod store;
 pub mod wire;
 
-pub use agent::{Agent, AgentConfig, AgentError, Listen, ListenError};
+pub use agent::{Agent, AgentConfig, AgentError, ListenConfig, ListenError};
 pub use anabranch_http::store::StoreError;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use anabranch_shuffle_proto::hosts::Hosts;

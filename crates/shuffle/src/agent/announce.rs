@@ -67,19 +67,19 @@ fn log(refusals: &Mutex<Refusals>, reason: &str) {
 
 /// Slots of the connections, in order of arrival.
 #[derive(Default)]
-struct Places {
-    taken: BTreeMap<u64, Place>,
+struct ConnectionSlots {
+    taken: BTreeMap<u64, ConnectionSlot>,
     so_far: u64,
 }
 
-struct Place {
+struct ConnectionSlot {
     user: u32,
     heard_at: Instant,
     /// Tells the connection to close.
     leave: Arc<Notify>,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// Takes a slot for a connection of this user. Returns its number, the signal that takes it
     /// away, and the user who lost a slot for it.
     fn take(&mut self, user: u32, now: Instant) -> (u64, Arc<Notify>, Option<u32>) {
@@ -90,7 +90,7 @@ impl Places {
         }
         let (number, leave) = (self.so_far, Arc::new(Notify::new()));
         self.so_far += 1;
-        self.taken.insert(number, Place { user, heard_at: now, leave: leave.clone() });
+        self.taken.insert(number, ConnectionSlot { user, heard_at: now, leave: leave.clone() });
         (number, leave, lost.map(|lost| lost.user))
     }
 
@@ -117,7 +117,7 @@ impl Places {
 
 /// A slot, freed when its connection ends.
 struct Guard {
-    places: Arc<Mutex<Places>>,
+    places: Arc<Mutex<ConnectionSlots>>,
     number: u64,
 }
 
@@ -139,7 +139,7 @@ pub async fn answer<F>(listener: UnixListener, take: F, idle_max: Duration)
 where
     F: Fn(&Announcement, u32) -> Result<(), String> + Send + Sync + 'static,
 {
-    let (take, places) = (Arc::new(take), Arc::<Mutex<Places>>::default());
+    let (take, places) = (Arc::new(take), Arc::<Mutex<ConnectionSlots>>::default());
     let refusals = Arc::<Mutex<Refusals>>::default();
     loop {
         let stream = match listener.accept().await {
@@ -268,7 +268,7 @@ mod tests {
     /// (#17).
     #[test]
     fn newcomer_takes_a_slot_of_the_largest_user() {
-        let (mut places, begun) = (Places::default(), Instant::now());
+        let (mut places, begun) = (ConnectionSlots::default(), Instant::now());
         let at = |ms| begun + Duration::from_millis(ms);
         let mut kept = Vec::new();
         for number in 0..CONNECTIONS_MAX as u64 {

@@ -35,7 +35,7 @@ const LINES_SPARE: usize = 1_024;
 
 /// State file of a host's agent, locked by one process at a time.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StateFile {
     file: File,
     /// Lines written by this process.
     lines: usize,
@@ -59,13 +59,13 @@ impl Drop for Lock {
 }
 
 /// Limits left by an earlier process.
-pub(super) struct Left(Vec<LimitedConnection>);
+pub(super) struct LeftoverLimits(Vec<LimitedConnection>);
 
-impl State {
+impl StateFile {
     /// Opens or creates the file, and reads what an earlier process left in it.
     ///
     /// Errors: another process holds the lock; the system's errors.
-    pub(super) fn open(path: &Path) -> Result<(Self, Left), AgentError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, LeftoverLimits), AgentError> {
         let open = |file: &Path| {
             let opened = private::open(file, File::options().read(true).write(true));
             opened.map_err(|error| AgentError::State { path: path.to_owned(), error })
@@ -83,7 +83,7 @@ impl State {
         // Removes a truncated last line, to which the next line would be appended.
         file.set_len(whole_bytes as u64)?;
         let lines = limited.len();
-        Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, Left(limited)))
+        Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, LeftoverLimits(limited)))
     }
 
     /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, as found by the first agent that changed it.
@@ -135,7 +135,7 @@ impl State {
     }
 }
 
-impl Left {
+impl LeftoverLimits {
     /// Returns true if an earlier process left nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -144,8 +144,8 @@ impl Left {
     /// Lifts the limits on connections that still exist. Returns their number.
     ///
     /// Errors: the system's.
-    pub(super) fn lift(self, state: &mut State, pacer: &mut Pacer) -> Result<usize, AgentError> {
-        let lifted = lift_left(self.0, &mut Kept { reader: FlowReader::new()?, pacer })?;
+    pub(super) fn lift(self, state: &mut StateFile, pacer: &mut Pacer) -> Result<usize, AgentError> {
+        let lifted = lift_left(self.0, &mut LeftoverConnections { reader: FlowReader::new()?, pacer })?;
         for (limited, error) in lifted.stuck {
             tracing::warn!("a limit was left behind: {error}");
             state.stuck.push(limited);
@@ -156,12 +156,12 @@ impl Left {
 }
 
 /// Connections with limits of an earlier process.
-struct Kept<'a> {
+struct LeftoverConnections<'a> {
     reader: FlowReader,
     pacer: &'a mut Pacer,
 }
 
-impl LeftoverHost for Kept<'_> {
+impl LeftoverHost for LeftoverConnections<'_> {
     type Error = std::io::Error;
 
     fn find(&mut self, flow: FlowKey) -> std::io::Result<Option<Socket>> {
@@ -203,7 +203,7 @@ impl Enforcer {
     /// Starts the thread.
     ///
     /// Errors: the system's, if no thread can start.
-    pub(super) fn start(pacer: Pacer, state: State, metrics: Arc<AgentMetrics>) -> std::io::Result<Self> {
+    pub(super) fn start(pacer: Pacer, state: StateFile, metrics: Arc<AgentMetrics>) -> std::io::Result<Self> {
         let (tasks, inbox) = mpsc::channel(ORDERS_MAX);
         let worker = Enforcement::new(Kernel { pacer, state, metrics });
         let thread = std::thread::Builder::new().name("enforcer".into()).spawn(move || run(worker, inbox))?;
@@ -269,7 +269,7 @@ fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
 #[derive(Debug)]
 struct Kernel {
     pacer: Pacer,
-    state: State,
+    state: StateFile,
     metrics: Arc<AgentMetrics>,
 }
 

@@ -64,12 +64,12 @@ impl Gate {
 }
 
 /// A scheduler that passes the gate before each decision.
-struct Held {
+struct GatedScheduler {
     inner: ChasePlus,
     gate: Arc<Gate>,
 }
 
-impl Allocator for Held {
+impl Allocator for GatedScheduler {
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         self.gate.pass();
         self.inner.allocate(event, active);
@@ -108,7 +108,7 @@ impl World {
             let store = self.folder.join("coordinator.redb");
             let gate = Arc::clone(&self.gate);
             let allocator = move || -> Box<dyn Allocator + Send> {
-                Box::new(Held { inner: ChasePlus::default(), gate: Arc::clone(&gate) })
+                Box::new(GatedScheduler { inner: ChasePlus::default(), gate: Arc::clone(&gate) })
             };
             let mut config = CoordinatorServiceConfig::new(allocator, store);
             config.sessions.silence_max = self.silence_max;

@@ -20,7 +20,7 @@ fn limited(port: u16) -> LimitedConnection {
     }
 }
 
-fn ports(left: &Left) -> Vec<u16> {
+fn ports(left: &LeftoverLimits) -> Vec<u16> {
     left.0.iter().map(|limited| limited.local.port()).collect()
 }
 
@@ -28,7 +28,7 @@ fn ports(left: &Left) -> Vec<u16> {
 fn state_file_keeps_pending_and_stuck_limits() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("state.jsonl");
-    let (mut state, left) = State::open(&path).expect("ours");
+    let (mut state, left) = StateFile::open(&path).expect("ours");
     assert!(left.is_empty() && state.tso_rtt_log().is_none());
     state.note_tso_rtt_log(Some(9)).expect("ours");
     state.add(&[limited(1), limited(2)]).expect("ours");
@@ -36,28 +36,28 @@ fn state_file_keeps_pending_and_stuck_limits() {
     state.keep_only(&[limited(2)]).expect("ours");
     // A partial line, as from a process killed while writing.
     state.file.write_all(b"{\"local\":\"10.0.0.1:4").expect("ours");
-    assert!(State::open(&path).is_err(), "one at a time");
+    assert!(StateFile::open(&path).is_err(), "one at a time");
     // A copied descriptor, as in a process forked by another thread.
     let copy = state._lock.0.try_clone().expect("a descriptor");
     drop(state);
 
-    let (mut state, left) = State::open(&path).expect("ours");
+    let (mut state, left) = StateFile::open(&path).expect("ours");
     drop(copy);
     assert_eq!((state.tso_rtt_log(), ports(&left)), (Some(9), vec![3, 2]));
     state.note_tso_rtt_log(None).expect("ours");
     drop(state);
-    let (mut state, _) = State::open(&path).expect("ours");
+    let (mut state, _) = StateFile::open(&path).expect("ours");
     assert_eq!(state.tso_rtt_log(), None);
     state.keep_only([]).expect("ours");
     drop(state);
-    let (_, left) = State::open(&path).expect("ours");
+    let (_, left) = StateFile::open(&path).expect("ours");
     assert!(left.is_empty());
 }
 
 /// Limits set through sockets only.
 fn worker(folder: &tempfile::TempDir) -> Enforcement<Kernel> {
     let options = PacerOptions { bpf: false, ..PacerOptions::default() };
-    let (state, _) = State::open(&folder.path().join("state.jsonl")).expect("ours");
+    let (state, _) = StateFile::open(&folder.path().join("state.jsonl")).expect("ours");
     Enforcement::new(Kernel {
         pacer: Pacer::new(&options).expect("sockets"),
         state,
