@@ -7,9 +7,9 @@
 //! room are dropped, as in a full queue. Read [`Forwarder`] first.
 
 use crate::config::MEMORY_MAX;
-use crate::outbox::{Left, Outbox};
+use crate::outbox::{Outbox, SendOutcome};
 use crate::pulse::{BEAT_EVERY, Pulse};
-use crate::status::{LinkFigures, WayFigures};
+use crate::status::{LinkFigures, PathFigures};
 use anabranch_endpoint::{Bytes, Message as _, WireMessage as _};
 use anabranch_linux::tun::{Device, HEADROOM};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn, SendSocket};
@@ -41,7 +41,7 @@ const PEER: u32 = 0;
 /// Commands of sessions to this thread.
 pub(crate) enum Command {
     /// Give the link a peer, which reports to `came`, or take its peer away.
-    Place { link: usize, place: Option<PeerEndpoint>, came: Arc<Came> },
+    Place { link: usize, place: Option<PeerEndpoint>, came: Arc<ReceiveState> },
     /// Install keys of this peer. The reply is true if the channel number is free.
     Open { link: usize, channel: Box<Channel>, reply: oneshot::Sender<bool> },
     /// Limit the peer's sealed datagrams to `bytes`. `None` stops taking its packets.
@@ -58,7 +58,7 @@ pub(crate) enum Command {
 
 /// State of a peer's received datagrams that its session reads without a command.
 #[derive(Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct ReceiveState {
     /// Datagrams received with the current keys.
     pub(crate) count: AtomicU64,
     /// Length of the longest datagram received since the last read, in bytes.
@@ -90,7 +90,7 @@ struct Link {
     /// Datagrams that the keys may still seal, if the configured limit is below the cipher's.
     seals_left: u64,
     bytes_max: Option<usize>,
-    came: Arc<Came>,
+    came: Arc<ReceiveState>,
     figures: LinkFigures,
     /// True if the state machine may have output.
     is_touched: bool,
@@ -209,7 +209,7 @@ impl Forwarder {
     }
 
     /// Gives a link a peer, with new machines, or takes its peer away.
-    fn place(&mut self, number: usize, place: Option<PeerEndpoint>, came: Arc<Came>) {
+    fn place(&mut self, number: usize, place: Option<PeerEndpoint>, came: Arc<ReceiveState>) {
         self.by_address.retain(|_, link| *link != number);
         self.by_channel.retain(|_, link| *link != number);
         if let Some(link) = self.links.get_mut(number) {
@@ -229,7 +229,7 @@ impl Forwarder {
         self.by_address.insert(place.address, number);
     }
 
-    fn link(&self, number: usize, place: PeerEndpoint, came: Arc<Came>) -> Link {
+    fn link(&self, number: usize, place: PeerEndpoint, came: Arc<ReceiveState>) -> Link {
         let (host, chooser) = machines(&self.config, self.ways.len() as u16, self.seed, number);
         Link {
             place,
@@ -608,7 +608,7 @@ fn ecn_of(packet: &[u8]) -> Option<Ecn> {
     }
 }
 
-fn count(figures: &mut LinkFigures, left: Left) {
+fn count(figures: &mut LinkFigures, left: SendOutcome) {
     figures.sent_datagrams += left.sent;
     figures.unsent_datagrams += left.dropped;
     figures.too_long_datagrams += left.too_long;
@@ -621,15 +621,16 @@ fn figures(link: &Link, now: Instant) -> LinkFigures {
     let (rtt, fastest) = link.chooser.round_trips();
     let seconds = |time: Option<Duration>| time.map(Duration::as_secs_f64);
     let mean = |sum: f64| if counts.units > 0 { sum / counts.units as f64 } else { 0.0 };
-    let ways = (0..).zip(link.chooser.report(now)).map(|(number, way): (u16, ways::PathReport)| WayFigures {
-        number,
-        came_datagrams: way.came,
-        marked_datagrams: way.marked,
-        late_datagrams: way.late,
-        rtt_s: seconds(way.rtt),
-        left: way.left,
-        long_flows: way.long_flows,
-    });
+    let ways =
+        (0..).zip(link.chooser.report(now)).map(|(number, way): (u16, ways::PathReport)| PathFigures {
+            number,
+            came_datagrams: way.came,
+            marked_datagrams: way.marked,
+            late_datagrams: way.late,
+            rtt_s: seconds(way.rtt),
+            left: way.left,
+            long_flows: way.long_flows,
+        });
     let opened = link.keys.as_ref().map(|(_, opener)| opener.counters()).unwrap_or_default();
     LinkFigures {
         flows: link.host.flows() as u64,

@@ -7,8 +7,8 @@
 //! control protocol's decisions (`spray_proto::link`). Read [`Session::keep`] first.
 
 use crate::config::Peer;
-use crate::directory::{Calls, Directory};
-use crate::forward::{Came, Command, packet_max};
+use crate::directory::{CallSender, Directory};
+use crate::forward::{Command, ReceiveState, packet_max};
 use crate::metrics::{Cause, Failures};
 use crate::routing::Routing;
 use anabranch_http::metrics::Histogram;
@@ -57,7 +57,7 @@ const UNREAD_MAX: usize = 64;
 
 /// Status of a peer.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct SessionStatus {
     pub(crate) up: Option<usize>,
     pub(crate) since: std::time::Instant,
     pub(crate) why: Option<String>,
@@ -89,14 +89,14 @@ pub(crate) struct Session {
     /// Time of the last look-up of its name that gave an address.
     pub(crate) resolved_at: Option<std::time::Instant>,
     pub(crate) shared: Shared,
-    pub(crate) came: Arc<Came>,
-    pub(crate) shown: Arc<Mutex<Shown>>,
+    pub(crate) came: Arc<ReceiveState>,
+    pub(crate) shown: Arc<Mutex<SessionStatus>>,
     /// True while the peer's route exists, or may exist.
     pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
     /// True once the agent ends, or the peer is no peer of it any more.
     pub(crate) end: watch::Receiver<bool>,
     /// Sender and receiver of the peer's connections.
-    pub(crate) call: Calls,
+    pub(crate) call: CallSender,
     pub(crate) calls: mpsc::Receiver<TlsStream<TcpStream>>,
 }
 

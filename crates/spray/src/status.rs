@@ -120,7 +120,7 @@ pub struct LinkFigures {
     #[serde(flatten)]
     pub packets: PacketFigures,
     /// Figures of each path.
-    pub ways: Vec<WayFigures>,
+    pub ways: Vec<PathFigures>,
 }
 
 /// Packets of TCP between the device and a peer.
@@ -140,7 +140,7 @@ pub struct PacketFigures {
 
 /// Figures of one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WayFigures {
+pub struct PathFigures {
     /// Number of the path, from 0.
     pub number: u16,
     /// Datagrams received over the path.
