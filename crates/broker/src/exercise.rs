@@ -67,9 +67,9 @@ pub fn exercise_requests(bytes: &[u8]) -> bool {
 }
 
 /// A network that has the first four clusters everywhere.
-struct Everywhere;
+struct EverywhereNetwork;
 
-impl Estimates for Everywhere {
+impl Estimates for EverywhereNetwork {
     fn site(&self, cluster: u32) -> Option<Site> {
         let (capacity, background) = (BitRate::gbps(1), BitRate::mbps(1));
         (cluster < 4).then_some(Site { network: 0, city: 0, cost_per_mbps: 1.0, capacity, background })
@@ -99,13 +99,13 @@ pub fn exercise_replies(bytes: &[u8]) -> bool {
         match message {
             NetworkMessage::Call(call) => {
                 let Some(design) = designs::by_name(&call.design) else { continue };
-                let sent = parts(agent.handle_call(broker, &*design, &Everywhere, &call));
+                let sent = parts(agent.handle_call(broker, &*design, &EverywhereNetwork, &call));
                 assert!(sent.iter().rev().skip(1).all(|part| part.more));
                 let shares: BTreeSet<u32> = call.shares.iter().map(|share| share.share).collect();
                 assert!(sent.iter().flat_map(|part| &part.shares).all(|bid| shares.contains(&bid.share)));
             }
             NetworkMessage::Proposal(proposal) => {
-                let assent = agent.handle_proposal(&Everywhere, broker, &proposal);
+                let assent = agent.handle_proposal(&EverywhereNetwork, broker, &proposal);
                 let refused = |cluster| assent.refused.iter().any(|refused| refused.cluster == cluster);
                 let most = BitRate::gbps(1).as_bps();
                 assert!(proposal.clusters.iter().all(|of| of.rate_bps <= most || refused(of.cluster)));

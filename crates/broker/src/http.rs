@@ -9,8 +9,8 @@ use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
     Assent, BidResult, Bids, BidsReply, Call, Clients, ClientsRequest, CountedReply, CountedRequest,
     DecisionView, ErrorBody, HealthView, JoinRequest, LeadView, MeasuredRequest, MessagesReply,
-    NetworkMessage, NetworkView, NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView,
-    StandingView, SteeringRequest,
+    NetworkMessage, NetworkTrustView, NetworkView, NetworksView, PlaceClients, PlacementView, Proposal,
+    RoundView, RoundsView, SteeringRequest,
 };
 use anabranch_broker_proto::broker::PlaceDemand;
 use anabranch_http::Service;
@@ -65,8 +65,8 @@ const WAIT_MAX_MS: u64 = 10_000;
         RoundsView,
         RoundView,
         DecisionView,
-        PlacedView,
-        StandingView
+        PlacementView,
+        NetworkTrustView
     ))
 )]
 struct Description;

@@ -10,7 +10,7 @@
 mod metrics;
 
 use crate::client::Client;
-use crate::mistake::Mistake;
+use crate::mistake::InputFileError;
 use anabranch_broker_proto::agent_session::{AgentAction, Answer, Event, Failure, WITHIN};
 use anabranch_broker_proto::limits::{check_capacity, check_price, check_score};
 use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};
@@ -42,7 +42,7 @@ pub struct Files {
 
 /// Clusters and scores as read from the files.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FromFiles {
+pub struct NetworkFiles {
     sites: BTreeMap<u32, Site>,
     /// Offers by city and provider.
     scores: BTreeMap<String, BTreeMap<String, Vec<Offer>>>,
@@ -77,19 +77,19 @@ impl Files {
     /// Reads both files.
     ///
     /// Errors: the first error, with its file and line.
-    pub fn read(&self) -> Result<FromFiles, Mistake> {
-        let mut read = FromFiles::default();
+    pub fn read(&self) -> Result<NetworkFiles, InputFileError> {
+        let mut read = NetworkFiles::default();
         self.read_clusters(&mut read)?;
         self.read_scores(&mut read)?;
         Ok(read)
     }
 
-    fn read_clusters(&self, into: &mut FromFiles) -> Result<(), Mistake> {
-        let wrong = |what: String| Mistake(format!("{}: {what}", self.clusters.display()));
+    fn read_clusters(&self, into: &mut NetworkFiles) -> Result<(), InputFileError> {
+        let wrong = |what: String| InputFileError(format!("{}: {what}", self.clusters.display()));
         let bytes = std::fs::read(&self.clusters).map_err(|error| wrong(error.to_string()))?;
         let text = decode(bytes).map_err(|error| wrong(error.to_string()))?;
         let file: ClustersFile =
-            toml::from_str(&text).map_err(|error| wrong(Mistake::of_toml(&text, &error)))?;
+            toml::from_str(&text).map_err(|error| wrong(InputFileError::of_toml(&text, &error)))?;
         if file.cluster.is_empty() {
             return Err(wrong("no [[cluster]] table: there must be one for each cluster".to_owned()));
         }
@@ -97,11 +97,11 @@ impl Files {
             let number = table.number;
             let ClusterTable { cost, capacity, background, .. } = table;
             check_price("cost", *cost.as_ref())
-                .map_err(|error| wrong(Mistake::of_value(&text, &cost, error)))?;
+                .map_err(|error| wrong(InputFileError::of_value(&text, &cost, error)))?;
             let rates = [("capacity", Some(&capacity)), ("background", background.as_ref())];
             for (what, rate) in rates.into_iter().filter_map(|(what, rate)| Some((what, rate?))) {
                 check_capacity(what, *rate.as_ref())
-                    .map_err(|error| wrong(Mistake::of_value(&text, rate, error)))?;
+                    .map_err(|error| wrong(InputFileError::of_value(&text, rate, error)))?;
             }
             let site = Site {
                 network: 0,
@@ -117,8 +117,8 @@ impl Files {
         Ok(())
     }
 
-    fn read_scores(&self, into: &mut FromFiles) -> Result<(), Mistake> {
-        let wrong = |what: String| Mistake(format!("{}: {what}", self.scores.display()));
+    fn read_scores(&self, into: &mut NetworkFiles) -> Result<(), InputFileError> {
+        let wrong = |what: String| InputFileError(format!("{}: {what}", self.scores.display()));
         let mut reader = csv::Reader::from_path(&self.scores).map_err(|error| wrong(error.to_string()))?;
         for (number, line) in (2u64..).zip(reader.deserialize::<ScoreLine>()) {
             let line = line.map_err(|error| wrong(format!("line {number}: {error}")))?;
@@ -134,7 +134,7 @@ impl Files {
     }
 }
 
-impl Estimates for FromFiles {
+impl Estimates for NetworkFiles {
     fn site(&self, cluster: u32) -> Option<Site> {
         self.sites.get(&cluster).copied()
     }
@@ -179,7 +179,7 @@ pub enum NetworkAgentError {
     /// The configuration names no broker.
     NoBroker,
     /// The files with estimates are unusable.
-    Files(Mistake),
+    Files(InputFileError),
     /// The broker refuses this agent for good.
     Refused(String),
     /// The system provides no random numbers.
@@ -317,11 +317,11 @@ impl NetworkAgent {
     }
 
     /// Reads the network's estimates. If the files are unreadable, the network sits out one round.
-    fn estimates(&self) -> FromFiles {
+    fn estimates(&self) -> NetworkFiles {
         self.files.read().unwrap_or_else(|error| {
             tracing::error!("{error}: nothing is bid in this round");
             self.metrics.note_bad_files();
-            FromFiles::default()
+            NetworkFiles::default()
         })
     }
 

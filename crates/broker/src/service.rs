@@ -35,8 +35,8 @@ use anabranch_http::lease::{EtcdConfigError, EtcdStore, FileStore, SharedStore};
 use anabranch_http::metrics::{Counters as Labelled, Histogram, seconds};
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
-use counted::Counted;
-use players::Answering;
+use counted::CountedParts;
+use players::AnswerState;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -111,7 +111,7 @@ struct Shared {
     catalogue: Catalogue,
     ttl_s: u32,
     state: Mutex<State>,
-    answering: Mutex<Answering>,
+    answering: Mutex<AnswerState>,
     keeper: Arc<dyn SharedStore<DecisionView>>,
     /// Store as operators see it.
     store: String,
@@ -130,7 +130,7 @@ struct State {
     /// Client counts set by an operator, and the time at which they expire.
     given: Option<(Vec<PlaceDemand>, Instant)>,
     /// Viewer counts reported by other brokers.
-    counted: Counted,
+    counted: CountedParts,
     /// Decision last read from the store or handed to it, in its stored form.
     stored: Option<Arc<DecisionView>>,
     /// The decision being stored, and its stored form. A retry writes the same form, so a decision
@@ -227,7 +227,7 @@ impl BrokerService {
         // Round numbers start at the time of day, above the numbers of every earlier broker.
         let replica = Replica::new(Instant::ZERO, settings, lease, unix_ms());
         let epoch = std::time::Instant::now();
-        let answering = Answering {
+        let answering = AnswerState {
             epoch,
             delivery: Arc::default(),
             gone: Arc::new(contracts.numbers().collect()),
@@ -242,7 +242,7 @@ impl BrokerService {
             epoch,
             networks: Networks::new(replica, lease),
             given: None,
-            counted: Counted::default(),
+            counted: CountedParts::default(),
             stored: None,
             keeping: None,
             decision: Arc::default(),
@@ -548,7 +548,7 @@ impl BrokerService {
                 let mut state = lock(&self.shared.state);
                 // Without the lead, another broker's decision may replace the one that was not
                 // stored.
-                (state.given, state.counted, state.keep_error) = (None, Counted::default(), None);
+                (state.given, state.counted, state.keep_error) = (None, CountedParts::default(), None);
                 drop(state);
                 tracing::warn!("this broker does not lead any more");
             }

@@ -1,6 +1,6 @@
 //! Viewer counts reported by other brokers to the leader, bounded in messages and in bytes.
 //!
-//! Leaves out: this broker's own counts (`broker_proto::counting`). Read [`Counted`].
+//! Leaves out: this broker's own counts (`broker_proto::counting`). Read [`CountedParts`].
 
 use anabranch_broker_proto::broker::PlaceDemand;
 use anabranch_broker_proto::counting;
@@ -13,7 +13,7 @@ pub const COUNTED_MAX: usize = 64;
 pub const COUNTED_BYTES_MAX: usize = 128 << 20;
 
 /// Counts from one message of another broker, valid until `until`.
-struct Part {
+struct CountedPart {
     gathered: Vec<PlaceDemand>,
     bytes: usize,
     until: Instant,
@@ -21,9 +21,9 @@ struct Part {
 
 /// Unexpired messages, by broker and part.
 #[derive(Default)]
-pub(super) struct Counted(BTreeMap<(u64, u32), Part>);
+pub(super) struct CountedParts(BTreeMap<(u64, u32), CountedPart>);
 
-impl Counted {
+impl CountedParts {
     /// Stores a part until `until`, replacing an earlier part with the same number. Returns false
     /// if there is no room.
     pub(super) fn note(
@@ -39,7 +39,7 @@ impl Counted {
         let held: usize = self.0.values().map(|part| part.bytes).sum();
         let has_room = self.0.len() < COUNTED_MAX && held + bytes <= COUNTED_BYTES_MAX;
         if has_room {
-            self.0.insert(of, Part { gathered, bytes, until });
+            self.0.insert(of, CountedPart { gathered, bytes, until });
         }
         has_room
     }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn what_others_count_has_a_budget_of_bytes() {
         let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
-        let mut counted = Counted::default();
+        let mut counted = CountedParts::default();
         let all = places(20_000);
         let fit = COUNTED_BYTES_MAX / counting::bytes(&all);
         assert!(fit < COUNTED_MAX, "{fit}");
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn more_parts_than_brokers_have_are_not_kept() {
         let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
-        let mut counted = Counted::default();
+        let mut counted = CountedParts::default();
         let kept = (0..100).filter(|broker| counted.note(now, (*broker, 0), places(1), until)).count();
         assert_eq!(kept, COUNTED_MAX);
     }

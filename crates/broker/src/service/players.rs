@@ -2,7 +2,7 @@
 //! lock.
 //!
 //! Leaves out: the choice of pathways (`broker_proto::steering`), HTTP (`public`). Read
-//! [`Answering`].
+//! [`AnswerState`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use super::{BrokerService, PLACES_PER_MESSAGE, lock};
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// State behind players' requests. Its lock is held for microseconds.
-pub(super) struct Answering {
+pub(super) struct AnswerState {
     pub(super) epoch: std::time::Instant,
     pub(super) delivery: Arc<Delivery>,
     pub(super) gone: Arc<BTreeSet<PeerId>>,
@@ -35,7 +35,7 @@ pub(super) struct Answering {
     pub(super) unknown: u64,
 }
 
-impl Answering {
+impl AnswerState {
     pub(super) fn now(&self) -> Instant {
         Instant::from_std(self.epoch.elapsed())
     }

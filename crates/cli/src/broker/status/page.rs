@@ -171,11 +171,11 @@ fn places(decision: &DecisionView) -> Places {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_broker::wire::PlacedView;
+    use anabranch_broker::wire::PlacementView;
 
     #[test]
     fn places_with_the_most_clients_are_shown_first() {
-        let placed = |place, sessions, to| PlacedView { place, bitrate_bps: 1, sessions, to };
+        let placed = |place, sessions, to| PlacementView { place, bitrate_bps: 1, sessions, to };
         let decision = DecisionView {
             round: 1,
             places: (0..40).map(|place| (format!("city {place}"), "x".to_owned())).collect(),
