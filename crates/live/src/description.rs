@@ -5,7 +5,7 @@
 
 mod change;
 
-pub use change::{CHANGES_MAX, Change, Removed};
+pub use change::{CHANGES_MAX, Change, RemovedEntries};
 
 use crate::url::host;
 use anabranch_http::origin::Origin;
@@ -48,7 +48,7 @@ pub struct Description {
     pub channels: Vec<ChannelEntry>,
     /// Entries that count no longer, after changes at run time.
     #[serde(default, skip_serializing_if = "Removed::is_empty")]
-    pub removed: Removed,
+    pub removed: RemovedEntries,
 }
 
 /// A node.
@@ -335,7 +335,7 @@ impl Layout {
 }
 
 /// Leaves removed entries out of a directory. Ids of the others close up.
-fn without(contents: &mut DirectoryContents, removed: &Removed) {
+fn without(contents: &mut DirectoryContents, removed: &RemovedEntries) {
     if removed.is_empty() {
         return;
     }

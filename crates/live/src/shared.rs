@@ -223,10 +223,10 @@ async fn forward(
     }
     let mut head = Some(head(&reply));
     loop {
-        let mut arrived = Arrived::default();
+        let mut arrived = ArrivedParts::default();
         // A head is passed on even if no byte of the body is there.
         arrived.gather(&mut reply, head.is_some()).await;
-        let Arrived { pieces, end } = arrived;
+        let ArrivedParts { pieces, end } = arrived;
         if let Some(meter) = &meter {
             meter.note(pieces.iter().map(|piece| piece.len() as u64).sum());
         }
@@ -262,13 +262,13 @@ async fn forward(
 /// Parts of an answer that arrived together: the relay hears of them in one call, so that each
 /// viewer wakes and writes once.
 #[derive(Default)]
-struct Arrived {
+struct ArrivedParts {
     pieces: Vec<Bytes>,
     /// How the body ended. `None` while it goes on.
     end: Option<io::Result<()>>,
 }
 
-impl Arrived {
+impl ArrivedParts {
     /// Waits for some bytes, then takes all that the connection has read by then.
     async fn gather(&mut self, reply: &mut Reply, may_be_empty: bool) {
         if !may_be_empty {
