@@ -80,7 +80,7 @@ impl Client {
     /// Submits a transfer, or attaches to an equal active one, and watches it.
     ///
     /// Errors: as [`Client::submit_or_attach`].
-    pub async fn send(&self, request: &SubmitRequest) -> Result<Watch, ClientError> {
+    pub async fn send(&self, request: &SubmitRequest) -> Result<TransferWatch, ClientError> {
         let (SubmitResult::New(id) | SubmitResult::Attached(id)) = self.submit_or_attach(request).await?;
         Ok(self.watch(id))
     }
@@ -164,8 +164,8 @@ impl Client {
     }
 
     /// Watches a transfer to its end; reconnects by itself.
-    pub fn watch(&self, id: TransferId) -> Watch {
-        Watch {
+    pub fn watch(&self, id: TransferId) -> TransferWatch {
+        TransferWatch {
             client: self.clone(),
             id,
             last: None,
@@ -223,7 +223,7 @@ pub enum WatchItem {
 }
 
 /// A watch on one transfer.
-pub struct Watch {
+pub struct TransferWatch {
     client: Client,
     id: TransferId,
     last: Option<String>,
@@ -233,18 +233,18 @@ pub struct Watch {
     told_over: bool,
     over: bool,
     patience: Duration,
-    lost: Option<Lost>,
+    lost: Option<Outage>,
 }
 
 /// State while the controller is unreachable.
-struct Lost {
+struct Outage {
     /// Time at which the watch gives up.
     until: Instant,
     /// True once the watcher has been told.
     is_said: bool,
 }
 
-impl Watch {
+impl TransferWatch {
     /// Sets the time during which the watch retries an unreachable controller.
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -257,7 +257,7 @@ impl Watch {
 
     /// Waits for the end of the transfer, discarding other updates. Returns the final status.
     ///
-    /// Errors: as [`Watch::next`].
+    /// Errors: as [`TransferWatch::next`].
     pub async fn end(mut self) -> Result<TransferView, ClientError> {
         let mut last = None;
         while let Some(item) = self.next().await? {
@@ -289,7 +289,7 @@ impl Watch {
             let is_first = self.lost.is_none();
             let pause = backoff.next_pause().to_std();
             let until = Instant::now() + self.patience;
-            let lost = self.lost.get_or_insert(Lost { until, is_said: false });
+            let lost = self.lost.get_or_insert(Outage { until, is_said: false });
             if !error.is_passing() || Instant::now() + pause >= lost.until {
                 return Err(error);
             }

@@ -4,7 +4,7 @@
 //! cancel transfers whose source it is (CodedBulk section 2.4, step 1). Leaves out: TLS and
 //! connections. Read [`router`] first.
 
-use crate::controller::{Controller, NotTaken, Taken};
+use crate::controller::{Controller, SiteTaken, SubmitRefusal};
 use crate::wire::{
     CommandsReply, DestinationRequest, DestinationView, EventView, HopOverrideRequest, HopRequest,
     LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest,
@@ -190,7 +190,7 @@ async fn register(
     }
     let addresses = request.addresses.into_iter().map(|a| (a.link, a.address)).collect();
     let registered = controller.register(site, request.session, addresses, request.take_over).await;
-    let (after, queue) = registered.map_err(|Taken { session, address }| {
+    let (after, queue) = registered.map_err(|SiteTaken { session, address }| {
         let reason = format!(
             "another relay of site `{}` is running, which takes in data at {address} (session {session:016x}): end that \
              one, or start the new one with --take-over",
@@ -386,11 +386,11 @@ fn asked(
     Ok((request, attach))
 }
 
-fn refused(error: &NotTaken) -> Refusal {
+fn refused(error: &SubmitRefusal) -> Refusal {
     let status = match error {
-        NotTaken::NotDurable(_) => StatusCode::SERVICE_UNAVAILABLE,
-        NotTaken::Refused(SubmitError::RunsOtherwise { .. }) => StatusCode::CONFLICT,
-        NotTaken::Refused(error) if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
+        SubmitRefusal::NotDurable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        SubmitRefusal::Refused(SubmitError::RunsOtherwise { .. }) => StatusCode::CONFLICT,
+        SubmitRefusal::Refused(error) if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::BAD_REQUEST,
     };
     Refusal(status, error.to_string())
@@ -546,7 +546,7 @@ async fn transfer(
 
 /// Selects a plan of a transfer.
 #[derive(Deserialize)]
-struct WhichPlan {
+struct PlanQuery {
     #[serde(default)]
     widest: bool,
 }
@@ -558,7 +558,7 @@ async fn plan(
     State(controller): State<Controller>,
     Extension(peer): Extension<PeerIdentity>,
     Path(id): Path<u64>,
-    Query(which): Query<WhichPlan>,
+    Query(which): Query<PlanQuery>,
 ) -> Result<Response, Refusal> {
     seen(&controller, &peer, id)?;
     let id_of = TransferId(id);

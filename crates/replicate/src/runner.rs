@@ -20,7 +20,7 @@ pub use connections::exercise_confirmations;
 mod files;
 
 use crate::metrics::SiteMetrics;
-use crate::spool::{Errand, Spool};
+use crate::spool::{Spool, SpoolTask};
 use anabranch_disk::folder::{Folder, lacks_descriptors};
 use anabranch_disk::partial::PartialFile;
 use anabranch_http::metrics::Counter;
@@ -97,7 +97,7 @@ struct Shared {
     // Bounded by the state machine, whose outstanding writes fit the capacities of its sinks and
     // spools ([`SiteProgram::memory_bytes`] counts them).
     writes: mpsc::UnboundedSender<Write<Bytes>>,
-    errands: mpsc::UnboundedSender<Errand>,
+    errands: mpsc::UnboundedSender<SpoolTask>,
     // Bounded by an attempt's reports: a few single ones, [`CORRUPT_REPORTS_MAX`], and progress
     // twice a second, which `relay` thins out.
     reports: mpsc::UnboundedSender<Report>,
@@ -118,7 +118,7 @@ struct FlowCounters {
     sent_bytes: AtomicU64,
     /// Payload bytes sent to its site, by all flows of all attempts.
     site_bytes: Counter,
-    blocked: Mutex<Blocked>,
+    blocked: Mutex<BlockedShare>,
     /// Total packets, once the end was taken from the state machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
@@ -130,17 +130,17 @@ struct IncomingFlow {
     received_bytes: AtomicU64,
     /// Payload bytes received from its site, by all flows of all attempts.
     site_bytes: Counter,
-    waits: Mutex<Waits>,
+    waits: Mutex<WaitShare>,
 }
 
 /// Time in which a stripe of a flow held a packet for which there was no room.
 #[derive(Default)]
-struct Waits {
+struct WaitShare {
     waiting: u16,
     share: Share,
 }
 
-impl Waits {
+impl WaitShare {
     /// Notes that one more stripe waits, or waits no longer.
     fn note(&mut self, more: bool) {
         self.waiting = if more { self.waiting + 1 } else { self.waiting - 1 };
@@ -167,12 +167,12 @@ impl FlowCounters {
 
 /// Share of time in which all stripes of a flow waited for TCP's send buffer.
 #[derive(Default)]
-struct Blocked {
+struct BlockedShare {
     writing: u16,
     share: Share,
 }
 
-impl Blocked {
+impl BlockedShare {
     /// Notes that one of `stripes` stripes starts (or stops) waiting for TCP.
     fn note(&mut self, more: bool, stripes: u16) {
         self.writing = if more { self.writing + 1 } else { self.writing - 1 };
@@ -585,10 +585,10 @@ impl Shared {
             let _ = self.writes.send(write);
         }
         while let Some(store) = site.poll_store() {
-            let _ = self.errands.send(Errand::Store(store));
+            let _ = self.errands.send(SpoolTask::Store(store));
         }
         while let Some(fetch) = site.poll_fetch() {
-            let _ = self.errands.send(Errand::Fetch(fetch));
+            let _ = self.errands.send(SpoolTask::Fetch(fetch));
         }
         while let Some(event) = site.poll_event() {
             self.note(event, &site);

@@ -151,21 +151,21 @@ pub struct Service {
     /// Tasks of the listeners, which end with the service.
     accepting: Mutex<JoinSet<()>>,
     /// The order in which commands are executed.
-    orders: Mutex<Orders>,
+    orders: Mutex<DaemonState>,
     /// Runtime for jobs, which any thread may start.
     runtime: Handle,
     refusals: Refusals,
 }
 
 /// The state machine, and the time for which its timer is set.
-struct Orders {
+struct DaemonState {
     daemon: Daemon,
     /// Zero of the state machine's clock.
     begun: Instant,
     alarm: Option<anabranch_units::Instant>,
 }
 
-impl Orders {
+impl DaemonState {
     /// Converts `real` to the state machine's clock.
     fn now(&self, real: Instant) -> anabranch_units::Instant {
         anabranch_units::Instant::from_std(real.saturating_duration_since(self.begun))
@@ -206,7 +206,7 @@ impl Service {
             from_runners,
             installed: Notify::new(),
             accepting: Mutex::default(),
-            orders: Mutex::new(Orders { daemon, begun: Instant::now(), alarm: None }),
+            orders: Mutex::new(DaemonState { daemon, begun: Instant::now(), alarm: None }),
             runtime: Handle::current(),
             refusals: Refusals::default(),
         });
@@ -305,7 +305,7 @@ impl Service {
     }
 
     /// Executes all actions of the state machine.
-    fn follow(self: &Arc<Self>, orders: &mut Orders) {
+    fn follow(self: &Arc<Self>, orders: &mut DaemonState) {
         while let Some(report) = orders.daemon.poll_report() {
             self.report(report);
         }
@@ -438,7 +438,7 @@ impl Service {
     }
 
     /// Length and hash of the finished file with this name, if there is one.
-    fn finished(&self, name: &Name) -> io::Result<Option<Finished>> {
+    fn finished(&self, name: &Name) -> io::Result<Option<FinishedFile>> {
         let place = match self.config.folder.place(name, false) {
             Ok(place) => place,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -447,7 +447,7 @@ impl Service {
         let Some(file) = place.finished()? else { return Ok(None) };
         let attributes = attributes(&at(place.path(), file.metadata())?);
         let (length, hash) = at(place.path(), whole_hash(&file))?;
-        Ok(Some(Finished { file, attributes, length, hash }))
+        Ok(Some(FinishedFile { file, attributes, length, hash }))
     }
 
     /// Hashes a source file, and remembers the hash for as long as the file does not change.
@@ -683,7 +683,7 @@ impl Service {
 }
 
 /// A finished file in the folder.
-struct Finished {
+struct FinishedFile {
     file: File,
     attributes: Attributes,
     length: u64,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// A packet to store or to fetch.
 #[derive(Debug)]
-pub enum Errand {
+pub enum SpoolTask {
     /// A packet to store.
     Store(Store<Bytes>),
     /// A packet to fetch.
