@@ -76,7 +76,7 @@ impl Member for Broker {
         Some(&anabranch_broker_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::broker::Emulated)
+        Some(&anabranch_rehearse::broker::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

@@ -47,7 +47,7 @@ impl Member for Gather {
         Some(&anabranch_gather_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::gather::Emulated)
+        Some(&anabranch_rehearse::gather::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

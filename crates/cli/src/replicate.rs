@@ -67,7 +67,7 @@ impl Member for Replicate {
         Some(&anabranch_replicate_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::replicate::Emulated)
+        Some(&anabranch_rehearse::replicate::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

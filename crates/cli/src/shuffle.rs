@@ -62,7 +62,7 @@ impl Member for Shuffle {
         Some(&anabranch_shuffle_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::shuffle::Emulated)
+        Some(&anabranch_rehearse::shuffle::EmulatedSystem)
     }
     fn needs() -> Option<Need> {
         let findings = anabranch_pace::doctor();

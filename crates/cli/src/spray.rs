@@ -58,7 +58,7 @@ impl Member for Spray {
         Some(&anabranch_spray_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::spray::Emulated)
+        Some(&anabranch_rehearse::spray::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

@@ -4,7 +4,7 @@
 //! client's host, once for each round.
 //!
 //! Differs from the simulator's: each round makes new connections. A round is timed from the last connection's handshake until
-//! all blocks are verified and on disk. Read [`Emulated`] first.
+//! all blocks are verified and on disk. Read [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, failed, quiet_program, refuse_only_simulated, started};
 use crate::program;
@@ -29,9 +29,9 @@ const HEADERS_BYTES: u32 = 28;
 
 /// `gather` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "gather"
     }

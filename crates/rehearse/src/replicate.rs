@@ -1,10 +1,10 @@
 //! `replicate` on the emulator: a scenario's workload in which a real controller and real relays move real files.
 //!
-//! All programs are this binary, set up by [`Stage`]: the controller at the first transfer's source, a relay at each site,
+//! All programs are this binary, set up by [`DaemonSettings`]: the controller at the first transfer's source, a relay at each site,
 //! and a `replicate send` at its source for each transfer.
 //!
 //! Differs from the simulator's: data is coded, hashed, encrypted and written; the controller's own traffic shares the links. A
-//! transfer is timed as `send` times it, from its first plan to the last destination's verdict. Read [`Emulated`] first.
+//! transfer is timed as `send` times it, from its first plan to the last destination's verdict. Read [`EmulatedSystem`] first.
 
 pub mod stage;
 
@@ -19,7 +19,7 @@ use anabranch_sim::{CoflowRow, CompletionTimes, Plan, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use stage::{Heard, Sends, Stage, keys_of, make_file};
+use stage::{DaemonSettings, RunningSends, TransferEvents, keys_of, make_file};
 use std::time::{Duration, Instant};
 
 /// How long a destination may hold back its transfer: as in the simulator, for ever.
@@ -29,9 +29,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// `replicate` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "replicate"
     }
@@ -66,14 +66,14 @@ impl Rehearsal for Workload {
         plan: &Plan,
         seed: Seed,
     ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
-        started(Replicating::start(self, emulation, plan, seed))
+        started(RunningTransfers::start(self, emulation, plan, seed))
     }
 }
 
 /// Daemons under way, and the transfers that are asked of them.
-struct Replicating {
+struct RunningTransfers {
     fleet: Fleet,
-    stage: Stage,
+    stage: DaemonSettings,
     settings: Settings,
     size: ByteCount,
     transfers: Vec<DrawnTransfer>,
@@ -86,16 +86,16 @@ struct Replicating {
     began: Instant,
     /// How long transfers could take.
     time: Duration,
-    heard: Vec<Heard>,
+    heard: Vec<TransferEvents>,
 }
 
-impl Replicating {
+impl RunningTransfers {
     /// Errors: the system's; relays that do not join in time.
     fn start(workload: &Workload, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
         let (network, settings) = (plan.network(), workload.replicate.settings());
         let transfers = workload.replicate.transfers(network, seed);
         let fleet = Fleet::new("replicate")?;
-        let stage = Stage {
+        let stage = DaemonSettings {
             topology: network.named_topology().clone(),
             folder: fleet.path("sites"),
             keys: fleet.keys(),
@@ -144,7 +144,7 @@ impl Replicating {
 
     /// Sends all files, each in its time.
     fn send(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
-        let mut sends = Sends::default();
+        let mut sends = RunningSends::default();
         for (index, transfer) in self.transfers.iter().enumerate() {
             let due = self.start_of(index);
             if due >= self.time {
@@ -195,7 +195,7 @@ impl Replicating {
     }
 }
 
-impl RunningSystem for Replicating {
+impl RunningSystem for RunningTransfers {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         (self.began, self.time) = (Instant::now(), time);
         self.send(emulation).map_err(failed)

@@ -2,7 +2,7 @@
 //!
 //! All programs are this binary: `shuffle keys` makes certificates in a temporary folder, `shuffle coordinator` runs in its host,
 //! `shuffle agent` in each host that sends or receives, and the programs that send announce their flows over the agents' sockets.
-//! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`]
+//! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`EmulatedSystem`]
 //! first.
 
 use crate::fleet::{Fleet, ask, failed};
@@ -28,9 +28,9 @@ const PORT: u16 = 7190;
 
 /// `shuffle` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "shuffle"
     }
@@ -48,7 +48,7 @@ impl System for Emulated {
 /// A workload, looked up.
 struct Workload(Shuffle);
 
-/// A flow's coflow, by its place in [`Shuffling::coflows`], and the flow's size.
+/// A flow's coflow, by its place in [`RunningFlows::coflows`], and the flow's size.
 type Flow = (usize, ByteCount);
 
 impl Workload {
@@ -76,19 +76,19 @@ impl Rehearsal for Workload {
         let coflows = self.0.coflows().map(|(name, _)| name.to_owned()).collect();
         let size = |start: Start| start.size.unwrap_or_default();
         let flows = self.starts().map(|(coflow, start)| (coflow, size(start))).collect();
-        Ok(Box::new(Shuffling { coflows, flows, control }))
+        Ok(Box::new(RunningFlows { coflows, flows, control }))
     }
 }
 
 /// A workload under way.
-struct Shuffling {
+struct RunningFlows {
     coflows: Vec<String>,
     /// In the order of [`Rehearsal::flows`].
     flows: Vec<Flow>,
     control: Option<Coordination>,
 }
 
-impl RunningSystem for Shuffling {
+impl RunningSystem for RunningFlows {
     fn announce(&self, site: SiteId, flow: usize) -> Option<Announce> {
         let socket = self.control.as_ref()?.socket(site);
         let (coflow, size) = self.flows[flow];
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(flows.len(), 2);
         assert_eq!((flows[1].at.as_ns(), flows[1].size), (1_005_000_000, Some(ByteCount::new(20_000))));
         let flows = workload.starts().map(|(of, start)| (of, start.size.unwrap_or_default())).collect();
-        let running = Shuffling { coflows: vec!["t".to_owned()], flows, control: None };
+        let running = RunningFlows { coflows: vec!["t".to_owned()], flows, control: None };
         assert!(running.announce(SiteId(0), 0).is_none(), "nobody hears of flows without a coordinator");
         let mut seen = Seen::default();
         let flow = |start_ns, whole_ns| FlowObservation {

@@ -1,7 +1,7 @@
 //! `spray` on the emulator: a real agent at each host, through which the kernel's TCP of all other workloads goes.
 //!
 //! All programs are this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
-//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`Emulated`] first.
+//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, started};
 use crate::program;
@@ -26,9 +26,9 @@ const HOSTS_MAX: usize = 32;
 
 /// `spray` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "spray"
     }

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: what a viewer does ([`anabranch_live::players`]). Read [`Audience`] first.
 
-use super::samples::{Sums, at};
+use super::samples::{ViewerSums, at};
 use super::testbed::{EDGES, REFLECTORS, SOURCES, Testbed, edges_of, place};
 use super::{Cell, FIRST_PATIENCE, MEDIA_PORT, channel_name};
 use anabranch_emu::Emulation;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const SAMPLE_LEAD: Duration = Duration::from_millis(100);
 
 /// Players of one place, and the channel of each.
-struct Place {
+struct LocationPlayers {
     channels: Vec<u64>,
     progress: Arc<Progress>,
     reports: JoinHandle<anyhow::Result<Vec<PlayerReport>>>,
@@ -24,7 +24,7 @@ struct Place {
 
 /// Running viewers, by place.
 pub(super) struct Audience {
-    places: Vec<Place>,
+    places: Vec<LocationPlayers>,
 }
 
 impl Audience {
@@ -75,7 +75,7 @@ impl Audience {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 Ok(runtime.block_on(players.run(std::future::pending())))
             });
-            places.push(Place { channels, progress, reports });
+            places.push(LocationPlayers { channels, progress, reports });
         }
         Ok(Self { places })
     }
@@ -86,7 +86,7 @@ impl Audience {
         &self,
         (from, until): (Duration, Duration),
         every: Duration,
-    ) -> JoinHandle<Vec<Sums>> {
+    ) -> JoinHandle<Vec<ViewerSums>> {
         let all: Vec<_> = self.places.iter().map(|place| Arc::clone(&place.progress)).collect();
         std::thread::spawn(move || {
             let began = Instant::now();
