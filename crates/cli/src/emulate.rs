@@ -230,7 +230,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let ended = runtime.block_on(
-        Stage { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
+        ScheduledRun { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
     );
     // A wait in progress ends with the emulation, below.
     runtime.shutdown_background();
@@ -382,7 +382,7 @@ fn addresses(text: &str, topology: &Topology, address: impl Fn(SiteId) -> String
 }
 
 /// End of the run.
-struct Ended {
+struct RunEnd {
     code: u8,
     /// True if the command could not be started.
     stillborn: bool,
@@ -407,7 +407,7 @@ impl Signals {
 }
 
 /// A network with all scheduled events.
-struct Stage<'a> {
+struct ScheduledRun<'a> {
     args: &'a Args,
     job: &'a Job,
     emulation: &'a Emulation,
@@ -415,8 +415,8 @@ struct Stage<'a> {
     quiet: bool,
 }
 
-impl Stage<'_> {
-    async fn conduct(&self) -> anyhow::Result<Ended> {
+impl ScheduledRun<'_> {
+    async fn conduct(&self) -> anyhow::Result<RunEnd> {
         let topology = &self.job.topology;
         let mut signals = Signals::new()?;
         let mut backgrounds = self.start_backgrounds()?;
@@ -439,7 +439,7 @@ impl Stage<'_> {
                         errln!("anabranch: cannot start `{program}`: {error}");
                         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
                         stop_backgrounds(&mut backgrounds).await;
-                        return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
+                        return Ok(RunEnd { code, stillborn: true, seconds: 0.0, backgrounds });
                     }
                     Err(error) => return Err(error.into()),
                 },
@@ -456,7 +456,7 @@ impl Stage<'_> {
             (Cut::Signal(n), _) => 128 + n as u8,
             _ => 0,
         };
-        Ok(Ended { code, stillborn: false, seconds, backgrounds })
+        Ok(RunEnd { code, stillborn: false, seconds, backgrounds })
     }
 
     /// Fills the addresses into `text`.

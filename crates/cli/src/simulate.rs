@@ -147,7 +147,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let done: Vec<Trial> = done.into_iter().flatten().collect();
     if !args.json {
-        let lines = done.iter().map(|trial| table::Line {
+        let lines = done.iter().map(|trial| table::TrialLine {
             point: trial.point,
             rows: trial.outcome.workloads.clone(),
             coflows: trial.outcome.coflows.clone(),

@@ -1,7 +1,7 @@
 //! `anabranch broker evaluate`: one round of the decision protocol for each seed, design and
 //! weight, and a row for its outcome.
 
-use super::rows::{Row, Shown};
+use super::rows::{Row, ShownRows};
 use anabranch_broker::world_files;
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::limits::{check_capacity, check_weight};
@@ -146,7 +146,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     } else {
         args.design.iter().filter_map(|name| designs::by_name(name)).collect()
     };
-    let mut shown = Shown::new(args.json);
+    let mut shown = ShownRows::new(args.json);
     for seed in &args.seed {
         let shape = WorldShape {
             sessions: args.sessions,

@@ -1,7 +1,7 @@
 //! `anabranch broker lies`: gain of a network that overstates its costs or its capacities.
 
 use super::evaluate::{above_0, count, drawn, known};
-use super::rows::{Row, Shown};
+use super::rows::{Row, ShownRows};
 use anabranch_broker_proto::study::lying::{FalseStatements, payoff, without};
 use anabranch_broker_proto::{WorldShape, designs};
 use anyhow::Context as _;
@@ -43,7 +43,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             ensure_usage!((1e-3..=1e3).contains(factor), "{name} {factor}: must be 0.001 to 1000");
         }
     }
-    let mut shown = Shown::new(args.json);
+    let mut shown = ShownRows::new(args.json);
     for seed in &args.seed {
         let shape = WorldShape { sessions: args.sessions, capacity: args.capacity, ..WorldShape::default() };
         let world = drawn(&shape, *seed)?;

@@ -2,7 +2,7 @@
 //! demand changes.
 
 use super::evaluate::{above_0, count, drawn, known};
-use super::rows::{Row, Shown};
+use super::rows::{Row, ShownRows};
 use anabranch_broker_proto::study::several::{BrokersStudy, RoundOutcome, run as run_all};
 use anabranch_broker_proto::{Reserve, WorldShape, designs};
 use anabranch_units::Seed;
@@ -64,7 +64,7 @@ fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure_usage!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
-    let mut shown = Shown::new(args.json);
+    let mut shown = ShownRows::new(args.json);
     for seed in &args.seed {
         let shape = WorldShape { sessions: args.sessions, capacity: args.capacity, ..WorldShape::default() };
         let world = drawn(&shape, *seed)?;

@@ -39,7 +39,7 @@ pub struct Args {
 const PARTS_SHOWN: usize = 4;
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct StripeSummary<'a> {
     manifest: String,
     #[serde(flatten)]
     object: &'a Object,
@@ -75,7 +75,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let object = &done.object;
     let (name, parts, servers) = (&object.name, object.part.len(), args.servers.len());
     if args.json {
-        let done = Done { manifest: done.manifest.display().to_string(), object };
+        let done = StripeSummary { manifest: done.manifest.display().to_string(), object };
         outln!("{}", serde_json::to_string(&done)?);
     } else if !quiet {
         outln!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);

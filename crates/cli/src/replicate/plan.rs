@@ -198,13 +198,13 @@ fn survey_text(survey: &Survey) -> String {
 }
 
 /// Names of the sites and links that a plan must avoid.
-pub type Avoid<'a> = (&'a [String], &'a [String]);
+pub type AvoidedNames<'a> = (&'a [String], &'a [String]);
 
 fn ask<'a>(
     topology: &'a Topology,
     from: &str,
     to: &[String],
-    avoid: Avoid<'_>,
+    avoid: AvoidedNames<'_>,
 ) -> anyhow::Result<Request<'a>> {
     let from = network::site(topology, from)?;
     let mut request = Request::new(topology, from, network::sites(topology, to)?);
@@ -220,7 +220,7 @@ pub(super) fn show(
     topology: &Topology,
     from: &str,
     to: &[String],
-    avoid: Avoid<'_>,
+    avoid: AvoidedNames<'_>,
     scheme: (&str, bool),
     sending: FileToSend,
     as_json: bool,

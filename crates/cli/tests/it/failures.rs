@@ -5,7 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
-use crate::net::{CONTROLLER, Local, Net, Sent, run, skip, working_files};
+use crate::net::{CONTROLLER, FinishedSend, LocalDaemons, Net, run, skip, working_files};
 use anabranch_units::BitRate;
 use std::process::Stdio;
 
@@ -173,7 +173,7 @@ fn absent_destination_is_unreachable_and_the_others_finish() {
     assert!(!net.path("d2", "file").exists());
 }
 
-fn flips(net: Option<Net>, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Net, Vec<u8>, Sent)> {
+fn flips(net: Option<Net>, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Net, Vec<u8>, FinishedSend)> {
     let mut net = net?;
     let bytes = net.put("s", "file", 4, 4 * MIB);
     net.arguments(liar, &["--inject-fault", &format!("flip-ppm={ppm}")]);
@@ -491,7 +491,7 @@ fn expect_one_line(command: std::process::Command, mentions: &[&str]) {
 
 #[test]
 fn bad_input_gets_one_line_with_place_and_remedy() {
-    let local = Local::start(ISLAND, &["s", "d1"]);
+    let local = LocalDaemons::start(ISLAND, &["s", "d1"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     let send = |arguments: &[&str]| {
         let all = [&["send", "--quiet", "--controller", local.address(), "--from", "s"], arguments].concat();
@@ -518,7 +518,7 @@ fn bad_input_gets_one_line_with_place_and_remedy() {
 
 #[test]
 fn keys_that_do_not_belong_together_get_one_line() {
-    let local = Local::start(ISLAND, &[]);
+    let local = LocalDaemons::start(ISLAND, &[]);
     local.keys("other");
     let send = |keys: &str| {
         let all =
@@ -540,7 +540,7 @@ fn keys_that_do_not_belong_together_get_one_line() {
 
 #[test]
 fn a_topology_that_cannot_be_gets_one_line() {
-    let local = Local::start(ISLAND, &[]);
+    let local = LocalDaemons::start(ISLAND, &[]);
     let zero = ISLAND.to_owned() + "capacity = \"0 bit/s\"\n";
     std::fs::write(local.path("zero.toml"), zero).expect("the folder is ours");
     let mentions = ["capacity", "0 bit/s", "at least 1 bit/s", "zero.toml:"];

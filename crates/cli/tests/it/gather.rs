@@ -1,6 +1,6 @@
 //! `gather` over loopback with real paths' faults: loss, corruption, crashes, malice, full disks.
 //!
-//! Servers and clients are processes; a [`way::Way`] harms datagrams. Read [`World`] and [`Got`].
+//! Servers and clients are processes; a [`way::HarmfulPath`] harms datagrams. Read [`World`] and [`ClientOutput`].
 
 mod attacks;
 mod hard_links;
@@ -28,7 +28,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use way::{Harm, Way};
+use way::{DatagramHarm, HarmfulPath};
 
 const MIB: usize = 1 << 20;
 
@@ -37,7 +37,7 @@ struct Server {
     at: SocketAddr,
     /// Output so far.
     log: Arc<Mutex<String>>,
-    _way: Option<Way>,
+    _way: Option<HarmfulPath>,
 }
 
 /// Servers with a folder each, and keys for them and a client.
@@ -67,11 +67,11 @@ impl World {
     }
 
     /// Adds a server, behind a harmful path or none, with further arguments.
-    fn with(mut self, harm: Option<Harm>, more: &[&str]) -> Self {
+    fn with(mut self, harm: Option<DatagramHarm>, more: &[&str]) -> Self {
         let number = self.servers.len();
         let dir = self.path(&format!("server-{number}"));
         std::fs::create_dir(&dir).expect("the folder is ours");
-        let way = harm.map(|harm| Way::new(harm, number as u64));
+        let way = harm.map(|harm| HarmfulPath::new(harm, number as u64));
         let mut command = anabranch();
         command.args(["gather", "serve"]).arg(&dir).args(["--listen", "127.0.0.1:0"]).args(more);
         command.arg("--keys").arg(self.path("keys"));
@@ -114,13 +114,13 @@ impl World {
     }
 
     /// Runs `gather get` with these arguments, to `out` unless they name another file.
-    fn get(&self, arguments: &[&str]) -> Getting {
+    fn get(&self, arguments: &[&str]) -> RunningClient {
         let mut command = anabranch();
         command.args(["gather", "get", "--json", "--keys"]).arg(self.path("keys")).args(arguments);
         if !arguments.contains(&"-o") {
             command.arg("-o").arg(self.path("out"));
         }
-        Getting::start(command)
+        RunningClient::start(command)
     }
 
     fn kill(&mut self, server: usize) {
@@ -154,7 +154,7 @@ impl Drop for World {
 }
 
 /// A running client.
-struct Getting {
+struct RunningClient {
     child: Child,
     out: Option<std::thread::JoinHandle<String>>,
     err: Option<std::thread::JoinHandle<String>>,
@@ -162,7 +162,7 @@ struct Getting {
 
 /// Output of a client.
 #[derive(Debug)]
-struct Got {
+struct ClientOutput {
     code: Option<i32>,
     /// Results of the objects, in order.
     objects: Vec<Value>,
@@ -171,7 +171,7 @@ struct Got {
     stderr: String,
 }
 
-impl Getting {
+impl RunningClient {
     fn start(mut command: Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command runs");
@@ -190,11 +190,11 @@ impl Getting {
     }
 
     /// Waits for its end.
-    fn end(self) -> Got {
+    fn end(self) -> ClientOutput {
         self.end_within(PATIENCE)
     }
 
-    fn end_within(mut self, time: Duration) -> Got {
+    fn end_within(mut self, time: Duration) -> ClientOutput {
         let end = Instant::now() + time;
         let code = loop {
             match self.child.try_wait().expect("ours to reap") {
@@ -213,18 +213,18 @@ impl Getting {
             .collect();
         let objects = lines.iter().filter(|line| line["event"] == "object").cloned().collect();
         let end = lines.into_iter().find(|line| line["event"] == "end").unwrap_or_default();
-        Got { code, objects, end, stderr }
+        ClientOutput { code, objects, end, stderr }
     }
 }
 
-impl Drop for Getting {
+impl Drop for RunningClient {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-impl Got {
+impl ClientOutput {
     fn count(&self, what: &str) -> u64 {
         self.end[what].as_u64().unwrap_or_else(|| panic!("{what}: {self:?}"))
     }
@@ -260,7 +260,7 @@ fn eight_servers_bring_an_object_whole() {
 
 #[test]
 fn every_twentieth_packet_is_lost_and_no_byte() {
-    let harm = Harm { loss_ppm: 50_000, ..Harm::default() };
+    let harm = DatagramHarm { loss_ppm: 50_000, ..DatagramHarm::default() };
     let world = (0..8).fold(World::new(0), |world, _| world.with(Some(harm), &[]));
     let bytes = noise(2, 24 * MIB + 1);
     world.put(0..8, "object", &bytes);
@@ -272,7 +272,7 @@ fn every_twentieth_packet_is_lost_and_no_byte() {
 
 #[test]
 fn damaged_repeated_late_and_replayed_datagrams_are_harmless() {
-    let harm = Harm {
+    let harm = DatagramHarm {
         loss_ppm: 10_000,
         flip_ppm: 20_000,
         repeat_ppm: 30_000,
@@ -294,7 +294,7 @@ fn damaged_repeated_late_and_replayed_datagrams_are_harmless() {
 
 #[test]
 fn strangers_datagrams_with_a_true_channel_are_harmless() {
-    let harm = Harm { spoofs: true, ..Harm::default() };
+    let harm = DatagramHarm { spoofs: true, ..DatagramHarm::default() };
     let world = World::new(0).with(Some(harm), &[]);
     let bytes = noise(4, 8 * MIB);
     world.put(0..1, "object", &bytes);
@@ -417,7 +417,7 @@ fn keys_of_another_authority_are_one_clear_line() {
     let mut command = anabranch();
     command.args(["gather", "get", "--keys"]).arg(world.path("others")).arg("-o").arg(world.path("out"));
     command.arg(world.object(0..1, "object"));
-    let got = Getting::start_plain(command);
+    let got = RunningClient::start_plain(command);
     assert_eq!(got.code, Some(1), "{got:?}");
     assert!(got.line().contains("authority") || got.line().contains("certificate"), "{got:?}");
 }
@@ -465,30 +465,30 @@ fn an_output_that_cannot_be_written_is_one_line() {
     command.args(["gather", "get", "--json", &object]);
     command.arg("--keys").arg(world.path("keys")).arg("-o").arg(full.join("out"));
     let Some(command) = on_a_small_disk(&command, &full, 1) else { return };
-    let got = Getting::start(command).end();
+    let got = RunningClient::start(command).end();
     assert_eq!(got.code, Some(1), "{got:?}");
     assert!(got.reason().to_lowercase().contains("no space"), "{got:?}");
     assert_eq!(got.count("fetched_bytes"), 0, "{got:?}");
 }
 
-impl Getting {
+impl RunningClient {
     /// Runs a command without `--json`.
-    fn start_plain(mut command: Command) -> Got {
+    fn start_plain(mut command: Command) -> ClientOutput {
         let output = command.output().expect("the command runs");
         let stderr = text(&output.stderr);
-        Got { code: output.status.code(), objects: Vec::new(), end: Value::Null, stderr }
+        ClientOutput { code: output.status.code(), objects: Vec::new(), end: Value::Null, stderr }
     }
 }
 
 /// A client under the test's control.
-struct Hand {
+struct ManualClient {
     stream: tokio_rustls::TlsStream<tokio::net::TcpStream>,
     channel: seal::Channel,
     socket: tokio::net::UdpSocket,
     read: Vec<u8>,
 }
 
-impl Hand {
+impl ManualClient {
     async fn connect(keys: &Path, to: SocketAddr) -> Self {
         Self::connect_as(keys, "client", to).await.expect("it is let in")
     }
@@ -591,7 +591,7 @@ fn no_packet_leaves_before_the_client_proves_its_address() {
     std::fs::write(world.path("secret"), b"outside").expect("the folder is ours");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut hand = Hand::connect(&world.path("keys"), world.servers[0].at).await;
+        let mut hand = ManualClient::connect(&world.path("keys"), world.servers[0].at).await;
         hand.say(request(0, "object")).await;
         assert!(matches!(hand.hear().await, Control::Accepted(accepted) if accepted.bytes == MIB as u64));
         let begun = processor_time(&world.servers[0].child);
@@ -796,7 +796,7 @@ fn striped_file_is_reassembled_despite_a_dead_server() {
 }
 
 /// Eight servers, behind harmful paths or none, with an eighth of `bytes` each, twice.
-fn striped(bytes: &[u8], harm: Option<Harm>) -> World {
+fn striped(bytes: &[u8], harm: Option<DatagramHarm>) -> World {
     let world = (0..8).fold(World::new(0), |world, _| world.with(harm, &[]));
     std::fs::write(world.path("whole"), bytes).expect("the folder is ours");
     let servers: Vec<String> = world.servers.iter().map(|server| server.at.to_string()).collect();
@@ -824,8 +824,8 @@ fn a_gibibyte_comes_whole_through_whatever_happens() {
         return skip("five pulls of a gibibyte take minutes: set ANABRANCH_LONG=1");
     }
     let bytes = noise(14, 1 << 30);
-    let lossy = Harm { loss_ppm: 50_000, ..Harm::default() };
-    let mangling = Harm {
+    let lossy = DatagramHarm { loss_ppm: 50_000, ..DatagramHarm::default() };
+    let mangling = DatagramHarm {
         loss_ppm: 10_000,
         flip_ppm: 10_000,
         repeat_ppm: 20_000,

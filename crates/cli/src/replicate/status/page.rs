@@ -3,7 +3,7 @@
 //!
 //! The page only reads. Leaves out: serving a page (`crate::page`). Read [`serve`] first.
 
-use crate::page::{self, Page, Unanswered};
+use crate::page::{self, Page, UpstreamError};
 use anabranch_graph::{CAPACITY_MAX, Topology};
 use anabranch_http::ClientError;
 use anabranch_replicate::Client;
@@ -34,17 +34,17 @@ fn router(client: Client) -> Router {
         .with_state(client.with_patience(page::PATIENCE))
 }
 
-async fn topology(State(client): State<Client>) -> Result<Response, Unanswered> {
-    Ok(page::json(&client.topology().await.map_err(Unanswered)?))
+async fn topology(State(client): State<Client>) -> Result<Response, UpstreamError> {
+    Ok(page::json(&client.topology().await.map_err(UpstreamError)?))
 }
 
-async fn transfers(State(client): State<Client>) -> Result<Response, Unanswered> {
-    Ok(page::json(&client.statuses().await.map_err(Unanswered)?))
+async fn transfers(State(client): State<Client>) -> Result<Response, UpstreamError> {
+    Ok(page::json(&client.statuses().await.map_err(UpstreamError)?))
 }
 
 /// Options of a plan's picture.
 #[derive(serde::Deserialize)]
-struct Look {
+struct PictureOptions {
     #[serde(default)]
     dark: bool,
 }
@@ -54,13 +54,13 @@ struct Look {
 async fn plan(
     State(client): State<Client>,
     Path((_, id)): Path<(String, u64)>,
-    Query(look): Query<Look>,
-) -> Result<Response, Unanswered> {
-    let view = client.topology().await.map_err(Unanswered)?;
+    Query(look): Query<PictureOptions>,
+) -> Result<Response, UpstreamError> {
+    let view = client.topology().await.map_err(UpstreamError)?;
     let plan = match client.widest_plan(TransferId(id)).await {
         Ok(plan) => Some(plan),
         Err(ClientError::Refused { status: 404, .. }) => None,
-        Err(error) => return Err(Unanswered(error)),
+        Err(error) => return Err(UpstreamError(error)),
     };
     let Ok(topology) = view.topology() else {
         return Ok((StatusCode::BAD_GATEWAY, "the controller's network cannot be read").into_response());

@@ -22,29 +22,29 @@ const BARS_MAX: usize = 16;
 const COLUMNS: u16 = 80;
 
 /// Display of a transfer.
-pub(super) struct Shown {
-    how: How,
+pub(super) struct TransferDisplay {
+    how: DisplayMode,
     length: u64,
     /// Bytes at each destination, and rate in bits per second.
     destinations: BTreeMap<String, (u64, u64)>,
 }
 
-enum How {
+enum DisplayMode {
     Silent,
     Lines { last: Instant },
     Bars { all: MultiProgress, of: BTreeMap<String, ProgressBar>, columns: u16 },
 }
 
-impl Shown {
+impl TransferDisplay {
     pub(super) fn new(output: Output) -> Self {
         let how = if output.quiet || output.json {
-            How::Silent
+            DisplayMode::Silent
         } else if !std::io::stderr().is_terminal() {
-            How::Lines { last: Instant::now() }
+            DisplayMode::Lines { last: Instant::now() }
         } else {
             let size = rustix::termios::tcgetwinsize(std::io::stderr());
             let columns = size.ok().map(|s| s.ws_col).filter(|c| *c > 0).unwrap_or(COLUMNS);
-            How::Bars { all: MultiProgress::new(), of: BTreeMap::new(), columns }
+            DisplayMode::Bars { all: MultiProgress::new(), of: BTreeMap::new(), columns }
         };
         Self { how, length: 0, destinations: BTreeMap::new() }
     }
@@ -52,9 +52,9 @@ impl Shown {
     pub(super) fn say(&self, line: &str) {
         let line = printable(line);
         match &self.how {
-            How::Silent => {}
-            How::Lines { .. } => errln!("{line}"),
-            How::Bars { all, .. } => {
+            DisplayMode::Silent => {}
+            DisplayMode::Lines { .. } => errln!("{line}"),
+            DisplayMode::Bars { all, .. } => {
                 let _ = all.println(&*line);
             }
         }
@@ -89,8 +89,8 @@ impl Shown {
             return;
         }
         match &mut self.how {
-            How::Silent => {}
-            How::Lines { last } => {
+            DisplayMode::Silent => {}
+            DisplayMode::Lines { last } => {
                 if last.elapsed() >= LINE_EVERY
                     && let Some(line) = line(length, &self.destinations)
                 {
@@ -98,7 +98,7 @@ impl Shown {
                     *last = Instant::now();
                 }
             }
-            How::Bars { all, of, columns } => {
+            DisplayMode::Bars { all, of, columns } => {
                 let widest = self.destinations.keys().map(|s| s.chars().count()).max().unwrap_or(0);
                 for (site, &(verified, rate_bps)) in self.destinations.iter().take(BARS_MAX) {
                     let bar = of.entry(site.clone()).or_insert_with(|| {
@@ -121,7 +121,7 @@ impl Shown {
     }
 
     pub(super) fn end(&self) {
-        if let How::Bars { all, .. } = &self.how {
+        if let DisplayMode::Bars { all, .. } = &self.how {
             let _ = all.clear();
         }
     }

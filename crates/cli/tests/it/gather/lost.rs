@@ -30,7 +30,7 @@ fn client_leaves_a_server_whose_key_is_revoked() {
     let mut command = anabranch();
     command.args(["gather", "get", &world.object(0..1, "object"), "--json", "-o"]).arg(world.path("out"));
     command.arg("--keys").arg(&own);
-    let getting = Getting::start(command);
+    let getting = RunningClient::start(command);
     world.wait_for(256 << 10);
     // Only the client is told.
     revoke(&own, "server:server");
@@ -49,8 +49,8 @@ fn server_closes_only_the_sessions_of_a_revoked_client() {
     world.put(0..1, "object", &bytes);
     let (keys, server) = (world.path("keys"), &world.servers[0]);
     runtime().block_on(async {
-        let mut lost = Hand::connect(&keys, server.at).await;
-        let mut stays = Hand::connect_as(&keys, "other", server.at).await.expect("it is let in");
+        let mut lost = ManualClient::connect(&keys, server.at).await;
+        let mut stays = ManualClient::connect_as(&keys, "other", server.at).await.expect("it is let in");
         for hand in [&mut lost, &mut stays] {
             hand.say(Control::Describe { object: "object".into(), with_hash: false }).await;
             assert!(matches!(hand.hear().await, Control::Described { found: Ok(_), .. }));

@@ -66,7 +66,7 @@ fn server_logs_clients_pulls_and_refusals() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut hand = Hand::connect(&world.path("keys"), world.servers[0].at).await;
+        let mut hand = ManualClient::connect(&world.path("keys"), world.servers[0].at).await;
         hand.say(request(0, "no\u{1b}ne")).await;
         assert!(matches!(hand.hear().await, Control::Refused { .. }));
         // Repeated refusals, which must not fill the disk.
