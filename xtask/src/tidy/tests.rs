@@ -237,5 +237,6 @@ fn line_may_declare_a_necessary_exception() {
 #[test]
 fn the_repository_itself_is_tidy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands in the repository");
-    run(Args { place: Place { root: Some(root.to_owned()) }, accept: false }).expect("see the lines above");
+    run(Args { place: Repository { root: Some(root.to_owned()) }, accept: false })
+        .expect("see the lines above");
 }
