@@ -8,7 +8,7 @@
 //! Ideal: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a
 //! cluster sends every requested segment at once. Read [`ResolvedWorkload`] and [`BrokerApp`] first.
 
-mod own;
+mod own_clusters;
 mod report;
 mod settings;
 #[cfg(test)]
@@ -39,7 +39,7 @@ use std::sync::Arc;
 pub use report::report_players;
 pub use settings::{Fault, FaultKind, Settings, plan};
 
-use own::OwnClusters;
+use own_clusters::OwnClusters;
 use report::mean;
 
 /// Interval between two polls of an agent, which are also its signs of life.

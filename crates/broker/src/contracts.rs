@@ -4,7 +4,7 @@
 //! Format: TOML with one `[[network]]` table for each network. Error messages name the line. Leaves
 //! out: the broker's trust in networks (`broker-proto`). Read [`Contracts`] first.
 
-use crate::mistake::InputFileError;
+use crate::input_file_error::InputFileError;
 use anabranch_broker_proto::broker::Contract;
 use anabranch_broker_proto::limits::{check_capacity, check_price};
 use anabranch_broker_proto::steering::Catalogue;

@@ -4,7 +4,7 @@
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_contracts`] first.
 
 use crate::contracts::Contracts;
-use crate::kept::read_decision;
+use crate::decision_form::read_decision;
 use crate::service::{BrokerService, BrokerServiceConfig, StoreConfig};
 use crate::wire::{BidsReply, CountedReply, DecisionView, MessagesReply, NetworkMessage};
 use anabranch_broker_proto::agent_session::{parts, totals};

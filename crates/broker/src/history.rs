@@ -1,6 +1,6 @@
 //! Results of recent rounds, for operators; kept in memory only, from the start of the broker.
 //!
-//! Leaves out: the decision in force, which is stored (`kept`). Read [`History`] first.
+//! Leaves out: the decision in force, which is stored (`decision_form`). Read [`History`] first.
 
 use crate::wire::{DecisionView, RoundView};
 use std::collections::{BTreeMap, VecDeque};

@@ -10,7 +10,7 @@
 mod metrics;
 
 use crate::client::Client;
-use crate::mistake::InputFileError;
+use crate::input_file_error::InputFileError;
 use anabranch_broker_proto::agent_session::{AgentAction, Answer, Event, Failure, WITHIN};
 use anabranch_broker_proto::limits::{check_capacity, check_price, check_score};
 use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};

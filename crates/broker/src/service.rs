@@ -4,23 +4,23 @@
 //! Requests change the state machine and wake the driver. Searches and store operations run in
 //! tasks, so that requests are answered meanwhile. A decision is stored before it takes effect, in
 //! a file or in a store that several brokers share under one leader. Leaves out: HTTP; answers to
-//! players (`players`), operators' views (`shown`). Read [`BrokerService`] first.
+//! players (`players`), operators' views (`views`). Read [`BrokerService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 mod config;
-mod counted;
+mod counted_parts;
 mod players;
-mod shown;
-mod stored;
+mod store_effects;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub use config::{BrokerServiceConfig, OpenError, StoreConfig};
-pub use counted::{COUNTED_BYTES_MAX, COUNTED_MAX};
+pub use counted_parts::{COUNTED_BYTES_MAX, COUNTED_MAX};
 
 use crate::contracts::Contracts;
+use crate::decision_form::{unix_ms, write_decision};
 use crate::history::History;
-use crate::kept::{unix_ms, write_decision};
 use crate::wire::{CountedReply, DecisionView, NetworkMessage};
 use anabranch_broker_proto::Answer;
 use anabranch_broker_proto::broker::{Decision, Job, PlaceDemand, VoidReason};
@@ -35,7 +35,7 @@ use anabranch_http::lease::{EtcdConfigError, EtcdStore, FileStore, SharedStore};
 use anabranch_http::metrics::{Counters as Labelled, Histogram, seconds};
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
-use counted::CountedParts;
+use counted_parts::CountedParts;
 use players::AnswerState;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -10,7 +10,7 @@
 //! (`broker_proto::evaluate`). Read [`read()`] and [`write()`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads and writes files")]
 
-use crate::mistake::InputFileError;
+use crate::input_file_error::InputFileError;
 use anabranch_broker_proto::limits::{
     OutOfRange, check_bitrate, check_capacity, check_coordinate, check_mean, check_price, check_score,
 };

@@ -25,6 +25,7 @@ mod fifo;
 mod filling;
 pub mod generate;
 mod greedy;
+mod invariants;
 mod madd;
 mod max_min;
 mod network;
@@ -36,13 +37,13 @@ mod srf;
 #[cfg(test)]
 mod testing;
 mod varys;
-mod watched;
 mod wss;
 
 pub use aalo::{Aalo, AaloError};
 pub use active::{ActiveFlows, DecisionError, ROUNDING};
 pub use allocator::{Allocator, Event};
 pub use fifo::Fifo;
+pub use invariants::{Invariant, InvariantCheck};
 pub use max_min::MaxMin;
 pub use network::{CoflowId, Flow, FlowId, LinkId, Network, NetworkError};
 pub use order::CoflowOrder;
@@ -51,5 +52,4 @@ pub use run::{Completion, Outcome, RunError, run, run_in_epochs};
 pub use sincronia::Sincronia;
 pub use srf::Srf;
 pub use varys::Varys;
-pub use watched::{Invariant, InvariantCheck};
 pub use wss::Wss;

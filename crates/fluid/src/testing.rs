@@ -1,9 +1,9 @@
 //! Random networks and flows, for tests of invariants.
 
 use crate::allocator::Allocator;
+use crate::invariants::{Invariant, InvariantCheck};
 use crate::network::{CoflowId, Flow, LinkId, Network};
 use crate::run::run;
-use crate::watched::{Invariant, InvariantCheck};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -14,10 +14,10 @@
 //! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`).
 //! Read [`Piece`], [`ClientEvent`] and [`Client`] first.
 
+mod active_servers;
 mod balance;
 mod came;
 pub(crate) mod deadlines;
-mod few;
 mod hop;
 mod link;
 mod start;
@@ -268,7 +268,7 @@ pub struct Client<S> {
     /// Packets from servers that see a queue on their paths.
     came_queued: u64,
     overflow: link::OverflowEstimator,
-    few: few::ActiveServers,
+    few: active_servers::ActiveServers,
     /// Packet counts of ended pulls.
     counts: PullCounts,
     strays: u64,
@@ -299,7 +299,7 @@ impl<S: Symbol> Client<S> {
             came_bytes: 0,
             came_queued: 0,
             overflow: link::OverflowEstimator::new(),
-            few: few::ActiveServers::default(),
+            few: active_servers::ActiveServers::default(),
             counts: PullCounts::default(),
             strays: 0,
         })

@@ -3,7 +3,7 @@
 //! The driver sets how many objects may be under way at once; the rest wait for their turn
 //! (`turns`). For each object one holder is asked for a description (`describe`): its length,
 //! attributes and hash, unless a manifest gives them. The same holder is asked for the object's
-//! beginning at once (`early`). The missing bytes are then pulled by the [`Client`], which assigns
+//! beginning at once (`early_request`). The missing bytes are then pulled by the [`Client`], which assigns
 //! ranges to servers, and written and checked against the hash. On a mismatch all holders are asked
 //! for their hashes, and the wrong parts are pulled once more from holders of the right version
 //! (`compare`). In a fetch of many objects, short ones arrive whole with their description
@@ -20,14 +20,14 @@
 mod agree;
 mod compare;
 mod describe;
-mod early;
+mod early_request;
 mod event;
 mod short;
 #[cfg(test)]
 mod tests;
 mod turns;
 
-pub use early::EARLY_BYTES;
+pub use early_request::EARLY_BYTES;
 pub use event::{FetchEvent, FetchFailure, ObjectId, ObjectPart, RequestedObject, Version};
 
 use crate::client::{Client, ClientEvent, Piece, ServerId};
@@ -41,7 +41,7 @@ use short::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use early::EarlyRequest;
+use early_request::EarlyRequest;
 
 /// Distance ahead of the flushed bytes up to which a streamed object is requested: bytes that
 /// arrive early wait in memory.

@@ -8,14 +8,14 @@
 //! nearest edge is the one with the shortest delay to the host. Links fail by the scenario's `change`.
 //!
 //! Ideal, beside the programs: plans take no time, TLS takes bytes and no round trips, and viewers know
-//! the directory without DNS. Read [`ResolvedWorkload`] and `playing` first.
+//! the directory without DNS. Read [`ResolvedWorkload`] and `app` first.
 
-mod playing;
+mod app;
 mod relay;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod viewing;
+mod viewer;
 
 use crate::network::{Link, Network as Overlay, Node, NodeId, Tier};
 use anabranch_sim::scenario::SystemWorkload;
@@ -67,7 +67,7 @@ impl ResolvedWorkload {
 
 impl SystemPlan for ResolvedWorkload {
     fn app(&self, _: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
-        Ok(Box::new(playing::LiveApp::new(self, seed)))
+        Ok(Box::new(app::LiveApp::new(self, seed)))
     }
     fn has_end(&self) -> bool {
         false

@@ -11,10 +11,10 @@ pub mod client;
 pub mod follow;
 mod http;
 mod registry;
-mod shown;
-mod stored;
+mod store_effects;
 #[cfg(test)]
 mod tests;
+mod views;
 pub mod wire;
 
 use crate::description::{Change, Description, DescriptionError, Layout};

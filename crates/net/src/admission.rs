@@ -17,10 +17,10 @@
 //! [`ConnectionSlots`].
 
 mod half_open;
-mod places;
+mod slots;
 
 pub use half_open::{HalfOpenTable, Network, Number};
-pub use places::{ConnectionSlot, ConnectionSlots, NoFreeSlot};
+pub use slots::{ConnectionSlot, ConnectionSlots, NoFreeSlot};
 
 use crate::tls::{PeerIdentity, peer_identity};
 use rustls::ServerConfig;

@@ -17,13 +17,13 @@
 //! plans (an injected [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.
 
 mod audit;
+mod joint_planning;
 mod links;
 mod planner;
 mod questions;
 mod ranges;
 mod request;
 mod status;
-mod together;
 mod transfer;
 
 #[cfg(test)]

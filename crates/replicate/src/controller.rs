@@ -20,7 +20,7 @@ use anabranch_replicate_proto::coordinator::{
 };
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
-use anabranch_replicate_proto::unsaved::{NextAction, UnsavedTransfers};
+use anabranch_replicate_proto::unsaved_transfers::{NextAction, UnsavedTransfers};
 use anabranch_sessions::{NotJoined, Position, ProbeResult};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};

@@ -7,7 +7,7 @@
 //! the limits of a killed agent by its records. Leaves out: how a limit is enforced, and the file
 //! of records (drivers). Read [`Enforcement`] first.
 
-use crate::book::Socket;
+use crate::announced_flows::Socket;
 use crate::control::FlowKey;
 use crate::state::LimitedConnection;
 use anabranch_units::BitRate;

@@ -15,8 +15,8 @@
 mod settings;
 
 use crate::agent::{Agent, AgentAction, AgentConfig, Answer, Event};
+use crate::announced_flows::Seen;
 use crate::announcement::Announcement;
-use crate::book::Seen;
 use crate::control::{FlowKey, JoinRequest, Limit, LimitsReply, ReportsRequest};
 use crate::coordinator::{ClassSettings, Host};
 use crate::enforcement::LimitOrder;

@@ -29,8 +29,8 @@ use anabranch_pace::{
 use anabranch_shuffle_proto::agent::{
     self as machine, AgentAction, Answer, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
 };
+use anabranch_shuffle_proto::announced_flows::Seen;
 use anabranch_shuffle_proto::announcement::Announcement;
-use anabranch_shuffle_proto::book::Seen;
 use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
 use anabranch_shuffle_proto::rules::Rules;
 use anabranch_units::{BitRate, ByteCount, Instant};

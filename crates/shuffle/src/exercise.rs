@@ -9,7 +9,7 @@ use anabranch_http::exercise::requests;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle_proto::ChasePlus;
-use anabranch_shuffle_proto::book::{AnnouncedFlows, Seen};
+use anabranch_shuffle_proto::announced_flows::{AnnouncedFlows, Seen};
 use anabranch_shuffle_proto::control::{FlowKey, Limit};
 use anabranch_units::BitRate;
 use axum::extract::Extension;

@@ -14,7 +14,7 @@ use crate::memory::{Ages, FLOW_BYTES, FlowPosition, PeerMemory, kept_time, state
 use crate::model::{self, PathModel};
 use crate::packet::{Packet, UNIT_MAX};
 use crate::repeats::{REPEATS_MAX, Repeats, UnackedSource};
-use crate::sent::{ReceivedDatagrams, SentDatagrams};
+use crate::sent_datagrams::{ReceivedDatagrams, SentDatagrams};
 use crate::spread::{ExcessWindows, Least};
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -36,7 +36,7 @@ mod packet;
 mod pair;
 mod repeats;
 mod segment;
-mod sent;
+mod sent_datagrams;
 pub mod simulated;
 mod spread;
 pub mod ways;

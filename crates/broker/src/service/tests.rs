@@ -1,7 +1,7 @@
 //! State after store failures, which is not visible from outside.
 
 use super::*;
-use crate::kept::read_decision;
+use crate::decision_form::read_decision;
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
 use anabranch_broker_proto::replica::Stamp;

@@ -2,7 +2,7 @@
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, ShownRows};
-use anabranch_broker_proto::study::lying::{FalseStatements, payoff, without};
+use anabranch_broker_proto::study::false_statements::{FalseStatements, payoff, without};
 use anabranch_broker_proto::{WorldShape, designs};
 use anyhow::Context as _;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 //! reassembles them.
 
 use crate::exit::OrUsage as _;
-use crate::shown::size;
+use crate::formats::size;
 use anabranch_gather::{ManifestPart, Object, Stripe, StripeError, stripe};
 use anabranch_units::ByteCount;
 use anyhow::anyhow;

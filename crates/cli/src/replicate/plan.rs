@@ -2,8 +2,8 @@
 //! sent.
 
 use crate::exit::OrUsage as _;
+use crate::formats::size;
 use crate::network::{self, TopologyArgs};
-use crate::shown::size;
 use anabranch_graph::Topology;
 use anabranch_replicate_proto::draw::{self, Theme};
 use anabranch_replicate_proto::plan::survey::{Survey, survey_joint, survey_random, survey_triples};

@@ -342,7 +342,7 @@ fn dry_run(
             "{} at {}: {}\n",
             printable(&request.source_path),
             printable(&request.source),
-            crate::shown::size(size)
+            crate::formats::size(size)
         );
     }
     super::plan::show(

@@ -1,11 +1,11 @@
 //! Watching a transfer to its end, for `send`, `status --follow` and `wait`.
 //!
-//! `shown` prints events; at the end there is a table, or an object for programs, and the exit
+//! `display` prints events; at the end there is a table, or an object for programs, and the exit
 //! code. Times are the controller's, so a late watcher prints the same. Read [`watch`] first.
 
-mod shown;
+mod display;
 
-use crate::shown::{rate, size};
+use crate::formats::{rate, size};
 use anabranch_http::ClientError;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate::{Client, WatchItem};
@@ -13,7 +13,7 @@ use anabranch_replicate_proto::control::TransferId;
 use anabranch_replicate_proto::coordinator::{EventKind, Outcome, Verdict};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
-use shown::TransferDisplay;
+use display::TransferDisplay;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;

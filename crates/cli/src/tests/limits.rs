@@ -170,7 +170,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ("programs at an agent's socket", n(announce::CONNECTIONS_MAX), "shuffle::agent"),
         (
             "flows that one user announces there",
-            n(anabranch_shuffle_proto::book::USER_FLOWS_MAX),
+            n(anabranch_shuffle_proto::announced_flows::USER_FLOWS_MAX),
             "shuffle::book",
         ),
         (

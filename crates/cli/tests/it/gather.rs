@@ -1,12 +1,12 @@
 //! `gather` over loopback with real paths' faults: loss, corruption, crashes, malice, full disks.
 //!
-//! Servers and clients are processes; a [`way::HarmfulPath`] harms datagrams. Read [`World`] and [`ClientOutput`].
+//! Servers and clients are processes; a [`harmful_path::HarmfulPath`] harms datagrams. Read [`World`] and [`ClientOutput`].
 
 mod attacks;
 mod hard_links;
-mod lost;
+mod harmful_path;
 mod many;
-mod way;
+mod revoked;
 mod words;
 
 use crate::net::{PATIENCE, journal_entries, noise, on_a_small_disk, working_files};
@@ -19,6 +19,7 @@ use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration as Time;
+use harmful_path::{DatagramHarm, HarmfulPath};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
@@ -28,7 +29,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use way::{DatagramHarm, HarmfulPath};
 
 const MIB: usize = 1 << 20;
 

@@ -1,7 +1,7 @@
 //! Tests of the choice of the describing holder, second tries, and the failure of objects. Places
 //! are complete already wherever possible, so that no bytes have to be pulled.
 
-use super::early::EARLY_BYTES;
+use super::early_request::EARLY_BYTES;
 use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, ObjectPart, RequestedObject, Version};
 use crate::client::{Failure, ServerId};
 use crate::config::ClientConfig;

@@ -1,7 +1,7 @@
 //! Plans with a certificate: Lagrangian relaxation of link capacities.
 //!
 //! At given prices of capacity each object's tree is sought alone: a facility location in two
-//! levels (`local`). Its profit has an upper bound by dual ascent and branch and bound (`dual`), or
+//! levels (`object_workspace`). Its profit has an upper bound by dual ascent and branch and bound (`dual`), or
 //! by prices of its groups (`head`). The objects' bounds and the value of all capacities bound any
 //! plan's objective. Prices move by incremental mirror descent (`prices`). Trees within capacities
 //! follow from an order by profit, and are improved at falling prices (`repair`).
@@ -11,9 +11,9 @@
 //! Cost: linear in the requests for each pass. Read [`Optimiser`] first.
 
 mod dual;
-mod flat;
+mod flat_program;
 mod head;
-mod local;
+mod object_workspace;
 mod prices;
 mod repair;
 
@@ -24,9 +24,9 @@ use super::answer::{Plan, Tree};
 use super::problem::{ObjectId, Program};
 use anabranch_units::{LinkId, Seed};
 use dual::{Dual, Limits};
-use flat::{FlatProgram, NONE, Paths, PriceView};
+use flat_program::{FlatProgram, NONE, Paths, PriceView};
 use head::{Head, is_head};
-use local::{ObjectWorkspace, QUICK_ROUNDS, single};
+use object_workspace::{ObjectWorkspace, QUICK_ROUNDS, single};
 use prices::{Descent, Duals, Marks, capacity_value};
 use repair::{PlacedTrees, Repair, Search};
 

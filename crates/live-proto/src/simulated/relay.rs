@@ -1,7 +1,7 @@
 //! Parts at one node: the bytes that have arrived, the requests that wait for them, and the parents.
 //!
 //! Source: `crate::relay`, without its limits of memory. Leaves out: streams and their bytes
-//! (`playing`). Read [`NodeParts`].
+//! (`app`). Read [`NodeParts`].
 
 use crate::{NodeId, Object};
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
 use anabranch_replicate_proto::outbox::Outbox;
 use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
-use anabranch_replicate_proto::unsaved::{NextAction, UnsavedTransfers};
+use anabranch_replicate_proto::unsaved_transfers::{NextAction, UnsavedTransfers};
 use anabranch_sessions::{NotJoined, PeerSession, Position};
 use anabranch_units::{Duration, Instant, SiteId};
 use std::collections::BTreeMap;

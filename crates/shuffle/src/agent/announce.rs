@@ -10,8 +10,8 @@
 
 use super::seen;
 use anabranch_pace::FlowReader;
+use anabranch_shuffle_proto::announced_flows::{AnnounceError, Seen};
 use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, LineError, Reply};
-use anabranch_shuffle_proto::book::{AnnounceError, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

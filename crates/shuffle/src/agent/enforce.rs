@@ -10,7 +10,7 @@ use super::AgentError;
 use super::metrics::AgentMetrics;
 use anabranch_net::private;
 use anabranch_pace::{Connection, FlowReader, Limit, Mechanism, PaceError, Pacer};
-use anabranch_shuffle_proto::book::Socket;
+use anabranch_shuffle_proto::announced_flows::Socket;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::enforcement::{
     Change, Enforcement, Host, LeftoverHost, LimitOrder, LimitProblem, Outcome, lift_left,

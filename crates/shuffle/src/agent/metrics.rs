@@ -5,7 +5,7 @@
 
 use anabranch_http::metrics::{Counter, Counters, Gauge, Histogram, Metrics, seconds};
 use anabranch_shuffle_proto::agent::Notice;
-use anabranch_shuffle_proto::book::Seen;
+use anabranch_shuffle_proto::announced_flows::Seen;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::enforcement::LimitProblem;
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,8 +6,8 @@
 //! slot price plus payments. Payments for a way or a feed sum up to its price at the most. The sum
 //! of worth less v is then at least the best profit (weak duality).
 
-use super::flat::{FAR, NONE};
-use super::local::{ObjectNetwork, ObjectWorkspace};
+use super::flat_program::{FAR, NONE};
+use super::object_workspace::{ObjectNetwork, ObjectWorkspace};
 
 /// Steps of the ascent, as shares of the dearest group's cheapest path.
 const LEVELS: [f64; 4] = [0.01, 0.04, 0.16, 0.64];

@@ -6,8 +6,8 @@
 //! all earnings above zero are at least the best profit, whatever the prices.
 
 use super::dual::Dual;
-use super::flat::NONE;
-use super::local::{ObjectNetwork, ObjectWorkspace};
+use super::flat_program::NONE;
+use super::object_workspace::{ObjectNetwork, ObjectWorkspace};
 
 /// Number of groups from which an object may be a head object.
 const HEAD_GROUPS: usize = 100;

@@ -4,7 +4,7 @@
 //! own cost. Channels that other sources hold have other reflector prices. Links that cannot fill,
 //! even with all requests, have no price.
 
-use super::flat::{FAR, FlatProgram, Paths, PriceView};
+use super::flat_program::{FAR, FlatProgram, Paths, PriceView};
 
 /// Step of a price whose link carries twice its capacity: e to this power, at first.
 const STEP: f64 = 3.0;
@@ -298,7 +298,7 @@ impl<'a> Descent<'a> {
         self.marks.begin();
         for pair in flat.objects.pairs(object) {
             let tail = paths.tails[pair] as usize;
-            if paths.tails[pair] == super::flat::NONE {
+            if paths.tails[pair] == super::flat_program::NONE {
                 continue;
             }
             self.used.tails[tail] += rate;

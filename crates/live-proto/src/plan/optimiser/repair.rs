@@ -2,9 +2,9 @@
 //! at falling prices.
 
 use super::dual::{Dual, Limits};
-use super::flat::{FAR, FlatProgram, NONE, Paths, PriceView};
+use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 use super::head::is_head;
-use super::local::{ObjectWorkspace, single};
+use super::object_workspace::{ObjectWorkspace, single};
 use super::prices::{Duals, Marks};
 use anabranch_units::RandomStream;
 

@@ -6,7 +6,7 @@
 //! the most free capacity. Only single links are considered, not paths. A group's edges are all
 //! close to it. The parents of edges and reflectors have no place, so all of them count as close.
 
-use super::asks::{ArrivalStates, Metrics, Window, lower_bitrate};
+use super::arrival_states::{ArrivalStates, Metrics, Window, lower_bitrate};
 use super::ledger::{Ledger, Locks};
 use crate::network::{ChannelId, NodeId, Object, Tier};
 use crate::plan::problem::{GroupId, GroupLinkId};

@@ -3,7 +3,7 @@
 //!
 //! Objects go out in order of arrival, over the cheapest links with room.
 
-use super::asks::{ArrivalStates, Metrics, Window, arrival_order};
+use super::arrival_states::{ArrivalStates, Metrics, Window, arrival_order};
 use super::ledger::Ledger;
 use crate::network::{NodeId, Object, Tier};
 use anabranch_units::LinkId;

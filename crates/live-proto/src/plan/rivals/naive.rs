@@ -1,6 +1,6 @@
 //! Naive upper bounds: demand at each tier against the tier's aggregate capacity (§4.7.1, "UB").
 
-use super::asks::{ArrivalStates, Window, rates};
+use super::arrival_states::{ArrivalStates, Window, rates};
 use crate::network::Tier;
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 //!
 //! Differs: the thesis does not state the order. Here it is the order of arrival.
 
-use super::asks::{ArrivalStates, Metrics, Window, arrival_order, link_cost, served};
+use super::arrival_states::{ArrivalStates, Metrics, Window, arrival_order, link_cost, served};
 use crate::plan::optimiser::trees_in_order;
 
 /// Metrics of Overlay Multicast for one window.

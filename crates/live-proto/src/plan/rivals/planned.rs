@@ -1,6 +1,6 @@
 //! The optimiser as a design: VDN's central control without the local one.
 
-use super::asks::{ArrivalStates, Metrics, Window, link_cost, served};
+use super::arrival_states::{ArrivalStates, Metrics, Window, link_cost, served};
 use crate::plan::optimiser::Prices;
 use crate::plan::{Plan, Program};
 

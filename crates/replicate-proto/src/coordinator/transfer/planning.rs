@@ -9,7 +9,7 @@ use super::{
     AvoidedResource, Context, FinishedFile, OutageKind, Phase, STRIKES_MAX, Target, Transfer, one_line,
 };
 use crate::control::Attempt;
-use crate::coordinator::together::{Demand, RunningDemand};
+use crate::coordinator::joint_planning::{Demand, RunningDemand};
 use crate::coordinator::{
     Command, Duration, EventKind, Instant, LinkId, Plan, PlanRequest, Run, SiteId, TransferId, Verdict,
     ranges,

@@ -5,7 +5,7 @@
 use super::capacities::wrong_links;
 use super::{Context, Phase, RunningAttempt, SinkState, Transfer};
 use crate::control::Attempt;
-use crate::coordinator::together::ceiling;
+use crate::coordinator::joint_planning::ceiling;
 use crate::coordinator::{
     BitRate, Command, Duration, EventKind, FlowId, HopSettings, LinkId, Plan, Run, SiteId, SiteProgram,
     TransferId, ranges,

@@ -2,7 +2,7 @@
 
 use super::*;
 use anabranch_pace::{PacerOptions, pacing_limit};
-use anabranch_shuffle_proto::book::Socket;
+use anabranch_shuffle_proto::announced_flows::Socket;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage};
 use std::collections::BTreeSet;
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
 //! The viewers of a run: they enter, fetch part after part, and leave edges that fail.
 
 use super::super::relay::PartId;
-use super::super::viewing::{PATIENCE, PAUSE, ViewerState};
+use super::super::viewer::{PATIENCE, PAUSE, ViewerState};
 use super::pipes::{Client, RequestContent};
 use super::{LiveApp, WINDOW};
 use crate::control::node::RequestId;

@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: waits by the clock")]
 
 use super::{BrokerService, State, lock, ttl};
-use crate::kept::{read_decision, write_decision};
+use crate::decision_form::{read_decision, write_decision};
 use crate::wire::DecisionView;
 use anabranch_broker_proto::broker::Decision;
 use anabranch_broker_proto::counting::RequestCounter;

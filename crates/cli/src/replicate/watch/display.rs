@@ -2,7 +2,7 @@
 //! destinations.
 
 use super::Output;
-use crate::shown::fitted;
+use crate::formats::fitted;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate_proto::coordinator::{EventKind, Verdict};
 use anabranch_units::BitRate;

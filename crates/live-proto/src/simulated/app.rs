@@ -8,7 +8,7 @@ mod pipes;
 use super::ResolvedWorkload;
 use super::relay::NodeParts;
 use super::settings::{FaultKind, host_of};
-use super::viewing::SimulatedViewer;
+use super::viewer::SimulatedViewer;
 use crate::control::capacity::CapacityEstimator;
 use crate::control::controller::{Controller, ControllerEvent, ControllerSettings};
 use crate::control::messages::{GroupId, Report, ToChild, ToNode, ToParent};

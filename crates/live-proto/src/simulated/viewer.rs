@@ -2,7 +2,7 @@
 //!
 //! A viewer asks its planned edge, or the nearest one, for the highest bitrate. A refused viewer tries
 //! the other edges, then the next bitrate, and begins again after a pause. A viewer without its part in
-//! time leaves the edge. Leaves out: streams (`playing`). Read [`SimulatedViewer`].
+//! time leaves the edge. Leaves out: streams (`app`). Read [`SimulatedViewer`].
 
 use crate::control::messages::GroupId;
 use crate::control::node::RequestId;

@@ -4,7 +4,7 @@
 //! links. [`ObjectWorkspace::fill`] copies the object's part of the network, [`ObjectWorkspace::respond`] builds a
 //! tree, [`ObjectWorkspace::improve`] improves it by adding, dropping and moving edges and reflectors.
 
-use super::flat::{FAR, FlatProgram, NONE, Paths, PriceView};
+use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 
 /// Rounds of slope scaling in a quick tree.
 pub(super) const QUICK_ROUNDS: u32 = 2;
