@@ -4,8 +4,8 @@
 //! A player asks once in an answer's time to live, so the requests of one time to live count the
 //! viewers. Only counts are kept, no viewer is remembered. Counts of a window take at most
 //! [`WINDOW_BYTES_MAX`]; above it, the kinds of viewers with the fewest requests are forgotten
-//! until half of the memory is free. Leaves out: answers to players (`steering`). Read [`RequestCounter`]
-//! first.
+//! until half of the memory is free. Leaves out: answers to players (`steering`). Read
+//! [`RequestCounter`] first.
 
 use crate::broker::{Decision, PlaceDemand};
 use crate::messages::Clients;

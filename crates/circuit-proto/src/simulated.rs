@@ -1,7 +1,8 @@
 //! `circuit` in the simulator: the scheduling loop decides the weeks of a scenario's hybrid switch.
 //!
 //! Ideal, beside a real network: an announcement reaches the control as its flow begins, and the close of a flow as its last
-//! byte has arrived; the switch learns its schedule in the decision time, never later. Read [`SimulatedSystem`] first.
+//! byte has arrived; the switch learns its schedule in the decision time, never later. Read
+//! [`SimulatedSystem`] first.
 
 use crate::schedulers::Fixed;
 use crate::{

@@ -11,8 +11,8 @@
 //!
 //! Source: Gray and Cheriton, *Leases* (1989), section 2; Burrows, *The Chubby lock service*
 //! (2006), section 2.4 (sequencers: here the number of the lead). Leaves out: the store (a
-//! driver's), and the decisions (a [`Machine`]'s). Read [`Replica`], [`Machine`] and [`StoreRequest`]
-//! first.
+//! driver's), and the decisions (a [`Machine`]'s). Read [`Replica`], [`Machine`] and
+//! [`StoreRequest`] first.
 
 mod machine;
 mod replica;

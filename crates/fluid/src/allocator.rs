@@ -21,8 +21,8 @@ pub struct Event {
 /// The rates on a link must not exceed the link's rate, apart from rounding; otherwise
 /// [`ActiveFlows::decide`] fails.
 pub trait Allocator {
-    /// Sets rates with [`ActiveFlows::set_bps`]. A flow keeps its rate until the next change; a new flow
-    /// has none.
+    /// Sets rates with [`ActiveFlows::set_bps`]. A flow keeps its rate until the next change; a new
+    /// flow has none.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows);
 
     /// Time at which the allocator wants to decide again without an event.

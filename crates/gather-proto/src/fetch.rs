@@ -3,10 +3,10 @@
 //! The driver sets how many objects may be under way at once; the rest wait for their turn
 //! (`turns`). For each object one holder is asked for a description (`describe`): its length,
 //! attributes and hash, unless a manifest gives them. The same holder is asked for the object's
-//! beginning at once (`early_request`). The missing bytes are then pulled by the [`Client`], which assigns
-//! ranges to servers, and written and checked against the hash. On a mismatch all holders are asked
-//! for their hashes, and the wrong parts are pulled once more from holders of the right version
-//! (`compare`). In a fetch of many objects, short ones arrive whole with their description
+//! beginning at once (`early_request`). The missing bytes are then pulled by the [`Client`], which
+//! assigns ranges to servers, and written and checked against the hash. On a mismatch all holders
+//! are asked for their hashes, and the wrong parts are pulled once more from holders of the right
+//! version (`compare`). In a fetch of many objects, short ones arrive whole with their description
 //! (`short`). Other holders are asked whether they have the same version (`agree`). An object fails
 //! once no holder can provide it, or if it cannot be written; the other objects continue.
 //!

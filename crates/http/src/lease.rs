@@ -1,9 +1,9 @@
 //! Stores of a controller's decisions, with the lead among controllers that share a store: a file
 //! for a controller that is alone, etcd for several.
 //!
-//! A store keeps one value of any type that is [`StoredValue`]. [`anabranch_election::Replica`] asks the
-//! questions; a store answers them. Leaves out: who leads when (`election`). Read [`SharedStore`],
-//! [`FileStore`] and [`EtcdStore`] first.
+//! A store keeps one value of any type that is [`StoredValue`]. [`anabranch_election::Replica`]
+//! asks the questions; a store answers them. Leaves out: who leads when (`election`). Read
+//! [`SharedStore`], [`FileStore`] and [`EtcdStore`] first.
 //!
 //! A controller that is alone stores a value, and knows it after a restart:
 //!

@@ -6,8 +6,8 @@
 //! is full, the oldest connection of the address with most of them is dropped ([`HalfOpenTable`]),
 //! and likewise when the process has no descriptor left; each table has its own time limit, too. So
 //! a newcomer always gets in, and an attacker with few addresses drops only his own connections. A
-//! peer that has shown its identity takes one of [`ConnectionSlots`]. These are counted apart, and each
-//! identity has a limited number.
+//! peer that has shown its identity takes one of [`ConnectionSlots`]. These are counted apart, and
+//! each identity has a limited number.
 //!
 //! A listener without TLS admits by the same rule ([`Arrival::unidentified`]). Its connections stay
 //! half-open for good: *silent* until the driver has read a first request, *speaking* from then on,

@@ -5,9 +5,9 @@
 //! which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
 //!
 //! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection.
-//! Only the socket's location is kept ([`SocketLocation`]); a descriptor found there counts as the flow's
-//! only if it has the same inode and cookie (`SO_COOKIE`), which no two sockets of one boot share.
-//! The module `helper` duplicates.
+//! Only the socket's location is kept ([`SocketLocation`]); a descriptor found there counts as the
+//! flow's only if it has the same inode and cookie (`SO_COOKIE`), which no two sockets of one boot
+//! share. The module `helper` duplicates.
 //!
 //! Leaves out: sockets that no process has open any more (the kernel still sends their data). Read
 //! [`Sockets`].

@@ -4,7 +4,8 @@
 //! cluster's host, and one `broker play` in each viewers' host. A fault of a network or agent stops its process, so that its connections stand
 //! without data, as in the simulator. A fault of the broker kills its process; the next one starts from the same store.
 //!
-//! Differs from the simulator's: players come at other times, and decisions and TLS take real time. Read [`EmulatedSystem`] first.
+//! Differs from the simulator's: players come at other times, and decisions and TLS take real time.
+//! Read [`EmulatedSystem`] first.
 
 pub mod play;
 

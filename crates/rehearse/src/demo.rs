@@ -1,7 +1,8 @@
 //! The engine of `demo`: one file from one site to several over an emulated network, by one scheme.
 //!
 //! Each scheme gets a fresh network, so that lateness is counted per scheme. Copies are compared with the source's file here,
-//! besides the sites' own checks. Leaves out: tables, pictures and progress bars (`cli`). Read [`DemoSettings`] first.
+//! besides the sites' own checks. Leaves out: tables, pictures and progress bars (`cli`). Read
+//! [`DemoSettings`] first.
 
 use crate::fleet::Fleet;
 use crate::replicate::stage::{DaemonSettings, events};

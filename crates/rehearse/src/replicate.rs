@@ -1,10 +1,11 @@
 //! `replicate` on the emulator: a scenario's workload in which a real controller and real relays move real files.
 //!
-//! All programs are this binary, set up by [`DaemonSettings`]: the controller at the first transfer's source, a relay at each site,
-//! and a `replicate send` at its source for each transfer.
+//! All programs are this binary, set up by [`DaemonSettings`]: the controller at the first
+//! transfer's source, a relay at each site, and a `replicate send` at its source for each transfer.
 //!
 //! Differs from the simulator's: data is coded, hashed, encrypted and written; the controller's own traffic shares the links. A
-//! transfer is timed as `send` times it, from its first plan to the last destination's verdict. Read [`EmulatedSystem`] first.
+//! transfer is timed as `send` times it, from its first plan to the last destination's verdict.
+//! Read [`EmulatedSystem`] first.
 
 pub mod stage;
 

@@ -2,8 +2,8 @@
 //!
 //! All programs are this binary: `shuffle keys` makes certificates in a temporary folder, `shuffle coordinator` runs in its host,
 //! `shuffle agent` in each host that sends or receives, and the programs that send announce their flows over the agents' sockets.
-//! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`EmulatedSystem`]
-//! first.
+//! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows
+//! (`emu::scenario`). Read [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, ask, failed};
 use crate::program;

@@ -1,7 +1,8 @@
 //! `spray` on the emulator: a real agent at each host, through which the kernel's TCP of all other workloads goes.
 //!
 //! All programs are this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
-//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`EmulatedSystem`] first.
+//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read
+//! [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, started};
 use crate::program;

@@ -73,8 +73,8 @@ pub enum Job {
         run: Run,
     },
     /// Check a file and give it its name; no other transfer changes it in the meantime. Ends with
-    /// [`JobResult::Answer`], or with [`JobResult::NotYet`] if the attempt writes the file here and it is not
-    /// complete.
+    /// [`JobResult::Answer`], or with [`JobResult::NotYet`] if the attempt writes the file here and
+    /// it is not complete.
     Finish(Finish),
     /// Read the whole file of the source. Ends with [`JobResult::Answer`].
     Hash {

@@ -17,8 +17,8 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextAction {
     /// Make these transfers durable, all or none, together with [`Coordinator::next_transfer`]: for
-    /// each the [`Coordinator::snapshot`], or its removal. Then call [`UnsavedTransfers::handle_saved`] or
-    /// [`UnsavedTransfers::handle_failed`], and ask again.
+    /// each the [`Coordinator::snapshot`], or its removal. Then call
+    /// [`UnsavedTransfers::handle_saved`] or [`UnsavedTransfers::handle_failed`], and ask again.
     Save(Vec<TransferId>),
     /// Send commands, answers and events: all of their causes are durable.
     LetOut,

@@ -6,8 +6,8 @@
 //! [`SILENCE_MAX`] without an answer all limits are lifted. When the coordinator is back, the agent
 //! joins again with all flows. After any failure between the two they start over in the same way.
 //!
-//! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::announced_flows`]), the limits
-//! in force ([`crate::enforcement`]). Read [`Agent`] and [`AgentAction`] first.
+//! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::announced_flows`]),
+//! the limits in force ([`crate::enforcement`]). Read [`Agent`] and [`AgentAction`] first.
 
 use crate::announced_flows::{AnnounceError, AnnouncedFlows, Seen};
 use crate::announcement::Announcement;

@@ -2,7 +2,8 @@
 //!
 //! Flows come from announcements and rules, their progress and their ends from listings. Reports
 //! are built on request from the changes so far, so nothing piles up while the coordinator is
-//! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`AnnouncedFlows`] first.
+//! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`AnnouncedFlows`]
+//! first.
 
 use crate::control::{FlowKey, Report};
 use crate::coordinator::{ClassSettings, HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, check_name};

@@ -1,11 +1,11 @@
 //! Limits in force on a host: the limited flows, the session of each limit, and limits that could
 //! not be lifted.
 //!
-//! The agent's state machine gives [`LimitOrder`]s; the [`Host`] records and sets limits. Before a flow
-//! gets its first limit, its earlier rate is recorded, so that another process can restore it after
-//! a kill. A limit that cannot be lifted is retried with each [`LimitOrder::Keep`]. [`lift_left`] lifts
-//! the limits of a killed agent by its records. Leaves out: how a limit is enforced, and the file
-//! of records (drivers). Read [`Enforcement`] first.
+//! The agent's state machine gives [`LimitOrder`]s; the [`Host`] records and sets limits. Before a
+//! flow gets its first limit, its earlier rate is recorded, so that another process can restore it
+//! after a kill. A limit that cannot be lifted is retried with each [`LimitOrder::Keep`].
+//! [`lift_left`] lifts the limits of a killed agent by its records. Leaves out: how a limit is
+//! enforced, and the file of records (drivers). Read [`Enforcement`] first.
 
 use crate::announced_flows::Socket;
 use crate::control::FlowKey;

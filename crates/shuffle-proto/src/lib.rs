@@ -11,8 +11,9 @@
 //! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for
 //! [`anabranch_fluid::run`]. [`Coordinator`] applies any allocator to real flows, which hosts'
 //! agents report by [`control`]. An [`Agent`] learns of flows by [`announcement`] and [`rules`],
-//! keeps them in a [`announced_flows::AnnouncedFlows`], and has limits enforced ([`enforcement`]). [`hosts`] lists the
-//! hosts whose agents may join. [`simulated`] runs all of it in the packet simulator.
+//! keeps them in a [`announced_flows::AnnouncedFlows`], and has limits enforced ([`enforcement`]).
+//! [`hosts`] lists the hosts whose agents may join. [`simulated`] runs all of it in the packet
+//! simulator.
 //!
 //! Leaves out: the other schedulers (`fluid`), transport of messages and enforcing rates (drivers).
 

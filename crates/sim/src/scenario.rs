@@ -1,8 +1,9 @@
 //! Scenarios: network, transport, workloads, probes, changes, and sweeps of settings.
 //!
-//! A scenario is a TOML file (or an equivalent [`toml::Table`]). `read` expands it into [`SweepPoint`]s,
-//! one for each combination of swept values, each with its resolved [`Scenario`]. A missing setting
-//! has a default; a setting that is unknown, impossible or contradictory is refused with its line.
+//! A scenario is a TOML file (or an equivalent [`toml::Table`]). `read` expands it into
+//! [`SweepPoint`]s, one for each combination of swept values, each with its resolved [`Scenario`].
+//! A missing setting has a default; a setting that is unknown, impossible or contradictory is
+//! refused with its line.
 //!
 //! ```toml
 //! [network]

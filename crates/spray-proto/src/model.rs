@@ -106,8 +106,8 @@ impl PathModel {
         self.best_of(w, p, |_, _| true)
     }
 
-    /// As [`PathModel::best_unit`], among the whole window and the units whose rounded parities exceed
-    /// the mean number of blocked packets by at most a quarter.
+    /// As [`PathModel::best_unit`], among the whole window and the units whose rounded parities
+    /// exceed the mean number of blocked packets by at most a quarter.
     ///
     /// Differs: equation 4 has no cost for parities. For few packets its optimum is a unit of one
     /// or two packets with one parity, which sends every packet twice.

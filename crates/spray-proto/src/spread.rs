@@ -3,7 +3,8 @@
 //!
 //! A packet's *excess* is its delay beyond the fastest packet from the same host. The offset
 //! between two clocks shifts all delays equally, so it cancels out. Short flows end before much is
-//! known of one host, so excesses of packets from all hosts count together. Read [`ExcessWindows`] first.
+//! known of one host, so excesses of packets from all hosts count together. Read [`ExcessWindows`]
+//! first.
 
 use anabranch_units::{Duration, Instant};
 

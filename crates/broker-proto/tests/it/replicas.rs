@@ -1,9 +1,10 @@
 //! Several brokers around a shared store, with agents and players, under kills, cuts and lost
 //! answers, in virtual time.
 //!
-//! The invariants are in [`ReplicaWorld::check_turn`], [`ReplicaWorld::check_told`] and [`ReplicaWorld::check_players`].
-//! The store models etcd: leases, and compare-and-set writes. It may be unreachable, its answers
-//! may be lost after the operation, and its values may be deleted, replaced or corrupted.
+//! The invariants are in [`ReplicaWorld::check_turn`], [`ReplicaWorld::check_told`] and
+//! [`ReplicaWorld::check_players`]. The store models etcd: leases, and compare-and-set writes. It
+//! may be unreachable, its answers may be lost after the operation, and its values may be deleted,
+//! replaced or corrupted.
 
 use super::store::{LEASE, Store};
 use anabranch_broker_proto::broker::{Settings, ToNetwork};

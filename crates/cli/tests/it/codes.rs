@@ -21,8 +21,8 @@ enum UserMistake {
     /// A file or folder that does not exist. `?` stands for its name, and in a second run for a
     /// file of another form.
     File,
-    /// A folder that does not exist, or may not be a file; the second run of [`UserMistake::File`] is
-    /// left out.
+    /// A folder that does not exist, or may not be a file; the second run of [`UserMistake::File`]
+    /// is left out.
     Folder,
     /// A value out of range, or a name that is not known.
     Value,

@@ -6,7 +6,7 @@
 //! | base | from | clock |
 //! | --- | --- | --- |
 //! | [`Base::Reno`] | the kernel's Reno | none |
-//! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, which [`ControlSpec::dilation`] stretches |
+//! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, stretched by `dilation` |
 //! | [`Base::Dctcp`] | programs of ours | none |
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.4.4: a factor of 2 on the 0 -> 1 transition of the

@@ -1,10 +1,11 @@
 //! Plans with a certificate: Lagrangian relaxation of link capacities.
 //!
 //! At given prices of capacity each object's tree is sought alone: a facility location in two
-//! levels (`object_workspace`). Its profit has an upper bound by dual ascent and branch and bound (`dual`), or
-//! by prices of its groups (`head`). The objects' bounds and the value of all capacities bound any
-//! plan's objective. Prices move by incremental mirror descent (`prices`). Trees within capacities
-//! follow from an order by profit, and are improved at falling prices (`repair`).
+//! levels (`object_workspace`). Its profit has an upper bound by dual ascent and branch and bound
+//! (`dual`), or by prices of its groups (`head`). The objects' bounds and the value of all
+//! capacities bound any plan's objective. Prices move by incremental mirror descent (`prices`).
+//! Trees within capacities follow from an order by profit, and are improved at falling prices
+//! (`repair`).
 //!
 //! Invariants: a plan satisfies [`super::check`]; its bound is at least any plan's objective; equal
 //! inputs have equal answers.

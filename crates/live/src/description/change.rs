@@ -1,8 +1,8 @@
 //! Changes of a network at run time: nodes, links, groups and channels that come, change and go.
 //!
-//! Ids are places in the description, so an entry that goes keeps its place: [`RemovedEntries`] names it, and
-//! a later addition of the same name takes the place again. Leaves out: how changes travel and where
-//! they are stored (`controller`). Read [`Change`] and [`Layout::changed`] first.
+//! Ids are places in the description, so an entry that goes keeps its place: [`RemovedEntries`]
+//! names it, and a later addition of the same name takes the place again. Leaves out: how changes
+//! travel and where they are stored (`controller`). Read [`Change`] and [`Layout::changed`] first.
 
 use super::{ChannelEntry, Description, DescriptionError, GroupEntry, Layout, LinkEntry, NodeEntry};
 use anabranch_live_proto::NodeId;

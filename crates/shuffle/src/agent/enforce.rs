@@ -2,9 +2,9 @@
 //!
 //! Before a flow gets its first limit, a line in the state file records its connection and its
 //! earlier rate. A killed agent leaves limits on sockets, and these lines; the agent's guard or the
-//! next agent reads them and lifts the limits (`LeftoverState`). Lines of limits that it cannot lift stay
-//! for the next agent. One further kind of line records the kernel setting to restore for all
-//! sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
+//! next agent reads them and lifts the limits (`LeftoverLimits`). Lines of limits that it cannot
+//! lift stay for the next agent. One further kind of line records the kernel setting to restore for
+//! all sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
 
 use super::AgentError;
 use super::metrics::AgentMetrics;

@@ -150,9 +150,9 @@ impl Chooser {
         self.flight.judge(now);
     }
 
-    /// Returns `Some` if a path must be probed: the next packet must leave as [`DatagramClass::Probe`], and
-    /// this must be called again. The value is true if nothing is heard at all, so that the other
-    /// host must answer over any path.
+    /// Returns `Some` if a path must be probed: the next packet must leave as
+    /// [`DatagramClass::Probe`], and this must be called again. The value is true if nothing is
+    /// heard at all, so that the other host must answer over any path.
     pub fn poll_probe(&mut self, now: Instant) -> Option<bool> {
         self.probing = self.flight.spreader_mut().probe(now);
         self.probing.map(|_| self.flight.spreader().is_dark())

@@ -1,8 +1,9 @@
 //! One object's tree at given prices: a facility location in two levels, edges and reflectors.
 //!
 //! Profits are per Mbit/s of the object: the worth of the served groups, less the prices of the
-//! links. [`ObjectWorkspace::fill`] copies the object's part of the network, [`ObjectWorkspace::respond`] builds a
-//! tree, [`ObjectWorkspace::improve`] improves it by adding, dropping and moving edges and reflectors.
+//! links. [`ObjectWorkspace::fill`] copies the object's part of the network,
+//! [`ObjectWorkspace::respond`] builds a tree, [`ObjectWorkspace::improve`] improves it by adding,
+//! dropping and moving edges and reflectors.
 
 use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 
