@@ -16,6 +16,7 @@ use crate::packet::{Packet, UNIT_MAX};
 use crate::repeats::{REPEATS_MAX, Repeats, UnackedSource};
 use crate::sent_datagrams::{ReceivedDatagrams, SentDatagrams};
 use crate::spread::{ExcessWindows, Least};
+use crate::ways::DatagramClass;
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -67,10 +68,8 @@ pub struct OutgoingDatagram<P> {
     pub is_short: bool,
     /// Bytes of data that the flow had sent before.
     pub sent_bytes: u64,
-    /// True if the datagram carries data or a parity.
-    pub is_data: bool,
-    /// True for a bare answer to a host that hears nothing.
-    pub is_answer: bool,
+    /// Class by which its path is chosen.
+    pub class: DatagramClass,
     /// The datagram.
     pub datagram: Datagram<P>,
 }
@@ -507,8 +506,8 @@ impl<P: Packet> Host<P> {
     }
 
     /// Sends a datagram, with as many echoes as fit.
-    fn send(&mut self, now: Instant, id: FlowId, going: DatagramDraft<P>) {
-        let DatagramDraft { body, is_short, is_data, sent_bytes, repeats } = going;
+    fn send(&mut self, now: Instant, id: FlowId, draft: DatagramDraft<P>) {
+        let DatagramDraft { body, is_short, is_data, sent_bytes, repeats } = draft;
         let peer = self.peers.entry(id.peer).or_default();
         let is_coded = is_short && is_data;
         if matches!(body, Body::Source { .. }) && self.config.repeats && is_short && repeats < REPEATS_MAX {
@@ -532,24 +531,23 @@ impl<P: Packet> Host<P> {
             datagram.echoes = peer.came.take(now, peer.datagram_max.saturating_sub(bytes) / ECHO_BYTES);
             self.say_due.extend(peer.came.due.map(|due| (due, id.peer)));
         }
-        let is_answer = matches!(datagram.body, Body::Bare) && id.flow == DARK;
-        self.leaving.push_back(OutgoingDatagram {
-            to: id.peer,
-            is_short,
-            sent_bytes,
-            is_data,
-            is_answer,
-            datagram,
-        });
+        let class = match &datagram.body {
+            Body::Probe => DatagramClass::Probe,
+            Body::Bare if id.flow == DARK => DatagramClass::Answer,
+            _ if !is_data => DatagramClass::Other,
+            _ if is_short => DatagramClass::Short,
+            _ => DatagramClass::Long(id.flow),
+        };
+        self.leaving.push_back(OutgoingDatagram { to: id.peer, is_short, sent_bytes, class, datagram });
     }
 
     /// Sends a probe, whose arrival the other host echoes. With `is_dark`, nothing is heard from
     /// that host, and it must answer at once over any path. The probe is the next datagram to
     /// leave.
     pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
-        let going =
+        let draft =
             DatagramDraft { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
-        self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, going);
+        self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, draft);
         self.bound_memory(now, peer);
     }
 

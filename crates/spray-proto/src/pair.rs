@@ -79,10 +79,9 @@ impl Pair {
             }
             loop {
                 while let Some(leaving) = self.hosts[end].poll_leaving() {
-                    let going = DatagramClass::of(&leaving);
                     let way = match leaving.datagram.body {
-                        Body::Bare => self.choosers[end].choose(now, going),
-                        _ => self.choosers[end].handle_leaving(now, going).1,
+                        Body::Bare => self.choosers[end].choose(now, leaving.class),
+                        _ => self.choosers[end].handle_leaving(now, leaving.class).1,
                     };
                     self.fly(end, way, Some(leaving.datagram));
                 }

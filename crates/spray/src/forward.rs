@@ -503,19 +503,18 @@ impl Forwarder {
     /// Sends a datagram that a state machine emitted.
     fn leave(&mut self, now: Instant, number: usize, leaving: OutgoingDatagram<CarriedPacket>) {
         let link = &mut self.links[number];
-        let going = DatagramClass::of(&leaving);
-        let OutgoingDatagram { is_data, datagram, .. } = leaving;
-        let is_spread = !(matches!(going, DatagramClass::Long(_)) && link.chooser.is_short_on(now));
+        let OutgoingDatagram { class, datagram, .. } = leaving;
+        let is_spread = !(matches!(class, DatagramClass::Long(_)) && link.chooser.is_short_on(now));
         let way = match &datagram.body {
-            Body::Bare => link.chooser.choose(now, going),
+            Body::Bare => link.chooser.choose(now, class),
             _ => {
-                let (told, way) = link.chooser.handle_leaving(now, going);
+                let (told, way) = link.chooser.handle_leaving(now, class);
                 debug_assert_eq!(told, datagram.number, "both count the same datagrams");
                 way
             }
         };
-        link.figures.sprayable_packets += u64::from(is_data);
-        link.figures.sprayed_packets += u64::from(is_data && is_spread);
+        link.figures.sprayable_packets += u64::from(class.is_data());
+        link.figures.sprayed_packets += u64::from(class.is_data() && is_spread);
         let ecn = match &datagram.body {
             Body::Plain(packet) | Body::Source { packet, .. } => ecn_of(&packet.bytes),
             Body::Bare | Body::Probe | Body::Parity { .. } => None,

@@ -6,7 +6,7 @@ use super::{Scheme, Spray};
 use crate::datagram::{Body, Datagram, FlowId};
 use crate::host::{Host, Outgoing, OutgoingDatagram};
 use crate::packet::{LENGTH_BYTES, Packet};
-use crate::ways::{Chooser, DatagramClass};
+use crate::ways::Chooser;
 use anabranch_endpoint::{Instant, PeerId};
 use anabranch_fabric::{Envelope, Flag, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
 use anabranch_sim::Msg;
@@ -122,10 +122,9 @@ impl SprayLayer {
                         let random = seed.stream("ways", u64::from(number) << 16 | u64::from(to));
                         Chooser::new(random, ways, rate)
                     });
-                    let going = DatagramClass::of(&leaving);
                     match leaving.datagram.body {
-                        Body::Bare => chooser.choose(now, going),
-                        _ => chooser.handle_leaving(now, going).1,
+                        Body::Bare => chooser.choose(now, leaving.class),
+                        _ => chooser.handle_leaving(now, leaving.class).1,
                     }
                 });
                 let made = packet(self.scheme, self.header_bytes, &self.came, (number, leaving));

@@ -9,8 +9,6 @@
 
 use super::least::Least;
 use super::{Flight, Spreader as _};
-use crate::datagram::Body;
-use crate::host::OutgoingDatagram;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,15 +47,9 @@ pub enum DatagramClass {
 }
 
 impl DatagramClass {
-    /// Class of a host's datagram.
-    pub const fn of<P>(leaving: &OutgoingDatagram<P>) -> Self {
-        match (&leaving.datagram.body, leaving.is_data, leaving.is_short) {
-            (Body::Probe, ..) => Self::Probe,
-            (Body::Bare, ..) if leaving.is_answer => Self::Answer,
-            (_, false, _) => Self::Other,
-            (_, true, true) => Self::Short,
-            (_, true, false) => Self::Long(leaving.datagram.flow),
-        }
+    /// True if the datagram carries data or a parity.
+    pub const fn is_data(self) -> bool {
+        matches!(self, Self::Short | Self::Long(_))
     }
 }
 
@@ -134,9 +126,9 @@ impl Chooser {
     }
 
     /// Records a packet that leaves and will be echoed. Returns its number and path.
-    pub fn handle_leaving(&mut self, now: Instant, going: DatagramClass) -> (u32, u16) {
-        let is_probe = going == DatagramClass::Probe && self.probing.is_some();
-        let way = self.choose(now, going);
+    pub fn handle_leaving(&mut self, now: Instant, class: DatagramClass) -> (u32, u16) {
+        let is_probe = class == DatagramClass::Probe && self.probing.is_some();
+        let way = self.choose(now, class);
         (self.flight.handle_leaving_by(now, way, is_probe), way)
     }
 
@@ -159,9 +151,9 @@ impl Chooser {
     }
 
     /// Returns the path of a packet that will not be echoed.
-    pub fn choose(&mut self, now: Instant, going: DatagramClass) -> u16 {
+    pub fn choose(&mut self, now: Instant, class: DatagramClass) -> u16 {
         self.flight.judge(now);
-        match going {
+        match class {
             DatagramClass::Short => self.short_at = Some(now),
             DatagramClass::Long(flow) if self.is_short_on(now) => {
                 if let Some(way) = self.pinned(now, flow) {
@@ -310,8 +302,8 @@ mod tests {
                 chooser.handle_echo(at(due), number, Duration::ZERO, false);
                 echoes.pop_front();
             }
-            let going = if n % 2 == 0 { DatagramClass::Short } else { DatagramClass::Long(1) };
-            let (number, way) = chooser.handle_leaving(at(now), going);
+            let class = if n % 2 == 0 { DatagramClass::Short } else { DatagramClass::Long(1) };
+            let (number, way) = chooser.handle_leaving(at(now), class);
             if n == 10_001 {
                 (dead, dead_at) = (Some(way), now);
             }
