@@ -6,8 +6,7 @@
 //! is their round trip. The settings list faults and times; links fail by the scenario's `change`.
 //!
 //! Ideal: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a
-//! cluster sends every requested segment at once. Read [`ResolvedWorkload`] and [`BrokerApp`]
-//! first.
+//! cluster sends requested segments at once. Read [`ResolvedWorkload`] and [`BrokerApp`] first.
 
 mod own_clusters;
 mod report;

@@ -294,16 +294,14 @@ impl<S: Symbol> Sender<S> {
     }
     /// Bytes of the blocks held, with their bookkeeping.
     pub fn held_bytes(&self) -> u64 {
-        let blocks = |open: &OpenGeneration<S>| {
-            open.blocks.iter().map(|b| (b.len() + size_of::<S>()) as u64).sum::<u64>()
-        };
+        let bytes = |block: &S| (block.len() + size_of::<S>()) as u64;
+        let blocks = |open: &OpenGeneration<S>| open.blocks.iter().map(bytes).sum::<u64>();
         self.open.iter().map(blocks).sum()
     }
-    /// Bytes of the generations held or requested, each counted as the longest, and of the records
-    /// of packets.
+    /// Bytes of all generations, each counted as the longest, and of the packets' records.
     pub fn wanted_bytes(&self) -> u64 {
-        self.open.len() as u64 * self.generation_bytes()
-            + (self.on_way.len() * size_of::<InFlightPacket>()) as u64
+        let records = self.on_way.len() * size_of::<InFlightPacket>();
+        self.open.len() as u64 * self.generation_bytes() + records as u64
     }
     /// Bytes of the longest generation.
     pub fn generation_bytes(&self) -> u64 {

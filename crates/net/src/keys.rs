@@ -453,9 +453,8 @@ impl CertificateMaker {
         let key = std::fs::read_to_string(&key_path).map_err(|e| bad(&key_path, e.to_string()))?;
         let key = KeyPair::from_pem(&key).map_err(|e| bad(&key_path, e.to_string()))?;
         let certificate = read_authority(folder, system)?;
-        let facts = CertificateDer::from_pem_slice(certificate.as_bytes())
-            .ok()
-            .and_then(|der| CertificateFacts::of(&der));
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok();
+        let facts = der.and_then(|der| CertificateFacts::of(&der));
         let facts = facts.ok_or_else(|| bad(&certificate_path, "holds no certificate".into()))?;
         let (_, revoked) = read_list(&folder.join("revoked"))?;
         let issuer = Issuer::new(authority(system, &key), key);

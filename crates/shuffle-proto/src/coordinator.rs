@@ -124,14 +124,14 @@ struct ReportedFlow {
     size: ByteCount,
     moved: ByteCount,
     is_open: bool,
-    state: FlowState,
+    state: State,
     /// Limit that its agent has, or is about to get, in bits per second.
     rate_bps: Option<u64>,
 }
 
 /// State of a flow.
 #[derive(Clone, Debug)]
-enum FlowState {
+enum State {
     /// A mouse, or a flow that crosses no link: no limit.
     Passes,
     /// A flow with a rate.
@@ -157,7 +157,7 @@ impl ProgressWatch {
     }
 }
 
-impl FlowState {
+impl State {
     const fn watch(&mut self) -> Option<&mut ProgressWatch> {
         match self {
             Self::Active { watch, .. } | Self::Slow { watch, .. } => Some(watch),
@@ -169,14 +169,14 @@ impl FlowState {
 impl ReportedFlow {
     const fn id(&self) -> Option<FlowId> {
         match self.state {
-            FlowState::Active { id, .. } => Some(id),
-            FlowState::Passes | FlowState::Slow { .. } | FlowState::Idle { .. } => None,
+            State::Active { id, .. } => Some(id),
+            State::Passes | State::Slow { .. } | State::Idle { .. } => None,
         }
     }
 
     /// Returns true if its coflow must wait for it.
     const fn is_waited_for(&self) -> bool {
-        !matches!(self.state, FlowState::Passes)
+        !matches!(self.state, State::Passes)
     }
 }
 
@@ -407,19 +407,17 @@ impl<A: Allocator> Coordinator<A> {
         let Some(known) = self.hosts[name].flows.get(&key) else { return };
         let (moved, waits) = (known.moved, known.size.as_u64() - known.moved.as_u64());
         match known.state {
-            FlowState::Active { .. } | FlowState::Slow { .. } if waits == 0 => {
-                self.set_state(now, name, key, |_, _, _| FlowState::Idle { moved });
+            State::Active { .. } | State::Slow { .. } if waits == 0 => {
+                self.set_state(now, name, key, |_, _, _| State::Idle { moved });
             }
-            FlowState::Passes if waits >= self.settings.mice_below.as_u64() => {
+            State::Passes if waits >= self.settings.mice_below.as_u64() => {
                 self.route(now, name, key);
                 let known = &self.hosts[name].flows[&key];
                 if let Some(coflow) = self.coflows.get_mut(&known.coflow) {
                     coflow.open_moved = coflow.open_moved.saturating_add(moved.as_u64());
                 }
             }
-            FlowState::Idle { .. } if waits >= self.settings.mice_below.as_u64() => {
-                self.route(now, name, key)
-            }
+            State::Idle { .. } if waits >= self.settings.mice_below.as_u64() => self.route(now, name, key),
             _ => {}
         }
     }
@@ -458,7 +456,7 @@ impl<A: Allocator> Coordinator<A> {
             size: ByteCount::ZERO,
             moved: ByteCount::ZERO,
             is_open,
-            state: FlowState::Passes,
+            state: State::Passes,
             rate_bps: None,
         });
         known.is_open = is_open;
@@ -472,15 +470,15 @@ impl<A: Allocator> Coordinator<A> {
         let more = ByteCount::new(size.as_u64().saturating_sub(known.size.as_u64()));
         known.size = known.size.max(size);
         match known.state {
-            FlowState::Active { id, .. } => {
+            State::Active { id, .. } => {
                 self.active.grow(id, more);
                 self.is_changed = true;
             }
             // There is more data: the flow is assumed to send.
-            FlowState::Idle { .. } => self.route(now, name, key),
-            FlowState::Slow { .. } => {}
-            FlowState::Passes if known.size >= mice_below => self.route(now, name, key),
-            FlowState::Passes => {}
+            State::Idle { .. } => self.route(now, name, key),
+            State::Slow { .. } => {}
+            State::Passes if known.size >= mice_below => self.route(now, name, key),
+            State::Passes => {}
         }
         Ok(())
     }
@@ -490,11 +488,11 @@ impl<A: Allocator> Coordinator<A> {
         let route = self.links(name, key);
         self.set_state(now, name, key, |active, known, id| {
             if route.is_empty() {
-                return FlowState::Passes;
+                return State::Passes;
             }
             let id = active.insert(id, &route, remaining(known));
             let rate_bps = known.rate_bps.unwrap_or(0) as f64;
-            FlowState::Active { id, watch: ProgressWatch::new(now, known.moved, rate_bps) }
+            State::Active { id, watch: ProgressWatch::new(now, known.moved, rate_bps) }
         });
     }
 
@@ -523,7 +521,7 @@ impl<A: Allocator> Coordinator<A> {
         now: Instant,
         name: &str,
         key: FlowKey,
-        state: impl FnOnce(&mut ActiveFlows, &ReportedFlow, CoflowId) -> FlowState,
+        state: impl FnOnce(&mut ActiveFlows, &ReportedFlow, CoflowId) -> State,
     ) {
         let Self { active, links, keys, looks, coflows, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
@@ -533,15 +531,15 @@ impl<A: Allocator> Coordinator<A> {
             looks.remove(&(watch.look_at, name.to_owned(), key));
         }
         match &known.state {
-            FlowState::Active { id, .. } => {
+            State::Active { id, .. } => {
                 active.withdraw(*id);
                 keys.remove(id);
             }
-            FlowState::Slow { keeps_bps, route, .. } => {
+            State::Slow { keeps_bps, route, .. } => {
                 route.iter().for_each(|link| links[link.0 as usize].1 -= keeps_bps);
                 set_rates(active, links, route);
             }
-            FlowState::Passes | FlowState::Idle { .. } => {}
+            State::Passes | State::Idle { .. } => {}
         }
         let is_new = !coflows.contains_key(&known.coflow);
         let coflow = coflows.entry(known.coflow.clone()).or_insert_with(|| {
@@ -554,12 +552,12 @@ impl<A: Allocator> Coordinator<A> {
             looks.insert((watch.look_at, name.to_owned(), key));
         }
         match &known.state {
-            FlowState::Active { id, .. } => drop(keys.insert(*id, (name.to_owned(), key))),
-            FlowState::Slow { keeps_bps, route, .. } => {
+            State::Active { id, .. } => drop(keys.insert(*id, (name.to_owned(), key))),
+            State::Slow { keeps_bps, route, .. } => {
                 route.iter().for_each(|link| links[link.0 as usize].1 += keeps_bps);
                 set_rates(active, links, route);
             }
-            FlowState::Passes | FlowState::Idle { .. } => {}
+            State::Passes | State::Idle { .. } => {}
         }
         if known.state.watch().is_none() && known.rate_bps.take().is_some() {
             host.changed.insert(key);
@@ -584,15 +582,15 @@ impl<A: Allocator> Coordinator<A> {
         known.moved = known.moved.max(moved).min(known.size);
         let left = remaining(known);
         match &mut known.state {
-            FlowState::Passes => return,
-            FlowState::Active { id, watch } => {
+            State::Passes => return,
+            State::Active { id, watch } => {
                 if !known.is_open {
                     self.active.observe(*id, left);
                 }
                 watch.progress.on_moved(now, known.moved);
             }
-            FlowState::Slow { watch, .. } => watch.progress.on_moved(now, known.moved),
-            FlowState::Idle { moved: before } => {
+            State::Slow { watch, .. } => watch.progress.on_moved(now, known.moved),
+            State::Idle { moved: before } => {
                 let is_awake = moved.as_u64() >= before.as_u64().saturating_add(wakes_at);
                 if is_awake && !known.is_open {
                     return self.route(now, name, key);
@@ -608,24 +606,18 @@ impl<A: Allocator> Coordinator<A> {
     }
 
     fn on_ended(&mut self, now: Instant, name: &str, key: FlowKey) {
-        let Some(known) = self.hosts[name].flows.get(&key) else { return };
-        if known.is_waited_for() {
-            let coflow = self.coflows.get_mut(&known.coflow).expect("what has a flow is there");
+        let Some(flow) = self.hosts[name].flows.get(&key) else { return };
+        if flow.is_waited_for() {
+            let coflow = self.coflows.get_mut(&flow.coflow).expect("what has a flow is there");
             coflow.flows_ended += 1;
-            let bytes = coflow.moved.as_u64().saturating_add(known.moved.as_u64());
+            let bytes = coflow.moved.as_u64().saturating_add(flow.moved.as_u64());
             coflow.moved = ByteCount::new(bytes);
             if coflow.flows == 1 {
                 if self.ended.len() >= ENDED_MAX {
                     self.ended.pop_front();
                 }
                 let Coflow { since, flows_ended: flows, moved: bytes, .. } = *coflow;
-                self.ended.push_back(EndedCoflow {
-                    name: known.coflow.clone(),
-                    since,
-                    at: now,
-                    flows,
-                    bytes,
-                });
+                self.ended.push_back(EndedCoflow { name: flow.coflow.clone(), since, at: now, flows, bytes });
             }
         }
         self.forget_flow(now, name, key);
@@ -634,7 +626,7 @@ impl<A: Allocator> Coordinator<A> {
     fn forget_flow(&mut self, now: Instant, name: &str, key: FlowKey) {
         let known = self.hosts.get(name).and_then(|host| host.flows.get(&key));
         if known.is_some_and(ReportedFlow::is_waited_for) {
-            self.set_state(now, name, key, |_, _, _| FlowState::Passes);
+            self.set_state(now, name, key, |_, _, _| State::Passes);
         }
         let Some(host) = self.hosts.get_mut(name) else { return };
         host.changed.remove(&key);
@@ -671,7 +663,7 @@ impl<A: Allocator> Coordinator<A> {
             watch.look_at = watch.progress.look_at();
             self.looks.insert((watch.look_at, name.clone(), key));
             match verdict {
-                Some(Verdict::Idle) => self.set_state(now, &name, key, |_, _, _| FlowState::Idle { moved }),
+                Some(Verdict::Idle) => self.set_state(now, &name, key, |_, _, _| State::Idle { moved }),
                 Some(Verdict::Moves { bps, part }) => self.judge(now, &name, key, bps, part),
                 None => {}
             }
@@ -683,20 +675,20 @@ impl<A: Allocator> Coordinator<A> {
         let keeps_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
         let (route, watch) = match &self.hosts[name].flows[&key].state {
             // A flow held at the minimum rate shows nothing about its potential.
-            FlowState::Active { id, watch }
+            State::Active { id, watch }
                 if part < SLOW_BELOW && self.active.bps(*id) >= self.least_bps(*id) =>
             {
                 (self.active.route(*id).collect(), *watch)
             }
-            FlowState::Slow { .. } if part > SLOW_UNTIL => return self.route(now, name, key),
-            FlowState::Slow { keeps_bps: old_bps, route, watch }
+            State::Slow { .. } if part > SLOW_UNTIL => return self.route(now, name, key),
+            State::Slow { keeps_bps: old_bps, route, watch }
                 if keeps_bps.abs_diff(*old_bps) as f64 > MEASURED_CHANGE_MIN * *old_bps as f64 =>
             {
                 (route.clone(), *watch)
             }
             _ => return,
         };
-        self.set_state(now, name, key, |_, _, _| FlowState::Slow { keeps_bps, route, watch });
+        self.set_state(now, name, key, |_, _, _| State::Slow { keeps_bps, route, watch });
     }
 
     /// Sets all rates if anything has changed. Returns true if it has.
@@ -863,7 +855,7 @@ impl<A: Allocator> Coordinator<A> {
                     Some(id) => ByteCount::new((self.active.remaining_bits(id) / 8.0) as u64),
                     None => ByteCount::new(known.size.as_u64() - known.moved.as_u64()),
                 };
-                let is_limited = matches!(known.state, FlowState::Active { .. } | FlowState::Slow { .. });
+                let is_limited = matches!(known.state, State::Active { .. } | State::Slow { .. });
                 let rate = is_limited.then(|| BitRate::bps(known.rate_bps.unwrap_or_default()));
                 let view = FlowView { host: host.clone(), flow: *flow, remaining, rate };
                 flows.entry(&known.coflow).or_default().push(view);

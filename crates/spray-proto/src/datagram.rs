@@ -43,6 +43,8 @@ pub struct Datagram<P> {
 
 /// Maximum number of echoes in a datagram.
 pub const ECHOES_MAX: usize = 32;
+/// Flow number in probes of a host that hears nothing. Each one is answered at once and separately.
+pub const DARK: u32 = 1;
 
 /// Content of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 
 use crate::blocking::{BlockingEstimator, Share};
 use crate::config::{Config, ConfigError, Parities, UnitSize};
-use crate::datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId};
+use crate::datagram::{Body, DARK, Datagram, ECHO_BYTES, Echo, FlowId};
 use crate::decoder::{Decoder, DecoderCounts, NUMBER_MAX};
 use crate::encoder::Encoder;
 use crate::memory::{Ages, FLOW_BYTES, FlowPosition, PeerMemory, kept_time, states_max};
@@ -39,8 +39,6 @@ const FORGOTTEN: Duration = Duration::from_ms(10);
 const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
 /// Delay of the first repeat while no round trip is known.
 const REPEAT_FIRST: Duration = Duration::from_ms(50);
-/// Flow number in probes of a host that hears nothing. Each one is answered at once and separately.
-const DARK: u32 = 1;
 /// Bounds of the pause that ends a unit; within them it is one round trip.
 const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
 
@@ -199,7 +197,7 @@ pub struct PeerView {
 }
 
 /// A datagram to assemble.
-struct DatagramDraft<P> {
+struct Draft<P> {
     body: Body<P>,
     is_short: bool,
     is_data: bool,
@@ -208,7 +206,7 @@ struct DatagramDraft<P> {
     repeats: u32,
 }
 
-impl<P> DatagramDraft<P> {
+impl<P> Draft<P> {
     /// A datagram with echoes only.
     const fn bare() -> Self {
         Self { body: Body::Bare, is_short: true, is_data: false, sent_bytes: 0, repeats: 0 }
@@ -336,7 +334,7 @@ impl<P: Packet> Host<P> {
         let Some(mut flow) = self.open(now, id) else {
             let (is_short, is_data, sent_bytes) = (false, !is_acknowledgement, 0);
             let body = Body::Plain(packet);
-            return self.send(now, id, DatagramDraft { body, is_short, is_data, sent_bytes, repeats: 0 });
+            return self.send(now, id, Draft { body, is_short, is_data, sent_bytes, repeats: 0 });
         };
         flow.flow_size = flow_size.or(flow.flow_size);
         let (is_short, sent_bytes) = (flow.is_short(&self.config), flow.sent_bytes);
@@ -363,11 +361,7 @@ impl<P: Packet> Host<P> {
         };
         // A flow that has become long leaves no incomplete unit behind.
         is_whole |= !is_short && !flow.encoder.is_between();
-        self.send(
-            now,
-            id,
-            DatagramDraft { body, is_short, is_data: !is_acknowledgement, sent_bytes, repeats: 0 },
-        );
+        self.send(now, id, Draft { body, is_short, is_data: !is_acknowledgement, sent_bytes, repeats: 0 });
         if is_whole {
             self.protect(now, id, &mut flow, true);
         }
@@ -424,7 +418,7 @@ impl<P: Packet> Host<P> {
             let is_full = peer.came.push(number, now, is_marked, self.config.say_within);
             self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
             if is_full || (is_probe && id.flow == DARK) {
-                self.send(now, id, DatagramDraft::bare());
+                self.send(now, id, Draft::bare());
             }
         }
         if is_probe {
@@ -506,8 +500,8 @@ impl<P: Packet> Host<P> {
     }
 
     /// Sends a datagram, with as many echoes as fit.
-    fn send(&mut self, now: Instant, id: FlowId, draft: DatagramDraft<P>) {
-        let DatagramDraft { body, is_short, is_data, sent_bytes, repeats } = draft;
+    fn send(&mut self, now: Instant, id: FlowId, draft: Draft<P>) {
+        let Draft { body, is_short, is_data, sent_bytes, repeats } = draft;
         let peer = self.peers.entry(id.peer).or_default();
         let is_coded = is_short && is_data;
         if matches!(body, Body::Source { .. }) && self.config.repeats && is_short && repeats < REPEATS_MAX {
@@ -531,13 +525,7 @@ impl<P: Packet> Host<P> {
             datagram.echoes = peer.came.take(now, peer.datagram_max.saturating_sub(bytes) / ECHO_BYTES);
             self.say_due.extend(peer.came.due.map(|due| (due, id.peer)));
         }
-        let class = match &datagram.body {
-            Body::Probe => DatagramClass::Probe,
-            Body::Bare if id.flow == DARK => DatagramClass::Answer,
-            _ if !is_data => DatagramClass::Other,
-            _ if is_short => DatagramClass::Short,
-            _ => DatagramClass::Long(id.flow),
-        };
+        let class = DatagramClass::of(&datagram, is_data, is_short);
         self.leaving.push_back(OutgoingDatagram { to: id.peer, is_short, sent_bytes, class, datagram });
     }
 
@@ -545,8 +533,7 @@ impl<P: Packet> Host<P> {
     /// that host, and it must answer at once over any path. The probe is the next datagram to
     /// leave.
     pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
-        let draft =
-            DatagramDraft { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
+        let draft = Draft { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
         self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, draft);
         self.bound_memory(now, peer);
     }
@@ -555,12 +542,12 @@ impl<P: Packet> Host<P> {
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, peer)) = self.say_due.first().copied().filter(|(at, _)| *at <= now) {
             let id = FlowId { peer, flow: 0 };
-            self.send(now, id, DatagramDraft::bare());
+            self.send(now, id, Draft::bare());
         }
         while let Some((id, UnackedSource { body, sent_bytes, repeats, .. })) = self.repeats.poll(now) {
             self.counts.repeated += 1;
             let (is_short, is_data, repeats) = (true, true, repeats + 1);
-            self.send(now, id, DatagramDraft { body, is_short, is_data, sent_bytes, repeats });
+            self.send(now, id, Draft { body, is_short, is_data, sent_bytes, repeats });
         }
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             let Some(mut flow) = self.flows.remove(&id) else {
@@ -831,7 +818,7 @@ impl<P: Packet> Host<P> {
             let (epoch, first, packets) = (flow.epoch, unit.first, packets as u8);
             let body = Body::Parity { epoch, first, packets, index, parity };
             let sent_bytes = flow.sent_bytes;
-            self.send(now, id, DatagramDraft { body, is_short: true, is_data: true, sent_bytes, repeats: 0 });
+            self.send(now, id, Draft { body, is_short: true, is_data: true, sent_bytes, repeats: 0 });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Fault schedules in virtual time, each drawn from its seed: events, kinds of faults, the log, and the repeat of one seed.
 //!
 //! `ANABRANCH_FAULTS` is the number of schedules in place of the sample of 200, `ANABRANCH_FAULTS_SEED` the first seed. `cargo xtask
-//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`Chances`].
+//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`FaultChances`].
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;

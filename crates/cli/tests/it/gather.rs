@@ -1,7 +1,6 @@
 //! `gather` over loopback with real paths' faults: loss, corruption, crashes, malice, full disks.
 //!
-//! Servers and clients are processes; a [`harmful_path::HarmfulPath`] harms datagrams. Read
-//! [`World`] and [`ClientOutput`].
+//! Servers and clients are processes; a [`HarmfulPath`] harms datagrams. Read [`World`].
 
 mod attacks;
 mod hard_links;

@@ -298,7 +298,8 @@ impl World {
         let length = [0, 1, 700, 20_000, 60_000, 60_000, OBJECT_MAX - 1][self.below(7)];
         let length = self.random.below(length + 1);
         let bytes: Vec<u8> = (0..length).map(|_| self.random.next_u64() as u8).collect();
-        let (attributes, whole) = (Some(Attributes { mode: 0o600, modified_ns: 0 }), hash(&bytes));
+        let attributes = Some(Attributes { mode: 0o600, modified_ns: 0 });
+        let (size, digest) = (Some(length), Some(hash(&bytes)));
         let (wanted, right) = match self.random.below(3) {
             // No description is given: the describing server decides the version.
             0 => {
@@ -317,17 +318,10 @@ impl World {
             }
             1 => {
                 let (holders, _) = self.put(name, &bytes);
-                let part = ObjectPart { name: name.into(), bytes: Some(length), hash: Some(whole), holders };
                 let attributes = attributes.filter(|_| self.random.below(2) == 0);
-                let parts = vec![part];
+                let parts = vec![ObjectPart { name: name.into(), bytes: size, hash: digest, holders }];
                 (
-                    RequestedObject {
-                        bytes: Some(length),
-                        hash: Some(whole),
-                        attributes,
-                        may_be_there: false,
-                        parts,
-                    },
+                    RequestedObject { bytes: size, hash: digest, attributes, may_be_there: false, parts },
                     vec![bytes],
                 )
             }
@@ -346,13 +340,7 @@ impl World {
                 });
                 let parts = parts.into();
                 (
-                    RequestedObject {
-                        bytes: Some(length),
-                        hash: Some(whole),
-                        attributes,
-                        may_be_there: false,
-                        parts,
-                    },
+                    RequestedObject { bytes: size, hash: digest, attributes, may_be_there: false, parts },
                     vec![bytes],
                 )
             }

@@ -9,6 +9,7 @@
 
 use super::least::Least;
 use super::{Flight, Spreader as _};
+use crate::datagram::{Body, DARK, Datagram};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,6 +48,17 @@ pub enum DatagramClass {
 }
 
 impl DatagramClass {
+    /// Class of a datagram. `is_data`: it carries data or a parity; `is_short`: its flow is short.
+    pub(crate) const fn of<P>(datagram: &Datagram<P>, is_data: bool, is_short: bool) -> Self {
+        match &datagram.body {
+            Body::Probe => Self::Probe,
+            Body::Bare if datagram.flow == DARK => Self::Answer,
+            _ if !is_data => Self::Other,
+            _ if is_short => Self::Short,
+            _ => Self::Long(datagram.flow),
+        }
+    }
+
     /// True if the datagram carries data or a parity.
     pub const fn is_data(self) -> bool {
         matches!(self, Self::Short | Self::Long(_))
