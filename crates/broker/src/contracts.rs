@@ -4,7 +4,7 @@
 //! Format: TOML with one `[[network]]` table for each network. Error messages name the line. Leaves
 //! out: the broker's trust in networks (`broker-proto`). Read [`Contracts`] first.
 
-use crate::input_file_error::InputFileError;
+use crate::file_error::FileError;
 use anabranch_broker_proto::broker::Contract;
 use anabranch_broker_proto::limits::{check_capacity, check_price};
 use anabranch_broker_proto::steering::Catalogue;
@@ -61,18 +61,15 @@ struct ClusterTable {
 }
 
 impl FromStr for Contracts {
-    type Err = InputFileError;
+    type Err = FileError;
 
-    fn from_str(text: &str) -> Result<Self, InputFileError> {
-        let file: File =
-            toml::from_str(text).map_err(|error| InputFileError(InputFileError::of_toml(text, &error)))?;
+    fn from_str(text: &str) -> Result<Self, FileError> {
+        let file: File = toml::from_str(text).map_err(|error| FileError(FileError::of_toml(text, &error)))?;
         if file.network.is_empty() {
-            return Err(InputFileError(
-                "no [[network]] table: there must be one for each network".to_owned(),
-            ));
+            return Err(FileError("no [[network]] table: there must be one for each network".to_owned()));
         }
         if file.network.len() > NETWORKS_MAX {
-            return Err(InputFileError(format!("{} networks: at most {NETWORKS_MAX}", file.network.len())));
+            return Err(FileError(format!("{} networks: at most {NETWORKS_MAX}", file.network.len())));
         }
         let mut contracts = Self::default();
         for table in file.network {
@@ -81,7 +78,7 @@ impl FromStr for Contracts {
                 |other: &&ContractEntry| other.name == agreed.name || other.pathway.id == agreed.pathway.id;
             if let Some(other) = contracts.networks.iter().find(same) {
                 let (name, other) = (&agreed.name, &other.name);
-                return Err(InputFileError(format!(
+                return Err(FileError(format!(
                     "network `{name}`: has the name or the pathway of network `{other}`"
                 )));
             }
@@ -93,21 +90,21 @@ impl FromStr for Contracts {
 }
 
 impl Table {
-    fn read(self, text: &str) -> Result<ContractEntry, InputFileError> {
+    fn read(self, text: &str) -> Result<ContractEntry, FileError> {
         let name = self.name;
-        let wrong = |what: String| InputFileError(format!("network `{name}`: {what}"));
+        let wrong = |what: String| FileError(format!("network `{name}`: {what}"));
         let defaults = Contract::default();
         let price = |what, value: Option<Spanned<f64>>, default: f64| match value {
             None => Ok(default),
             Some(value) => check_price(what, *value.as_ref())
                 .map(|()| *value.as_ref())
-                .map_err(|error| wrong(InputFileError::of_value(text, &value, error))),
+                .map_err(|error| wrong(FileError::of_value(text, &value, error))),
         };
         let capacity = match self.capacity {
             None => defaults.capacity_median,
             Some(value) => check_capacity("capacity", *value.as_ref())
                 .map(|()| *value.as_ref())
-                .map_err(|error| wrong(InputFileError::of_value(text, &value, error)))?,
+                .map_err(|error| wrong(FileError::of_value(text, &value, error)))?,
         };
         let contract = Contract {
             price_per_mbps: price("price", self.price, defaults.price_per_mbps)?,
@@ -142,13 +139,13 @@ impl Table {
 impl Contracts {
     /// Refuses a pathway clone that has the name of another pathway: players identify pathways by
     /// name alone.
-    fn check_ways(&self) -> Result<(), InputFileError> {
+    fn check_ways(&self) -> Result<(), FileError> {
         let pathways: BTreeMap<&str, &str> =
             self.networks.iter().map(|agreed| (&*agreed.pathway.id, &*agreed.name)).collect();
         for ContractEntry { name, pathway, .. } in &self.networks {
             let mut clones = pathway.hosts.keys().map(|cluster| pathway.clone_id(*cluster));
             if let Some((clone, other)) = clones.find_map(|clone| Some((pathways.get(&*clone)?, clone))) {
-                return Err(InputFileError(format!(
+                return Err(FileError(format!(
                     "network `{name}`: its cluster would be the way `{other}`, which is the pathway of network `{clone}`: give that another"
                 )));
             }

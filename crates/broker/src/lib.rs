@@ -60,9 +60,9 @@ pub mod contracts;
 mod decision_form;
 #[doc(hidden)]
 pub mod exercise;
+mod file_error;
 mod history;
 mod http;
-mod input_file_error;
 pub mod network;
 mod public;
 mod service;
@@ -78,7 +78,7 @@ pub use anabranch_media::prefixes::PrefixTable;
 pub use anabranch_media::steering::{SteeringManifest, SteeringQuery};
 pub use client::Client;
 pub use contracts::Contracts;
-pub use input_file_error::InputFileError;
+pub use file_error::FileError;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use public::{PublicConfig, PublicServer};
 pub use service::{

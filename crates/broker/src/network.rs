@@ -10,7 +10,7 @@
 mod metrics;
 
 use crate::client::Client;
-use crate::input_file_error::InputFileError;
+use crate::file_error::FileError;
 use anabranch_broker_proto::agent_session::{AgentAction, Answer, Event, Failure, WITHIN};
 use anabranch_broker_proto::limits::{check_capacity, check_price, check_score};
 use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};
@@ -77,19 +77,19 @@ impl Files {
     /// Reads both files.
     ///
     /// Errors: the first error, with its file and line.
-    pub fn read(&self) -> Result<NetworkFiles, InputFileError> {
+    pub fn read(&self) -> Result<NetworkFiles, FileError> {
         let mut read = NetworkFiles::default();
         self.read_clusters(&mut read)?;
         self.read_scores(&mut read)?;
         Ok(read)
     }
 
-    fn read_clusters(&self, into: &mut NetworkFiles) -> Result<(), InputFileError> {
-        let wrong = |what: String| InputFileError(format!("{}: {what}", self.clusters.display()));
+    fn read_clusters(&self, into: &mut NetworkFiles) -> Result<(), FileError> {
+        let wrong = |what: String| FileError(format!("{}: {what}", self.clusters.display()));
         let bytes = std::fs::read(&self.clusters).map_err(|error| wrong(error.to_string()))?;
         let text = decode(bytes).map_err(|error| wrong(error.to_string()))?;
         let file: ClustersFile =
-            toml::from_str(&text).map_err(|error| wrong(InputFileError::of_toml(&text, &error)))?;
+            toml::from_str(&text).map_err(|error| wrong(FileError::of_toml(&text, &error)))?;
         if file.cluster.is_empty() {
             return Err(wrong("no [[cluster]] table: there must be one for each cluster".to_owned()));
         }
@@ -97,11 +97,11 @@ impl Files {
             let number = table.number;
             let ClusterTable { cost, capacity, background, .. } = table;
             check_price("cost", *cost.as_ref())
-                .map_err(|error| wrong(InputFileError::of_value(&text, &cost, error)))?;
+                .map_err(|error| wrong(FileError::of_value(&text, &cost, error)))?;
             let rates = [("capacity", Some(&capacity)), ("background", background.as_ref())];
             for (what, rate) in rates.into_iter().filter_map(|(what, rate)| Some((what, rate?))) {
                 check_capacity(what, *rate.as_ref())
-                    .map_err(|error| wrong(InputFileError::of_value(&text, rate, error)))?;
+                    .map_err(|error| wrong(FileError::of_value(&text, rate, error)))?;
             }
             let site = Site {
                 network: 0,
@@ -117,8 +117,8 @@ impl Files {
         Ok(())
     }
 
-    fn read_scores(&self, into: &mut NetworkFiles) -> Result<(), InputFileError> {
-        let wrong = |what: String| InputFileError(format!("{}: {what}", self.scores.display()));
+    fn read_scores(&self, into: &mut NetworkFiles) -> Result<(), FileError> {
+        let wrong = |what: String| FileError(format!("{}: {what}", self.scores.display()));
         let mut reader = csv::Reader::from_path(&self.scores).map_err(|error| wrong(error.to_string()))?;
         for (number, line) in (2u64..).zip(reader.deserialize::<ScoreLine>()) {
             let line = line.map_err(|error| wrong(format!("line {number}: {error}")))?;
@@ -179,7 +179,7 @@ pub enum NetworkAgentError {
     /// The configuration names no broker.
     NoBroker,
     /// The files with estimates are unusable.
-    Files(InputFileError),
+    Files(FileError),
     /// The broker refuses this agent for good.
     Refused(String),
     /// The system provides no random numbers.

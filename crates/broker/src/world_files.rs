@@ -10,7 +10,7 @@
 //! (`broker_proto::evaluate`). Read [`read()`] and [`write()`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads and writes files")]
 
-use crate::input_file_error::InputFileError;
+use crate::file_error::FileError;
 use anabranch_broker_proto::limits::{
     OutOfRange, check_bitrate, check_capacity, check_coordinate, check_mean, check_price, check_score,
 };
@@ -74,9 +74,9 @@ fn rows<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
     mut take: impl FnMut(T) -> Result<(), String>,
-) -> Result<(), InputFileError> {
+) -> Result<(), FileError> {
     let path = folder.join(name);
-    let wrong = |what: String| InputFileError(format!("{}: {what}", path.display()));
+    let wrong = |what: String| FileError(format!("{}: {what}", path.display()));
     let mut reader = csv::Reader::from_path(&path).map_err(|error| wrong(error.to_string()))?;
     for (line, row) in (2..).zip(reader.deserialize::<T>()) {
         let taken = row.map_err(|error| error.to_string()).and_then(&mut take);
@@ -112,7 +112,7 @@ fn text(error: OutOfRange) -> String {
 /// Reads a world. `seed` draws the scores if the folder has no `scores.csv`.
 ///
 /// Errors: the first error, with its file and line.
-pub fn read(folder: &Path, seed: Seed) -> Result<World, InputFileError> {
+pub fn read(folder: &Path, seed: Seed) -> Result<World, FileError> {
     let mut parts = WorldParts {
         cities: Vec::new(),
         sites: Vec::new(),
@@ -156,7 +156,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, InputFileError> {
         let start = parts.sites.len() as u32;
         for (name, site) in own {
             let twice =
-                |what: String| InputFileError(format!("{}: {what}", folder.join("clusters.csv").display()));
+                |what: String| FileError(format!("{}: {what}", folder.join("clusters.csv").display()));
             clusters.new_number("cluster", &name).map_err(twice)?;
             parts.sites.push(site);
         }
@@ -201,16 +201,16 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, InputFileError> {
     }
     if parts.groups.is_empty() || parts.sites.is_empty() {
         let what = "there must be a cluster and a client at least";
-        return Err(InputFileError(format!("{}: {what}", folder.display())));
+        return Err(FileError(format!("{}: {what}", folder.display())));
     }
     let world = World::new(parts);
     if world.serves_nobody() {
         let what = "no cluster has a score for any place with clients";
-        return Err(InputFileError(format!("{}: {what}", folder.join("scores.csv").display())));
+        return Err(FileError(format!("{}: {what}", folder.join("scores.csv").display())));
     }
     // Cost and score are weighed by their means.
     for (what, mean) in [("mean cost of a client", world.cost_mean()), ("mean score", world.score_mean())] {
-        check_mean(what, mean).map_err(|error| InputFileError(format!("{}: {error}", folder.display())))?;
+        check_mean(what, mean).map_err(|error| FileError(format!("{}: {error}", folder.display())))?;
     }
     Ok(world)
 }
@@ -218,7 +218,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, InputFileError> {
 /// Writes a world into an existing folder, with the scores of the clusters that networks consider.
 ///
 /// Errors: files that cannot be written.
-pub fn write(world: &World, folder: &Path) -> Result<(), InputFileError> {
+pub fn write(world: &World, folder: &Path) -> Result<(), FileError> {
     let city = |number: u32| format!("city {number}");
     let isp = |number: u32| format!("isp {number}");
     table(
@@ -278,13 +278,9 @@ pub fn write(world: &World, folder: &Path) -> Result<(), InputFileError> {
     )
 }
 
-fn table<T: Serialize>(
-    folder: &Path,
-    name: &str,
-    rows: impl Iterator<Item = T>,
-) -> Result<(), InputFileError> {
+fn table<T: Serialize>(folder: &Path, name: &str, rows: impl Iterator<Item = T>) -> Result<(), FileError> {
     let path = folder.join(name);
-    let wrong = |error: &dyn std::fmt::Display| InputFileError(format!("{}: {error}", path.display()));
+    let wrong = |error: &dyn std::fmt::Display| FileError(format!("{}: {error}", path.display()));
     let mut writer = csv::Writer::from_path(&path).map_err(|error| wrong(&error))?;
     for row in rows {
         writer.serialize(row).map_err(|error| wrong(&error))?;

@@ -5,7 +5,7 @@
 //! transfer ends with 0, 1, 3, 4 or 5
 //! ([`anabranch_replicate_proto::coordinator::Outcome::exit_code`]).
 
-use anabranch_broker::{InputFileError, NetworkAgentError, OpenError};
+use anabranch_broker::{FileError, NetworkAgentError, OpenError};
 use anabranch_graph::TopologyError;
 use anabranch_graph::file::LoadError;
 use anabranch_http::lease::EtcdConfigError;
@@ -107,7 +107,7 @@ fn is_mistake(error: &(dyn Error + 'static)) -> bool {
         || of(error, |error| !matches!(error, EtcdConfigError::NoRandom(_)))
         || of(error, |error| matches!(error, AttachError::EceWithEcn | AttachError::Dscp { .. }));
     is_credentials
-        || error.is::<InputFileError>()
+        || error.is::<FileError>()
         || is_network
         || is_setting
         || of(error, |error| match error {
