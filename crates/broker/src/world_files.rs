@@ -155,8 +155,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, FileError> {
     for (own, price) in of_networks.into_iter().zip(prices) {
         let start = parts.sites.len() as u32;
         for (name, site) in own {
-            let twice =
-                |what: String| FileError(format!("{}: {what}", folder.join("clusters.csv").display()));
+            let twice = |why: String| FileError(format!("{}: {why}", folder.join("clusters.csv").display()));
             clusters.new_number("cluster", &name).map_err(twice)?;
             parts.sites.push(site);
         }
