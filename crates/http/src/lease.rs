@@ -8,14 +8,14 @@
 //! A controller that is alone stores a value, and knows it after a restart:
 //!
 //! ```
-//! use anabranch_election::{Stamp, StoreAsk, StoreTold};
-//! use anabranch_http::lease::{FileStore, SharedStore, Stored};
+//! use anabranch_election::{Stamp, StoreReply, StoreRequest};
+//! use anabranch_http::lease::{FileStore, SharedStore, StoredValue};
 //! use std::sync::Arc;
 //!
 //! #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 //! struct Plan { round: u64, trees: Vec<String> }
 //!
-//! impl Stored for Plan {
+//! impl StoredValue for Plan {
 //!     const FORMAT: &'static str = "planner 1";
 //!     fn round(&self) -> u64 { self.round }
 //! }
@@ -23,8 +23,9 @@
 //! let store: Box<dyn SharedStore<Plan>> = Box::new(FileStore::in_memory()?);
 //! let before = Stamp::default();
 //! let plan = Arc::new(Plan { round: 1, trees: vec!["a-b".to_owned()] });
-//! store.answer(&StoreAsk::Keep { epoch: 1, decided: 1, before, decision: Arc::clone(&plan) })?;
-//! let StoreTold::Last { decision, .. } = store.answer(&StoreAsk::Read)? else { unreachable!() };
+//! store.answer(&StoreRequest::Keep { epoch: 1, decided: 1, before, decision: Arc::clone(&plan) })?;
+//! let last = store.answer(&StoreRequest::Read)?;
+//! let StoreReply::Last { decision, .. } = last else { unreachable!() };
 //! assert_eq!(decision, Some(plan));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

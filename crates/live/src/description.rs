@@ -47,7 +47,7 @@ pub struct Description {
     #[serde(default, rename = "channel")]
     pub channels: Vec<ChannelEntry>,
     /// Entries that count no longer, after changes at run time.
-    #[serde(default, skip_serializing_if = "Removed::is_empty")]
+    #[serde(default, skip_serializing_if = "RemovedEntries::is_empty")]
     pub removed: RemovedEntries,
 }
 

@@ -33,12 +33,12 @@ pub const FORMAT: u32 = 1;
 /// A run, as stored in [`RUN`].
 ///
 /// ```
-/// use anabranch_record::{Facts, Rows, Run};
+/// use anabranch_record::{Rows, Run, RunEnvironment};
 /// let mut rows = Rows::default();
 /// rows.push(&serde_json::json!({ "scheme": "coded", "rate_mbps": 19.5 })).unwrap();
 /// assert_eq!(rows.text(), "{\"rate_mbps\":19.5,\"scheme\":\"coded\"}\n");
 /// let config = serde_json::json!({ "size_bytes": 1000 });
-/// let run = Run::new("demo", config, None, Facts::default(), &rows);
+/// let run = Run::new("demo", config, None, RunEnvironment::default(), &rows);
 /// assert_eq!(Run::read(&run.text()).unwrap(), run);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -203,10 +203,10 @@ pub fn is_left(name: &str) -> io::Result<bool> {
 ///
 /// ```no_run
 /// # // no_run: it needs root and a kernel with BPF.
-/// use anabranch_linux::bpf::retcp::{Base, Mark, Settings, attach};
+/// use anabranch_linux::bpf::retcp::{Base, ControlSpec, Mark, attach};
 ///
 /// let dilation = anabranch_units::Dilation::try_from(20)?;
-/// let settings = Settings { name: "retcp", base: Base::Cubic, mark: Some(Mark::Dscp(46)), dilation };
+/// let settings = ControlSpec { name: "retcp", base: Base::Cubic, mark: Some(Mark::Dscp(46)), dilation };
 /// let retcp = attach(&settings, None)?;
 /// // Run programs in a namespace where net.ipv4.tcp_congestion_control is "retcp".
 /// println!("{} jumps up", retcp.counts()?.jumps_up);
