@@ -23,7 +23,8 @@
 //! let store: Box<dyn SharedStore<Plan>> = Box::new(FileStore::in_memory()?);
 //! let before = Stamp::default();
 //! let plan = Arc::new(Plan { round: 1, trees: vec!["a-b".to_owned()] });
-//! store.answer(&StoreRequest::Keep { epoch: 1, decided: 1, before, decision: Arc::clone(&plan) })?;
+//! let decision = Arc::clone(&plan);
+//! store.answer(&StoreRequest::Keep { epoch: 1, decided: 1, before, decision })?;
 //! let last = store.answer(&StoreRequest::Read)?;
 //! let StoreReply::Last { decision, .. } = last else { unreachable!() };
 //! assert_eq!(decision, Some(plan));

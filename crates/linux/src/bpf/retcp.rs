@@ -206,7 +206,8 @@ pub fn is_left(name: &str) -> io::Result<bool> {
 /// use anabranch_linux::bpf::retcp::{Base, ControlSpec, Mark, attach};
 ///
 /// let dilation = anabranch_units::Dilation::try_from(20)?;
-/// let settings = ControlSpec { name: "retcp", base: Base::Cubic, mark: Some(Mark::Dscp(46)), dilation };
+/// let mark = Some(Mark::Dscp(46));
+/// let settings = ControlSpec { name: "retcp", base: Base::Cubic, mark, dilation };
 /// let retcp = attach(&settings, None)?;
 /// // Run programs in a namespace where net.ipv4.tcp_congestion_control is "retcp".
 /// println!("{} jumps up", retcp.counts()?.jumps_up);
