@@ -16,7 +16,7 @@ use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
 use crate::EventQueue;
 use crate::fabric::{Node, NodeCx};
-use crate::layer::{Envelope, Layer, LayerCx, LayerWork, Layered};
+use crate::layer::{Envelope, Layer, LayerCx, LayerWork, LayeredPacket};
 use crate::packet::{Flag, PacketMeta};
 use crate::target::Target;
 
@@ -322,7 +322,7 @@ impl<U: User> Hosts<U> {
         body: Body<U>,
     ) {
         let flow_size = self.ends.places[body.from.index()].flow_size;
-        let packet = Layered { meta, envelope: body, flow_size };
+        let packet = LayeredPacket { meta, envelope: body, flow_size };
         self.in_layer(cx, |layer, cx| layer.handle_leaving(cx, packet));
     }
 
@@ -333,7 +333,7 @@ impl<U: User> Hosts<U> {
         meta: PacketMeta,
         body: Body<U>,
     ) {
-        let packet = Layered { meta, envelope: body, flow_size: None };
+        let packet = LayeredPacket { meta, envelope: body, flow_size: None };
         self.in_layer(cx, |layer, cx| layer.handle_arrived(cx, packet));
         self.deliver(cx);
     }
@@ -347,7 +347,7 @@ impl<U: User> Hosts<U> {
     ) {
         let Some(layer) = &mut self.layer else { return };
         act(layer, &mut LayerCx { now: cx.now(), work: &mut self.work });
-        for Layered { meta, envelope, .. } in self.work.leaving.drain(..) {
+        for LayeredPacket { meta, envelope, .. } in self.work.leaving.drain(..) {
             // A held packet may outlive its machine, whose slot may belong to another host's
             // machine by now.
             let place = self.ends.places.get(envelope.from.index()).filter(|place| place.host == meta.src);
@@ -364,7 +364,7 @@ impl<U: User> Hosts<U> {
         // Packets that a machine sends while it handles a packet pass the layer, which delivers
         // nothing then.
         let mut arrived = std::mem::take(&mut self.work.arrived);
-        for Layered { meta, envelope, .. } in arrived.drain(..) {
+        for LayeredPacket { meta, envelope, .. } in arrived.drain(..) {
             self.take(cx, meta, envelope);
         }
         debug_assert!(self.work.arrived.is_empty(), "a layer delivers only what has come");

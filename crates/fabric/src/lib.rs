@@ -45,7 +45,7 @@ pub use fabric::{Fabric, Node, NodeCx, TappedPacket, Totals};
 pub use fifo_port::FifoPort;
 pub use hosts::{Hosts, HostsCx, User};
 pub use latency::CircuitLatency;
-pub use layer::{Envelope, Label, Layer, LayerCx, Layered};
+pub use layer::{Envelope, Label, Layer, LayerCx, LayeredPacket};
 pub use packet::{Drop, DropCounts, Fifo, Flag, FlowClass, PRIORITIES, PacketId, PacketMeta, Packets};
 pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN, WaitSum};
 pub use switch::{Policy, Switch};

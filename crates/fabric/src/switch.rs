@@ -199,17 +199,17 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn chosen(policy: &mut Policy, flow: u32, count: u32) -> u32 {
-        Seen::default().of(policy, PacketMeta::new(3, 4, 1_500).with_flow(flow), count)
+        TestInput::default().of(policy, PacketMeta::new(3, 4, 1_500).with_flow(flow), count)
     }
 
     /// Input of a policy in tests: a time, and the queue length at each target.
     #[derive(Default)]
-    struct Seen {
+    struct TestInput {
         us: u64,
         queues: Vec<u64>,
     }
 
-    impl Seen {
+    impl TestInput {
         fn at(us: u64) -> Self {
             Self { us, ..Self::default() }
         }
@@ -237,7 +237,7 @@ mod tests {
         let mut policy = Policy::Ecmp(ecmp::Ecmp::new(7));
         let with = |policy: &mut Policy, entropy| {
             let meta = packet(9, FlowClass::Unknown).with_entropy(entropy);
-            Seen::default().of(policy, meta, 16)
+            TestInput::default().of(policy, meta, 16)
         };
         assert_eq!(with(&mut policy, 0), chosen(&mut policy, 9, 16));
         assert_eq!(with(&mut policy, 77), with(&mut policy, 77));
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn caps_keeps_long_flows_off_paths_of_short_ones() {
         let mut policy = drawn(PolicyKind::Caps);
-        let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
+        let mut at = |us, class| TestInput::at(us).of(&mut policy, packet(5, class), 8);
         assert_eq!(used((0..200).map(|_| at(100, FlowClass::Long))).len(), 8, "no short flow was seen");
         assert_eq!(used((0..200).map(|_| at(200, FlowClass::Short))).len(), 8);
         assert_eq!(used((0..200).map(|_| at(300, FlowClass::Long))).len(), 8, "the sample is not over");
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn caps_knows_paths_without_short_flows_in_mixed_samples() {
         let mut policy = drawn(PolicyKind::Caps);
-        let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
+        let mut at = |us, class| TestInput::at(us).of(&mut policy, packet(5, class), 8);
         let used = used([at(0, FlowClass::Short), at(100, FlowClass::Short)].into_iter());
         at(600, FlowClass::Long);
         at(1_100, FlowClass::Long);
@@ -283,7 +283,7 @@ mod tests {
         let mut with = |entropy, hops| {
             let mut meta = packet(5, FlowClass::Unknown).with_entropy(entropy);
             meta.hops = hops;
-            Seen::default().of(&mut policy, meta, 4)
+            TestInput::default().of(&mut policy, meta, 4)
         };
         let turns: Vec<u32> = (0..9).map(|cell| with(cell, 1)).collect();
         assert!(turns.windows(2).all(|two| two[1] == (two[0] + 1) % 4), "{turns:?}");
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn letflow_moves_a_flow_only_after_a_pause() {
         let mut policy = drawn(PolicyKind::LetFlow);
-        let mut at = |us| Seen::at(us).of(&mut policy, packet(5, FlowClass::Unknown), 8);
+        let mut at = |us| TestInput::at(us).of(&mut policy, packet(5, FlowClass::Unknown), 8);
         assert_eq!(used((0..100).map(|n| at(n * 400))).len(), 1);
         assert!(used((1..100).map(|n| at(40_000 + n * 600))).len() > 4);
     }
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn drill_finds_the_empty_queue_and_stays_there() {
         let mut policy = drawn(PolicyKind::Drill);
-        let seen = Seen { us: 0, queues: vec![9, 9, 9, 0, 9, 9] };
+        let seen = TestInput { us: 0, queues: vec![9, 9, 9, 0, 9, 9] };
         let mut last = 0;
         for _ in 0..100 {
             last = seen.of(&mut policy, packet(5, FlowClass::Unknown), 6);
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn freeway_separates_the_paths_of_two_classes() {
         let mut policy = drawn(PolicyKind::Freeway);
-        let mut at = |us, flow, class| Seen::at(us).of(&mut policy, packet(flow, class), 8);
+        let mut at = |us, flow, class| TestInput::at(us).of(&mut policy, packet(flow, class), 8);
         assert_eq!(
             used((0..500).map(|flow| at(0, flow, FlowClass::Short))).len(),
             8,

@@ -77,12 +77,12 @@ impl User for Pair {
 #[derive(Default)]
 struct MeddlingLayer {
     seen: u32,
-    held: Option<Layered<Msg>>,
+    held: Option<LayeredPacket<Msg>>,
     labels: Vec<Option<u64>>,
 }
 
 impl Layer<Msg> for MeddlingLayer {
-    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         packet.envelope.label = packet.flow_size.map(|size| Arc::new(size.as_u64()) as Label);
         self.seen += 1;
         match self.seen {
@@ -97,7 +97,7 @@ impl Layer<Msg> for MeddlingLayer {
             }
         }
     }
-    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let label = packet.envelope.label.take();
         self.labels.push(label.and_then(|label| label.downcast_ref().copied()));
         cx.deliver(packet);

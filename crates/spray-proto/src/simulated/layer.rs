@@ -8,7 +8,7 @@ use crate::host::{Host, Outgoing, OutgoingDatagram};
 use crate::packet::{LENGTH_BYTES, Packet};
 use crate::ways::Chooser;
 use anabranch_endpoint::{Instant, PeerId};
-use anabranch_fabric::{Envelope, Flag, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
+use anabranch_fabric::{Envelope, Flag, FlowClass, Label, Layer, LayerCx, LayeredPacket, PacketMeta};
 use anabranch_sim::Msg;
 use anabranch_transport::{Datagram as Phantom, Segment};
 use anabranch_units::{BitRate, ByteCount, Seed};
@@ -46,13 +46,13 @@ pub(super) struct SprayLayer {
 #[derive(Clone, Debug)]
 enum DatagramContent {
     /// A packet of TCP.
-    Source(Layered<Msg>),
+    Source(LayeredPacket<Msg>),
     /// A parity: the packets of its unit.
-    Parity(Arc<[Layered<Msg>]>),
+    Parity(Arc<[LayeredPacket<Msg>]>),
 }
 
 /// Head of a datagram, as a label of packets: a source's content is the packet itself.
-type Head = Datagram<Option<Arc<[Layered<Msg>]>>>;
+type Head = Datagram<Option<Arc<[LayeredPacket<Msg>]>>>;
 
 impl Packet for DatagramContent {
     type Coder = ();
@@ -71,7 +71,7 @@ impl Packet for DatagramContent {
             Self::Source(packet) => packet.clone(),
             Self::Parity(_) => unreachable!("units are of packets of TCP"),
         };
-        let unit: Arc<[Layered<Msg>]> = packets.iter().map(source).collect();
+        let unit: Arc<[LayeredPacket<Msg>]> = packets.iter().map(source).collect();
         vec![Self::Parity(unit); count]
     }
 
@@ -172,7 +172,7 @@ fn packet(
     header_bytes: u32,
     last: &LastPackets,
     (from, leaving): (u16, OutgoingDatagram<DatagramContent>),
-) -> Option<Layered<Msg>> {
+) -> Option<LayeredPacket<Msg>> {
     let OutgoingDatagram { to, is_short, sent_bytes, datagram, .. } = leaving;
     let Datagram { number, flow, sent_at, body, echoes } = datagram;
     let (mut packet, body) = match body {
@@ -183,13 +183,13 @@ fn packet(
         Body::Parity { epoch, first, packets, index, parity: DatagramContent::Parity(unit) } => {
             let longest = unit.iter().map(|packet| packet.meta.size_bytes).max().unwrap_or_default();
             let size_bytes = longest + LENGTH_BYTES as u32;
-            let Layered { meta, envelope, .. } = &unit[0];
+            let LayeredPacket { meta, envelope, .. } = &unit[0];
             let msg = Msg::Datagram(Phantom { number: first.into(), size_bytes, sent_at });
             let mut meta = *meta;
             meta.size_bytes = size_bytes;
             meta.set(Flag::Ect, false);
             let envelope = Envelope { msg, label: None, ..envelope.clone() };
-            let packet = Layered { meta, envelope, flow_size: None };
+            let packet = LayeredPacket { meta, envelope, flow_size: None };
             (packet, Body::Parity { epoch, first, packets, index, parity: Some(unit) })
         }
         Body::Bare => (bare(last, (to as u16, from), sent_at)?, Body::Bare),
@@ -218,7 +218,7 @@ fn packet(
 
 /// Builds a packet without content from the last packet of the reverse direction, with ends
 /// swapped.
-fn bare(last: &LastPackets, (to, from): (u16, u16), sent_at: Instant) -> Option<Layered<Msg>> {
+fn bare(last: &LastPackets, (to, from): (u16, u16), sent_at: Instant) -> Option<LayeredPacket<Msg>> {
     let (meta, there, here) = last.get(&(to, from))?;
     let mut meta = *meta;
     std::mem::swap(&mut meta.src, &mut meta.dst);
@@ -226,7 +226,7 @@ fn bare(last: &LastPackets, (to, from): (u16, u16), sent_at: Instant) -> Option<
     meta.set(Flag::Ect, false);
     let msg = Msg::Datagram(Phantom { number: 0, size_bytes: BARE_BYTES, sent_at });
     let envelope = Envelope { from: *here, to: *there, msg, label: None };
-    Some(Layered { meta, envelope, flow_size: None })
+    Some(LayeredPacket { meta, envelope, flow_size: None })
 }
 
 /// Returns the segment, if the message is one.
@@ -238,7 +238,7 @@ fn segment(msg: &Msg) -> Option<Segment> {
 }
 
 impl Layer<Msg> for SprayLayer {
-    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let Some(segment) = segment(&packet.envelope.msg) else { return cx.send(packet) };
         if packet.flow_size.zip(self.long).is_some_and(|(size, long)| size >= long) {
             self.sent_bytes += u64::from(packet.meta.size_bytes);
@@ -257,7 +257,7 @@ impl Layer<Msg> for SprayLayer {
         self.stir(cx, src);
     }
 
-    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let PacketMeta { src, dst, flow, .. } = packet.meta;
         let label: Option<Label> = packet.envelope.label.take();
         let payload = segment(&packet.envelope.msg);

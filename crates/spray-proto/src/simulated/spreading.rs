@@ -7,7 +7,7 @@
 
 use crate::ways::{Flight, SpreaderKind};
 use anabranch_endpoint::{Duration, Instant};
-use anabranch_fabric::{Flag, Layer, LayerCx, Layered};
+use anabranch_fabric::{Flag, Layer, LayerCx, LayeredPacket};
 use anabranch_sim::Msg;
 use anabranch_units::Seed;
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ impl Spreading {
 }
 
 impl Layer<Msg> for Spreading {
-    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let Msg::Segment(segment) = packet.envelope.msg else { return cx.send(packet) };
         let now = cx.now();
         let side = self.side(packet.meta.flow, packet.meta.src);
@@ -96,7 +96,7 @@ impl Layer<Msg> for Spreading {
         cx.send(packet);
     }
 
-    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let label = packet.envelope.label.take();
         if let Some(head) = label.as_ref().and_then(|label| label.downcast_ref::<Head>()) {
             let (now, is_marked, value) = (cx.now(), packet.meta.has(Flag::Ce), packet.meta.entropy);
