@@ -35,8 +35,8 @@ mod tests {
     use proptest::prelude::*;
 
     /// Serves one link's coflows in a fixed order.
-    struct Fixed(Vec<u32>);
-    impl Allocator for Fixed {
+    struct FixedOrder(Vec<u32>);
+    impl Allocator for FixedOrder {
         fn allocate(&mut self, _: &Event, active: &mut ActiveFlows) {
             let mut plan = Plan::default();
             plan.begin(active);
@@ -73,7 +73,7 @@ mod tests {
             };
             let srf_s = sum_s(Box::<Srf>::default());
             for order in permutations(&(0..flows.len() as u32).collect::<Vec<_>>()) {
-                let other_s = sum_s(Box::new(Fixed(order.clone())));
+                let other_s = sum_s(Box::new(FixedOrder(order.clone())));
                 prop_assert!(srf_s <= other_s + 1e-9, "{srf_s} s in all, {other_s} s in the order {order:?}");
             }
         }
