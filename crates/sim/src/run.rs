@@ -7,7 +7,7 @@ use crate::end::{End, Msg};
 use crate::error::PlanError;
 use crate::network::{HOSTS, Network};
 use crate::plan::Plan;
-use crate::probe::{ProbedFlow, Seen};
+use crate::probe::{ProbeSummary, ProbedFlow};
 use crate::rows::{Sample, WeekRow};
 use crate::traffic::{Flow, Job, Traffic};
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, TappedPacket, Totals};
@@ -27,7 +27,7 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     series: Vec<Sample>,
     /// Sent bytes of each probed link, and delivered bytes of each probed flow, at the last sample.
     before: Vec<u64>,
-    seen: Seen,
+    seen: ProbeSummary,
     /// Circuits that follow demand.
     weeks: Option<Weeks>,
     /// Tapped packets not yet taken.
@@ -74,7 +74,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             next_sample: probe.map(|probe| Instant::ZERO + probe.interval),
             series: Vec::new(),
             before: Vec::new(),
-            seen: Seen::default(),
+            seen: ProbeSummary::default(),
             weeks,
             tapped: Vec::new(),
         }
