@@ -82,7 +82,7 @@ enum Role {
 
 /// The store, as its last answer showed it.
 #[derive(Debug, Default)]
-struct Seen {
+struct StoreView {
     value: Stamp,
     revision: u64,
     /// A value that could not be read, so that it is not read again.
@@ -126,7 +126,7 @@ pub struct Replica<M: Machine> {
     known: Option<Arc<M::Value>>,
     /// Lead under which the known decision was made.
     known_epoch: u64,
-    seen: Seen,
+    seen: StoreView,
     /// Decisions in a row that were not stored.
     unkept_rounds: u64,
     /// Time since which this controller is out of step with the store; `None` while it is in step.
@@ -153,7 +153,7 @@ impl<M: Machine> Replica<M> {
             machine: None,
             known: None,
             known_epoch: 0,
-            seen: Seen::default(),
+            seen: StoreView::default(),
             unkept_rounds: 0,
             out_since: Some(now),
             questions: StoreQueue::new(now),
