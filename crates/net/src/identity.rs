@@ -30,7 +30,7 @@ impl std::fmt::Debug for Identity {
 struct Shared {
     identity: PeerIdentity,
     /// Credential files, and their state at the last reading; `None` if they were never in files.
-    files: Option<(CredentialFiles, Mutex<Seen>)>,
+    files: Option<(CredentialFiles, Mutex<FileFingerprint>)>,
     current: watch::Sender<Arc<CurrentConfig>>,
 }
 
@@ -57,9 +57,9 @@ impl CurrentConfig {
 }
 
 /// Fingerprint of the files: each one's length and time of change.
-type Seen = [Option<(u64, Option<SystemTime>)>; 4];
+type FileFingerprint = [Option<(u64, Option<SystemTime>)>; 4];
 
-fn look(files: &CredentialFiles) -> Seen {
+fn look(files: &CredentialFiles) -> FileFingerprint {
     let seen = |path: &Path| path.metadata().ok().map(|found| (found.len(), found.modified().ok()));
     [seen(&files.ca), seen(&files.certificate), seen(&files.key), seen(&files.revoked())]
 }
@@ -86,7 +86,7 @@ impl Identity {
 
     fn with_files(
         credentials: &Credentials,
-        files: Option<(CredentialFiles, Mutex<Seen>)>,
+        files: Option<(CredentialFiles, Mutex<FileFingerprint>)>,
     ) -> Result<Self, rustls::Error> {
         let current = watch::Sender::new(CurrentConfig::new(credentials)?);
         let identity = credentials.identity().clone();

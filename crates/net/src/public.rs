@@ -142,10 +142,10 @@ pub struct CertificateFiles {
 }
 
 /// Length and time of the last change of each file.
-type Seen = [Option<(u64, Option<SystemTime>)>; 2];
+type FileFingerprint = [Option<(u64, Option<SystemTime>)>; 2];
 
 impl CertificateFiles {
-    fn look(&self) -> Seen {
+    fn look(&self) -> FileFingerprint {
         let seen = |path: &Path| path.metadata().ok().map(|found| (found.len(), found.modified().ok()));
         [seen(&self.chain), seen(&self.key)]
     }
@@ -169,7 +169,7 @@ struct Shared {
 struct CurrentCertificate {
     config: Arc<ServerConfig>,
     end: OffsetDateTime,
-    seen: Seen,
+    seen: FileFingerprint,
 }
 
 impl fmt::Debug for ServerCertificate {
