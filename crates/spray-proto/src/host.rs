@@ -44,7 +44,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4)
 
 /// A packet from TCP.
 #[derive(Clone, Debug)]
-pub struct Outgoing<P> {
+pub struct OutgoingPacket<P> {
     /// The packet.
     pub packet: P,
     /// Bytes of data in the packet; 0 for a pure acknowledgement.
@@ -329,8 +329,8 @@ impl<P: Packet> Host<P> {
     }
 
     /// Handles a packet from TCP.
-    pub fn handle_packet(&mut self, now: Instant, id: FlowId, outgoing: Outgoing<P>) {
-        let Outgoing { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
+    pub fn handle_packet(&mut self, now: Instant, id: FlowId, outgoing: OutgoingPacket<P>) {
+        let OutgoingPacket { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
         let Some(mut flow) = self.open(now, id) else {
             let (is_short, is_data, sent_bytes) = (false, !is_acknowledgement, 0);
             let body = Body::Plain(packet);

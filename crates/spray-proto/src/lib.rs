@@ -43,7 +43,7 @@ pub mod ways;
 
 pub use config::{AGENT_HELD_MAX, Config, ConfigError, Parities, UnitSize};
 pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId, HEAD_BYTES_MAX};
-pub use host::{DeliveredPacket, Host, HostCounts, Outgoing, OutgoingDatagram, PeerView};
+pub use host::{DeliveredPacket, Host, HostCounts, OutgoingDatagram, OutgoingPacket, PeerView};
 pub use memory::{PEER_FLOWS_MAX, PEER_MEMORY_MAX};
 pub use packet::{CarriedPacket, Packet};
 pub use repeats::UNHEARD_MAX;

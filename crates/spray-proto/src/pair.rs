@@ -4,7 +4,7 @@
 //! Leaves out: the behaviour of each part alone, which is tested beside it. Read [`Pair`] first.
 
 use crate::ways::{Chooser, DatagramClass};
-use crate::{Body, Config, Datagram, FlowId, Host, Outgoing};
+use crate::{Body, Config, Datagram, FlowId, Host, OutgoingPacket};
 use anabranch_endpoint::Bytes;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
@@ -53,7 +53,7 @@ impl Pair {
     }
 
     fn send(&mut self, from: usize, flow: u32, packet: u8, payload_bytes: u32) {
-        let outgoing = Outgoing {
+        let outgoing = OutgoingPacket {
             packet: Bytes::from(vec![packet]),
             payload_bytes,
             is_acknowledgement: payload_bytes == 0,

@@ -122,7 +122,7 @@ impl SystemPlan for Spray {
     }
     fn layer(&self, network: &Network, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
         Some(match self.scheme {
-            Scheme::Ways(kind) => Box::new(spreading::Spreading::new(kind, seed)),
+            Scheme::Ways(kind) => Box::new(spreading::SpreadLayer::new(kind, seed)),
             _ => Box::new(layer::SprayLayer::new(self, network.hosts().len(), seed)),
         })
     }

@@ -19,7 +19,8 @@ use anabranch_spray_proto::control::Control;
 use anabranch_spray_proto::kernel::PeerEndpoint;
 use anabranch_spray_proto::ways::{self, Chooser, DatagramClass};
 use anabranch_spray_proto::{
-    Body, CarriedPacket, Config, Datagram, FlowId, Host, Outgoing, OutgoingDatagram, Segment, control, mark,
+    Body, CarriedPacket, Config, Datagram, FlowId, Host, OutgoingDatagram, OutgoingPacket, Segment, control,
+    mark,
 };
 use anabranch_units::{ByteCount, Duration, Instant, Seed};
 use std::collections::BTreeMap;
@@ -378,7 +379,7 @@ impl Forwarder {
                     link.figures.packets.refused_out_packets += 1;
                     continue;
                 }
-                let outgoing = Outgoing {
+                let outgoing = OutgoingPacket {
                     packet: CarriedPacket::from(Bytes::copy_from_slice(packet)),
                     payload_bytes: segment.payload_bytes,
                     is_acknowledgement: segment.is_acknowledgement,

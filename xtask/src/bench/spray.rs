@@ -8,7 +8,9 @@
 
 use super::thread_cpu_s;
 use anabranch_endpoint::Bytes;
-use anabranch_spray_proto::{Body, Config, FlowId, Host, Outgoing, OutgoingDatagram, Parities, UnitSize};
+use anabranch_spray_proto::{
+    Body, Config, FlowId, Host, OutgoingDatagram, OutgoingPacket, Parities, UnitSize,
+};
 use anabranch_units::{Duration, Instant};
 use anyhow::ensure;
 
@@ -104,7 +106,7 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
         now += Duration::from_ms(5);
         let start = thread_cpu_s();
         for _ in 0..unit_packets {
-            let outgoing = Outgoing {
+            let outgoing = OutgoingPacket {
                 packet: packet.clone(),
                 payload_bytes: PACKET_BYTES as u32,
                 is_acknowledgement: false,

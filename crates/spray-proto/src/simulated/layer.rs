@@ -4,7 +4,7 @@
 
 use super::{Scheme, Spray};
 use crate::datagram::{Body, Datagram, FlowId};
-use crate::host::{Host, Outgoing, OutgoingDatagram};
+use crate::host::{Host, OutgoingDatagram, OutgoingPacket};
 use crate::packet::{LENGTH_BYTES, Packet};
 use crate::ways::Chooser;
 use anabranch_endpoint::{Instant, PeerId};
@@ -246,7 +246,7 @@ impl Layer<Msg> for SprayLayer {
             return cx.send(packet);
         }
         let PacketMeta { src, dst, flow, .. } = packet.meta;
-        let outgoing = Outgoing {
+        let outgoing = OutgoingPacket {
             payload_bytes: segment.len,
             is_acknowledgement: segment.len == 0 && !segment.syn && !segment.fin,
             is_end: segment.fin,

@@ -3,7 +3,7 @@
 //!
 //! A segment's label carries its number; the next segment in the reverse direction echoes the
 //! received numbers with their marks. An acknowledgement takes the path of the last received
-//! segment. Read [`Spreading`] first.
+//! segment. Read [`SpreadLayer`] first.
 
 use crate::ways::{Flight, SpreaderKind};
 use anabranch_endpoint::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The layer of all hosts of a run.
-pub(super) struct Spreading {
+pub(super) struct SpreadLayer {
     kind: SpreaderKind,
     seed: Seed,
     /// State by flow and sending host.
@@ -52,7 +52,7 @@ struct Head {
 /// dropped.
 const ECHOES_MAX: usize = 64;
 
-impl Spreading {
+impl SpreadLayer {
     pub(super) fn new(kind: SpreaderKind, seed: Seed) -> Self {
         Self { kind, seed, sides: BTreeMap::new(), counts: SpreadCounts::default() }
     }
@@ -67,7 +67,7 @@ impl Spreading {
     }
 }
 
-impl Layer<Msg> for Spreading {
+impl Layer<Msg> for SpreadLayer {
     fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let Msg::Segment(segment) = packet.envelope.msg else { return cx.send(packet) };
         let now = cx.now();
