@@ -1,6 +1,6 @@
 //! The network of §4.7.1: sources, reflectors, edges, client groups, capacities and costs.
 
-use super::draws::{Weighted, normal};
+use super::draws::{WeightedItems, normal};
 use crate::network::{LINKS_MAX, Link, NODES_MAX, Network, Node, NodeId, Tier};
 use crate::plan::problem::{
     GROUP_LINKS_MAX, GROUPS_MAX, Group, GroupId, GroupLink, Offer, Program, ProgramError, REFLECTORS_MAX,
@@ -102,7 +102,7 @@ impl TopologyShape {
         let places: Vec<[f64; 2]> =
             (0..self.cities).map(|_| [stream.unit_f64(), stream.unit_f64()]).collect();
         let city_share = |city: u32| f64::from(city + 1).powf(-CITY_EXPONENT);
-        let cities = Weighted::new((0..self.cities).map(city_share));
+        let cities = WeightedItems::new((0..self.cities).map(city_share));
         let mut group_cities: Vec<u32> = (0..self.cities.min(self.groups)).collect();
         while group_cities.len() < self.groups as usize {
             group_cities.push(cities.draw(&mut stream) as u32);
