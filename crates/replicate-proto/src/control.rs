@@ -163,7 +163,7 @@ pub struct SiteProgram {
     /// Flows that arrive at this site.
     pub incoming: Vec<IncomingSpec>,
     /// Flows that leave this site, one virtual link each.
-    pub outgoing: Vec<Outgoing>,
+    pub outgoing: Vec<OutgoingSpec>,
     /// Groups that end at this site, with the file to write.
     pub sinks: Vec<SinkProgram>,
     /// Whether to store an entire incoming flow before passing it on.
@@ -232,7 +232,7 @@ pub struct IncomingSpec {
 
 /// An outgoing flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outgoing {
+pub struct OutgoingSpec {
     /// The flow.
     pub flow: FlowId,
     /// Its group.

@@ -4,7 +4,7 @@
 //! site (`site`).
 
 use crate::control::{
-    GroupProgram, HopSettings, IncomingSpec, Outgoing, Priority, Run, SinkProgram, SiteProgram, Submitter,
+    GroupProgram, HopSettings, IncomingSpec, OutgoingSpec, Priority, Run, SinkProgram, SiteProgram, Submitter,
 };
 use crate::plan::{Flow, FlowId, Input, Mode, Plan};
 use anabranch_graph::Topology;
@@ -81,7 +81,7 @@ pub fn programs(
             link: flow.link,
             stripes: hop.stripes,
         });
-        programs.entry(link.from).or_insert_with(|| blank(link.from)).outgoing.push(Outgoing {
+        programs.entry(link.from).or_insert_with(|| blank(link.from)).outgoing.push(OutgoingSpec {
             flow: id,
             group: flow.group,
             to: link.to,

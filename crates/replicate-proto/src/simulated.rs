@@ -12,7 +12,7 @@
 
 mod settings;
 
-use crate::control::{Attempt, HopSettings, Outgoing, Priority, Run, SiteProgram, Submitter, TransferId};
+use crate::control::{Attempt, HopSettings, OutgoingSpec, Priority, Run, SiteProgram, Submitter, TransferId};
 use crate::daemon::CONFIRM_EVERY;
 use crate::msg::FrameHeader;
 use crate::pace::{Pace, cost};
@@ -532,7 +532,7 @@ impl Hop {
         cx: &mut AppCx<'_, '_>,
         stream: u32,
         machine: &mut Site<Len>,
-        (out, buffer_bytes): (&Outgoing, u64),
+        (out, buffer_bytes): (&OutgoingSpec, u64),
     ) -> bool {
         let mut moved = false;
         while !self.has_ended

@@ -27,7 +27,7 @@ use anabranch_http::metrics::Counter;
 use anabranch_net::admission::ConnectionSlot;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
-    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, IncomingSpec, Outgoing,
+    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, IncomingSpec, OutgoingSpec,
     Priority, Report, SiteProgram,
 };
 use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
@@ -160,7 +160,7 @@ impl IncomingFlow {
 }
 
 impl FlowCounters {
-    fn new(flow: &Outgoing, metrics: &SiteMetrics) -> Self {
+    fn new(flow: &OutgoingSpec, metrics: &SiteMetrics) -> Self {
         Self { site_bytes: metrics.sent_to(&flow.to_name), ..Self::default() }
     }
 }
@@ -501,8 +501,8 @@ struct Hop<'a> {
     way: &'static str,
 }
 
-impl<'a> From<&'a Outgoing> for Hop<'a> {
-    fn from(out: &'a Outgoing) -> Self {
+impl<'a> From<&'a OutgoingSpec> for Hop<'a> {
+    fn from(out: &'a OutgoingSpec) -> Self {
         Self { flow: out.flow, peer: out.to, name: &out.to_name, way: "to" }
     }
 }

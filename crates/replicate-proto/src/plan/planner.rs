@@ -4,7 +4,7 @@
 
 use super::code::Code;
 use super::request::{PlanError, Problem, Request};
-use super::routed::{self, Quantised, Routes};
+use super::routed::{self, QuantisedFlows, Routes};
 use super::{Group, Input, Mode, Plan, Scheme};
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
                 let (streams, sinks) = (code.streams, code.sinks);
                 let groups =
                     vec![Group { streams, weights: Vec::new(), mode: Mode::Coded, sinks, fills: None }];
-                let quantised = Quantised { unit: code.unit, groups, flows: code.flows };
+                let quantised = QuantisedFlows { unit: code.unit, groups, flows: code.flows };
                 let mut planned = self.planned(scheme, quantised, bound, bound, 1);
                 planned.plan.rate = BitRate::bps(rate);
                 Ok(planned)
@@ -197,7 +197,7 @@ impl<'a> Planner<'a> {
     pub(super) fn planned(
         &self,
         scheme: Scheme,
-        made: Quantised,
+        made: QuantisedFlows,
         ideal: f64,
         ceiling: f64,
         depth: u64,

@@ -35,7 +35,7 @@ pub(super) struct Routes {
 
 /// Flows with whole numbers of units.
 #[derive(Clone, Debug)]
-pub(super) struct Quantised {
+pub(super) struct QuantisedFlows {
     /// Rate of a unit in bits per second.
     pub unit: u64,
     pub groups: Vec<Group>,
@@ -282,7 +282,7 @@ pub(super) fn quantise(
     capacities: &[u64],
     wanted: &[Routes],
     streams_max: u16,
-) -> Result<Quantised, PlanError> {
+) -> Result<QuantisedFlows, PlanError> {
     let even = even(capacities, wanted, streams_max.into());
     let ideal = wanted.iter().map(Routes::rate).fold(f64::INFINITY, f64::min);
     let gains = |than: f64, rate: f64| rate > than * (1.0 + UNLIKE_GAIN_MIN);
@@ -307,7 +307,7 @@ pub(super) fn quantise_evenly(
     capacities: &[u64],
     wanted: &[Routes],
     streams_max: u16,
-) -> Result<Quantised, PlanError> {
+) -> Result<QuantisedFlows, PlanError> {
     let even = even(capacities, wanted, streams_max.into()).ok_or(PlanError::TooNarrow)?;
     Ok(even.laid(wanted, false))
 }
@@ -447,7 +447,7 @@ fn fit(
 
 impl FittedRoutes {
     /// The flows: a stream for each unit of a route, or for each `unlike` route that has any.
-    fn laid(&self, wanted: &[Routes], unlike: bool) -> Quantised {
+    fn laid(&self, wanted: &[Routes], unlike: bool) -> QuantisedFlows {
         let (mut groups, mut flows) = (Vec::new(), Vec::new());
         for (g, (wanted, counts)) in wanted.iter().zip(&self.counts).enumerate() {
             let streams = counts.iter().map(|n| if unlike { (*n).min(1) } else { *n });
@@ -458,7 +458,7 @@ impl FittedRoutes {
             }
             groups.push(group);
         }
-        Quantised { unit: self.unit, groups, flows }
+        QuantisedFlows { unit: self.unit, groups, flows }
     }
 }
 

@@ -4,7 +4,7 @@
 //! Leaves out: the machine at work ([`crate::site`]). Read [`SiteParts`] first.
 
 use super::{Consumer, Group, IncomingFlow, Site, Source};
-use crate::control::{IncomingSpec as IncomingProgram, Outgoing, SinkProgram, SiteProgram};
+use crate::control::{IncomingSpec as IncomingProgram, OutgoingSpec, SinkProgram, SiteProgram};
 use crate::pace::Pace;
 use crate::plan::{CEILING_MIN, FlowId, Input, Mode};
 use crate::receiver::{Sink, SinkGroup};
@@ -203,7 +203,7 @@ impl<'a, S: CheckedSymbol> SiteParts<'a, S> {
         }
     }
 
-    fn add_link(&mut self, o: &Outgoing) -> Result<(), ProgramError> {
+    fn add_link(&mut self, o: &OutgoingSpec) -> Result<(), ProgramError> {
         between("stripes", o.hop.stripes.into(), 1, self.stripes_max(o.group)?)?;
         let link = self.links.len();
         let is_known = self.link_of.insert(o.flow, link).is_some() || self.incoming.contains_key(&o.flow);

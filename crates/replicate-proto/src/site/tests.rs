@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::{
-    Attempt, GroupProgram, HopSettings, IncomingSpec as Arriving, Outgoing, Priority, Run, SinkProgram,
+    Attempt, GroupProgram, HopSettings, IncomingSpec as Arriving, OutgoingSpec, Priority, Run, SinkProgram,
     SiteProgram, TransferId,
 };
 use crate::plan::{DecodeMap, Input, Term};
@@ -256,7 +256,7 @@ fn programs(
                 .collect(),
             outgoing: numbered()
                 .filter(|(_, _, f)| f.from == site)
-                .map(|(flow, group, f)| Outgoing {
+                .map(|(flow, group, f)| OutgoingSpec {
                     flow,
                     group,
                     to: SiteId(f.to),

@@ -3,7 +3,7 @@
 use super::*;
 use anabranch_pieces::ByteRange;
 use anabranch_replicate_proto::control::{
-    Attempt, Finish, GroupProgram, HopSettings, IncomingSpec, Outgoing, Priority, SinkProgram, Submitter,
+    Attempt, Finish, GroupProgram, HopSettings, IncomingSpec, OutgoingSpec, Priority, SinkProgram, Submitter,
     TransferId,
 };
 use anabranch_replicate_proto::daemon::room::memory_bytes;
@@ -105,7 +105,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
         link: LinkId(flow),
         stripes,
     };
-    let outgoing = |flow: u32, input: Input| Outgoing {
+    let outgoing = |flow: u32, input: Input| OutgoingSpec {
         flow: FlowId(flow),
         group: 0,
         to: SiteId(flow as u16 + 1),
@@ -300,7 +300,7 @@ async fn file_reaches_120_destinations_with_reduced_buffers() {
         program.sinks =
             vec![SinkProgram { group: 0, inputs: vec![flow], decode: None, path: "out.bin".into() }];
         net.sites[site].0.handle(Command::Install { program });
-        source.outgoing.push(Outgoing {
+        source.outgoing.push(OutgoingSpec {
             flow,
             to: SiteId(site as u16),
             to_name: format!("s{site}"),
