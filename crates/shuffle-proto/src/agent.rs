@@ -9,7 +9,7 @@
 //! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::announced_flows`]),
 //! the limits in force ([`crate::enforcement`]). Read [`Agent`] and [`AgentAction`] first.
 
-use crate::announced_flows::{AnnounceError, AnnouncedFlows, Seen};
+use crate::announced_flows::{AnnounceError, AnnouncedFlows, ListedConnection};
 use crate::announcement::Announcement;
 use crate::control::{FlowKey, JoinRequest, Limit, ReportsRequest};
 use crate::coordinator::{ClassSettings, HOST_FLOWS_MAX};
@@ -114,7 +114,7 @@ pub enum Answer {
     /// Connections of this host.
     Listing {
         /// Connections in the order of flows, announced ones included.
-        flows: Vec<Seen>,
+        flows: Vec<ListedConnection>,
         /// Number of further connections.
         left_out: u64,
     },
@@ -224,7 +224,7 @@ pub struct Agent {
     is_full: bool,
     /// Flows announced since the pending listing was requested, which may lack them, as the kernel
     /// described them then.
-    newer: BTreeMap<FlowKey, Seen>,
+    newer: BTreeMap<FlowKey, ListedConnection>,
     asks_so_far: u64,
     asks: VecDeque<(u64, AgentAction)>,
     events: VecDeque<Event>,
@@ -289,7 +289,7 @@ impl Agent {
         &mut self,
         now: Instant,
         said: &Announcement,
-        seen: &Seen,
+        seen: &ListedConnection,
     ) -> Result<(), AnnounceError> {
         self.advance(now);
         match said {
@@ -314,7 +314,7 @@ impl Agent {
 
     /// Handles a listing of the host's connections in the order of flows, with the number of
     /// connections left out.
-    pub fn handle_listing(&mut self, now: Instant, flows: &[Seen], left_out: u64) {
+    pub fn handle_listing(&mut self, now: Instant, flows: &[ListedConnection], left_out: u64) {
         self.advance(now);
         let is_cut = left_out > 0;
         if !std::mem::replace(&mut self.is_cut, is_cut) && is_cut {

@@ -22,7 +22,7 @@ pub const USER_COFLOWS_MAX: usize = HOST_COFLOWS_MAX / 2;
 
 /// A TCP connection of this host, as listed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ListedConnection {
     /// Addresses and ports.
     pub flow: FlowKey,
     /// Socket cookie, unique since boot.
@@ -165,7 +165,12 @@ impl AnnouncedFlows {
     /// Handles a program's announcement of a flow's coflow, and of its total bytes for that coflow.
     ///
     /// Errors: see [`AnnounceError`].
-    pub fn announce(&mut self, state: &Seen, coflow: &str, size_bytes: u64) -> Result<(), AnnounceError> {
+    pub fn announce(
+        &mut self,
+        state: &ListedConnection,
+        coflow: &str,
+        size_bytes: u64,
+    ) -> Result<(), AnnounceError> {
         check_name(coflow).map_err(AnnounceError::Name)?;
         let flow = state.flow;
         if self.flows.get(&flow).is_some_and(|entry| entry.socket.cookie != state.cookie) {
@@ -221,7 +226,7 @@ impl AnnouncedFlows {
     /// Checks that there is room for this flow in this coflow.
     ///
     /// Errors: the book, or the user's part of it, is full.
-    fn check_room(&self, state: &Seen, coflow: &str) -> Result<(), AnnounceError> {
+    fn check_room(&self, state: &ListedConnection, coflow: &str) -> Result<(), AnnounceError> {
         let (known, user) = (self.flows.get(&state.flow), state.user);
         let share = self.shares.get(&user);
         if known.is_none() && self.flows.len() >= HOST_FLOWS_MAX {
@@ -258,7 +263,7 @@ impl AnnouncedFlows {
     /// Handles a program's announcement that it has written a flow's last byte for its coflow. The
     /// flow is complete once these bytes have arrived; the connection may serve another coflow. An
     /// announcement for a coflow that is no longer the flow's is ignored.
-    pub fn finish(&mut self, state: &Seen, coflow: Option<&str>) {
+    pub fn finish(&mut self, state: &ListedConnection, coflow: Option<&str>) {
         let Some(entry) = self.flows.get_mut(&state.flow) else { return };
         if entry.socket.cookie != state.cookie {
             return self.end(state.flow);
@@ -317,7 +322,7 @@ impl AnnouncedFlows {
 
     /// Handles a listing, in the order of flows. `rule` names the coflow of an unannounced flow
     /// that is not a mouse.
-    pub fn observe(&mut self, listing: &[Seen], rule: impl Fn(FlowKey) -> Option<String>) {
+    pub fn observe(&mut self, listing: &[ListedConnection], rule: impl Fn(FlowKey) -> Option<String>) {
         let find =
             |flow: &FlowKey| listing.binary_search_by_key(flow, |state| state.flow).ok().map(|i| &listing[i]);
         let mut gone = Vec::new();
@@ -330,7 +335,7 @@ impl AnnouncedFlows {
             if entry.coflow.is_none() {
                 continue;
             }
-            let Seen { acked_bytes, written_bytes, .. } = *state;
+            let ListedConnection { acked_bytes, written_bytes, .. } = *state;
             let end = entry.ends_at_bytes.unwrap_or(u64::MAX);
             let moved_bytes = entry.moved_by(acked_bytes);
             if moved_bytes > entry.moved_bytes {
@@ -438,8 +443,16 @@ mod tests {
         let end = |text: &str| text.parse().expect("an address");
         FlowKey { local: end("10.0.0.1:40000"), remote: end("10.0.0.2:7000") }
     }
-    fn seen(acked_bytes: u64, written_bytes: u64) -> Seen {
-        Seen { flow: flow(), cookie: 1, user: 7, may_send: true, acked_bytes, written_bytes, limit: None }
+    fn seen(acked_bytes: u64, written_bytes: u64) -> ListedConnection {
+        ListedConnection {
+            flow: flow(),
+            cookie: 1,
+            user: 7,
+            may_send: true,
+            acked_bytes,
+            written_bytes,
+            limit: None,
+        }
     }
     fn moved(moved_bytes: u64) -> Report {
         Report::Moved { flow: flow(), moved_bytes }
@@ -574,8 +587,8 @@ mod tests {
         book.limit(flow(), None);
         assert_eq!(book.soonest_end(), None);
     }
-    fn of_user(user: u32, number: usize) -> Seen {
-        let mut seen = Seen { user, ..seen(0, 60_000) };
+    fn of_user(user: u32, number: usize) -> ListedConnection {
+        let mut seen = ListedConnection { user, ..seen(0, 60_000) };
         seen.flow.local = ([10, 0, (number >> 16) as u8, 1], number as u16).into();
         seen
     }
@@ -593,7 +606,8 @@ mod tests {
         book.announce(&of_user(1, 0), "a", 70_000).expect("it is known");
         book.announce(&of_user(2, USER_FLOWS_MAX), "a", 60_000).expect("another's");
         // Closed connections make room.
-        let mut listing: Vec<Seen> = (1..USER_FLOWS_MAX).map(|number| of_user(1, number)).collect();
+        let mut listing: Vec<ListedConnection> =
+            (1..USER_FLOWS_MAX).map(|number| of_user(1, number)).collect();
         listing.sort_by_key(|seen| seen.flow);
         book.observe(&listing, NOBODY);
         book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect("there is room");

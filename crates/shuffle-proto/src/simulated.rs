@@ -15,7 +15,7 @@
 mod settings;
 
 use crate::agent::{Agent, AgentAction, AgentConfig, Answer, Event};
-use crate::announced_flows::Seen;
+use crate::announced_flows::ListedConnection;
 use crate::announcement::Announcement;
 use crate::control::{FlowKey, JoinRequest, Limit, LimitsReply, ReportsRequest};
 use crate::coordinator::{ClassSettings, Host};
@@ -208,8 +208,8 @@ struct HostAgent {
 
 impl HostAgent {
     /// Sending connections of its host, in order.
-    fn listing(&self, cx: &AppCx<'_, '_>, flows: &[Flow]) -> Vec<Seen> {
-        let mut listing: Vec<Seen> =
+    fn listing(&self, cx: &AppCx<'_, '_>, flows: &[Flow]) -> Vec<ListedConnection> {
+        let mut listing: Vec<ListedConnection> =
             self.flows.iter().map(|number| flows[*number].seen(cx, *number)).collect();
         listing.sort_by_key(|seen| seen.flow);
         listing
@@ -224,10 +224,10 @@ impl HostAgent {
 
 impl Flow {
     /// Returns the flow as a listing shows it. `number` serves as the socket's cookie.
-    fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> Seen {
+    fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> ListedConnection {
         let written_bytes = self.written_bytes;
         let acked_bytes = written_bytes - cx.unacknowledged_bytes(self.stream, Side::Opener);
-        Seen {
+        ListedConnection {
             flow: self.key,
             cookie: number as u64,
             user: 0,

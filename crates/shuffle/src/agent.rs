@@ -29,7 +29,7 @@ use anabranch_pace::{
 use anabranch_shuffle_proto::agent::{
     self as machine, AgentAction, Answer, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
 };
-use anabranch_shuffle_proto::announced_flows::Seen;
+use anabranch_shuffle_proto::announced_flows::ListedConnection;
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
 use anabranch_shuffle_proto::rules::Rules;
@@ -143,12 +143,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Converts the kernel's state of a connection for the agent's book.
-fn seen(state: &FlowState) -> Seen {
+fn seen(state: &FlowState) -> ListedConnection {
     let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
     let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
     // Among acknowledged bytes SYN and FIN count one each; older kernels do not count sent ones.
     let acked_bytes = bytes(state.bytes_acked).min(state.bytes_sent.map_or(u64::MAX, |_| sent));
-    Seen {
+    ListedConnection {
         flow: state.flow,
         cookie: state.cookie(),
         user: state.uid,
@@ -346,7 +346,7 @@ impl Agent {
         let answering = async {
             match announcements {
                 Some((listener, reader)) => {
-                    let take = move |said: &Announcement, seen: &Seen| {
+                    let take = move |said: &Announcement, seen: &ListedConnection| {
                         let taken =
                             shared.change(|machine, now| machine.handle_announcement(now, said, seen));
                         shared.changed.notify_one();

@@ -13,9 +13,9 @@ fn at(ms: u64) -> Instant {
 fn flow(port: u16) -> FlowKey {
     FlowKey { local: ([10, 0, 0, 1], port).into(), remote: ([10, 0, 0, 2], 7_000).into() }
 }
-fn seen(port: u16, acked_bytes: u64) -> Seen {
+fn seen(port: u16, acked_bytes: u64) -> ListedConnection {
     let (user, written_bytes) = (7, 1_000_000);
-    Seen {
+    ListedConnection {
         flow: flow(port),
         cookie: port.into(),
         user,
@@ -46,13 +46,13 @@ fn prepare(agent: &mut Agent, now: Instant, session: u64) {
     assert_eq!(ask, AgentAction::Prepare);
     agent.handle_answer(now, number, Ok(Answer::Prepared { coordinator: None, session }));
 }
-fn look(agent: &mut Agent, now: Instant, flows: &[Seen]) {
+fn look(agent: &mut Agent, now: Instant, flows: &[ListedConnection]) {
     let (number, ask) = asked(agent);
     assert_eq!(ask, AgentAction::Look);
     agent.handle_answer(now, number, Ok(Answer::Listing { flows: flows.to_vec(), left_out: 0 }));
 }
 /// Makes the agent join. Returns the number by which it waits for limits.
-fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[Seen]) -> u64 {
+fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[ListedConnection]) -> u64 {
     prepare(agent, now, session);
     look(agent, now, flows);
     let (number, ask) = asked(agent);

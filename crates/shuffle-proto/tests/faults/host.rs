@@ -1,7 +1,7 @@
 //! A host: its kernel's flows, their programs, and its agent with its persistent state.
 
 use anabranch_shuffle_proto::agent::{Agent, AgentConfig};
-use anabranch_shuffle_proto::announced_flows::{Seen, Socket};
+use anabranch_shuffle_proto::announced_flows::{ListedConnection, Socket};
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::enforcement::{
     Change, Enforcement, Host as Machine, LeftoverHost, LimitProblem, Outcome, lift_left,
@@ -54,8 +54,8 @@ pub struct Kernel {
 
 impl Kernel {
     /// All connections, in order.
-    pub fn listing(&self) -> Vec<Seen> {
-        let seen = |(flow, state): (&FlowKey, &Flow)| Seen {
+    pub fn listing(&self) -> Vec<ListedConnection> {
+        let seen = |(flow, state): (&FlowKey, &Flow)| ListedConnection {
             flow: *flow,
             cookie: state.cookie,
             user: 0,

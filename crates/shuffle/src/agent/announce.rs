@@ -10,7 +10,7 @@
 
 use super::seen;
 use anabranch_pace::FlowReader;
-use anabranch_shuffle_proto::announced_flows::{AnnounceError, Seen};
+use anabranch_shuffle_proto::announced_flows::{AnnounceError, ListedConnection};
 use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, LineError, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -219,7 +219,7 @@ fn reply(said: Result<(), String>) -> io::Result<Vec<u8>> {
 /// they come from root or the connection's user.
 pub fn of_own_flows(
     reader: FlowReader,
-    take: impl Fn(&Announcement, &Seen) -> Result<(), AnnounceError>,
+    take: impl Fn(&Announcement, &ListedConnection) -> Result<(), AnnounceError>,
 ) -> impl Fn(&Announcement, u32) -> Result<(), String> {
     let reader = Mutex::new(reader);
     move |said, uid| {

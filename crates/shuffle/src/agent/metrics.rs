@@ -5,7 +5,7 @@
 
 use anabranch_http::metrics::{Counter, Counters, Gauge, Histogram, Metrics, seconds};
 use anabranch_shuffle_proto::agent::Notice;
-use anabranch_shuffle_proto::announced_flows::Seen;
+use anabranch_shuffle_proto::announced_flows::ListedConnection;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::enforcement::LimitProblem;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,10 +140,12 @@ impl AgentMetrics {
     }
 
     /// Notes a listing of connections. The `known` ones belong to announced flows.
-    pub(super) fn note_listing(&self, flows: &[Seen], known: &BTreeSet<FlowKey>, now: Instant) {
+    pub(super) fn note_listing(&self, flows: &[ListedConnection], known: &BTreeSet<FlowKey>, now: Instant) {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *connections);
-        for Seen { flow, cookie, acked_bytes, .. } in flows.iter().filter(|seen| known.contains(&seen.flow)) {
+        for ListedConnection { flow, cookie, acked_bytes, .. } in
+            flows.iter().filter(|seen| known.contains(&seen.flow))
+        {
             // The first coflow of a connection may have begun before its announcement, so all bytes
             // of the connection count.
             let last = before.remove(flow).filter(|last| {
@@ -205,7 +207,7 @@ mod tests {
             let local = ([10, 0, 0, 1], port).into();
             FlowKey::new(local, ([10, 0, 0, 2], 80).into())
         };
-        let seen = |port, cookie, acked_bytes| Seen {
+        let seen = |port, cookie, acked_bytes| ListedConnection {
             flow: key(port),
             cookie,
             user: 0,
