@@ -148,7 +148,7 @@ enum Phase {
 
 /// Measurement of one step.
 #[derive(Copy, Clone, Debug)]
-struct Seen {
+struct StepMeasurement {
     bytes_per_s: f64,
     packets: u64,
     /// Packets from servers that see a queue.
@@ -158,7 +158,7 @@ struct Seen {
     each_packets: f64,
 }
 
-impl Seen {
+impl StepMeasurement {
     fn loss(&self) -> f64 {
         self.lost as f64 / (self.lost + self.packets).max(1) as f64
     }
@@ -396,8 +396,13 @@ impl OverflowEstimator {
         let most_packets_per_s = packets_per_s.max(self.most_packets_per_s);
         let each_packets = most_packets_per_s * rtt.as_secs_f64() / servers.max(1) as f64;
         let queued = totals.queued.saturating_sub(before.queued);
-        let seen =
-            Seen { bytes_per_s: bytes as f64 / time.as_secs_f64(), packets, queued, lost, each_packets };
+        let seen = StepMeasurement {
+            bytes_per_s: bytes as f64 / time.as_secs_f64(),
+            packets,
+            queued,
+            lost,
+            each_packets,
+        };
         let is_flood = is_free && seen.is_flood() && time >= FLOOD_MIN;
         if !is_flood && (time < (rtt * rtts).max(MEASURE_MIN) || packets < least) {
             return false;
@@ -408,7 +413,7 @@ impl OverflowEstimator {
         self.step(now, seen, rtt, servers)
     }
 
-    fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
+    fn step(&mut self, now: Instant, seen: StepMeasurement, rtt: Duration, servers: usize) -> bool {
         // With many servers, the loss rate measured while less was granted is the path's own,
         // whether grants compensated for it or not. At most `LOSS_MORE` is learned while the link
         // is held, as it may come from a probe.
@@ -597,7 +602,7 @@ impl OverflowEstimator {
     }
 
     /// Whether the arriving rate grew enough to show that the link is not full yet.
-    fn has_room(&self, before_bytes_per_s: f64, seen: Seen) -> bool {
+    fn has_room(&self, before_bytes_per_s: f64, seen: StepMeasurement) -> bool {
         before_bytes_per_s > 0.0
             && seen.bytes_per_s > GROWS * before_bytes_per_s
             && seen.loss() < PATH_LOSS_MAX
