@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use dilated::{measured_dilation, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
-pub use host::{Announce, FlowObservation, IncastRounds, Seen, SinkObservation, run as run_host};
+pub use host::{Announce, FlowObservation, HostObservations, IncastRounds, SinkObservation, run as run_host};
 
 /// Code point of packets against a circuit where ECN is on: of the pool for experimental and local
 /// use (RFC 2474, section 6).
@@ -138,7 +138,7 @@ pub trait RunningSystem: Send {
     }
     /// Completes `row`, which already counts the flows `numbers` of [`Rehearsal::flows`], from the
     /// hosts' observations `seen`; returns the results of coflows.
-    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow>;
+    fn report(&self, seen: &HostObservations, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow>;
 }
 
 /// Options of scenario runs.
@@ -464,7 +464,7 @@ fn has(late: &Histogram) -> Option<&Histogram> {
 
 /// Reasons to distrust a run by its hosts' programs: lateness above `bound`, lost datagrams, or
 /// failures.
-fn distrust(seen: &Seen, bound: Duration) -> Vec<String> {
+fn distrust(seen: &HostObservations, bound: Duration) -> Vec<String> {
     let bound_us = bound.as_secs_f64() * 1e6;
     let late = |late: &Histogram, what: &str, remedy: &str| {
         let p99 = late.quantile_us(0.99);
@@ -576,7 +576,7 @@ fn watch<'a>(
     systems: impl Iterator<Item = &'a mut Box<dyn RunningSystem>>,
     span: Span,
     interrupted: &AtomicBool,
-) -> Result<(Seen, Option<CircuitFigures>), ScenarioError> {
+) -> Result<(HostObservations, Option<CircuitFigures>), ScenarioError> {
     let over = AtomicBool::new(false);
     let handle = emulation.handle();
     let wait_until = |due_ns: u64| {
@@ -620,18 +620,18 @@ fn watch<'a>(
             let done = working.into_iter().map(|work| work.join().expect("it does not panic"));
             done.collect::<Result<Vec<()>, _>>()?;
             hosts.iter_mut().try_for_each(|host| host.tell("all are"))?;
-            let mut seen = Seen::default();
+            let mut seen = HostObservations::default();
             for host in hosts.iter_mut() {
                 seen.merge(serde_json::from_str(&host.line()?)?);
             }
             Ok(seen)
         };
-        let seen: Result<Seen, ScenarioError> = listen();
+        let seen: Result<HostObservations, ScenarioError> = listen();
         over.store(true, Ordering::Relaxed);
         changing.join().expect("it does not panic")?;
         let circuits = counting.join().expect("it does not panic")?;
         match seen {
-            Err(_) if interrupted.load(Ordering::Relaxed) => Ok((Seen::default(), circuits)),
+            Err(_) if interrupted.load(Ordering::Relaxed) => Ok((HostObservations::default(), circuits)),
             seen => Ok((seen?, circuits)),
         }
     })

@@ -16,7 +16,7 @@ use anabranch_broker_proto::simulated::{
     Fault, FaultKind, ResolvedWorkload, Settings, city, pathway, report_players,
 };
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
@@ -345,7 +345,7 @@ impl RunningSystem for Programs {
         self.play(emulation, time).map_err(failed)
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         row.flows = self.outcome.played.len() as u64;
         let segments = (self.measured, self.settings.segment_bytes());
         report_players(&self.outcome.played, &self.outcome.before, segments, row);

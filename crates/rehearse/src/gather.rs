@@ -11,7 +11,7 @@ use crate::program;
 use crate::replicate::stage::make_file;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_gather_proto::simulated::Gather;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
@@ -165,7 +165,7 @@ impl RunningSystem for Rounds {
         Ok(())
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         if !self.took_us.is_empty() {
             row.rounds(self.took_us.clone(), self.round_bytes);
         }

@@ -12,7 +12,9 @@ pub mod stage;
 use crate::fleet::{Fleet, ask, failed, refuse_only_simulated, started};
 use crate::program;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System, congestion_control};
+use anabranch_emu::scenario::{
+    HostObservations, Rehearsal, RunningSystem, ScenarioError, System, congestion_control,
+};
 use anabranch_replicate_proto::plan::schemes::{DrawnTransfer, JOINT};
 use anabranch_replicate_proto::simulated::{Replicate, Settings, plan, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
@@ -210,7 +212,7 @@ impl RunningSystem for RunningTransfers {
         })
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let all = 0..self.transfers.len();
         let ends: Option<Vec<Duration>> =
             all.clone().map(|index| Some(self.start_of(index) + self.took(index)?)).collect();

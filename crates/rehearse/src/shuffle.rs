@@ -10,7 +10,7 @@ use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
 use anabranch_emu::scenario::{
-    Announce, FlowObservation, Rehearsal, RunningSystem, ScenarioError, Seen, System,
+    Announce, FlowObservation, HostObservations, Rehearsal, RunningSystem, ScenarioError, System,
 };
 use anabranch_shuffle::wire::HostView;
 use anabranch_shuffle_proto::simulated::{Shuffle, report_coflows};
@@ -106,7 +106,7 @@ impl RunningSystem for RunningFlows {
         self.control.as_ref().and_then(|control| control.distrust(emulation))
     }
 
-    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, seen: &HostObservations, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let mut of = vec![Vec::new(); self.coflows.len()];
         for ((coflow, size), number) in self.flows.iter().zip(numbers) {
             of[*coflow].push((seen.flows.get(number), size.as_u64()));
@@ -265,7 +265,7 @@ mod tests {
         let flows = workload.starts().map(|(of, start)| (of, start.size.unwrap_or_default())).collect();
         let running = RunningFlows { coflows: vec!["t".to_owned()], flows, control: None };
         assert!(running.announce(SiteId(0), 0).is_none(), "nobody hears of flows without a coordinator");
-        let mut seen = Seen::default();
+        let mut seen = HostObservations::default();
         let flow = |start_ns, whole_ns| FlowObservation {
             start_ns: Some(start_ns),
             whole_ns,
@@ -273,7 +273,8 @@ mod tests {
         };
         seen.flows.insert(4, flow(1_000_000_000, Some(1_500_000_000)));
         seen.flows.insert(7, flow(1_005_000_000, None));
-        let cct_us = |seen: &Seen| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].cct_us;
+        let cct_us =
+            |seen: &HostObservations| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].cct_us;
         assert_eq!(cct_us(&seen), None, "its last flow is not whole");
         seen.flows.insert(7, flow(1_005_000_000, Some(2_250_000_000)));
         assert_eq!(cct_us(&seen), Some(1_250_000.0));

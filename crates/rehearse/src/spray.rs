@@ -8,7 +8,7 @@ use crate::fleet::{Fleet, started};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_spray::status::{LinkFigures, Status};
@@ -163,7 +163,7 @@ impl RunningSystem for Agents {
         (down > 0).then(|| format!("{down} agents lost another one: free a processor"))
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let all = || said.iter().flat_map(|status| &status.peers).map(|peer| &peer.figures);
         let sum = |of: fn(&LinkFigures) -> u64| all().map(of).sum::<u64>() as f64;

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the sites' programs (`host`). Read [`Flows`] first.
 
-use super::host::{self, IncastTask, IncomingFlow, Outgoing, Seen, Serve, Source, Task};
+use super::host::{self, HostObservations, IncastTask, IncomingFlow, OutgoingFlow, Serve, Source, Task};
 use super::{Rehearsal, RunningSystem, ScenarioError, System, congestion_control, linux_name};
 use crate::Emulation;
 use anabranch_sim::scenario::{Incast, Udp, Workload};
@@ -217,7 +217,8 @@ impl Flows {
         let size_bytes = start.size.map(ByteCount::as_u64);
         self.task(places.site(start.dst)).incoming.push(IncomingFlow { flow, size_bytes });
         let (to, start_ns, announce) = (places.of(start.dst), start.at.as_ns(), None);
-        let outgoing = Outgoing { flow, to, priority, congestion_control, start_ns, size_bytes, announce };
+        let outgoing =
+            OutgoingFlow { flow, to, priority, congestion_control, start_ns, size_bytes, announce };
         self.task(places.site(start.src)).outgoing.push(outgoing);
     }
 
@@ -261,7 +262,7 @@ impl Flows {
 }
 
 /// A flow at the end of a run, by what the hosts saw.
-fn flow_end(seen: &Seen, number: u32) -> FlowEnd {
+fn flow_end(seen: &HostObservations, number: u32) -> FlowEnd {
     let flow = seen.flows.get(&number).cloned().unwrap_or_default();
     let end_ns = flow.whole_ns.unwrap_or(seen.over_ns);
     let lasted = flow.start_ns.map_or(0, |start_ns| end_ns.saturating_sub(start_ns));
@@ -277,7 +278,7 @@ pub(super) fn rows(
     plan: &Plan,
     all: &Flows,
     systems: &Systems,
-    seen: &Seen,
+    seen: &HostObservations,
 ) -> (Vec<WorkloadRow>, Vec<CoflowRow>) {
     let scenario = plan.scenario();
     let us = |ns: u64| ns as f64 / 1e3;

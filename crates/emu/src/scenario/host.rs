@@ -3,7 +3,7 @@
 //!
 //! It reads its [`Task`] as a line of JSON, listens, prints `ready`, reads the start time (on the
 //! machine's monotonic clock, common to all hosts), does its part, prints `done`, and prints its
-//! observations ([`Seen`]) once all hosts are done.
+//! observations ([`HostObservations`]) once all hosts are done.
 //!
 //! One thread, the pacer, starts flows and sends datagrams at their times; one receives datagrams;
 //! flows are tasks of a third thread, so that thousands cost little. Requests of an incast have a
@@ -61,7 +61,7 @@ pub(super) struct Task {
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
     pub incoming: Vec<IncomingFlow>,
-    pub outgoing: Vec<Outgoing>,
+    pub outgoing: Vec<OutgoingFlow>,
     pub serve: Vec<Serve>,
     pub ask: Vec<IncastTask>,
     pub sources: Vec<Source>,
@@ -78,7 +78,7 @@ pub(super) struct IncomingFlow {
 
 /// A flow that is sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingFlow {
     pub flow: u32,
     pub to: IpAddr,
     pub priority: u8,
@@ -137,7 +137,7 @@ pub(super) struct IncastTask {
 
 /// Observations of a host. Times are nanoseconds from the start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct HostObservations {
     /// When it was done.
     pub over_ns: u64,
     /// Flows of TCP, by number.
@@ -195,7 +195,7 @@ pub struct IncastRounds {
     pub rounds_ns: Vec<(u64, u64)>,
 }
 
-impl Seen {
+impl HostObservations {
     /// Adds the observations of another host.
     pub(super) fn merge(&mut self, other: Self) {
         self.over_ns = self.over_ns.max(other.over_ns);
@@ -345,7 +345,7 @@ struct Host {
     clock: Clock,
     /// Sizes of received flows.
     sizes: BTreeMap<u32, Option<u64>>,
-    seen: Mutex<Seen>,
+    seen: Mutex<HostObservations>,
     /// Data of all sent flows. Pages that are only read take no memory.
     zeroes: Vec<u8>,
     /// Buffer for received data, which is discarded.
@@ -355,7 +355,7 @@ struct Host {
 }
 
 impl Host {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, HostObservations> {
         self.seen.lock().expect("nobody panics with it")
     }
     fn part_is_done(&self) {
@@ -492,7 +492,7 @@ fn tcp_socket(control: &str, priority: u8, port: u16) -> std::io::Result<OwnedFd
 fn pace(host: &Arc<Host>, mut sources: Vec<DatagramSource>, runtime: &Handle) {
     crate::elevate();
     let clock = host.clock;
-    let mut flows: Vec<Outgoing> = host.task.outgoing.clone();
+    let mut flows: Vec<OutgoingFlow> = host.task.outgoing.clone();
     flows.sort_by_key(|flow| std::cmp::Reverse(flow.start_ns));
     loop {
         let source = sources.iter_mut().filter_map(|s| Some((s.due_ns()?, s))).min_by_key(|(due, _)| *due);
@@ -652,7 +652,7 @@ async fn receive(host: Arc<Host>, stream: tokio::net::TcpStream, number: u32, si
 }
 
 /// Opens a flow's connection, which is on its way then.
-fn begin(host: &Host, task: &Outgoing) -> std::io::Result<TcpStream> {
+fn begin(host: &Host, task: &OutgoingFlow) -> std::io::Result<TcpStream> {
     let control = task.congestion_control.as_ref().unwrap_or(&host.task.congestion_control);
     let socket = tcp_socket(control, task.priority, port(task.flow))?;
     let began_ns = host.clock.now_ns();
@@ -674,7 +674,7 @@ fn write_max(task: &Task) -> u64 {
 }
 
 /// Sends one flow and waits until its receiver has it.
-async fn send(stream: TcpStream, task: &Outgoing, zeroes: &[u8]) -> std::io::Result<()> {
+async fn send(stream: TcpStream, task: &OutgoingFlow, zeroes: &[u8]) -> std::io::Result<()> {
     let mut stream = tokio::net::TcpStream::from_std(stream)?;
     if let Some(announce) = &task.announce {
         // A pending connection is known to this host only.

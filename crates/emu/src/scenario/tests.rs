@@ -1,6 +1,6 @@
 //! Hosts' tasks from a plan, and reasons to distrust a run.
 
-use super::host::Outgoing;
+use super::host::OutgoingFlow;
 use super::*;
 use anabranch_sim::{Network, PlanError, scenario};
 use anabranch_units::Instant;
@@ -28,7 +28,7 @@ fn hosts_learn_their_parts_of_all_flows() {
     "#;
     let plan = planned(workloads);
     let flows = listed(&plan).expect("few flows");
-    let outgoing: Vec<&Outgoing> = flows.tasks.values().flat_map(|task| &task.outgoing).collect();
+    let outgoing: Vec<&OutgoingFlow> = flows.tasks.values().flat_map(|task| &task.outgoing).collect();
     assert_eq!(outgoing.len(), flows.of_workload[0].len());
     assert!((20..=60).contains(&outgoing.len()), "37.5 in the mean: {}", outgoing.len());
     assert!(outgoing.iter().all(|flow| flow.start_ns < 1_000_000_000 && flow.priority == 2));
@@ -156,7 +156,7 @@ fn flows_of_unknown_systems_are_refused() {
 
 #[test]
 fn late_programs_and_lost_datagrams_speak_against_a_run() {
-    let mut seen = Seen::default();
+    let mut seen = HostObservations::default();
     assert!(distrust(&seen, Duration::from_us(500)).is_empty());
     (0..99).for_each(|_| seen.datagrams_late.record(1_000));
     seen.datagrams_late.record(2_000_000);

@@ -9,7 +9,7 @@ use super::audience::Audience;
 use super::programs::{CONTROLLER_PORT, Daemons, Link, Node, Overlay, Tier, channel_name, playlist_url};
 use crate::fleet::{Fleet, failed, started};
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, RunningSystem, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_live::players::{PlayerReport, PlayerSpec, Progress};
 use anabranch_live_proto::play::{Ages, BUFFER_MAX, Measurements, PlayerKind};
 use anabranch_live_proto::simulated::{self, FaultKind, ResolvedWorkload};
@@ -284,7 +284,7 @@ impl RunningSystem for Broadcast {
         self.play(emulation, time).map_err(failed)
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let (before, after) = (self.before, self.after);
         let measured_s = self.measured.as_secs_f64();
         row.flows = u64::from(self.stage.settings().viewers);

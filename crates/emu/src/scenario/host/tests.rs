@@ -31,10 +31,10 @@ fn flows_are_known_by_ports_and_other_ports_ignored() {
 
 #[test]
 fn what_hosts_saw_of_one_flow_becomes_one() {
-    let mut sender = Seen { over_ns: 5, ..Seen::default() };
+    let mut sender = HostObservations { over_ns: 5, ..HostObservations::default() };
     sender.flows.insert(3, FlowObservation { start_ns: Some(1), ..FlowObservation::default() });
     sender.fail("sent", &Error::from(ErrorKind::AddrInUse));
-    let mut receiver = Seen { over_ns: 9, ..Seen::default() };
+    let mut receiver = HostObservations { over_ns: 9, ..HostObservations::default() };
     receiver
         .flows
         .insert(3, FlowObservation { received_bytes: 2, whole_ns: Some(8), ..FlowObservation::default() });
