@@ -127,13 +127,13 @@ struct AgentLeftovers {
 
 /// State shared by the announcement server and the agent's task.
 struct Shared {
-    clocked: Mutex<Clocked>,
+    clocked: Mutex<ClockedAgent>,
     /// Wakes the agent's task.
     changed: Notify,
 }
 
 /// The state machine and its clock.
-struct Clocked {
+struct ClockedAgent {
     machine: machine::Agent,
     epoch: std::time::Instant,
 }
@@ -187,7 +187,7 @@ fn failure(error: ClientError) -> Failure {
     }
 }
 
-impl Clocked {
+impl ClockedAgent {
     fn now(&self) -> Instant {
         Instant::from_std(self.epoch.elapsed())
     }
@@ -296,7 +296,7 @@ impl Agent {
             rules: rules.clone(),
             ..machine::AgentConfig::new(link_rate)
         };
-        let clocked = Clocked {
+        let clocked = ClockedAgent {
             machine: machine::Agent::new(Instant::ZERO, machine),
             epoch: std::time::Instant::now(),
         };
