@@ -38,12 +38,12 @@ fn router(client: Client) -> Router {
 #[derive(Clone)]
 struct PageState {
     client: Client,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PageHistory>>,
 }
 
 /// State from earlier requests.
 #[derive(Default)]
-struct Seen {
+struct PageHistory {
     /// Round of the places.
     round: u64,
     places: Arc<PlaceRows>,
@@ -76,7 +76,7 @@ struct ClusterShare {
 }
 
 impl PageState {
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, PageHistory> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
