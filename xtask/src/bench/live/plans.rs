@@ -293,13 +293,13 @@ fn rounds(instance: &Instance, seed: u64, turns: u32) -> anyhow::Result<[Row; 2]
 }
 
 /// A plan with the CPU time and the peak memory of its search.
-struct Solved {
+struct SolvedPlan {
     plan: Plan,
     cpu_s: f64,
     rss_bytes: u64,
 }
 
-fn of_plan(instance: &Instance, program: &Program, solved: &Solved) -> Row {
+fn of_plan(instance: &Instance, program: &Program, solved: &SolvedPlan) -> Row {
     Row {
         instance: String::new(),
         seed: 0,
@@ -322,7 +322,7 @@ fn round(
     optimiser: &Optimiser,
     former: Option<&Prices>,
     turns: u32,
-) -> anyhow::Result<(Solved, Prices)> {
+) -> anyhow::Result<(SolvedPlan, Prices)> {
     let mut cpu_s = f64::INFINITY;
     let mut last = None;
     for _ in 0..turns {
@@ -335,7 +335,7 @@ fn round(
     let (plan, prices) = last.context("there is at least one turn")?;
     let rss_bytes = peak_bytes()?;
     check(program, &plan)?;
-    Ok((Solved { plan, cpu_s, rss_bytes }, prices))
+    Ok((SolvedPlan { plan, cpu_s, rss_bytes }, prices))
 }
 
 #[cfg(test)]
