@@ -687,8 +687,8 @@ impl<S: CheckedSymbol> Site<S> {
     }
 
     /// Length in bytes of the padding that the driver should send on `flow` now, if any; for flows
-    /// with [`OutgoingSpec::padding_bytes`](crate::control::OutgoingSpec::padding_bytes) that have no data
-    /// ready. `now` is the time since the attempt began.
+    /// with [`OutgoingSpec::padding_bytes`](crate::control::OutgoingSpec::padding_bytes) that have
+    /// no data ready. `now` is the time since the attempt began.
     pub fn poll_padding(&mut self, now: Instant, flow: FlowId) -> Option<u32> {
         let link = *self.link_of.get(&flow)?;
         let length = self.links[link].poll_padding(now, self.symbol_bytes as u64)?;
