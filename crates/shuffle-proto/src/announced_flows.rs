@@ -78,7 +78,7 @@ pub struct AnnouncedFlows {
     settings: ClassSettings,
     flows: BTreeMap<FlowKey, Entry>,
     /// Flows with an update not yet sent to the coordinator.
-    unsaid: BTreeSet<FlowKey>,
+    pending_updates: BTreeSet<FlowKey>,
     /// Ends not yet sent to the coordinator, in order; a connection may have several.
     ended: VecDeque<EndedFlow>,
     /// Flows and coflows of each user.
@@ -129,7 +129,7 @@ impl Entry {
 struct EndedFlow {
     flow: FlowKey,
     /// Coflow and size to report first, if they are unreported, too.
-    unsaid: Option<(String, u64)>,
+    unreported: Option<(String, u64)>,
     moved_bytes: u64,
 }
 
@@ -155,7 +155,7 @@ impl AnnouncedFlows {
         Self {
             settings,
             flows: BTreeMap::new(),
-            unsaid: BTreeSet::new(),
+            pending_updates: BTreeSet::new(),
             ended: VecDeque::new(),
             shares: BTreeMap::new(),
             is_full: false,
@@ -219,7 +219,7 @@ impl AnnouncedFlows {
             *share.coflows.entry(coflow.to_owned()).or_default() += 1;
             share.flows += usize::from(self.flows.insert(flow, entry).is_none());
         }
-        self.unsaid.insert(flow);
+        self.pending_updates.insert(flow);
         Ok(())
     }
 
@@ -312,12 +312,12 @@ impl AnnouncedFlows {
                 coflows.remove(&coflow);
             }
         }
-        self.unsaid.remove(&flow);
-        let unsaid = (!entry.is_size_said).then_some((coflow, entry.size_bytes));
+        self.pending_updates.remove(&flow);
+        let unreported = (!entry.is_size_said).then_some((coflow, entry.size_bytes));
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
         }
-        self.ended.push_back(EndedFlow { flow, unsaid, moved_bytes: entry.moved_bytes });
+        self.ended.push_back(EndedFlow { flow, unreported, moved_bytes: entry.moved_bytes });
     }
 
     /// Handles a listing, in the order of flows. `rule` names the coflow of an unannounced flow
@@ -340,12 +340,12 @@ impl AnnouncedFlows {
             let moved_bytes = entry.moved_by(acked_bytes);
             if moved_bytes > entry.moved_bytes {
                 entry.moved_bytes = moved_bytes;
-                self.unsaid.insert(*flow);
+                self.pending_updates.insert(*flow);
             }
             let size_bytes = written_bytes.min(end).saturating_sub(entry.before_bytes);
             if size_bytes > entry.size_bytes {
                 (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
-                self.unsaid.insert(*flow);
+                self.pending_updates.insert(*flow);
             }
             let has_closed = !state.may_send && acked_bytes >= written_bytes;
             if has_closed || acked_bytes >= end {
@@ -392,7 +392,7 @@ impl AnnouncedFlows {
     /// Marks everything as unreported, because a coordinator must receive all flows again.
     pub fn say_all(&mut self) {
         self.ended.clear();
-        self.unsaid = self.flows();
+        self.pending_updates = self.flows();
         self.flows.values_mut().for_each(|entry| entry.is_size_said = false);
     }
 
@@ -401,8 +401,8 @@ impl AnnouncedFlows {
         let mut reports = Vec::new();
         for _ in 0..flows_max {
             // A flow that has ended and is announced again ends first.
-            if let Some(EndedFlow { flow, unsaid, moved_bytes }) = self.ended.pop_front() {
-                reports.extend(unsaid.map(|(coflow, size_bytes)| Report::Flow {
+            if let Some(EndedFlow { flow, unreported, moved_bytes }) = self.ended.pop_front() {
+                reports.extend(unreported.map(|(coflow, size_bytes)| Report::Flow {
                     flow,
                     coflow,
                     size_bytes,
@@ -410,9 +410,9 @@ impl AnnouncedFlows {
                 }));
                 reports.push(Report::Moved { flow, moved_bytes });
                 reports.push(Report::Ended { flow });
-            } else if let Some(flow) = self.unsaid.pop_first() {
-                let entry = self.flows.get_mut(&flow).expect("what is unsaid is of known flows");
-                let coflow = entry.coflow.clone().expect("what is unsaid is of announced flows");
+            } else if let Some(flow) = self.pending_updates.pop_first() {
+                let entry = self.flows.get_mut(&flow).expect("pending updates are of known flows");
+                let coflow = entry.coflow.clone().expect("pending updates are of announced flows");
                 if !std::mem::replace(&mut entry.is_size_said, true) {
                     let (size_bytes, open_ended) = (entry.size_bytes, entry.is_open);
                     reports.push(Report::Flow { flow, coflow, size_bytes, open_ended });

@@ -226,7 +226,7 @@ pub struct Host<P: Packet> {
     flows: BTreeMap<FlowId, Box<Flow<P>>>,
     due: BTreeSet<(Instant, FlowId)>,
     /// Deadlines of the echoes to each peer.
-    say_due: BTreeSet<(Instant, u32)>,
+    report_deadlines: BTreeSet<(Instant, u32)>,
     repeats: Repeats<P>,
     ages: Ages,
     swept_at: Instant,
@@ -249,7 +249,7 @@ impl<P: Packet> Host<P> {
             spread: Default::default(),
             flows: BTreeMap::new(),
             due: BTreeSet::new(),
-            say_due: BTreeSet::new(),
+            report_deadlines: BTreeSet::new(),
             repeats: Repeats::new(),
             ages: Ages::default(),
             swept_at: Instant::ZERO,
@@ -315,7 +315,7 @@ impl<P: Packet> Host<P> {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.sent.expire(now, Duration::ZERO);
         if let Some(due) = std::mem::take(&mut known.came).due {
-            self.say_due.remove(&(due, peer));
+            self.report_deadlines.remove(&(due, peer));
         }
     }
 
@@ -416,7 +416,7 @@ impl<P: Packet> Host<P> {
         if is_numbered {
             let was_due = peer.came.due.is_some();
             let is_full = peer.came.push(number, now, is_marked, self.config.say_within);
-            self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
+            self.report_deadlines.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
             if is_full || (is_probe && id.flow == DARK) {
                 self.send(now, id, Draft::bare());
             }
@@ -520,10 +520,10 @@ impl<P: Packet> Host<P> {
         // host's round trips.
         let is_quick = is_short || !is_data || !self.config.numbers_all;
         if let Some(due) = peer.came.due.filter(|_| is_quick) {
-            self.say_due.remove(&(due, id.peer));
+            self.report_deadlines.remove(&(due, id.peer));
             let bytes = datagram.header_bytes() + datagram.carried().map_or(0, Packet::len_bytes);
             datagram.echoes = peer.came.take(now, peer.datagram_max.saturating_sub(bytes) / ECHO_BYTES);
-            self.say_due.extend(peer.came.due.map(|due| (due, id.peer)));
+            self.report_deadlines.extend(peer.came.due.map(|due| (due, id.peer)));
         }
         let class = DatagramClass::of(&datagram, is_data, is_short);
         self.leaving.push_back(OutgoingDatagram { to: id.peer, is_short, sent_bytes, class, datagram });
@@ -540,7 +540,7 @@ impl<P: Packet> Host<P> {
 
     /// Handles due deadlines.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((_, peer)) = self.say_due.first().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, peer)) = self.report_deadlines.first().copied().filter(|(at, _)| *at <= now) {
             let id = FlowId { peer, flow: 0 };
             self.send(now, id, Draft::bare());
         }
@@ -585,7 +585,7 @@ impl<P: Packet> Host<P> {
     }
     /// Time of the next [`Host::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let say = self.say_due.first().map(|(at, _)| *at);
+        let say = self.report_deadlines.first().map(|(at, _)| *at);
         let due = self.due.first().map(|(at, _)| *at);
         due.into_iter().chain(say).chain(self.repeats.due()).chain(self.expires_at()).min()
     }

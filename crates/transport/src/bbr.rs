@@ -62,7 +62,7 @@ pub const HEADROOM: f64 = 0.15;
 /// share of the path alone, one server of `gather` had up to 2.2 times its share alongside four
 /// flows of Cubic, and a pull from three servers 3.2 times its share
 /// (`experiments/gather-fairness`).
-const COMPANY_HEADROOM: f64 = 0.45;
+const HEADROOM_WITH_COMPETITORS: f64 = 0.45;
 
 /// Settings of a [`Bbr`].
 #[derive(Clone, Debug, PartialEq)]

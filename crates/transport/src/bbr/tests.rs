@@ -316,13 +316,15 @@ fn loss_insensitive_competitors_are_detected_by_excess_loss() {
     // Flows of Cubic lose less, and get their part.
     let mut path = beside(4_000);
     assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
-    assert!(path.bbr.congestion.has_company());
+    assert!(path.bbr.congestion.has_competitors());
     let share = path.goodput_share(Duration::from_secs(2));
     assert!(share < 0.75, "{share} of the link");
     // The path's own loss is not a sign of competing flows.
     let mut path = Path::new(100.0, 20, 1.0, 50_000, config(true));
     path.run(Duration::from_secs(20));
-    assert!(!path.bbr.congestion.is_company_deaf && path.goodput_share(Duration::from_secs(5)) > 0.85);
+    assert!(
+        !path.bbr.congestion.competitors_ignore_loss && path.goodput_share(Duration::from_secs(5)) > 0.85
+    );
 }
 
 /// #19: one server alongside one flow of Linux's BBR had 0.42 of its share, as each of that flow's
@@ -337,7 +339,7 @@ fn competitors_probes_cut_one_sender_less_than_three() {
         path.loss_ppm = 60_000;
         path.run(Duration::from_secs(4));
         path.run_until(Phase::Cruise, Duration::from_secs(3));
-        assert!(path.bbr.congestion.is_company_deaf);
+        assert!(path.bbr.congestion.competitors_ignore_loss);
         let loss = path.bbr.path_loss();
         path.bbr.congestion.reset_shortterm();
         path.loss_ppm = 250_000;
