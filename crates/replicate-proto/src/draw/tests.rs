@@ -222,7 +222,7 @@ fn sums_use_field_arithmetic_and_delays_are_marked() {
     // 2 * 142 = 1 under 0x11D: the second flow undoes the first one's factor.
     let flows = [("s-a", "2*A+B"), ("a-c", "142*0"), ("s-b", "A+B"), ("b-c", "B'+2")];
     let p = plan(&t, Scheme::Coded, 0, &[3], 2, &flows);
-    let carried = FlowContents::of(&t, &p);
+    let carried = Content::of(&t, &p);
     let of = |f: usize| carried.classes[carried.class[f]].as_str();
     assert_eq!([of(0), of(1), of(2), of(3)], ["2·A+B", "A+142·B", "A+B", "A+B+B′"]);
 }

@@ -474,7 +474,7 @@ proptest! {
             let (told, all) = (known(|flow| flow.id().is_some()), known(ReportedFlow::is_waited_for));
             prop_assert_eq!(told, site.0.active.ids().len());
             let slow: Vec<(u64, &Vec<LinkId>)> = site.0.hosts.values().flat_map(|host| host.flows.values()).filter_map(|flow| match &flow.state {
-                FlowState::Slow { keeps_bps, route, .. } => Some((*keeps_bps, route)),
+                State::Slow { keeps_bps, route, .. } => Some((*keeps_bps, route)),
                 _ => None,
             }).collect();
             prop_assert_eq!(told + slow.len(), site.0.looks.len());
