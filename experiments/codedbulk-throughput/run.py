@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Untrusted, commit, measure, read_csv, until_trusted, write_csv
+from anabranch_lab.cells import (
+    BINARY, Experiment, Option, Row, Untrusted, commit, measure, read_csv, until_trusted, write_csv, write_expected,
+)
 from anabranch_lab.programs import Failed, Skipped
 
 LAB = Experiment(__file__, __doc__)
@@ -401,7 +403,7 @@ def conclude(kept: Measured) -> None:
         if row := kept.known(point.cell(figure, seed), scheme):
             measured[point, seed, scheme] = float(row["aggregate_mbps"])
     rows = expected(whole, flows, measured)
-    write_csv(LAB.folder / "expected.csv", rows)
+    write_expected(LAB.folder, rows)
     draw_figures(whole, flows, measured)
     for row in rows:
         print(f"{row['metric']:62} {row['published']:>9}  {row['ours']:>12}  {row['ok']}")

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anabranch_lab import records
 from anabranch_lab.binary import BinaryNotFoundError, find
 from anabranch_lab.programs import Failed, Skipped
 from anabranch_lab.tree import ChangedTreeError, refuse_changes
@@ -285,7 +286,7 @@ class Experiment:
         return add
 
     def tables_of(self, document: Path, text: Callable[[], str]) -> Callable[[], None]:
-        """Make ``docs`` a verb that writes the tables of a document, and return their check for ``smoke``.
+        """Make ``docs`` a verb that writes or checks the tables of a document, and return the check for ``smoke``.
 
         Parameters
         ----------
@@ -297,7 +298,10 @@ class Experiment:
         name = document.relative_to(ROOT)
 
         def docs(args: argparse.Namespace) -> None:
-            document.write_text(text())
+            if args.check:
+                check()
+            else:
+                document.write_text(text())
 
         def check() -> None:
             if text() != document.read_text():
@@ -306,7 +310,7 @@ class Experiment:
                 )
 
         docs.__doc__ = f"Writes the tables of {name} anew from the committed rows."
-        self.verb("docs")(docs)
+        self.verb("docs", check=Option(False, "write nothing; fail if a table is not as its rows make it"))(docs)
         return check
 
     def inside(self, function: Trial) -> Trial:
@@ -538,6 +542,12 @@ def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = N
         writer.writeheader()
         writer.writerows(rows)
     partial.rename(path)
+
+
+def write_expected(folder: Path, rows: Iterable[Row]) -> None:
+    """Write an experiment's ``expected.csv`` whole, and its hash."""
+    write_csv(folder / records.EXPECTED, rows)
+    records.write(folder)
 
 
 def rounded(value: object, digits: int = 6) -> object:
