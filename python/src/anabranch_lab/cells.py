@@ -259,6 +259,7 @@ class Experiment:
         #: Folder of rows that are not committed.
         self.runs = ROOT / "runs" / self.name
         self._functions: dict[str, Callable[[Row], Any]] = {}
+        self._written: list[tuple[Path, Callable[[], str]]] = []
         self._verbs: dict[str, Callable[[argparse.Namespace], int | None]] = {}
         self._parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
         self._sub = self._parser.add_subparsers(dest="verb", required=True)
@@ -291,26 +292,29 @@ class Experiment:
         Parameters
         ----------
         document
-            Document below the repository's root.
+            Document below the repository's root; several calls name several.
         text
             Function that returns the document with the tables of the committed rows.
         """
-        name = document.relative_to(ROOT)
 
         def docs(args: argparse.Namespace) -> None:
             if args.check:
-                check()
-            else:
-                document.write_text(text())
+                return check()
+            for path, made in self._written:
+                path.write_text(made())
 
         def check() -> None:
-            if text() != document.read_text():
-                raise Failed(
-                    f"{name}: other tables than its rows make: run `python3 experiments/{self.name}/run.py docs`"
-                )
+            for path, made in self._written:
+                if made() != path.read_text():
+                    name = path.relative_to(ROOT)
+                    raise Failed(
+                        f"{name}: other tables than its rows make: run `python3 experiments/{self.name}/run.py docs`"
+                    )
 
-        docs.__doc__ = f"Writes the tables of {name} anew from the committed rows."
-        self.verb("docs", check=Option(False, "write nothing; fail if a table is not as its rows make it"))(docs)
+        if not self._written:
+            docs.__doc__ = f"Writes the tables of {document.relative_to(ROOT)} anew from the committed rows."
+            self.verb("docs", check=Option(False, "write nothing; fail if a table is not as its rows make it"))(docs)
+        self._written.append((document, text))
         return check
 
     def inside(self, function: Trial) -> Trial:
