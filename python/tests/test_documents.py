@@ -97,7 +97,9 @@ def _in_word(text: str, at: int) -> bool:
 
 
 #: Experiments whose ``run.py docs`` writes tables of a document.
-WRITTEN = ["circuit", "codedbulk-throughput", "live-speed", "recipes", "rehdfs", "shuffle-trace", "spray"]
+WRITTEN = [
+    *("circuit", "codedbulk-throughput", "gather-small", "live-speed", "recipes", "rehdfs", "shuffle-trace", "spray"),
+]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
