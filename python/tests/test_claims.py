@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -299,18 +301,18 @@ def test_the_committed_records_are_as_they_were_recorded() -> None:
     assert all(one.ours for claim in runnable for one in claim.expected.values())
 
 
-#: Claims whose points are of a changed tree, until they are measured again: how many files.
-CHANGED_TREES = {"incast": 4, "lttp": 18}
+#: Rows of a changed tree by experiment, and files of points; each README has the reason. Counts only shrink.
+CHANGED_TREES = {"codedbulk-throughput": 24, "incast": 4, "lttp": 18}
 
 
-def test_committed_points_name_a_commit() -> None:
-    """#52: a commit with changes gives nobody these points again."""
-    found: dict[str, int] = {}
-    for path in (ROOT / "experiments").glob("*/*.csv"):
-        head = path.read_text(encoding="utf-8").split("\n", 1)[0]
-        if head.startswith("# points:") and head.endswith("+"):
-            found[path.parent.name] = found.get(path.parent.name, 0) + 1
-    assert found == CHANGED_TREES
+def test_committed_rows_name_a_commit() -> None:
+    """#52: a commit with changes gives nobody these rows again."""
+    found: collections.Counter[str] = collections.Counter()
+    for path in (ROOT / "experiments").glob("**/*.csv"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        changed = sum(bool(re.search(r"\b[0-9a-f]{7,40}(?:\+|-dirty)", line)) for line in lines)
+        found[path.relative_to(ROOT / "experiments").parts[0]] += changed
+    assert {name: count for name, count in found.items() if count} == CHANGED_TREES
 
 
 def test_rows_of_a_changed_tree_are_refused(
