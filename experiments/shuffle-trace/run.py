@@ -141,7 +141,7 @@ def draw(args) -> None:
     draw_decide(read_csv(DECIDED))
 
 
-#: What a line of the README's second table is of, in its order.
+#: Schedulers of the README's table of parts, in its order.
 PARTS = ("chase+", "chase+without-order", "chase+without-chase", "chase+without-due", "varys")
 
 
