@@ -302,7 +302,7 @@ def test_the_committed_records_are_as_they_were_recorded() -> None:
 
 
 #: Rows of a changed tree by experiment, and files of points; each README has the reason. Counts only shrink.
-CHANGED_TREES = {"codedbulk-throughput": 24, "incast": 4, "lttp": 18}
+CHANGED_TREES = {"codedbulk-throughput": 24, "lttp": 18}
 
 
 def test_committed_rows_name_a_commit() -> None:
