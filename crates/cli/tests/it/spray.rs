@@ -645,29 +645,6 @@ fn peers_of_a_file_come_and_go_by_sighup() {
     assert!(!rules.contains("10.78") && !rules.contains("7200"), "{rules}");
 }
 
-/// #52: an agent was documented to need root.
-#[test]
-fn agents_need_the_right_net_admin_alone() {
-    if !has_program("setpriv") {
-        return skip("no setpriv, which takes rights away");
-    }
-    let Some(mut world) = Cabled::new(&["address add 10.78.0.N/24 dev v0"]) else { return };
-    for (host, name, peer) in [(0, "a", "b=10.78.0.2"), (1, "b", "a=10.78.0.1")] {
-        let mut agent = Command::new("setpriv");
-        agent.args(["--bounding-set=-all,+net_admin", "--inh-caps=-all,+net_admin"]);
-        agent.arg(anabranch().get_program()).args(["-q", "spray", "up", "--name", name, "--peer", peer]);
-        agent.arg("--keys").arg(world.folder.path().join("keys")).arg("--socket").arg(world.socket(name));
-        let agent = world.spawn(host, agent);
-        world.running.push(agent);
-    }
-    world.until_up();
-    let agent = Pid::from_raw(world.running[0].0.id() as i32).expect("it has one");
-    kill_process(agent, Signal::TERM).expect("it runs");
-    assert!(world.running[0].0.wait().expect("it ends").success());
-    let rules = world.hosts[0].command("ip rule").expect("it runs");
-    assert!(!rules.contains("7200"), "{rules}");
-}
-
 /// Over IPv6, whose packets become shorter meanwhile.
 #[test]
 fn tcp_over_ipv6_goes_by_datagrams_too() {
