@@ -80,6 +80,7 @@ peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hou
 	.venv/bin/pip install --quiet libtorrent
 	.venv/bin/python experiments/replicate-peers/run.py all
 
-claims: setup ## The long claims: every instance that the planner's claims speak of, schedules of kills, silent connections
+claims: build ## The long claims: every instance that the planner's claims speak of, schedules of kills, silent connections
 	cargo test --release --package anabranch-replicate-proto -- --ignored --nocapture
 	cargo test --release --package anabranch-cli --test it -- --ignored --nocapture --test-threads 1
+	ANABRANCH_LONG=1 ANABRANCH_BIN=$(CURDIR)/$(ANABRANCH) python/test.sh

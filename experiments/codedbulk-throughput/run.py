@@ -29,7 +29,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Untrusted, commit, measure, read_csv, until_trusted, write_csv
+from anabranch_lab.cells import (
+    BINARY, ROOT, Experiment, Option, Row, Untrusted, commit, filled, measure, read_csv, until_trusted, write_csv,
+    write_expected,
+)
+from anabranch_lab.cells import table as markdown
 from anabranch_lab.programs import Failed, Skipped
 
 LAB = Experiment(__file__, __doc__)
@@ -391,17 +395,73 @@ def measure_all(args, kept: Measured, is_sample: bool) -> int:
     return code
 
 
-def conclude(kept: Measured) -> None:
-    """Writes expected.csv, draws, and compares our ratios with the published ones, from the
-    existing rows."""
-    whole, flows = predicted_tables()
+def measured_table(kept: Measured) -> Table:
+    """Returns the rate of each finished run."""
     settings = PLAN["settings"]
     measured: Table = {}
     for (point, figure), seed, scheme in itertools.product(points(), settings["seeds"], settings["schemes"]):
         if row := kept.known(point.cell(figure, seed), scheme):
             measured[point, seed, scheme] = float(row["aggregate_mbps"])
+    return measured
+
+
+FULL_RATE = ROOT / "experiments/codedbulk-full-rate"
+NAMES = {"b4": "B4", "internet2": "Internet2", "both": "both", "steiner_one_tree": "one tree"}
+
+
+def published(figure: str, topology: str, baseline: str) -> str:
+    """Returns the paper's range of ratios to a baseline."""
+    of_figure = PLAN["published"][figure]
+    low, high, *wording = of_figure.get(topology, of_figure.get("both"))["steiner" if baseline == "steiner_one_tree" else baseline]
+    return wording[0] if wording else f"{low}-{high}" if low < high else str(low)
+
+
+def ratios_written() -> str:
+    """Returns the README with its table of ratios."""
+    ours = {row["metric"]: row["ours"] for row in read_csv(LAB.folder / "expected.csv")}
+    lines = []
+    for figure, by_topology in PLAN["published"].items():
+        for topology, baseline in itertools.product(by_topology, ("single_path", "multi_path", "steiner", "steiner_one_tree")):
+            one_tree, name = (", one tree", "steiner") if baseline == "steiner_one_tree" else ("", baseline)
+            of = f"{figure} {topology} coded/{name}"
+            kinds = (f"planned, plans share{one_tree}", f"planned, flows share{one_tree}", f"measured{one_tree}")
+            head = ["", ""] if one_tree else [figure.removeprefix("figure-"), NAMES[topology]]
+            cells = [ours.get(f"{of} ({kind})", "") for kind in kinds]
+            lines.append([*head, NAMES.get(baseline, baseline), published(figure, topology, baseline), *cells])
+    head = ["figure", "topology", "to", "published", "planned, plans share", "planned, flows share", "measured"]
+    blocks = {"ratios": markdown(head, lines)}
+    return filled((LAB.folder / "README.md").read_text(), "experiments/codedbulk-throughput/expected.csv", blocks)
+
+
+def full_rate_written() -> str:
+    """Returns the README of codedbulk-full-rate with its table of ratios, beside those emulated here."""
+    ours = {row["metric"]: row["ours"] for row in read_csv(FULL_RATE / "expected.csv")}
+    emulated = measured_table(Measured())
+    lines = []
+    schemes = ("single_path", "multi_path", "steiner", "steiner_one_tree")
+    for figure, topology, baseline in itertools.product(PLAN["published"], ("b4", "internet2"), schemes):
+        of = f"{figure}.{topology}.coded_over_{baseline}"
+        here = "-".join(f"{float(ours[f'{of}.{end}_ratio']):.2f}" for end in ("min", "max"))
+        found = ratios(emulated, baseline, figure, [topology]).values()
+        name = figure.removeprefix("figure-")
+        cells = [published(figure, topology, baseline), here, f"{min(found):.2f}-{max(found):.2f}"]
+        lines.append([name, NAMES[topology], NAMES.get(baseline, baseline), *cells])
+    blocks = {"ratios": markdown(["figure", "topology", "to", "published", "here", "emulated at 5 Mbit/s"], lines)}
+    source = "experiments/codedbulk-full-rate/expected.csv"
+    return filled((FULL_RATE / "README.md").read_text(), source, blocks)
+
+
+check_tables = LAB.tables_of(LAB.folder / "README.md", ratios_written)
+LAB.tables_of(FULL_RATE / "README.md", full_rate_written)
+
+
+def conclude(kept: Measured) -> None:
+    """Writes expected.csv, draws, and compares our ratios with the published ones, from the
+    existing rows."""
+    whole, flows = predicted_tables()
+    measured = measured_table(kept)
     rows = expected(whole, flows, measured)
-    write_csv(LAB.folder / "expected.csv", rows)
+    write_expected(LAB.folder, rows)
     draw_figures(whole, flows, measured)
     for row in rows:
         print(f"{row['metric']:62} {row['published']:>9}  {row['ours']:>12}  {row['ok']}")
@@ -434,7 +494,8 @@ def draw(args) -> None:
 
 @LAB.verb(**RUNS)
 def smoke(args) -> int:
-    """One cell with bounds, for make test."""
+    """One cell with bounds, for make test; and the tables of the READMEs."""
+    check_tables()
     check = PLAN["smoke"]
     settings = {**PLAN["settings"], "warm_up_s": check["warm_up_s"], "window_s": check["window_s"]}
     cell = Cell(check["topology"], check["concurrent"], check["destinations"], check["load"], check["seed"])

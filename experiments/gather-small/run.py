@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, numbers, product, read_csv, repeatable, table
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, filled, grouped, measure, numbers, product, read_csv, repeatable, table
 from anabranch_lab.programs import Failed, installed, processor_s, running, timed, topology, write_nginx
 
 LAB = Experiment(__file__, __doc__)
@@ -183,6 +183,34 @@ def show_medians(path: Path) -> None:
         lines.append([*cell, *(f"{statistics.median(column):.2f}" if column else "" for column in columns)])
     print(table([*CELL, "method", *figures], lines))
 
+
+README = LAB.folder / "README.md"
+#: Methods in the order of the README's tables, by their names there.
+METHODS_SHOWN = {
+    "gather": "`gather get`", "curl": "curl", "curl-tls": "curl, TLS", "aria2c": "aria2", "aria2c-16": "aria2, `-j 16`",
+}
+
+
+def written() -> str:
+    """Returns the README with the tables of the committed rows."""
+    rows = {(row["objects"], row["rtt_ms"], row["loss"], row["method"]): row for row in read_csv(LAB.folder / "measured.csv")}
+    seconds = lambda text: f"{float(text):.2f}" if float(text) < 10 else f"{float(text):.1f}"
+    loopback = []
+    for method, name in METHODS_SHOWN.items():
+        row = rows["10000", "0.0", "0.0", method]
+        loopback.append([name, *(seconds(row[column]) for column in ("took_s", "cpu_s", "servers_cpu_s"))])
+    slow = []
+    for objects, loss, name in (("1000", "0.0", "1,000, 0"), ("1000", "0.01", "1,000, 1 %"), ("10000", "0.0", "10,000, 0")):
+        found = [rows.get((objects, "20.0", loss, method)) for method in METHODS_SHOWN]
+        slow.append([name, *("" if row is None else seconds(row["took_s"]) for row in found)])
+    blocks = {
+        "loopback": table(["method", "took", "processor, client", "processor, servers"], loopback, "lr"),
+        "slow": table(["objects, loss", *METHODS_SHOWN.values()], slow, "lr"),
+    }
+    return filled(README.read_text(), "experiments/gather-small/measured.csv", blocks)
+
+
+LAB.tables_of(README, written)
 
 if __name__ == "__main__":
     sys.exit(LAB.main())

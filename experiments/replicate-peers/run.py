@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, write_csv
+from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, write_expected
 from anabranch_lab.programs import Failed, children_cpu_s
 
 LAB = Experiment(__file__, __doc__)
@@ -629,7 +629,7 @@ def expected(args) -> None:
             ratio = f"{float(row['took_s']) / float(best['took_s']):.3f}" if row else ""
             note = f"seconds of replicate {variant} to those of {name}, at most; {'measured' if ratio else 'not measured yet'}"
             say(f"{case}.ratio_{variant}", ratio_max, ratio, "0", note)
-    write_csv(LAB.folder / "expected.csv", out)
+    write_expected(LAB.folder, out)
 
 
 if __name__ == "__main__":

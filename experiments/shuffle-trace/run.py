@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, XTASK, Experiment, Option, Row, grouped, read_csv, write_csv
+from anabranch_lab.cells import BINARY, XTASK, Experiment, Option, Row, filled, grouped, read_csv, table, write_csv
 from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
@@ -141,6 +141,41 @@ def draw(args) -> None:
     draw_decide(read_csv(DECIDED))
 
 
+#: Schedulers of the README's table of parts, in its order.
+PARTS = ("chase+", "chase+without-order", "chase+without-chase", "chase+without-due", "varys")
+
+
+def written() -> str:
+    """Returns the README with the tables of the committed rows."""
+    rows = [{key: value if key == "allocator" else float(value) for key, value in row.items()} for row in read_csv(MEASURED)]
+    of = {(row["allocator"], row["faster"]): row for row in rows}
+    recorded = sorted((row for row in rows if row["faster"] == 1 and "without" not in row["allocator"]), key=lambda row: row["mean_s"])
+    lines = [
+        [
+            *(row["allocator"], f"{row['mean_s']:.2f}", f"{100 * row['above_bound_share']:.1f} %", f"{row['p50_s']:.3f}"),
+            *(f"{row['p95_s']:.2f}", f"{row['p99_s']:.1f}", f"{row['slowdown_mean_share']:.3f}", f"{row['slowdown_p99_share']:.2f}"),
+            *(f"{row['slowdown_max_share']:.1f}", f"{row['decisions']:,.0f}", f"{row['cpu_s']:.1f}"),
+        ]
+        for row in recorded
+    ]
+    head = ["scheduler", "mean s", "above the bound", "median s", "95th s", "99th s", "slowdown, mean", "99th", "max", "decisions", "CPU s"]
+    cell = lambda part, faster: f"{of[part, faster]['mean_s']:.2f} ({of[part, faster]['p99_s']:.0f})"
+    parts = [[part, *(cell(part, faster) for faster in (1, 2, 4))] for part in PARTS]
+    arms = [[name, *(f"{of[arm, faster]['mean_s']:.1f}" for faster in (2, 4))] for name, arm in FASTER.items()]
+    blocks = {
+        "schedulers": table(head, lines, "lr"),
+        "faster": table(["mean, s", "arrivals 2 times faster", "4 times"], arms, "lr"),
+        "parts": table(["mean s (99th)", "as recorded", "2 times faster", "4 times faster"], parts, "lr"),
+    }
+    return filled(README.read_text(), "experiments/shuffle-trace/measured.csv", blocks)
+
+
+README = LAB.folder / "README.md"
+#: Schedulers of the README's table of faster arrivals.
+FASTER = {"fair sharing": "max-min", "`chase-total`": "chase-total", "`chase`": "chase"}
+check_tables = LAB.tables_of(README, written)
+
+
 @LAB.verb(xtask=XTASK)
 def decide(args) -> None:
     """Measures what a decision takes, writes decide.csv and draws it."""
@@ -151,6 +186,7 @@ def decide(args) -> None:
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
     """Replays a short made-up trace."""
+    check_tables()
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.txt"
         made = subprocess.run([args.binary, "shuffle", "trace", "--coflows", "60"], check=True, capture_output=True)

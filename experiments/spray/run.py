@@ -3,7 +3,8 @@ compares it with, and today's schemes.
 
 ``run.py all`` runs every scheme in every setting and writes a row for each run to ``rows.csv``;
 runs that have rows are not run again, and ``--setting``, ``--scheme`` and ``--seeds`` choose.
-``run.py table`` prints the rows beside the paper's figures, ``run.py draw`` draws them. ``run.py
+``run.py table`` prints the rows beside the paper's figures, ``run.py draw`` draws them, and
+``run.py docs`` writes the README's tables of them. ``run.py
 model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``.
 ``run.py paths`` measures the time of each path (Figure 4). ``run.py smoke`` runs small cases of all
 these and checks that the rows are plausible. ``draw`` and ``paths`` need the lab's environment.
@@ -14,6 +15,7 @@ Read first: `SCHEMES`, `SETTINGS`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import statistics
 import sys
@@ -23,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, grouped, measure, read_csv, repeatable, rounded, table, write_csv
+from anabranch_lab.cells import (
+    BINARY, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, repeatable, rounded, table, write_csv,
+)
 from anabranch_lab.programs import json_lines, toml
 
 LAB = Experiment(__file__, __doc__)
@@ -535,6 +539,92 @@ def show_tables(args) -> None:
             print(table([f"{name} (Figure {setting.figure}): {unit}", *(f"{x:g}" for x in setting.xs)], lines, "lr"), end="\n\n")
 
 
+README = LAB.folder / "README.md"
+#: Schemes in the order of the README's tables.
+SHOWN = (
+    *("ecmp", "rps", "presto", "repflow", "freeway", "ecmp-pq", "rps-pq", "caps", "caps-dark", "caps-uncoded", "rps-coded"),
+    *("rps-coded-pq", "letflow", "drill", "rps-rack", "caps-rack", "plb", "prr", "reps", "bitmap", "mixed", "least", "timed"),
+    *("agent", "agent-marks"),
+)
+SHORT_AND_LONG = "short flows' mean and 99th percentile in ms, long flows' Mbit/s"
+#: Columns of the README's tables of three measures: heading, setting, its value.
+BY_LOAD = (
+    *(("web search, load 0.2", "web-search", 0.2), ("0.4", "web-search", 0.4), ("0.8", "web-search", 0.8)),
+    *(("data mining, 0.2", "data-mining", 0.2), ("0.4", "data-mining", 0.4), ("0.8", "data-mining", 0.8)),
+)
+BY_PODS = (
+    *(("fat tree, web search, 4 pods", "fat-tree-web-search", 4), ("8", "fat-tree-web-search", 8)),
+    *(("12", "fat-tree-web-search", 12), ("data mining, 4 pods", "fat-tree-data-mining", 4)),
+    *(("12", "fat-tree-data-mining", 12), ("hybrid, load 0.2", "hybrid", 0.2), ("0.8", "hybrid", 0.8)),
+)
+#: Cuts of the paper, by the scheme that CAPS is compared with.
+CUTS = {
+    "ecmp": ("ECMP", "60 to 70 %"),
+    "rps": ("RPS", "50 to 60 %"),
+    "presto": ("Presto", "40 to 55 %"),
+    "repflow": ("RepFlow", "40 to 50 %"),
+    "caps-uncoded": ("itself without coding", ""),
+}
+
+
+def three_measures(means: Means, columns: tuple[tuple[str, str, float], ...]) -> str:
+    """Returns a line for each scheme, with three measures in a cell."""
+    lines = []
+    for scheme in SHOWN:
+        cells = []
+        for _, setting, x in columns:
+            values = [(means.of(setting, scheme, x, column) or 0.0) * scale for column, _, scale in MEASURES]
+            cells.append("{:.2f}, {:.1f}, {:.0f}".format(*values) if any(values) else "-")
+        lines.append([f"`{scheme}`", *cells])
+    return table([SHORT_AND_LONG, *(heading for heading, _, _ in columns)], lines, "ll")
+
+
+def cuts(means: Means) -> str:
+    """Returns CAPS's cut of the short flows' mean time, against each scheme of the paper."""
+    column = MEASURES[0][0]
+    lines = []
+    for scheme, (name, paper) in CUTS.items():
+        cells = []
+        for setting, x in itertools.product(("web-search", "data-mining"), (0.2, 0.4, 0.6, 0.8)):
+            ours, theirs = (means.of(setting, one, x, column) for one in ("caps", scheme))
+            cells.append("-" if ours is None or theirs is None else f"{100 * (1 - ours / theirs):.0f} %")
+        lines.append([name, *cells, paper])
+    heads = ["web search, 0.2", "0.4", "0.6", "0.8", "data mining, 0.2", "0.4", "0.6", "0.8"]
+    return table(["against", *heads, "the paper"], lines, "lr")
+
+
+def last_over_fastest(means: Means) -> str:
+    """Returns the spread of a permutation's times, by scheme and state of the links."""
+    column = PERMUTATION_SHOWS[0][0]
+    lines = []
+    for scheme in OF_LONG_FLOWS:
+        cells = []
+        for name in ("permutation-nscc", "permutation-nscc-4"):
+            for x in SETTINGS[name].xs:
+                value = means.of(name, scheme, x, column)
+                mark = "≥ " if means.is_lower_bound(name, scheme, x, column) else ""
+                cells.append("-" if value is None else f"{mark}{float(f'{value:.3g}'):,g}")
+        lines.append([f"`{scheme}`", *cells])
+    heads = ["whole links", "eight slow", "slow, long queues", "eight down"]
+    heads += ["acknowledged by fours: whole", "slow", "slow, long queues", "down"]
+    return table(["the last flow's time over the fastest's", *heads], lines, "lr")
+
+
+def written() -> str:
+    """Returns the README with the tables of the committed rows."""
+    means = Means(read_csv(LAB.folder / "measured.csv"))
+    blocks = {
+        "loads": three_measures(means, BY_LOAD),
+        "cuts": cuts(means),
+        "pods": three_measures(means, BY_PODS),
+        "links": last_over_fastest(means),
+    }
+    return filled(README.read_text(), "experiments/spray/measured.csv", blocks)
+
+
+check_tables = LAB.tables_of(README, written)
+
+
 @LAB.verb(rows=LAB.runs / "rows.csv", folder=LAB.folder)
 def draw(args) -> None:
     """For each setting a picture: above the paper's schemes, below today's schemes and CAPS."""
@@ -660,6 +750,7 @@ def model(args) -> None:
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
     """Every scheme on a small fabric: all flows end, and what is counted is conserved."""
+    check_tables()
     network = leaf_spine(3, 4, 4, 100, 256)
     traffic = {"kind": "poisson", "sizes": "web-search", "load": load(network, 0.4), "flows": 60}
     small = Setting("-", "load", (0.4,), lambda *_: {"network": dict(network), "workload": [dict(traffic)]})

@@ -265,3 +265,22 @@ async fn redirect(
         Err(_) => refusal(StatusCode::BAD_REQUEST, "the path is none"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// #52: `--places` behind a proxy that nothing named placed all viewers where the proxy is.
+    #[test]
+    fn sole_address_of_the_first_questions_is_noted() {
+        let [proxy, viewer] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let mut first = FirstAddresses::default();
+        for _ in 1..SOLE_ADDRESS_QUESTIONS {
+            assert_eq!(first.note(proxy), ControlFlow::Continue(()));
+        }
+        assert_eq!(first.note(proxy), ControlFlow::Break(Some(proxy)));
+        let mut first = FirstAddresses::default();
+        assert_eq!(first.note(proxy), ControlFlow::Continue(()));
+        assert_eq!(first.note(viewer), ControlFlow::Break(None));
+    }
+}

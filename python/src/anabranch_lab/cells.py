@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anabranch_lab import records
 from anabranch_lab.binary import BinaryNotFoundError, find
 from anabranch_lab.programs import Failed, Skipped
 from anabranch_lab.tree import ChangedTreeError, refuse_changes
@@ -258,6 +259,7 @@ class Experiment:
         #: Folder of rows that are not committed.
         self.runs = ROOT / "runs" / self.name
         self._functions: dict[str, Callable[[Row], Any]] = {}
+        self._written: list[tuple[Path, Callable[[], str]]] = []
         self._verbs: dict[str, Callable[[argparse.Namespace], int | None]] = {}
         self._parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
         self._sub = self._parser.add_subparsers(dest="verb", required=True)
@@ -285,28 +287,34 @@ class Experiment:
         return add
 
     def tables_of(self, document: Path, text: Callable[[], str]) -> Callable[[], None]:
-        """Make ``docs`` a verb that writes the tables of a document, and return their check for ``smoke``.
+        """Make ``docs`` a verb that writes or checks the tables of a document, and return the check for ``smoke``.
 
         Parameters
         ----------
         document
-            Document below the repository's root.
+            Document below the repository's root; several calls name several.
         text
             Function that returns the document with the tables of the committed rows.
         """
-        name = document.relative_to(ROOT)
 
         def docs(args: argparse.Namespace) -> None:
-            document.write_text(text())
+            if args.check:
+                return check()
+            for path, made in self._written:
+                path.write_text(made())
 
         def check() -> None:
-            if text() != document.read_text():
-                raise Failed(
-                    f"{name}: other tables than its rows make: run `python3 experiments/{self.name}/run.py docs`"
-                )
+            for path, made in self._written:
+                if made() != path.read_text():
+                    name = path.relative_to(ROOT)
+                    raise Failed(
+                        f"{name}: other tables than its rows make: run `python3 experiments/{self.name}/run.py docs`"
+                    )
 
-        docs.__doc__ = f"Writes the tables of {name} anew from the committed rows."
-        self.verb("docs")(docs)
+        if not self._written:
+            docs.__doc__ = f"Writes the tables of {document.relative_to(ROOT)} anew from the committed rows."
+            self.verb("docs", check=Option(False, "write nothing; fail if a table is not as its rows make it"))(docs)
+        self._written.append((document, text))
         return check
 
     def inside(self, function: Trial) -> Trial:
@@ -538,6 +546,12 @@ def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = N
         writer.writeheader()
         writer.writerows(rows)
     partial.rename(path)
+
+
+def write_expected(folder: Path, rows: Iterable[Row]) -> None:
+    """Write an experiment's ``expected.csv`` whole, and its hash."""
+    write_csv(folder / records.EXPECTED, rows)
+    records.write(folder)
 
 
 def rounded(value: object, digits: int = 6) -> object:

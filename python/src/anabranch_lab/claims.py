@@ -3,7 +3,7 @@
 A claim is a folder with ``plan.toml`` (the runs, how each value is computed, how figures are drawn)
 and ``expected.csv`` (published values, our last recorded values, tolerances, sources). Both are
 read strictly: an unknown key or column is refused with its place. ``sample.csv`` has our values of
-the sample, and ``recorded.sha256`` the hashes of both records, by which an edit is found. A folder
+the sample; `anabranch_lab.records` has the hashes by which an edit is found. A folder
 with a ``run.py`` measures with its own program; it is listed, not run. Read `Claim` and `check`
 first; ``docs/lab.md`` describes the format.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 import itertools
 import math
 import re
@@ -23,12 +22,13 @@ from typing import Any
 
 import pandas as pd
 
+from anabranch_lab import records
+from anabranch_lab.records import EXPECTED, PLAN, SAMPLE
 from anabranch_lab.results import Result
 from anabranch_lab.runs import sweep
 from anabranch_lab.scenario import Scenario
 from anabranch_lab.stats import means
 
-PLAN, EXPECTED, SAMPLE, HASHES = "plan.toml", "expected.csv", "sample.csv", "recorded.sha256"
 #: Prefix of the source of a goal or bound of our own.
 OWN = "ours"
 #: The columns of ``expected.csv``.
@@ -347,17 +347,6 @@ class Claim:
         sample = _read_sample(folder, list(expected))
         return cls(name, title, folder, sweeps, metrics, figures, expected, sample=sample)
 
-    def edited(self) -> list[str]:
-        """The records that are not as they were recorded, a line each; none where nothing was recorded yet."""
-        path = self.folder / HASHES
-        if not path.is_file():
-            is_recorded = self.sample or any(one.ours for one in self.expected.values())
-            return [f"{self.name}/{HASHES}: is missing"] if is_recorded else []
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-        if [line[1:] for line in lines] != [[name] for name in (EXPECTED, SAMPLE)]:
-            return [f"{self.name}/{HASHES}: must be a hash and a name for {EXPECTED} and {SAMPLE}"]
-        return [f"{self.name}/{name}: was edited" for found, name in lines if found != _hash(self.folder / name)]
-
     def run(self, *, full: bool, **options: Any) -> dict[str, Result]:  # noqa: ANN401
         """Run its sweeps.
 
@@ -406,6 +395,15 @@ def read_all(folder: str | Path | None = None) -> dict[str, Claim]:
     return {path.parent.name: Claim.read(path.parent) for path in sorted(find(folder).glob(f"*/{PLAN}"))}
 
 
+def edited(folder: str | Path | None, names: Sequence[str] = ()) -> list[str]:
+    """Return the edited records of all claims, or of those named, a line each.
+
+    It reads no claim, so that an edit that makes a record unreadable is told as an edit, too.
+    """
+    plans = sorted(find(folder).glob(f"*/{PLAN}"))
+    return [line for plan in plans if not names or plan.parent.name in names for line in records.edited(plan.parent)]
+
+
 def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Row]:
     """Compare the results with the published values.
 
@@ -447,7 +445,7 @@ def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Ro
 
 
 def record(claim: Claim, rows: Sequence[Row], *, full: bool) -> None:
-    """Write what was measured into ``expected.csv`` (column ``ours``) or ``sample.csv``, and the hashes of both.
+    """Write what was measured into ``expected.csv`` (column ``ours``) or ``sample.csv``, and the hashes of all records.
 
     Parameters
     ----------
@@ -465,13 +463,7 @@ def record(claim: Claim, rows: Sequence[Row], *, full: bool) -> None:
         for one in claim.expected.values():
             ours = measured[one.metric]
             writer.writerow(dataclasses.astuple(dataclasses.replace(one, ours=ours)) if full else (one.metric, ours))
-    lines = [f"{_hash(claim.folder / name)}  {name}\n" for name in (EXPECTED, SAMPLE)]
-    (claim.folder / HASHES).write_text("".join(lines), encoding="utf-8")
-
-
-def _hash(path: Path) -> str:
-    """The hash of a file, as ``sha256sum`` writes it; that of nothing where there is no file."""
-    return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+    records.write(claim.folder)
 
 
 def shown(number: float | None) -> str:

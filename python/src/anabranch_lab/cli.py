@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch_lab import claims as claims_
-from anabranch_lab import documents
+from anabranch_lab import documents, records
 from anabranch_lab.batches import RunError
 from anabranch_lab.claims import Claim, ClaimError, Row
 from anabranch_lab.results import SWEEP, Result
@@ -206,8 +206,10 @@ def _figures(options: argparse.Namespace) -> int:
                 _refuse_changed_binary(results)
             kept = _keep(claim, results, options)
             folder = claim.folder if is_published else kept
-            for path in write_points(claim, results, folder):
-                print(path)
+            points = write_points(claim, results, folder)
+            print(*points, sep="\n")
+            if is_published:
+                records.write(folder, [path.name for path in points])
         for path in draw_claim(claim, folder):
             print(path)
     return DONE
@@ -226,12 +228,12 @@ def _refuse_changed_binary(results: dict[str, Result]) -> None:
 def _check(options: argparse.Namespace) -> int:
     if options.accept and not options.record:
         raise ClaimError("--accept: needs --record: it keeps edits of the records that are written")
-    runnable = _runnable(options)
-    edited = [line for claim in runnable for line in claim.edited()]
-    if edited and not options.accept:
+    edited = [] if options.accept else claims_.edited(options.experiments, options.claims)
+    if edited:
         for line in edited:
             print(f"{line} since it was recorded: undo that, or record it with --record --accept", file=sys.stderr)
         return FAILED
+    runnable = _runnable(options)
     rows: list[Row] = []
     for claim in runnable:
         if options.record:

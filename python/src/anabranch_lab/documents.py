@@ -3,9 +3,9 @@
 A marker is a comment of Markdown behind the number: ``57 <!--= spray-p99 -->``. ``experiments/numbers.toml`` has for each
 document the markers' names, with the file of the rows, an expression and a format. A table between the lines
 ``<!-- NAME: from ROWS -->`` and ``<!-- end of NAME -->`` is written by a ``run.py docs`` (`anabranch_lab.cells`). All other
-numbers of the README, of docs/results.md and of the experiments' READMEs are counted: ``experiments/unmarked.tsv`` has the
-count and a hash of each document's, with the reason. Counts only shrink. Leaves out: fenced blocks, code, link targets;
-options and limits in the other documents. Read `faults` first.
+numbers of the README, of docs/results.md and of the experiments' READMEs are counted, and those beside a marker in the
+other documents: ``experiments/unmarked.tsv`` has the count and a hash of each document's, with the reason. Counts only
+shrink. Leaves out: fenced blocks, code, link targets; options and limits in the other documents. Read `faults` first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ SKIPPED = re.compile(
     r"|^ *```.*?^ *```\n|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]+>",
     re.MULTILINE | re.DOTALL,
 )
-NUMBER = re.compile(r"(?<![\w.,#/-])\d[\d,]*(?:\.\d+)?")
+#: A number, also the second of ``5-10``; no part of a name such as ``ns-3`` or ``v8``.
+NUMBER = re.compile(r"(?<![\w.,#])(?<![^\W\d][-/])\d[\d,]*(?:\.\d+)?")
 #: Experiments whose README has all tables of ``run.py table``, and the words behind it.
 TABLES = {
     "broker": (),
@@ -232,8 +233,19 @@ class Unmarked:
         return cls(len(numbers), hashlib.sha256(" ".join(numbers).encode()).hexdigest()[:12])
 
 
+def counted(root: Path, path: Path) -> str:
+    """Return the text of a document whose unmarked numbers are counted.
+
+    That is all of each of `documents`, and of the others the paragraphs that have a marker.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path in documents(root):
+        return text
+    return "\n\n".join(part for part in re.split(r"\n{2,}", text) if MARKED.search(part))
+
+
 def documents(root: Path) -> list[Path]:
-    """Return the documents whose unmarked numbers are counted."""
+    """Return the documents whose unmarked numbers are all counted."""
     return [root / "README.md", root / "docs/results.md", *sorted((root / "experiments").glob("*/README.md"))]
 
 
@@ -296,9 +308,9 @@ def faults(root: Path, generated: dict[str, frozenset[str]]) -> list[str]:
             f"{name}: has no line `{line}`" for line in sorted(generated.get(name, set()) - set(text.splitlines()))
         ]
     allowed = read_unmarked(root)
-    for path in documents(root):
+    for path in all_documents(root):
         name = str(path.relative_to(root))
-        now = Unmarked.of(path.read_text(encoding="utf-8"), generated.get(name, frozenset()))
+        now = Unmarked.of(counted(root, path), generated.get(name, frozenset()))
         was, reason = allowed.get(name, (Unmarked(0, Unmarked.of("").digest), ""))
         if now != was or (now.count and not reason):
             found.append(
@@ -312,9 +324,9 @@ def accept(root: Path, generated: dict[str, frozenset[str]]) -> list[str]:
     """Write the list of unmarked numbers anew; return the documents that have more of them, and keep their line."""
     head = [line for line in (root / UNMARKED).read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     lines, grown = [], []
-    for path in documents(root):
+    for path in all_documents(root):
         name = str(path.relative_to(root))
-        now = Unmarked.of(path.read_text(encoding="utf-8"), generated.get(name, frozenset()))
+        now = Unmarked.of(counted(root, path), generated.get(name, frozenset()))
         was, reason = read_unmarked(root).get(name, (Unmarked(0, ""), ""))
         if now.count > was.count:
             grown.append(name)

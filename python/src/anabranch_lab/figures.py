@@ -21,6 +21,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from anabranch_lab.claims import Claim, ClaimError, Figure, Published
+from anabranch_lab.records import POINTS
 from anabranch_lab.results import Result
 from anabranch_lab.stats import spread
 
@@ -49,8 +50,6 @@ THEMES = {
 }
 #: Fields of a run's manifest that go into pictures and beside points.
 ABOUT = ("seed", "version", "commit")
-#: Prefix of a file of points.
-POINTS = "# points:"
 #: Shapes of published points, one for each source.
 MARKERS = "oDs^vP*X"
 
