@@ -176,7 +176,7 @@ fn shortest_first_by_seconds(jobs: &[(u32, u32)]) -> u32 {
 }
 
 /// A link's load: whole seconds of work that arrive at whole seconds, the latest first.
-fn loads() -> impl Strategy<PriceEvaluation = Load> {
+fn loads() -> impl Strategy<Value = Load> {
     proptest::collection::btree_map(0u32..5, 1u32..4, 1..3).prop_map(|parts| Load {
         link: LinkId(0),
         busy_s: parts.values().copied().map(f64::from).sum(),
@@ -185,7 +185,7 @@ fn loads() -> impl Strategy<PriceEvaluation = Load> {
 }
 
 /// Prices of `links` links for each of the first twelve seconds.
-fn prices(links: usize) -> impl Strategy<PriceEvaluation = Prices> {
+fn prices(links: usize) -> impl Strategy<Value = Prices> {
     let link = proptest::collection::vec(0u32..6, 12);
     proptest::collection::vec(link, links).prop_map(move |all| {
         let mut prices = Prices::zero(links, 12, 12.0);
