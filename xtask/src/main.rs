@@ -23,7 +23,7 @@ enum Command {
     /// the text.
     Tidy(tidy::Args),
     /// Draw which room uses which, from the manifests.
-    Rooms(tidy::Place),
+    Rooms(tidy::Repository),
     /// Measure the hot parts, beside other programs' where there are any.
     Bench(bench::Args),
 }

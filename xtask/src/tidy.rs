@@ -30,7 +30,7 @@ use walls::{ARCHITECTURE, Table, check_rooms, check_walls, rooms};
 
 /// Location of the repository.
 #[derive(clap::Args)]
-pub struct Place {
+pub struct Repository {
     /// The repository's root; found from here if left out.
     #[arg(long)]
     root: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub struct Place {
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    place: Place,
+    place: Repository,
     /// Rewrite the lists of exceptions of the limits and of plain English: their lines may shrink,
     /// disappear or follow moved items.
     #[arg(long)]
@@ -171,7 +171,7 @@ impl std::fmt::Display for Finding {
 /// Draws the picture of the rooms and writes it.
 ///
 /// Errors: the repository cannot be read or written.
-pub fn draw(place: Place) -> anyhow::Result<()> {
+pub fn draw(place: Repository) -> anyhow::Result<()> {
     let (metadata, root) = metadata(place)?;
     let architecture = std::fs::read_to_string(root.join(ARCHITECTURE))
         .with_context(|| format!("cannot read {ARCHITECTURE} in {}", root.display()))?;
@@ -182,7 +182,7 @@ pub fn draw(place: Place) -> anyhow::Result<()> {
 }
 
 /// Returns cargo's description of the workspace, and the workspace's root.
-fn metadata(place: Place) -> anyhow::Result<(Metadata, PathBuf)> {
+fn metadata(place: Repository) -> anyhow::Result<(Metadata, PathBuf)> {
     let mut command = MetadataCommand::new();
     if let Some(root) = &place.root {
         command.manifest_path(root.join("Cargo.toml"));

@@ -14,12 +14,12 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// Content of a line.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    said: Said<'a>,
+    said: LineContent<'a>,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-enum Said<'a> {
+enum LineContent<'a> {
     Flow { flow: FlowKey, coflow: &'a str, size_bytes: u64 },
     Ended { ended: FlowKey, coflow: &'a str },
 }
@@ -27,13 +27,13 @@ enum Said<'a> {
 impl<'a> Line<'a> {
     /// Announces a flow, or more bytes of a known flow.
     pub const fn announce(flow: FlowKey, coflow: &'a str, size_bytes: u64) -> Self {
-        Self { said: Said::Flow { flow, coflow, size_bytes } }
+        Self { said: LineContent::Flow { flow, coflow, size_bytes } }
     }
 
     /// Reports that all bytes of the flow for this coflow have been written. If the flow belongs to
     /// another coflow by then, nothing changes.
     pub const fn ended(flow: FlowKey, coflow: &'a str) -> Self {
-        Self { said: Said::Ended { ended: flow, coflow } }
+        Self { said: LineContent::Ended { ended: flow, coflow } }
     }
 
     /// The line with its end; `None` if it is longer than the agent takes.
@@ -54,7 +54,7 @@ impl<'a> Line<'a> {
     }
 
     pub(crate) const fn coflow_bytes(&self) -> usize {
-        let (Said::Flow { coflow, .. } | Said::Ended { coflow, .. }) = self.said;
+        let (LineContent::Flow { coflow, .. } | LineContent::Ended { coflow, .. }) = self.said;
         coflow.len()
     }
 }

@@ -74,7 +74,7 @@ fn size(bytes: u64) -> ByteCount {
 }
 
 #[test]
-fn a_flow_is_announced_grows_and_ends_over_one_connection() {
+fn flow_is_announced_grows_and_ends_over_one_connection() {
     let folder = Folder::new("flow");
     let lines = agent(&folder, OK);
     let announcer = Announcer::connect(folder.socket()).expect("it listens");
@@ -125,7 +125,7 @@ fn what_is_no_connected_tcp_socket_is_refused_here() {
 }
 
 #[test]
-fn without_an_agent_calls_fail_and_with_one_again_they_do_not() {
+fn calls_fail_without_an_agent_and_recover_with_one() {
     let folder = Folder::new("away");
     let announcer = Announcer::new(folder.socket());
     let (stream, _other) = pair("127.0.0.1:0");
@@ -162,7 +162,7 @@ fn what_the_agent_refuses_is_told_with_its_reason() {
 }
 
 #[test]
-fn what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not() {
+fn possibly_known_flows_are_ended_and_refused_ones_not() {
     let (stream, _other) = pair("127.0.0.1:0");
     for (reply, said) in [("nonsense\n", 2), ("{\"ok\":false}\n", 1)] {
         let folder = Folder::new("heard");
@@ -183,7 +183,7 @@ fn what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
+fn silent_agent_delays_callers_no_longer_than_stated() {
     let folder = Folder::new("silent");
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
     let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
@@ -219,7 +219,7 @@ fn an_agent_that_does_not_answer_holds_nobody_up_for_longer_than_stated() {
 }
 
 #[test]
-fn an_agent_for_which_too_many_programs_wait_is_called_that() {
+fn agent_with_too_many_waiting_programs_is_reported() {
     let folder = Folder::new("backlog");
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
     rustix::net::listen(&listener, 0).expect("it listens");
@@ -230,7 +230,7 @@ fn an_agent_for_which_too_many_programs_wait_is_called_that() {
 }
 
 #[test]
-fn an_agent_that_did_not_answer_in_time_is_not_asked_for_a_second() {
+fn agent_that_timed_out_rests_for_a_second() {
     let folder = Folder::new("retry");
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
     let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
@@ -249,7 +249,7 @@ fn an_agent_that_did_not_answer_in_time_is_not_asked_for_a_second() {
 }
 
 #[test]
-fn no_time_at_all_is_too_late_and_all_the_time_there_is_is_not() {
+fn zero_timeout_is_too_late_and_the_maximum_not() {
     let folder = Folder::new("bounds");
     let _lines = agent(&folder, OK);
     let (stream, _other) = pair("127.0.0.1:0");
@@ -291,7 +291,7 @@ fn threads_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_forked_child_speaks_over_a_connection_of_its_own() {
+fn forked_child_uses_its_own_connection() {
     let folder = Folder::new("fork");
     let lines = agent(&folder, OK);
     let announcer = Announcer::new(folder.socket());
@@ -312,7 +312,7 @@ fn a_forked_child_speaks_over_a_connection_of_its_own() {
 }
 
 #[test]
-fn names_up_to_the_agents_limit_fit_and_longer_ones_are_refused() {
+fn names_fit_up_to_the_agents_limit() {
     let folder = Folder::new("names");
     let lines = agent(&folder, OK);
     let announcer = Announcer::new(folder.socket());
@@ -342,7 +342,7 @@ fn corpus_replays() {
 
 /// The agent parses the lines written here, and both have the same limits.
 #[test]
-fn lines_are_such_as_the_agent_reads_and_as_long_as_it_takes() {
+fn lines_match_the_agents_format_and_length_limit() {
     assert_eq!(line::LINE_BYTES_MAX, announcement::LINE_BYTES_MAX);
     assert_eq!(line::NAME_BYTES_MAX, NAME_MAX);
     let (local, remote) = (([10, 0, 0, 1], 5).into(), ([10, 0, 0, 2], 9).into());

@@ -6,7 +6,7 @@
 //! deadlines. Read [`Agent`] first.
 
 use crate::designs::Design;
-use crate::messages::{Accepted, Assent, Bids, Call, ClusterBid, ClusterRate, Proposal, ShareBids};
+use crate::messages::{Assent, BidResult, Bids, Call, ClusterBid, ClusterRate, Proposal, ShareBids};
 use crate::world::{Offer, Site};
 use anabranch_units::{BitRate, PeerId};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub enum Reserve {
 /// Exponentially weighted mean and variance of a cluster's traffic for one broker, in bits per
 /// second.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-struct Used {
+struct ClusterUsage {
     mean: f64,
     variance: f64,
 }
@@ -52,7 +52,7 @@ struct Used {
 /// Weight of the newest round.
 const NEWEST: f64 = 0.25;
 
-impl Used {
+impl ClusterUsage {
     fn note(&mut self, rate_bps: f64) {
         let off = rate_bps - self.mean;
         self.mean += NEWEST * off;
@@ -66,7 +66,7 @@ pub struct Agent {
     reserve: Reserve,
     /// By broker: the last accepted round, and the rate of each cluster in it.
     accepted: BTreeMap<PeerId, (u64, BTreeMap<u32, u64>)>,
-    used: BTreeMap<PeerId, BTreeMap<u32, Used>>,
+    used: BTreeMap<PeerId, BTreeMap<u32, ClusterUsage>>,
 }
 
 impl Agent {
@@ -160,7 +160,7 @@ impl Agent {
     }
 
     /// Replaces a broker's accepted round. Ignores an older round than the current one.
-    pub fn handle_accepted(&mut self, broker: PeerId, accepted: &Accepted) {
+    pub fn handle_accepted(&mut self, broker: PeerId, accepted: &BidResult) {
         let known = self.accepted.entry(broker).or_default();
         if accepted.round > known.0 {
             let used = self.used.entry(broker).or_default();

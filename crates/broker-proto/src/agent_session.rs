@@ -8,12 +8,12 @@
 //!
 //! Leaves out: HTTP and the network's files (the `broker` room), the contents of bids and assents
 //! ([`Agent`]). Contract: one `handle_*`, then `poll_*` to `None`, then
-//! [`AgentSession::poll_timeout`]. Read [`AgentSession`], [`Ask`] and [`Failure`] first.
+//! [`AgentSession::poll_timeout`]. Read [`AgentSession`], [`AgentAction`] and [`Failure`] first.
 
 use crate::agent::{Agent, Estimates};
 use crate::broker::ToNetwork;
 use crate::designs;
-use crate::messages::{Accepted, Assent, Bids, BidsReply, Call, Proposal};
+use crate::messages::{Assent, BidResult, Bids, BidsReply, Call, Proposal};
 use anabranch_sessions::{Backoff, Controllers, PeerSession};
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
 use std::collections::VecDeque;
@@ -36,9 +36,9 @@ const BIDS_PER_MESSAGE: usize = 100_000;
 const BROKER: PeerId = PeerId(0);
 
 /// An action for the driver. Each is answered by [`AgentSession::handle_answer`], except
-/// [`Ask::Estimate`].
+/// [`AgentAction::Estimate`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum AgentAction {
     /// Join the broker: answered by [`Answer::Taken`].
     Join {
         /// Time limit of the answer.
@@ -61,7 +61,7 @@ pub enum Ask {
     Assent(Assent),
 }
 
-/// The broker's answer to an [`Ask`].
+/// The broker's answer to an [`AgentAction`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// The broker has accepted the request.
@@ -72,7 +72,7 @@ pub enum Answer {
     Bids(BidsReply),
 }
 
-/// Reason for the failure of an [`Ask`], in one line.
+/// Reason for the failure of an [`AgentAction`], in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The broker does not know the session.
@@ -123,7 +123,7 @@ pub enum Event {
 
 /// A message that waits for the network's estimates.
 #[derive(Clone, Debug)]
-enum Question {
+enum PendingEstimate {
     Call(Arc<Call>),
     Proposal(Proposal),
 }
@@ -135,7 +135,7 @@ enum Phase {
     },
     Joining,
     Polling,
-    Estimating(Question),
+    Estimating(PendingEstimate),
     /// Bids or an assent are in flight.
     Answering,
     Ended,
@@ -157,7 +157,7 @@ pub struct AgentSession {
     parts: VecDeque<Bids>,
     round: u64,
     asks: u64,
-    ask: Option<Ask>,
+    ask: Option<AgentAction>,
     events: VecDeque<Event>,
 }
 
@@ -200,7 +200,7 @@ impl AgentSession {
             let (_, within) = self.patience();
             self.phase = Phase::Joining;
             self.session = self.session.wrapping_add(1);
-            self.ask(Ask::Join { within: Duration::from_ps(within.as_ps() / 2) });
+            self.ask(AgentAction::Join { within: Duration::from_ps(within.as_ps() / 2) });
         }
     }
 
@@ -243,23 +243,23 @@ impl AgentSession {
         }
         let Phase::Estimating(question) = self.phase.clone() else { return };
         match question {
-            Question::Call(call) => {
+            PendingEstimate::Call(call) => {
                 let design = designs::by_name(&call.design).expect("it was known when the question was put");
                 let bids = self.agent.handle_call(BROKER, &*design, estimates, &call);
                 (self.round, self.parts) = (bids.round, parts(bids).into());
                 self.go_on();
             }
-            Question::Proposal(proposal) => {
+            PendingEstimate::Proposal(proposal) => {
                 let assent = self.agent.handle_proposal(estimates, BROKER, &proposal);
                 self.phase = Phase::Answering;
-                self.ask(Ask::Assent(assent));
+                self.ask(AgentAction::Assent(assent));
             }
         }
     }
 
     /// Returns the next action, and the number by which it is answered. Its destination is
     /// [`AgentSession::broker`].
-    pub fn poll_ask(&mut self) -> Option<(u64, Ask)> {
+    pub fn poll_ask(&mut self) -> Option<(u64, AgentAction)> {
         let ask = self.ask.take()?;
         Some((self.asks, ask))
     }
@@ -277,7 +277,7 @@ impl AgentSession {
         }
     }
 
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, ask: AgentAction) {
         self.asks += 1;
         self.ask = Some(ask);
     }
@@ -291,7 +291,7 @@ impl AgentSession {
     fn go_on(&mut self) {
         if let Some(part) = self.parts.pop_front() {
             self.phase = Phase::Answering;
-            return self.ask(Ask::Bids(part));
+            return self.ask(AgentAction::Bids(part));
         }
         while let Some(message) = self.messages.pop_front() {
             let question = match message {
@@ -300,8 +300,8 @@ impl AgentSession {
                     self.events.push_back(Event::UnknownDesign { round, design });
                     continue;
                 }
-                ToNetwork::Call(call) => Question::Call(call),
-                ToNetwork::Proposal(proposal) => Question::Proposal(proposal),
+                ToNetwork::Call(call) => PendingEstimate::Call(call),
+                ToNetwork::Proposal(proposal) => PendingEstimate::Proposal(proposal),
                 ToNetwork::Accepted(accepted) => {
                     self.agent.handle_accepted(BROKER, &accepted);
                     let (sessions, rate) = totals(&accepted);
@@ -310,11 +310,11 @@ impl AgentSession {
                 }
             };
             self.phase = Phase::Estimating(question);
-            return self.ask(Ask::Estimate);
+            return self.ask(AgentAction::Estimate);
         }
         let (wait, within) = self.patience();
         self.phase = Phase::Polling;
-        self.ask(Ask::Messages { after: self.peer.position().after, wait, within });
+        self.ask(AgentAction::Messages { after: self.peer.position().after, wait, within });
     }
 
     /// Ends the session or the attempt to join. The agent joins again after a pause, unless it is
@@ -344,7 +344,7 @@ impl AgentSession {
 }
 
 /// Number of clients on all clusters, and their total rate.
-pub fn totals(accepted: &Accepted) -> (u64, BitRate) {
+pub fn totals(accepted: &BidResult) -> (u64, BitRate) {
     let (sessions, bps) = accepted.clusters.iter().fold((0u64, 0u64), |(sessions, bps), cluster| {
         (sessions.saturating_add(cluster.sessions), bps.saturating_add(cluster.rate_bps))
     });
@@ -393,7 +393,7 @@ mod tests {
         Instant::ZERO + Duration::from_ms(ms)
     }
 
-    fn asked(session: &mut AgentSession) -> (u64, Ask) {
+    fn asked(session: &mut AgentSession) -> (u64, AgentAction) {
         session.poll_ask().expect("something is to be done")
     }
 
@@ -409,7 +409,7 @@ mod tests {
     fn an_agent_answers_each_message_and_acknowledges_it() {
         let mut session = joined(1);
         let (number, ask) = asked(&mut session);
-        assert_eq!(ask, Ask::Messages { after: 0, wait: WAIT, within: WITHIN });
+        assert_eq!(ask, AgentAction::Messages { after: 0, wait: WAIT, within: WITHIN });
         let call = |design: &str| Arc::new(Call { round: 1, design: design.to_owned(), shares: vec![] });
         let proposal = Proposal { round: 1, attempt: 1, clusters: vec![] };
         let messages = vec![
@@ -421,28 +421,28 @@ mod tests {
         let unknown = Event::UnknownDesign { round: 1, design: "no such design".to_owned() };
         assert_eq!(session.poll_event(), Some(unknown));
         let (number, ask) = asked(&mut session);
-        assert_eq!(ask, Ask::Estimate);
+        assert_eq!(ask, AgentAction::Estimate);
         session.handle_estimates(number, &Nothing);
         let (number, ask) = asked(&mut session);
-        assert!(matches!(ask, Ask::Bids(Bids { round: 1, more: false, .. })), "{ask:?}");
+        assert!(matches!(ask, AgentAction::Bids(Bids { round: 1, more: false, .. })), "{ask:?}");
         let reply = BidsReply { taken: 0, refused: 1, reasons: vec!["it is too late".to_owned()] };
         session.handle_answer(at(2), number, Ok(Answer::Bids(reply)));
         let refused = Event::BidRefused { round: 1, reason: "it is too late".to_owned() };
         assert_eq!(session.poll_event(), Some(refused));
         let (number, ask) = asked(&mut session);
-        assert_eq!(ask, Ask::Estimate);
+        assert_eq!(ask, AgentAction::Estimate);
         session.handle_estimates(number, &Nothing);
         let (number, ask) = asked(&mut session);
-        assert!(matches!(ask, Ask::Assent(_)), "{ask:?}");
+        assert!(matches!(ask, AgentAction::Assent(_)), "{ask:?}");
         session.handle_answer(at(3), number, Ok(Answer::Taken));
-        assert!(matches!(asked(&mut session).1, Ask::Messages { after: 3, .. }));
+        assert!(matches!(asked(&mut session).1, AgentAction::Messages { after: 3, .. }));
     }
 
     #[test]
-    fn after_a_failure_it_pauses_and_joins_the_next_broker() {
+    fn agent_pauses_after_failure_then_joins_the_next_broker() {
         let mut session = joined(2);
         let (number, ask) = asked(&mut session);
-        assert_eq!(ask, Ask::Messages { after: 0, wait: WAIT_OF_SEVERAL, within: WITHIN_OF_SEVERAL });
+        assert_eq!(ask, AgentAction::Messages { after: 0, wait: WAIT_OF_SEVERAL, within: WITHIN_OF_SEVERAL });
         let away = |line: &str| Err(Failure::Away(line.to_owned()));
         session.handle_answer(at(0), number, away("no answer"));
         assert_eq!(session.poll_event(), Some(Event::Away("no answer".to_owned(), true)));
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!(session.poll_ask(), None);
         session.handle_timeout(at(100));
         let (number, ask) = asked(&mut session);
-        assert_eq!(ask, Ask::Join { within: Duration::from_secs(5) });
+        assert_eq!(ask, AgentAction::Join { within: Duration::from_secs(5) });
         session.handle_answer(at(100), number, away("no answer"));
         assert_eq!(session.poll_event(), Some(Event::Away("no answer".to_owned(), false)));
         assert_eq!((session.broker(), session.poll_timeout()), (0, Some(at(300))));
@@ -464,17 +464,17 @@ mod tests {
         let mut session = joined(2);
         let (number, _) = asked(&mut session);
         let messages =
-            vec![(1, ToNetwork::Accepted(Accepted { round: 1, clusters: vec![], shares: vec![] }))];
+            vec![(1, ToNetwork::Accepted(BidResult { round: 1, clusters: vec![], shares: vec![] }))];
         session.handle_answer(at(0), number, Ok(Answer::Messages(messages)));
         let (number, ask) = asked(&mut session);
-        assert!(matches!(ask, Ask::Messages { after: 1, .. }));
+        assert!(matches!(ask, AgentAction::Messages { after: 1, .. }));
         session.handle_answer(at(1), number, Err(Failure::NotJoined("join again".to_owned())));
         assert_eq!((session.broker(), session.poll_timeout()), (0, Some(at(101))));
         session.handle_timeout(at(101));
         let (number, _) = asked(&mut session);
         session.handle_answer(at(101), number, Ok(Answer::Taken));
         // The broker's mailbox is new.
-        assert!(matches!(asked(&mut session).1, Ask::Messages { after: 0, .. }));
+        assert!(matches!(asked(&mut session).1, AgentAction::Messages { after: 0, .. }));
     }
 
     #[test]

@@ -11,12 +11,12 @@ pub(crate) const SESSIONS_MAX: u64 = 64;
 const BRANCHES_MAX: u32 = 200_000;
 
 /// For each group, by number: viewers of each candidate.
-pub(crate) type Placed = Vec<Vec<(Option<u32>, u32)>>;
+pub(crate) type GroupPlacement = Vec<Vec<(Option<u32>, u32)>>;
 
 /// Result of the search.
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// A placement cheaper than the previous best, if there is one.
-    pub(crate) placed: Option<Placed>,
+    pub(crate) placed: Option<GroupPlacement>,
     /// True if the search was exhaustive, so the result is optimal.
     pub(crate) is_least: bool,
     /// Cost of the best placement.
@@ -25,7 +25,7 @@ pub(crate) struct Found {
 
 /// Searches for the cheapest placement with a cost below `cost`. Groups are tried in the order of
 /// `order`.
-pub(crate) fn through(market: &Market, prices: &[f64], order: &[u32], cost: f64) -> Found {
+pub(crate) fn through(market: &Market, prices: &[f64], order: &[u32], cost: f64) -> SearchResult {
     let groups = market.groups();
     let viewers: Vec<u32> =
         order.iter().flat_map(|number| vec![*number; groups[*number as usize].sessions as usize]).collect();
@@ -58,7 +58,7 @@ pub(crate) fn through(market: &Market, prices: &[f64], order: &[u32], cost: f64)
     search.branch(0.0);
     let is_least = search.branches <= BRANCHES_MAX;
     let placed = search.best.map(|best| {
-        let mut placed: Placed = vec![Vec::new(); groups.len()];
+        let mut placed: GroupPlacement = vec![Vec::new(); groups.len()];
         for (number, candidate) in search.viewers.iter().zip(best) {
             let of = &mut placed[*number as usize];
             match of.iter_mut().find(|(there, _)| *there == candidate) {
@@ -68,7 +68,7 @@ pub(crate) fn through(market: &Market, prices: &[f64], order: &[u32], cost: f64)
         }
         placed
     });
-    Found { placed, is_least, cost: search.cost }
+    SearchResult { placed, is_least, cost: search.cost }
 }
 
 struct Search<'a> {

@@ -18,18 +18,18 @@
 mod bids;
 mod standing;
 
-pub use standing::Standing;
+pub use standing::NetworkTrust;
 
-use crate::designs::{Announced, Design};
+use crate::designs::{ClusterAnnouncement, Design};
 use crate::limits::PRICE_PER_MBPS_MAX;
 use crate::market::{Candidate, Cluster, Group, Market};
 use crate::messages::{
-    Accepted, Assent, Bids, BidsReply, Call, Clients, ClusterAccepted, ClusterRate, Proposal, Share,
-    ShareAccepted,
+    Assent, BidResult, Bids, BidsReply, Call, Clients, ClusterRate, ClusterResult, Proposal, Share,
+    ShareResult,
 };
 use crate::optimiser::{Answer, Optimiser};
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
-use bids::Checked;
+use bids::CheckedBids;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ impl std::fmt::Debug for Settings {
 
 /// Clients of one place, as counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gathered {
+pub struct PlaceDemand {
     /// City of the clients.
     pub location: String,
     /// Internet provider of the clients.
@@ -130,7 +130,7 @@ pub enum ToNetwork {
     /// Rates that a proposed decision would place on the network's clusters.
     Proposal(Proposal),
     /// Result of the network's bids.
-    Accepted(Accepted),
+    Accepted(BidResult),
 }
 
 /// An event for the driver.
@@ -144,13 +144,13 @@ pub enum Event {
         /// Number of the round.
         round: u64,
         /// The reason.
-        why: Why,
+        why: VoidReason,
     },
 }
 
 /// Reason why a round changed nothing.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum VoidReason {
     /// No network has bid.
     NoBids,
     /// Networks did not agree within the limit of attempts.
@@ -168,7 +168,7 @@ pub struct ClusterId {
 
 /// Interchangeable clients, and their cluster.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Placed {
+pub struct ClientPlacement {
     /// Index of the place in [`Decision::places`].
     pub place: u32,
     /// Bitrate of each client.
@@ -188,13 +188,13 @@ pub struct Decision {
     /// City and provider of each place.
     pub places: Vec<(String, String)>,
     /// All clients, place by place.
-    pub placed: Vec<Placed>,
+    pub placed: Vec<ClientPlacement>,
     /// Price per Mbit/s of each cluster in use.
     pub prices_per_mbps: BTreeMap<ClusterId, f64>,
     /// Upper bound on the distance from the best decision, as a share.
     pub gap_share: f64,
     /// Standing of all networks, absent ones included, so that a successor need not learn it again.
-    pub standings: BTreeMap<PeerId, Standing>,
+    pub standings: BTreeMap<PeerId, NetworkTrust>,
 }
 
 /// A search for the best decision.
@@ -220,17 +220,17 @@ impl Job {
 
 /// The broker's state of one network.
 #[derive(Debug)]
-struct Known {
+struct NetworkState {
     contract: Contract,
     is_there: bool,
     /// True if the current round has called the network; its bids follow.
     is_called: bool,
-    bids: Option<Checked>,
+    bids: Option<CheckedBids>,
 }
 
 /// Stage of the current round.
 #[derive(Debug)]
-enum Stage {
+enum RoundStage {
     /// There is no current round.
     Between,
     Bidding {
@@ -266,16 +266,16 @@ struct Table {
 #[derive(Debug)]
 pub struct Broker {
     settings: Settings,
-    networks: BTreeMap<PeerId, Known>,
+    networks: BTreeMap<PeerId, NetworkState>,
     /// Standing of every network that has joined since the start, or stands in the last accepted
     /// decision.
-    standings: BTreeMap<PeerId, Standing>,
+    standings: BTreeMap<PeerId, NetworkTrust>,
     /// Clients as last counted, and the clients that the current round places.
-    gathered: Arc<[Gathered]>,
-    placing: Arc<[Gathered]>,
+    gathered: Arc<[PlaceDemand]>,
+    placing: Arc<[PlaceDemand]>,
     round: u64,
     next_at: Instant,
-    stage: Stage,
+    stage: RoundStage,
     call: Option<Arc<Call>>,
     /// Maximum rates that networks have stated in answers of the current round.
     limits: BTreeMap<ClusterId, u64>,
@@ -302,7 +302,7 @@ impl Broker {
             placing: Arc::new([]),
             round: 0,
             next_at: now,
-            stage: Stage::Between,
+            stage: RoundStage::Between,
             call: None,
             limits: BTreeMap::new(),
             attempt: 0,
@@ -342,14 +342,14 @@ impl Broker {
         self.accepted.as_ref()
     }
     /// Standing of a network; `None` if the network is unknown.
-    pub fn standing(&self, network: PeerId) -> Option<Standing> {
+    pub fn standing(&self, network: PeerId) -> Option<NetworkTrust> {
         self.standings.get(&network).copied()
     }
 
     /// Handles a joining agent: its network takes part from the next round on, with its previous
     /// standing.
     pub fn handle_joined(&mut self, network: PeerId, contract: Contract) {
-        let known = self.networks.entry(network).or_insert_with(|| Known {
+        let known = self.networks.entry(network).or_insert_with(|| NetworkState {
             contract: contract.clone(),
             is_there: true,
             is_called: false,
@@ -365,25 +365,25 @@ impl Broker {
         let has_bid = known.bids.take().is_some_and(|bids| bids.is_all);
         let was_called = std::mem::take(&mut known.is_called);
         known.is_there = false;
-        if was_called && !has_bid && matches!(self.stage, Stage::Bidding { .. }) {
+        if was_called && !has_bid && matches!(self.stage, RoundStage::Bidding { .. }) {
             self.standings.entry(network).or_default().note_missed();
         }
         match &mut self.stage {
-            Stage::Bidding { .. } => self.close_if_all_have_bid(),
+            RoundStage::Bidding { .. } => self.close_if_all_have_bid(),
             // The proposal or search includes the network's clusters, even if the network has
             // assented.
-            Stage::Asking { left, is_refused, .. } => {
+            RoundStage::Asking { left, is_refused, .. } => {
                 left.remove(&network);
                 *is_refused |= has_bid;
                 self.end_asking();
             }
-            Stage::Deciding => self.decide(),
-            Stage::Between => {}
+            RoundStage::Deciding => self.decide(),
+            RoundStage::Between => {}
         }
     }
 
     /// Sets the clients of each place, which the next round places.
-    pub fn handle_gathered(&mut self, mut gathered: Vec<Gathered>) {
+    pub fn handle_gathered(&mut self, mut gathered: Vec<PlaceDemand>) {
         gathered.retain(|of| of.clients.iter().any(|some| some.sessions > 0 && some.bitrate_bps > 0));
         self.gathered = gathered.into();
     }
@@ -394,7 +394,7 @@ impl Broker {
         let refused = |why: String| BidsReply { taken: 0, refused: count, reasons: vec![why] };
         let shares = self.call.as_ref().map_or(0, |call| call.shares.len() as u32);
         let round = self.round;
-        let is_open = matches!(self.stage, Stage::Bidding { .. }) && bids.round == round;
+        let is_open = matches!(self.stage, RoundStage::Bidding { .. }) && bids.round == round;
         let Some(known) = self.networks.get_mut(&network).filter(|known| known.is_called && is_open) else {
             return refused(format!("round {}: is not open for bids", bids.round));
         };
@@ -414,7 +414,7 @@ impl Broker {
 
     /// Handles a network's answer to a proposal.
     pub fn handle_assent(&mut self, network: PeerId, assent: &Assent) {
-        let Stage::Asking { attempt, left, .. } = &self.stage else { return };
+        let RoundStage::Asking { attempt, left, .. } = &self.stage else { return };
         if assent.round != self.round || assent.attempt != *attempt || !left.contains(&network) {
             return;
         }
@@ -451,7 +451,7 @@ impl Broker {
 
     /// Handles the result of a job.
     pub fn handle_answer(&mut self, now: Instant, job: &Job, answer: Answer) {
-        if job.number != self.jobs || !matches!(self.stage, Stage::Deciding) {
+        if job.number != self.jobs || !matches!(self.stage, RoundStage::Deciding) {
             return;
         }
         // A job of another broker may have the same number.
@@ -465,9 +465,9 @@ impl Broker {
     /// Handles a timeout.
     pub fn handle_timeout(&mut self, now: Instant) {
         match &self.stage {
-            Stage::Between if now >= self.next_at => self.begin(now),
-            Stage::Bidding { until } if now >= *until => self.close(),
-            Stage::Asking { until, left, .. } if now >= *until => {
+            RoundStage::Between if now >= self.next_at => self.begin(now),
+            RoundStage::Bidding { until } if now >= *until => self.close(),
+            RoundStage::Asking { until, left, .. } if now >= *until => {
                 // A network that does not answer has refused.
                 for network in left.clone() {
                     self.forget_bids(network);
@@ -493,9 +493,9 @@ impl Broker {
     /// Time of the next [`Broker::handle_timeout`].
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Between => Some(self.next_at),
-            Stage::Bidding { until } | Stage::Asking { until, .. } => Some(*until),
-            Stage::Deciding => None,
+            RoundStage::Between => Some(self.next_at),
+            RoundStage::Bidding { until } | RoundStage::Asking { until, .. } => Some(*until),
+            RoundStage::Deciding => None,
         }
     }
 
@@ -524,11 +524,11 @@ impl Broker {
             }
         }
         self.call = Some(call);
-        self.stage = Stage::Bidding { until: now + self.settings.bids_within };
+        self.stage = RoundStage::Bidding { until: now + self.settings.bids_within };
     }
 
     fn close_if_all_have_bid(&mut self) {
-        let has_bid = |known: &Known| known.bids.as_ref().is_some_and(|bids| bids.is_all);
+        let has_bid = |known: &NetworkState| known.bids.as_ref().is_some_and(|bids| bids.is_all);
         if self.networks.values().all(|known| has_bid(known) || !known.is_called) {
             self.close();
         }
@@ -553,7 +553,7 @@ impl Broker {
 
     /// Starts the search for the best decision from the current bids.
     fn decide(&mut self) {
-        let Some(table) = self.lay_table() else { return self.end(Why::NoBids) };
+        let Some(table) = self.lay_table() else { return self.end(VoidReason::NoBids) };
         let prices = table.clusters.iter().map(|cluster| self.shadow_prices.get(cluster).copied());
         let known: Vec<Option<f64>> = prices.collect();
         // A new cluster has no price. Without any known price the search starts from scratch.
@@ -566,7 +566,7 @@ impl Broker {
         self.jobs += 1;
         self.job = Some(Job { number: self.jobs, market, prices, optimiser: self.settings.optimiser });
         self.table = Some(table);
-        self.stage = Stage::Deciding;
+        self.stage = RoundStage::Deciding;
     }
 
     /// Builds the market from all valid bids; `None` without any.
@@ -621,7 +621,13 @@ impl Broker {
 
     /// Capacity of a cluster in the market: the announced capacity times the trust in it, and at
     /// most the rate stated in answers.
-    fn capacity(&self, known: &Known, standing: Standing, id: ClusterId, said: &Announced) -> BitRate {
+    fn capacity(
+        &self,
+        known: &NetworkState,
+        standing: NetworkTrust,
+        id: ClusterId,
+        said: &ClusterAnnouncement,
+    ) -> BitRate {
         let said = said.capacity.unwrap_or(known.contract.capacity_median).as_bps();
         let believed =
             if standing.capacity_trust < 1.0 { (said as f64 * standing.capacity_trust) as u64 } else { said };
@@ -660,13 +666,13 @@ impl Broker {
             self.transmits.push_back((network, ToNetwork::Proposal(proposal)));
         }
         let until = now + self.settings.assents_within;
-        self.stage = Stage::Asking { until, attempt: self.attempt, left, is_refused: false, answer };
+        self.stage = RoundStage::Asking { until, attempt: self.attempt, left, is_refused: false, answer };
         self.end_asking();
     }
 
     /// Records that a network has answered, or will not.
     fn note_answer(&mut self, network: PeerId, refuses: bool) {
-        if let Stage::Asking { left, is_refused, .. } = &mut self.stage
+        if let RoundStage::Asking { left, is_refused, .. } = &mut self.stage
             && left.remove(&network)
         {
             *is_refused |= refuses;
@@ -675,7 +681,7 @@ impl Broker {
     }
 
     fn end_asking(&mut self) {
-        let Stage::Asking { left, is_refused, answer, .. } = &mut self.stage else { return };
+        let RoundStage::Asking { left, is_refused, answer, .. } = &mut self.stage else { return };
         if !left.is_empty() {
             return;
         }
@@ -685,14 +691,14 @@ impl Broker {
         } else if self.attempt < self.settings.attempts_max {
             self.decide();
         } else {
-            self.end(Why::NoAgreement);
+            self.end(VoidReason::NoAgreement);
         }
     }
 
     /// Ends the round without a change.
-    fn end(&mut self, why: Why) {
+    fn end(&mut self, why: VoidReason) {
         self.events.push_back(Event::Void { round: self.round, why });
-        self.stage = Stage::Between;
+        self.stage = RoundStage::Between;
         self.table = None;
     }
 
@@ -706,7 +712,7 @@ impl Broker {
                 let score = table.scores[group.place as usize][number as usize];
                 (table.clusters[candidate.cluster as usize], score)
             });
-            Placed { place: group.place, bitrate: group.bitrate, sessions: placement.sessions, to }
+            ClientPlacement { place: group.place, bitrate: group.bitrate, sessions: placement.sessions, to }
         });
         let sent = Self::sent(&table, answer);
         let prices = table.clusters.iter().zip(&table.prices_per_mbps).zip(&sent);
@@ -724,24 +730,24 @@ impl Broker {
         self.tell(&table, answer, &sent, &decision);
         self.accepted = Some(Arc::clone(&decision));
         self.events.push_back(Event::Accepted(decision));
-        self.stage = Stage::Between;
+        self.stage = RoundStage::Between;
     }
 
     /// Tells each called network the result of its bids.
     fn tell(&mut self, table: &Table, answer: &Answer, sent: &[(u64, u64)], decision: &Decision) {
         let money = if table.unit > 0.0 { 1.0 / table.unit } else { 0.0 };
-        let mut of_networks: BTreeMap<PeerId, Accepted> = self
+        let mut of_networks: BTreeMap<PeerId, BidResult> = self
             .networks
             .iter()
             .filter(|(_, known)| known.is_called)
             .map(|(network, _)| {
-                (*network, Accepted { round: self.round, clusters: Vec::new(), shares: Vec::new() })
+                (*network, BidResult { round: self.round, clusters: Vec::new(), shares: Vec::new() })
             })
             .collect();
         let clusters = table.clusters.iter().zip(sent).zip(&answer.prices);
         for ((id, &(rate_bps, sessions)), price) in clusters {
             if let Some(accepted) = of_networks.get_mut(&id.network) {
-                accepted.clusters.push(ClusterAccepted {
+                accepted.clusters.push(ClusterResult {
                     cluster: id.cluster,
                     sessions,
                     rate_bps,
@@ -752,7 +758,7 @@ impl Broker {
         for placed in &decision.placed {
             let Some((to, _)) = placed.to else { continue };
             if let Some(accepted) = of_networks.get_mut(&to.network) {
-                accepted.shares.push(ShareAccepted {
+                accepted.shares.push(ShareResult {
                     share: placed.place,
                     cluster: to.cluster,
                     bitrate_bps: placed.bitrate.as_bps(),

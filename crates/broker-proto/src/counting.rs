@@ -4,10 +4,10 @@
 //! A player asks once in an answer's time to live, so the requests of one time to live count the
 //! viewers. Only counts are kept, no viewer is remembered. Counts of a window take at most
 //! [`WINDOW_BYTES_MAX`]; above it, the kinds of viewers with the fewest requests are forgotten
-//! until half of the memory is free. Leaves out: answers to players (`steering`). Read [`Counting`]
-//! first.
+//! until half of the memory is free. Leaves out: answers to players (`steering`). Read
+//! [`RequestCounter`] first.
 
-use crate::broker::{Decision, Gathered};
+use crate::broker::{Decision, PlaceDemand};
 use crate::messages::Clients;
 use anabranch_media::steering::Viewer;
 use anabranch_units::{BitRate, Duration, Instant, PeerId};
@@ -41,7 +41,7 @@ const fn place_bytes(location: &str, isp: &str) -> usize {
 
 /// Requests of one window.
 #[derive(Debug, Default)]
-struct Questions {
+struct WindowCounts {
     kinds: Kinds,
     /// Bytes of the counts.
     bytes: usize,
@@ -50,7 +50,7 @@ struct Questions {
     all: u64,
 }
 
-impl Questions {
+impl WindowCounts {
     /// Counts requests of a kind that may be new. Returns the number of requests forgotten to make
     /// room.
     fn insert(&mut self, location: &str, isp: &str, bitrate: BitRate, sessions: u32) -> u64 {
@@ -102,12 +102,12 @@ impl Questions {
 
 /// Requests of the current and the previous window.
 #[derive(Debug)]
-pub struct Counting {
+pub struct RequestCounter {
     window: Duration,
     began_at: Instant,
     /// Requests of the previous window, once there is one, and of the current one.
-    before: Option<Questions>,
-    now: Questions,
+    before: Option<WindowCounts>,
+    now: WindowCounts,
     dropped: u64,
 }
 
@@ -117,17 +117,17 @@ fn alike(bitrate: BitRate) -> u64 {
     (1_000.0 * ALIKE.powf(step)).round() as u64
 }
 
-impl Counting {
+impl RequestCounter {
     /// Creates counts over `window`, the interval within which each player asks once.
     pub fn new(now: Instant, window: Duration) -> Self {
-        Self { window, began_at: now, before: None, now: Questions::default(), dropped: 0 }
+        Self { window, began_at: now, before: None, now: WindowCounts::default(), dropped: 0 }
     }
 
     /// Resumes after a restart: the viewers of a decision count until a window is over, unless more
     /// requests arrive before.
     #[must_use]
     pub fn after(mut self, decision: &Decision) -> Self {
-        let mut before = Questions::default();
+        let mut before = WindowCounts::default();
         for placed in &decision.placed {
             if let Some((location, isp)) = decision.places.get(placed.place as usize) {
                 before.insert(location, isp, placed.bitrate, placed.sessions);
@@ -162,7 +162,7 @@ impl Counting {
     /// Viewers of the previous window, or of the current one if it is the first or has more.
     ///
     /// Cost: some milliseconds at the maximum number of places.
-    pub fn gathered(&mut self, now: Instant) -> Vec<Gathered> {
+    pub fn gathered(&mut self, now: Instant) -> Vec<PlaceDemand> {
         let (gathered, left_out) = most_viewed(&self.of_late(now).kinds);
         self.dropped += left_out;
         gathered
@@ -173,7 +173,7 @@ impl Counting {
         self.of_late(now).playing.clone()
     }
 
-    fn of_late(&mut self, now: Instant) -> &Questions {
+    fn of_late(&mut self, now: Instant) -> &WindowCounts {
         self.turn(now);
         self.before.as_ref().filter(|before| before.all >= self.now.all).unwrap_or(&self.now)
     }
@@ -185,16 +185,16 @@ impl Counting {
         }
         let last = std::mem::take(&mut self.now);
         // After a window without requests there are no viewers.
-        self.before = Some(if passed < self.window * 2 { last } else { Questions::default() });
+        self.before = Some(if passed < self.window * 2 { last } else { WindowCounts::default() });
         self.began_at = now;
     }
 }
 
 /// Approximate bytes of counted places, rounded up.
-pub fn bytes(gathered: &[Gathered]) -> usize {
+pub fn bytes(gathered: &[PlaceDemand]) -> usize {
     // Each name is two heap blocks; a list that was read may be half empty.
-    let of = |of: &Gathered| {
-        size_of::<Gathered>()
+    let of = |of: &PlaceDemand| {
+        size_of::<PlaceDemand>()
             + 48
             + of.location.len()
             + of.isp.len()
@@ -204,9 +204,9 @@ pub fn bytes(gathered: &[Gathered]) -> usize {
 }
 
 /// Sums the counts of several brokers, keeping the places with the most viewers.
-pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
+pub fn together(all: impl IntoIterator<Item = PlaceDemand>) -> Vec<PlaceDemand> {
     let mut kinds = Kinds::new();
-    for Gathered { location, isp, clients } in all {
+    for PlaceDemand { location, isp, clients } in all {
         let place = kinds.entry((location, isp)).or_default();
         for Clients { bitrate_bps, sessions } in clients {
             let count = place.entry(bitrate_bps).or_default();
@@ -218,23 +218,23 @@ pub fn together(all: impl IntoIterator<Item = Gathered>) -> Vec<Gathered> {
 
 /// Returns the places of a round, by falling number of viewers if some are left out, and the number
 /// of viewers of the places left out.
-fn most_viewed(kinds: &Kinds) -> (Vec<Gathered>, u64) {
-    type Counts<'a> = (&'a (String, String), &'a BTreeMap<u64, u32>);
-    let viewers = |of: &Counts<'_>| of.1.values().copied().map(u64::from).sum::<u64>();
-    let names = |of: &Counts<'_>| of.0.0.len() + of.0.1.len();
-    let mut places: Vec<Counts<'_>> = kinds.iter().collect();
+fn most_viewed(kinds: &Kinds) -> (Vec<PlaceDemand>, u64) {
+    type PlaceCounts<'a> = (&'a (String, String), &'a BTreeMap<u64, u32>);
+    let viewers = |of: &PlaceCounts<'_>| of.1.values().copied().map(u64::from).sum::<u64>();
+    let names = |of: &PlaceCounts<'_>| of.0.0.len() + of.0.1.len();
+    let mut places: Vec<PlaceCounts<'_>> = kinds.iter().collect();
     let mut left_out = 0;
     if places.len() > PLACES_MAX || places.iter().map(names).sum::<usize>() > NAMES_BYTES_MAX {
         places.sort_by_cached_key(|of| Reverse(viewers(of)));
         let mut bytes = 0;
-        let fits = |of: &Counts<'_>| {
+        let fits = |of: &PlaceCounts<'_>| {
             bytes += names(of);
             bytes <= NAMES_BYTES_MAX
         };
         let count = places.iter().copied().take(PLACES_MAX).take_while(fits).count();
         left_out = places.drain(count..).map(|of| viewers(&of)).sum();
     }
-    let of = |((location, isp), bitrates): Counts<'_>| Gathered {
+    let of = |((location, isp), bitrates): PlaceCounts<'_>| PlaceDemand {
         location: location.clone(),
         isp: isp.clone(),
         clients: bitrates.iter().map(|(&bitrate_bps, &sessions)| Clients { bitrate_bps, sessions }).collect(),
@@ -245,7 +245,7 @@ fn most_viewed(kinds: &Kinds) -> (Vec<Gathered>, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::Placed;
+    use crate::broker::ClientPlacement;
     use proptest::prelude::*;
 
     fn viewer(location: &str, kbps: u64) -> Viewer {
@@ -256,8 +256,8 @@ mod tests {
         Instant::ZERO + Duration::from_secs(s)
     }
 
-    fn sessions(gathered: &[Gathered]) -> Vec<(String, u32)> {
-        let all = |of: &Gathered| of.clients.iter().map(|some| some.sessions).sum();
+    fn sessions(gathered: &[PlaceDemand]) -> Vec<(String, u32)> {
+        let all = |of: &PlaceDemand| of.clients.iter().map(|some| some.sessions).sum();
         gathered.iter().map(|of| (of.location.clone(), all(of))).collect()
     }
 
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn those_who_asked_within_a_window_are_there() {
-        let mut counting = Counting::new(at(0), Duration::from_secs(10));
+        let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         (0..5).for_each(|s| counting.note(at(s), &viewer("a", 3_000), Some(PeerId(s as u32 % 2))));
         let first = counting.gathered(at(5));
         assert_eq!(sessions(&first), those(&[("a", 5)]), "the first window counts while it lasts");
@@ -282,8 +282,8 @@ mod tests {
     /// Invented places displace no real place, whichever arrive first. #48: they held 590 MiB of a
     /// broker.
     #[test]
-    fn beyond_its_bytes_the_kinds_with_the_fewest_questions_are_forgotten() {
-        let mut counting = Counting::new(at(0), Duration::from_secs(10));
+    fn rarest_kinds_are_forgotten_beyond_the_byte_limit() {
+        let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         let asked = 300_000;
         for number in 0..asked {
             counting.note(at(0), &viewer(&format!("none {number}"), 3_000), None);
@@ -313,13 +313,13 @@ mod tests {
             asked in proptest::collection::vec(("[a-c]{1,3}", "[a-b]{1,2}", 0u64..4), 0..200),
             thinned in 0usize..4,
         ) {
-            let mut questions = Questions::default();
+            let mut questions = WindowCounts::default();
             let mut all = 0;
             for (location, isp, mbps) in &asked {
                 all += 1 + questions.insert(location, isp, BitRate::mbps(*mbps), 1);
             }
             for _ in 0..thinned {
-                let kinds = |of: &Questions| of.kinds.values().map(BTreeMap::len).sum::<usize>();
+                let kinds = |of: &WindowCounts| of.kinds.values().map(BTreeMap::len).sum::<usize>();
                 let before = kinds(&questions);
                 if before > 0 {
                     all -= questions.thin();
@@ -338,7 +338,7 @@ mod tests {
     /// #48: ten copies of the longest names were most of the memory that strangers held.
     #[test]
     fn names_of_a_round_have_a_budget() {
-        let mut counting = Counting::new(at(0), Duration::from_secs(10));
+        let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         for number in 0..40_000u32 {
             let name = format!("{number:0>128}");
             counting.note(at(0), &Viewer { isp: name.clone(), ..viewer(&name, 3_000) }, None);
@@ -351,8 +351,9 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_those_of_the_last_decision_count_until_a_window_is_over() {
-        let placed = |place, sessions| Placed { place, bitrate: BitRate::mbps(3), sessions, to: None };
+    fn clients_of_the_last_decision_count_for_one_window() {
+        let placed =
+            |place, sessions| ClientPlacement { place, bitrate: BitRate::mbps(3), sessions, to: None };
         let decision = Decision {
             round: 7,
             places: vec![("berlin".into(), "x".into()), ("paris".into(), "x".into())],
@@ -361,7 +362,7 @@ mod tests {
             gap_share: 0.0,
             standings: BTreeMap::new(),
         };
-        let mut counting = Counting::new(at(0), Duration::from_secs(10)).after(&decision);
+        let mut counting = RequestCounter::new(at(0), Duration::from_secs(10)).after(&decision);
         counting.note(at(1), &viewer("berlin", 3_000), None);
         assert_eq!(sessions(&counting.gathered(at(9))), those(&[("berlin", 42), ("paris", 10)]));
         assert_eq!(sessions(&counting.gathered(at(10))), those(&[("berlin", 1)]));
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn bitrates_that_hardly_differ_are_one() {
-        let mut counting = Counting::new(at(0), Duration::from_secs(10));
+        let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         for kbps in [3_000, 3_050, 2_950, 9_000] {
             counting.note(at(0), &viewer("a", kbps), None);
         }

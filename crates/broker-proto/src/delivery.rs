@@ -115,7 +115,7 @@ fn rank(viewer: u64, to: ClusterId, weight: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::Placed;
+    use crate::broker::ClientPlacement;
 
     fn to(network: u32, cluster: u32) -> ClusterId {
         ClusterId { network: PeerId(network), cluster }
@@ -127,7 +127,7 @@ mod tests {
             places: vec![("a".into(), "x".into()), ("b".into(), "x".into())],
             placed: placed
                 .iter()
-                .map(|&(place, mbps, sessions, to)| Placed {
+                .map(|&(place, mbps, sessions, to)| ClientPlacement {
                     place,
                     bitrate: BitRate::mbps(mbps),
                     sessions,
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn viewers_are_spread_in_the_decisions_proportions_and_few_move_when_they_change() {
+    fn viewers_follow_the_decisions_proportions_and_few_move() {
         let nobody = BTreeSet::new();
         let before = firsts(&decision(&[(0, 2, 30, Some(to(0, 1))), (0, 2, 10, Some(to(1, 1)))]), &nobody);
         let share =

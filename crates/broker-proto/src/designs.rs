@@ -31,7 +31,7 @@ pub const MATCHES_MANY: usize = 100;
 
 /// A network's announcement of one cluster. The contract supplies missing values.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-pub struct Announced {
+pub struct ClusterAnnouncement {
     /// Price per Mbit/s.
     pub price_per_mbps: Option<f64>,
     /// Rate that the cluster can send to the broker's clients.
@@ -58,7 +58,7 @@ pub trait Design: Send + Sync {
     }
 
     /// Step 5, *announce*: returns the announcement of a cluster.
-    fn announce(&self, site: &Site) -> Announced;
+    fn announce(&self, site: &Site) -> ClusterAnnouncement;
 
     /// Returns true if networks must assent before a decision counts.
     fn asks(&self) -> bool {

@@ -185,17 +185,17 @@ const ALIKE: f64 = 1.25;
 mod tests {
     use super::*;
     use crate::designs::{self, Brokered, Marketplace};
-    use crate::generator::{Shape, generate};
+    use crate::generator::{WorldShape, generate};
     use anabranch_units::Seed;
 
     fn world(seed: u64) -> World {
-        let shape = Shape {
+        let shape = WorldShape {
             networks: vec![40, 3, 5, 8],
             sessions: 1_500,
             countries: 6,
             cities: 120,
             providers: 5,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         generate(&shape, Seed::new(seed))
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_add_up_both_ways_and_by_cluster_a_network_has_its_markup_for_profit() {
+    fn accounts_add_up_and_networks_profit_by_their_markup() {
         let world = world(1);
         let demand: f64 = world.groups().iter().map(|g| mbps(g.bitrate) * f64::from(g.sessions)).sum();
         for design in designs::all() {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_counts_each_value_as_often_as_it_is_there() {
+    fn median_counts_each_value_as_often_as_it_occurs() {
         assert_eq!(median(vec![(3.0, 1), (1.0, 5), (2.0, 1)]), 1.0);
         assert_eq!(median(vec![(3.0, 4), (1.0, 3), (2.0, 1)]), 2.0);
         assert_eq!(median(Vec::new()), 0.0);

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_bids`].
 
-use crate::broker::{Broker, Contract, Event, Gathered, Settings};
+use crate::broker::{Broker, Contract, Event, PlaceDemand, Settings};
 use crate::designs::Marketplace;
 use crate::messages::{Bids, Clients};
 use anabranch_units::{Instant, PeerId};
@@ -21,7 +21,7 @@ pub fn exercise_bids(bytes: &[u8]) -> bool {
     for network in [PeerId(0), PeerId(1)] {
         broker.handle_joined(network, contract.clone());
     }
-    let place = |location: &str| Gathered {
+    let place = |location: &str| PlaceDemand {
         location: location.to_owned(),
         isp: "any".to_owned(),
         clients: vec![Clients { bitrate_bps: 1_000_000, sessions: 10 }],

@@ -16,7 +16,7 @@
 //! 0.25. Other customers' clients pick a network at random, and there the cluster that the network
 //! would choose.
 //!
-//! Read [`Shape`] first.
+//! Read [`WorldShape`] first.
 
 use crate::draws::{Draws, scores};
 use crate::market::Group;
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Parameters of a world.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
+pub struct WorldShape {
     /// Number of clusters of each content network; the thesis has one highly distributed network
     /// and thirteen small ones.
     pub networks: Vec<usize>,
@@ -45,7 +45,7 @@ pub struct Shape {
     pub capacity: f64,
 }
 
-impl Default for Shape {
+impl Default for WorldShape {
     fn default() -> Self {
         let mut networks = vec![400, 12, 16];
         networks.extend((0..11).map(|n| 15 + 7 * n));
@@ -105,7 +105,7 @@ fn power_law(count: usize, power: f64) -> Vec<f64> {
 }
 
 /// Draws cities, and the relative cost of a Mbit/s in each country.
-fn land(shape: &Shape, draws: &mut Draws) -> (Vec<City>, Vec<f64>) {
+fn land(shape: &WorldShape, draws: &mut Draws) -> (Vec<City>, Vec<f64>) {
     let countries: Vec<((f64, f64), f64)> = (0..shape.countries)
         .map(|_| {
             let at = (15_000.0 * draws.0.unit_f64(), 8_000.0 * draws.0.unit_f64());
@@ -124,7 +124,7 @@ fn land(shape: &Shape, draws: &mut Draws) -> (Vec<City>, Vec<f64>) {
 
 /// Draws clusters with costs and without capacities, no two of a network in one city, and the
 /// clusters of each network.
-fn sites(shape: &Shape, cities: &[City], costs: &[f64], draws: &mut Draws) -> (Vec<Site>, Vec<Network>) {
+fn sites(shape: &WorldShape, cities: &[City], costs: &[f64], draws: &mut Draws) -> (Vec<Site>, Vec<Network>) {
     let by_clusters = power_law(shape.cities, 0.5);
     let nothing = BitRate::bps(0);
     let (mut sites, mut networks) = (Vec::new(), Vec::new());
@@ -184,7 +184,7 @@ struct Viewers {
     background_bps: BTreeMap<usize, f64>,
 }
 
-fn viewers(shape: &Shape, networks: usize, draws: &mut Draws) -> BTreeMap<(usize, usize), Viewers> {
+fn viewers(shape: &WorldShape, networks: usize, draws: &mut Draws) -> BTreeMap<(usize, usize), Viewers> {
     let (by_viewers, by_provider) = (power_law(shape.cities, 1.0), power_law(shape.providers, 1.6));
     let mut places: BTreeMap<(usize, usize), Viewers> = BTreeMap::new();
     for number in 0..shape.sessions * (1 + BACKGROUND) {
@@ -203,7 +203,7 @@ fn viewers(shape: &Shape, networks: usize, draws: &mut Draws) -> BTreeMap<(usize
 }
 
 /// Generates the world of this shape from a seed.
-pub fn generate(shape: &Shape, seed: Seed) -> World {
+pub fn generate(shape: &WorldShape, seed: Seed) -> World {
     let draws = |name| Draws(seed.stream(name, 0));
     let (cities, costs) = land(shape, &mut draws("land"));
     let (mut sites, mut networks) = sites(shape, &cities, &costs, &mut draws("clusters"));
@@ -282,20 +282,20 @@ mod tests {
     use super::*;
 
     /// A small world.
-    fn small() -> Shape {
-        Shape {
+    fn small() -> WorldShape {
+        WorldShape {
             networks: vec![40, 3, 5, 8],
             sessions: 800,
             countries: 6,
             cities: 120,
             providers: 5,
-            ..Shape::default()
+            ..WorldShape::default()
         }
     }
 
     #[test]
-    fn it_has_the_shape_that_was_asked_for_and_is_drawn_from_the_seed_alone() {
-        let world = generate(&Shape { city_networks: 7, ..small() }, Seed::new(1));
+    fn world_has_the_requested_shape_and_follows_the_seed() {
+        let world = generate(&WorldShape { city_networks: 7, ..small() }, Seed::new(1));
         assert_eq!((world.sites().len(), world.networks().len()), (63, 11));
         assert_eq!(world.groups().iter().map(|group| group.sessions).sum::<u32>(), 800);
         let costs: Vec<f64> = world.sites().iter().map(|site| site.cost_per_mbps).collect();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_considers_what_is_within_twice_its_best_score_the_cheapest_first() {
+    fn network_considers_clusters_within_twice_its_best_score() {
         let world = generate(&small(), Seed::new(1));
         for place in 0..world.places().len() as u32 {
             let scores = world.scores(place);
@@ -327,7 +327,7 @@ mod tests {
     /// Any single network has capacity for all clients, background included, each at the cluster
     /// that it would choose, except where clusters share with neighbours.
     #[test]
-    fn capacities_are_twice_what_a_network_would_send_and_prices_its_mean_cost() {
+    fn capacities_are_twice_the_load_prices_the_mean() {
         let world = generate(&small(), Seed::new(1));
         for network in world.networks() {
             let own = &world.sites()[network.clusters.start as usize..network.clusters.end as usize];

@@ -2,7 +2,7 @@
 //!
 //! Within these limits no sum of the optimiser overflows, and no number that a reader accepted is
 //! refused later. A reader puts the location before the message. Leaves out: limits of counts and
-//! sizes, which stand beside their subjects. Read [`OutOfLimits`] first.
+//! sizes, which stand beside their subjects. Read [`OutOfRange`] first.
 
 use anabranch_units::BitRate;
 use std::fmt;
@@ -24,20 +24,20 @@ pub const MEAN_MIN: f64 = 1e-9;
 
 /// A number outside its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutOfLimits {
+pub struct OutOfRange {
     what: &'static str,
     value: String,
     range: String,
     remedy: &'static str,
 }
 
-impl fmt::Display for OutOfLimits {
+impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, value, range, remedy } = self;
         write!(f, "{what} {value}: must be {range}: {remedy}")
     }
 }
-impl std::error::Error for OutOfLimits {}
+impl std::error::Error for OutOfRange {}
 
 /// A power of ten, as text.
 fn power(value: f64) -> String {
@@ -50,38 +50,38 @@ fn check(
     most: f64,
     unit: &str,
     remedy: &'static str,
-) -> Result<(), OutOfLimits> {
+) -> Result<(), OutOfRange> {
     let range = || format!("0 to {}{unit}", power(most));
     let is_within = (0.0..=most).contains(&value);
     if is_within {
         Ok(())
     } else {
-        Err(OutOfLimits { what, value: value.to_string(), range: range(), remedy })
+        Err(OutOfRange { what, value: value.to_string(), range: range(), remedy })
     }
 }
 
 /// Checks a cost or price per Mbit/s, at most [`PRICE_PER_MBPS_MAX`].
-pub fn check_price(what: &'static str, value: f64) -> Result<(), OutOfLimits> {
+pub fn check_price(what: &'static str, value: f64) -> Result<(), OutOfRange> {
     check(what, value, PRICE_PER_MBPS_MAX, " for each Mbit/s", "choose a larger unit of money")
 }
 
 /// Checks a score, at most [`SCORE_MAX`].
-pub fn check_score(value: f64) -> Result<(), OutOfLimits> {
+pub fn check_score(value: f64) -> Result<(), OutOfRange> {
     check("score", value, SCORE_MAX, "", "choose a larger unit, or leave the cluster out")
 }
 
 /// Checks a weight, at most [`WEIGHT_MAX`].
-pub fn check_weight(value: f64) -> Result<(), OutOfLimits> {
+pub fn check_weight(value: f64) -> Result<(), OutOfRange> {
     check("weight", value, WEIGHT_MAX, "", "what counts is its ratio to the other weight")
 }
 
 /// Checks a rate that a cluster sends, at most [`CAPACITY_MAX`].
-pub fn check_capacity(what: &'static str, value: BitRate) -> Result<(), OutOfLimits> {
+pub fn check_capacity(what: &'static str, value: BitRate) -> Result<(), OutOfRange> {
     check_rate(what, value, 0, CAPACITY_MAX, "split the cluster into several")
 }
 
 /// Checks a client's bitrate, above 0 and at most [`BITRATE_MAX`].
-pub fn check_bitrate(value: BitRate) -> Result<(), OutOfLimits> {
+pub fn check_bitrate(value: BitRate) -> Result<(), OutOfRange> {
     check_rate("bitrate", value, 1, BITRATE_MAX, "name the rate of one client")
 }
 
@@ -91,34 +91,34 @@ fn check_rate(
     least_bps: u64,
     most: BitRate,
     remedy: &'static str,
-) -> Result<(), OutOfLimits> {
+) -> Result<(), OutOfRange> {
     let range = || format!("{least_bps} to {} bit/s", power(most.as_bps() as f64));
     if (least_bps..=most.as_bps()).contains(&value.as_bps()) {
         Ok(())
     } else {
-        Err(OutOfLimits { what, value: format!("{} bit/s", value.as_bps()), range: range(), remedy })
+        Err(OutOfRange { what, value: format!("{} bit/s", value.as_bps()), range: range(), remedy })
     }
 }
 
 /// Checks a coordinate, at most [`COORDINATE_KM_MAX`] from 0 on either side.
-pub fn check_coordinate(what: &'static str, value: f64) -> Result<(), OutOfLimits> {
+pub fn check_coordinate(what: &'static str, value: f64) -> Result<(), OutOfRange> {
     let most = power(COORDINATE_KM_MAX);
     let remedy = "name places on one plane, in km";
     let is_within = value.abs() <= COORDINATE_KM_MAX;
     if is_within {
         Ok(())
     } else {
-        Err(OutOfLimits { what, value: value.to_string(), range: format!("-{most} to {most}"), remedy })
+        Err(OutOfRange { what, value: value.to_string(), range: format!("-{most} to {most}"), remedy })
     }
 }
 
 /// Checks the mean of costs or scores, at least [`MEAN_MIN`].
-pub fn check_mean(what: &'static str, value: f64) -> Result<(), OutOfLimits> {
+pub fn check_mean(what: &'static str, value: f64) -> Result<(), OutOfRange> {
     if value >= MEAN_MIN {
         Ok(())
     } else {
         let range = format!("{} or more", power(MEAN_MIN));
-        Err(OutOfLimits { what, value: value.to_string(), range, remedy: "choose a smaller unit" })
+        Err(OutOfRange { what, value: value.to_string(), range, remedy: "choose a smaller unit" })
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
             check_mean("mean cost", f64::NAN),
         ];
         assert!(refused.iter().all(Result::is_err), "{refused:?}");
-        let said = |checked: Result<(), OutOfLimits>| checked.expect_err("it is outside").to_string();
+        let said = |checked: Result<(), OutOfRange>| checked.expect_err("it is outside").to_string();
         assert_eq!(
             said(check_price("cost", 2e6)),
             "cost 2000000: must be 0 to 10^6 for each Mbit/s: choose a larger unit of money"

@@ -148,19 +148,19 @@ pub struct Assent {
 /// From the broker, step 7: result of a network's bids, sent to losing networks, too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Accepted {
+pub struct BidResult {
     /// Number of the round.
     pub round: u64,
     /// All clusters that the network bid.
-    pub clusters: Vec<ClusterAccepted>,
+    pub clusters: Vec<ClusterResult>,
     /// Accepted bids; all other bids lost.
-    pub shares: Vec<ShareAccepted>,
+    pub shares: Vec<ShareResult>,
 }
 
 /// Result for one cluster.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ClusterAccepted {
+pub struct ClusterResult {
     /// The network's number of the cluster.
     pub cluster: u32,
     /// Number of clients.
@@ -175,7 +175,7 @@ pub struct ClusterAccepted {
 /// Clients placed on a cluster.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ShareAccepted {
+pub struct ShareResult {
     /// Number of the share in the call.
     pub share: u32,
     /// The network's number of the cluster.

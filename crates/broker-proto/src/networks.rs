@@ -10,11 +10,11 @@
 //! ([`crate::replica`]), rounds ([`crate::broker`]). Contract: one mutation, then `poll_*` to
 //! `None`, then [`Networks::poll_timeout`]. Read [`Networks`] first.
 
-use crate::broker::{Broker, Contract, Gathered, Job, ToNetwork};
+use crate::broker::{Broker, Contract, Job, PlaceDemand, ToNetwork};
 use crate::messages::{Assent, Bids, BidsReply};
 use crate::optimiser::Answer;
-use crate::replica::{Replica, StoreAsk, StoreTold, Turn};
-use anabranch_sessions::{NotJoined, Overflow, Position, Rejoin, Sessions, SessionsConfig};
+use crate::replica::{Replica, RoleChange, StoreReply, StoreRequest};
+use anabranch_sessions::{NotJoined, OverflowRule, Position, Rejoin, Sessions, SessionsConfig};
 use anabranch_units::{Duration, Instant, PeerId};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -34,7 +34,7 @@ const SESSIONS: SessionsConfig = SessionsConfig {
     polls_keep_alive: false,
     rejoin: Rejoin::StartsAnew,
     mailbox_max: MAILBOX_MAX,
-    overflow: Overflow::DropsOldest,
+    overflow: OverflowRule::DropsOldest,
     answer_max: MAILBOX_MAX,
 };
 
@@ -49,10 +49,10 @@ pub enum Refusal {
 
 /// Another broker leads; its address, if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotLeading(pub Option<String>);
+pub struct NotLeaderError(pub Option<String>);
 
-impl From<NotLeading> for Refusal {
-    fn from(NotLeading(leader): NotLeading) -> Self {
+impl From<NotLeaderError> for Refusal {
+    fn from(NotLeaderError(leader): NotLeaderError) -> Self {
         Self::NotLeading(leader)
     }
 }
@@ -67,7 +67,7 @@ impl From<NotJoined> for Refusal {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The lead or the decision has changed, or a round has ended.
-    Turn(Turn),
+    Turn(RoleChange),
     /// The agent of this network has fallen silent, and counts as disconnected.
     Silent(PeerId),
     /// Waiting polls must check for messages or refusals again.
@@ -76,7 +76,7 @@ pub enum Event {
 
 /// The leader's list of networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roll {
+pub struct NetworkRoll {
     /// Last accepted round; 0 before the first.
     pub round: u64,
     /// Networks whose agents are connected.
@@ -122,9 +122,9 @@ impl Networks {
     /// Returns the broker's state machine.
     ///
     /// Errors: this broker does not lead.
-    pub fn leading(&mut self) -> Result<&mut Broker, NotLeading> {
+    pub fn leading(&mut self) -> Result<&mut Broker, NotLeaderError> {
         let leader = self.replica.leader().map(str::to_owned);
-        self.replica.leading().ok_or(NotLeading(leader))
+        self.replica.leading().ok_or(NotLeaderError(leader))
     }
 
     /// Handles a joining agent. Its network takes part from the next round on.
@@ -136,7 +136,7 @@ impl Networks {
         network: PeerId,
         session: u64,
         contract: Contract,
-    ) -> Result<(), NotLeading> {
+    ) -> Result<(), NotLeaderError> {
         self.leading()?.handle_joined(network, contract);
         self.sessions.handle_join(now, &network, session, NUMBERING);
         self.settle(now);
@@ -202,7 +202,7 @@ impl Networks {
 
     /// Handles the leader's list of networks, so that this broker's players learn of a network that
     /// leaves between two rounds. A list from a broker that no longer leads is ignored.
-    pub fn handle_roll(&mut self, now: Instant, leader: &str, roll: &Roll) {
+    pub fn handle_roll(&mut self, now: Instant, leader: &str, roll: &NetworkRoll) {
         if self.replica.leader() != Some(leader) {
             return;
         }
@@ -218,7 +218,7 @@ impl Networks {
     /// Returns the list of networks for followers.
     ///
     /// Errors: this broker does not lead.
-    pub fn roll(&mut self) -> Result<Roll, NotLeading> {
+    pub fn roll(&mut self) -> Result<NetworkRoll, NotLeaderError> {
         // An accepted decision counts even before it is stored: it may contain a network that has
         // left by now.
         let round = self.leading()?.accepted().map_or(0, |decision| decision.round);
@@ -226,7 +226,7 @@ impl Networks {
             let some = self.sessions.peers().filter(|(_, is_up)| *is_up == up);
             some.map(|(network, _)| *network).collect()
         };
-        Ok(Roll { round, up: those(true), awaited: those(false) })
+        Ok(NetworkRoll { round, up: those(true), awaited: those(false) })
     }
 
     /// Returns true if the next [`Networks::handle_timeout`] begins a round and so needs the
@@ -236,7 +236,7 @@ impl Networks {
     }
 
     /// Sets the clients of the next round.
-    pub fn handle_clients(&mut self, gathered: Vec<Gathered>) {
+    pub fn handle_clients(&mut self, gathered: Vec<PlaceDemand>) {
         if let Ok(broker) = self.leading() {
             broker.handle_gathered(gathered);
         }
@@ -261,7 +261,7 @@ impl Networks {
     }
 
     /// Handles the store's answer; see [`Replica::handle_told`].
-    pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreTold>) {
+    pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreReply>) {
         self.replica.handle_told(now, number, told);
         self.settle(now);
     }
@@ -272,7 +272,7 @@ impl Networks {
     }
 
     /// Returns the next operation on the store; see [`Replica::poll_ask`].
-    pub fn poll_ask(&mut self, now: Instant) -> Option<(u64, StoreAsk)> {
+    pub fn poll_ask(&mut self, now: Instant) -> Option<(u64, StoreRequest)> {
         let ask = self.replica.poll_ask(now);
         self.settle(now);
         ask
@@ -328,12 +328,12 @@ impl Networks {
     fn settle(&mut self, now: Instant) {
         while let Some(turn) = self.replica.poll_turn() {
             match &turn {
-                Turn::Began => self.expect_decided_only(now),
-                Turn::Ended => {
+                RoleChange::Began => self.expect_decided_only(now),
+                RoleChange::Ended => {
                     self.expect_decided_only(now);
                     self.events.push_back(Event::PollsDue);
                 }
-                Turn::News(decision) if !self.replica.leads() => {
+                RoleChange::News(decision) if !self.replica.leads() => {
                     match self.told.filter(|(_, until)| now < *until) {
                         None => self.expect_decided_only(now),
                         Some((round, _)) if round < decision.round => self.expect_decided(now),

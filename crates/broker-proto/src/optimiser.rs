@@ -16,7 +16,7 @@
 //! Invariants: no cluster gets more than its capacity; the bound is at most the cost. Cost: each
 //! pass is linear in the candidates of all groups. Read [`Optimiser`] first.
 
-use crate::branch::{self, Placed};
+use crate::branch::{self, GroupPlacement};
 use crate::dual;
 use crate::market::{Cluster, Group, Market, mbps};
 use anabranch_units::Seed;
@@ -119,7 +119,7 @@ impl Optimiser {
         let prices = search.prices(self, first);
         let trimmed = search.trimmed(&prices);
         let mut bound = search.bound(&prices).max(search.bound(&trimmed));
-        let mut placing = Placing::new(market, &prices);
+        let mut placing = PlacementState::new(market, &prices);
         placing.place_all();
         let is_wide = |cost: f64, bound: f64| cost - bound > GAP_POLISHED * cost;
         let polished = is_wide(placing.total(), bound).then(|| {
@@ -130,7 +130,7 @@ impl Optimiser {
         if let Some((polished, raised)) = &polished {
             bound = bound.max(*raised);
             if is_wide(placing.total(), bound) {
-                let mut again = Placing::new(market, polished);
+                let mut again = PlacementState::new(market, polished);
                 again.place_all();
                 if again.total() < placing.total() {
                     placing = again;
@@ -299,7 +299,7 @@ impl Search<'_> {
 
 /// A viewer that may leave a cluster.
 #[derive(Copy, Clone)]
-struct Leaving {
+struct MoveCandidate {
     /// Loss of the viewer per bit per second.
     loss: f64,
     group: u32,
@@ -307,17 +307,17 @@ struct Leaving {
 }
 
 /// Viewers as placed, within capacities.
-struct Placing<'a> {
+struct PlacementState<'a> {
     market: &'a Market,
     prices: &'a [f64],
     /// Remaining capacity of each cluster, in bits per second.
     room: Vec<u64>,
     /// Groups, in the order of placement.
     order: Vec<u32>,
-    placed: Placed,
+    placed: GroupPlacement,
 }
 
-impl<'a> Placing<'a> {
+impl<'a> PlacementState<'a> {
     fn new(market: &'a Market, prices: &'a [f64]) -> Self {
         let room = market.clusters().iter().map(|cluster| cluster.capacity.as_bps()).collect();
         let placed = vec![Vec::new(); market.groups().len()];
@@ -385,7 +385,7 @@ impl<'a> Placing<'a> {
     }
 
     /// Adopts a placement found by another method.
-    fn set(&mut self, placed: Placed) {
+    fn set(&mut self, placed: GroupPlacement) {
         self.room = self.market.clusters().iter().map(|cluster| cluster.capacity.as_bps()).collect();
         for (group, placed) in self.market.groups().iter().zip(&placed) {
             for &(candidate, sessions) in placed {
@@ -480,15 +480,15 @@ impl<'a> Placing<'a> {
     }
 
     /// For each cluster: its viewers' groups and candidates, by rising loss per bit of leaving.
-    fn leaving(&self) -> Vec<Vec<Leaving>> {
-        let mut leaving: Vec<Vec<Leaving>> = vec![Vec::new(); self.room.len()];
+    fn leaving(&self) -> Vec<Vec<MoveCandidate>> {
+        let mut leaving: Vec<Vec<MoveCandidate>> = vec![Vec::new(); self.room.len()];
         for (number, placed) in (0u32..).zip(&self.placed) {
             let group = &self.market.groups()[number as usize];
             for &(candidate, _) in placed {
                 let Some(candidate) = candidate else { continue };
                 let cluster = self.market.candidates_of(group.place)[candidate as usize].cluster;
                 let loss = self.loss(group, candidate) / group.bitrate.as_bps() as f64;
-                leaving[cluster as usize].push(Leaving { loss, group: number, candidate });
+                leaving[cluster as usize].push(MoveCandidate { loss, group: number, candidate });
             }
         }
         leaving.iter_mut().for_each(|of| of.sort_by(|a, b| a.loss.total_cmp(&b.loss)));
@@ -518,7 +518,13 @@ impl<'a> Placing<'a> {
 
     /// Moves one viewer of a group to a full cluster if the saving exceeds the loss of the viewers
     /// that leave it. Returns true on success.
-    fn exchange(&mut self, number: u32, group: &Group, from: Option<u32>, leaving: &[Vec<Leaving>]) -> bool {
+    fn exchange(
+        &mut self,
+        number: u32,
+        group: &Group,
+        from: Option<u32>,
+        leaving: &[Vec<MoveCandidate>],
+    ) -> bool {
         let (now, bits) = (self.cost(group, from, 0.0), group.bitrate.as_bps());
         for (to, one) in (0..).zip(self.market.candidates_of(group.place)) {
             let gain = now - self.cost(group, Some(to), 0.0);
@@ -546,7 +552,7 @@ impl<'a> Placing<'a> {
 
     /// Selects viewers of a cluster, outside group `but`, that free `need` bits per second at a
     /// total loss below `gain`. Returns group and candidate of each viewer.
-    fn give_way(&self, need: u64, gain: f64, leaving: &[Leaving], but: u32) -> Option<Vec<(u32, u32)>> {
+    fn give_way(&self, need: u64, gain: f64, leaving: &[MoveCandidate], but: u32) -> Option<Vec<(u32, u32)>> {
         let (mut those, mut freed, mut lost) = (Vec::new(), 0, 0.0);
         for one in leaving.iter().take(GIVE_WAY_LOOKED_AT) {
             let group = &self.market.groups()[one.group as usize];

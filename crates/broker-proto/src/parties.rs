@@ -4,7 +4,7 @@
 //! Leaves out: the parties' behaviour (`agent`, `broker`). Read [`Parties`] first.
 
 use crate::agent::{Agent, Estimates, Reserve};
-use crate::broker::{Broker, Contract, Gathered, Job, Settings, ToNetwork};
+use crate::broker::{Broker, Contract, Job, PlaceDemand, Settings, ToNetwork};
 use crate::designs::Design;
 use crate::messages::Clients;
 use crate::optimiser::Optimiser;
@@ -35,8 +35,8 @@ impl<'a> Parties<'a> {
         self.world
     }
     /// Knowledge of one network.
-    pub const fn own(&self, network: u32) -> Own<'_> {
-        Own { parties: self, network }
+    pub const fn own(&self, network: u32) -> NetworkKnowledge<'_> {
+        NetworkKnowledge { parties: self, network }
     }
     /// Contract of a network.
     pub fn contract(&self, network: u32) -> Contract {
@@ -50,10 +50,10 @@ impl<'a> Parties<'a> {
         }
     }
     /// Clients of the broker.
-    pub fn gathered(&self) -> Vec<Gathered> {
+    pub fn gathered(&self) -> Vec<PlaceDemand> {
         let places = self.world.places().iter().map(name);
-        let mut gathered: Vec<Gathered> =
-            places.map(|(location, isp)| Gathered { location, isp, clients: Vec::new() }).collect();
+        let mut gathered: Vec<PlaceDemand> =
+            places.map(|(location, isp)| PlaceDemand { location, isp, clients: Vec::new() }).collect();
         for group in self.world.groups() {
             let clients = Clients { bitrate_bps: group.bitrate.as_bps(), sessions: group.sessions };
             gathered[group.place as usize].clients.push(clients);
@@ -124,18 +124,18 @@ impl Parties<'_> {
 
 /// Knowledge of one network of a world.
 #[derive(Clone, Debug)]
-pub struct Own<'a> {
+pub struct NetworkKnowledge<'a> {
     parties: &'a Parties<'a>,
     network: u32,
 }
 
-impl Own<'_> {
+impl NetworkKnowledge<'_> {
     fn place(&self, location: &str, isp: &str) -> Option<u32> {
         self.parties.places.get(&(location.to_owned(), isp.to_owned())).copied()
     }
 }
 
-impl Estimates for Own<'_> {
+impl Estimates for NetworkKnowledge<'_> {
     fn site(&self, cluster: u32) -> Option<Site> {
         let is_own = self.parties.world.networks()[self.network as usize].clusters.contains(&cluster);
         is_own.then(|| self.parties.world.sites()[cluster as usize])

@@ -19,7 +19,7 @@ pub struct Program {
     /// Capacity in bits per second and cost per Mbit/s of each cluster.
     clusters: Vec<(u64, f64)>,
     /// Numbers and scores of each place's clusters.
-    places: Places,
+    places: CandidateLists,
     /// Place, bitrate in bits per second and number of clients of each group.
     groups: Vec<(u32, u64, u32)>,
 }
@@ -27,7 +27,7 @@ pub struct Program {
 impl From<&Market> for Program {
     /// Leaves out places after the last one with clients.
     fn from(market: &Market) -> Self {
-        let mut places = Places::default();
+        let mut places = CandidateLists::default();
         for place in 0..market.groups().iter().map(|group| group.place + 1).max().unwrap_or(0) {
             places.candidates.extend(market.candidates_of(place).iter().map(|one| (one.cluster, one.score)));
             places.ends.push(places.candidates.len() as u32);
@@ -58,7 +58,7 @@ impl TryFrom<Program> for Market {
         let cluster = |(bps, cost_per_mbps)| Cluster { capacity: BitRate::bps(bps), cost_per_mbps };
         let candidate = |(cluster, score)| Candidate { cluster, score };
         let group = |(place, bps, sessions)| Group { place, bitrate: BitRate::bps(bps), sessions };
-        let Places { candidates, ends } = program.places;
+        let CandidateLists { candidates, ends } = program.places;
         let market = Self::of_list(
             program.clusters.into_iter().map(cluster).collect(),
             candidates.into_iter().map(candidate).collect(),
@@ -72,12 +72,12 @@ impl TryFrom<Program> for Market {
 /// Candidates of all places, place by place, and the end of each place. In text each place is a
 /// list; these lists are most of a market, and are read without a copy.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Places {
+struct CandidateLists {
     candidates: Vec<(u32, f64)>,
     ends: Vec<u32>,
 }
 
-impl Serialize for Places {
+impl Serialize for CandidateLists {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let starts = [0].iter().chain(&self.ends);
         let place = |(start, end): (&u32, &u32)| &self.candidates[*start as usize..*end as usize];
@@ -85,24 +85,24 @@ impl Serialize for Places {
     }
 }
 
-impl<'de> Deserialize<'de> for Places {
+impl<'de> Deserialize<'de> for CandidateLists {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(OfPlaces)
+        deserializer.deserialize_seq(CandidateListsVisitor)
     }
 }
 
 /// Deserializes all places.
-struct OfPlaces;
+struct CandidateListsVisitor;
 
-impl<'de> Visitor<'de> for OfPlaces {
-    type Value = Places;
+impl<'de> Visitor<'de> for CandidateListsVisitor {
+    type Value = CandidateLists;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of candidates for each place")
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Places, A::Error> {
-        let mut places = Places::default();
-        while seq.next_element_seed(OfPlace(&mut places.candidates))?.is_some() {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<CandidateLists, A::Error> {
+        let mut places = CandidateLists::default();
+        while seq.next_element_seed(CandidatesVisitor(&mut places.candidates))?.is_some() {
             places.ends.push(places.candidates.len() as u32);
         }
         Ok(places)
@@ -110,9 +110,9 @@ impl<'de> Visitor<'de> for OfPlaces {
 }
 
 /// Deserializes one place's candidates, and appends them.
-struct OfPlace<'a>(&'a mut Vec<(u32, f64)>);
+struct CandidatesVisitor<'a>(&'a mut Vec<(u32, f64)>);
 
-impl<'de> DeserializeSeed<'de> for OfPlace<'_> {
+impl<'de> DeserializeSeed<'de> for CandidatesVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -120,7 +120,7 @@ impl<'de> DeserializeSeed<'de> for OfPlace<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for OfPlace<'_> {
+impl<'de> Visitor<'de> for CandidatesVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_market_that_was_written_and_read_is_the_same() {
+    fn market_reads_back_as_written() {
         let market = market().with_unserved_cost(40.0);
         let text = serde_json::to_string(&Program::from(&market)).expect("numbers have text");
         let read: Program = serde_json::from_str(&text).expect("it was written just now");

@@ -3,7 +3,7 @@
 //! Networks are told of an accepted decision once it is stored. Leaves out: elections (`election`),
 //! the decisions (`broker`). Read [`Replica`] and [`standing`].
 
-use crate::broker::{self, Broker, Decision, Job, Settings, Standing, ToNetwork, Why};
+use crate::broker::{self, Broker, Decision, Job, NetworkTrust, Settings, ToNetwork, VoidReason};
 use crate::optimiser::Answer;
 use anabranch_election::Machine;
 use anabranch_units::{Duration, Instant, PeerId};
@@ -13,17 +13,17 @@ pub use anabranch_election::{MISSED_ROUNDS_MAX, Stall, Stamp};
 /// One of several brokers.
 pub type Replica = anabranch_election::Replica<Broker>;
 /// A change of the lead or of the decision.
-pub type Turn = anabranch_election::Turn<Decision, Why>;
+pub type RoleChange = anabranch_election::RoleChange<Decision, VoidReason>;
 /// An operation on the store of decisions.
-pub type StoreAsk = anabranch_election::StoreAsk<Decision>;
+pub type StoreRequest = anabranch_election::StoreRequest<Decision>;
 /// Result of an operation on the store.
-pub type StoreTold = anabranch_election::StoreTold<Decision>;
+pub type StoreReply = anabranch_election::StoreReply<Decision>;
 
 impl Machine for Broker {
     type Settings = Settings;
     type Value = Decision;
     type Message = (PeerId, ToNetwork);
-    type Void = Why;
+    type Void = VoidReason;
     type Job = Job;
     type Answer = Answer;
 
@@ -51,7 +51,7 @@ impl Machine for Broker {
     fn poll_transmit(&mut self) -> Option<(PeerId, ToNetwork)> {
         self.poll_transmit()
     }
-    fn poll_event(&mut self) -> Option<anabranch_election::Event<Decision, Why>> {
+    fn poll_event(&mut self) -> Option<anabranch_election::Event<Decision, VoidReason>> {
         Some(match self.poll_event()? {
             broker::Event::Accepted(decision) => anabranch_election::Event::Accepted(decision),
             broker::Event::Void { round, why } => anabranch_election::Event::Void { round, why },
@@ -67,7 +67,7 @@ impl Machine for Broker {
 
 /// Standing of a network: from the broker's state machine while this broker leads, else from the
 /// stored decision.
-pub fn standing(replica: &Replica, network: PeerId) -> Option<Standing> {
+pub fn standing(replica: &Replica, network: PeerId) -> Option<NetworkTrust> {
     match replica.machine() {
         Some(broker) => broker.standing(network),
         None => replica.known()?.standings.get(&network).copied(),

@@ -6,9 +6,9 @@
 //! is their round trip. The settings list faults and times; links fail by the scenario's `change`.
 //!
 //! Ideal: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a
-//! cluster sends every requested segment at once. Read [`Stage`] and [`Playing`] first.
+//! cluster sends requested segments at once. Read [`ResolvedWorkload`] and [`BrokerApp`] first.
 
-mod own;
+mod own_clusters;
 mod report;
 mod settings;
 #[cfg(test)]
@@ -16,7 +16,7 @@ mod tests;
 
 use crate::agent::{Agent, Reserve};
 use crate::broker::{Broker, Contract, Event, Settings as BrokerSettings, ToNetwork};
-use crate::counting::Counting;
+use crate::counting::RequestCounter;
 use crate::delivery::Delivery;
 use crate::designs::{self, Design};
 use crate::messages::{Assent, Bids, Call};
@@ -39,7 +39,7 @@ use std::sync::Arc;
 pub use report::report_players;
 pub use settings::{Fault, FaultKind, Settings, plan};
 
-use own::Own;
+use own_clusters::OwnClusters;
 use report::mean;
 
 /// Interval between two polls of an agent, which are also its signs of life.
@@ -50,9 +50,9 @@ const AGENTS: u16 = 1;
 
 /// `broker` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "broker"
     }
@@ -68,7 +68,7 @@ impl System for Simulated {
 
 /// A workload, resolved against its network.
 #[derive(Debug)]
-pub struct Stage {
+pub struct ResolvedWorkload {
     settings: Settings,
     hosts: u16,
     /// Score by viewers' host, from the first one on, and cluster.
@@ -77,7 +77,7 @@ pub struct Stage {
     priorities: Vec<u8>,
 }
 
-impl Stage {
+impl ResolvedWorkload {
     /// Settings of the workload in the scenario.
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -96,9 +96,9 @@ impl Stage {
     }
 }
 
-impl SystemPlan for Stage {
+impl SystemPlan for ResolvedWorkload {
     fn app(&self, _: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
-        Ok(Box::new(Playing::new(self, seed)))
+        Ok(Box::new(BrokerApp::new(self, seed)))
     }
     fn has_end(&self) -> bool {
         false
@@ -123,7 +123,7 @@ const ISP: &str = "simulated";
 
 /// An agent's message.
 #[derive(Debug)]
-enum Said {
+enum AgentMessage {
     Join,
     /// A poll for messages.
     Asks,
@@ -133,7 +133,7 @@ enum Said {
 
 /// A message to an agent.
 #[derive(Debug)]
-enum Told {
+enum BrokerMessage {
     Call(Arc<Call>),
     Other(Box<ToNetwork>),
 }
@@ -146,19 +146,19 @@ fn message_bytes(message: &impl Serialize) -> u64 {
 #[derive(Debug)]
 struct NetworkRun {
     agent: Agent,
-    own: Own,
+    own: OwnClusters,
     stream: u32,
     is_connected: bool,
-    to_broker: Messages<Said>,
-    to_agent: Messages<Told>,
+    to_broker: Messages<AgentMessage>,
+    to_agent: Messages<BrokerMessage>,
     /// Messages to send later.
-    late: VecDeque<(Instant, Said)>,
+    late: VecDeque<(Instant, AgentMessage)>,
     asks_at: Instant,
 }
 
 /// A player and its streams.
 #[derive(Debug)]
-struct Viewing {
+struct SimulatedPlayer {
     player: Player<u32>,
     host: u16,
     number: u64,
@@ -171,16 +171,16 @@ struct Viewing {
 
 /// Content of a stream.
 #[derive(Copy, Clone, Debug)]
-enum Carries {
+enum StreamContent {
     Agent(usize),
     Question(usize),
     Segments { player: usize, cluster: u32 },
 }
 
 /// A design, for `Debug` output by name.
-struct Decides(Arc<dyn Design>);
+struct DebugDesign(Arc<dyn Design>);
 
-impl std::fmt::Debug for Decides {
+impl std::fmt::Debug for DebugDesign {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0.name())
     }
@@ -199,22 +199,22 @@ struct Progress {
 
 /// State of all hosts of a run.
 #[derive(Debug)]
-pub struct Playing {
+pub struct BrokerApp {
     settings: Settings,
-    design: Decides,
+    design: DebugDesign,
     seed: Seed,
     broker: Broker,
     /// False while the broker is dead.
     is_alive: bool,
     heard_at: BTreeMap<PeerId, Instant>,
-    counting: Counting,
+    counting: RequestCounter,
     delivery: Delivery,
     catalogue: Catalogue,
     /// Cluster of each pathway, by the pathway's name.
     clusters: BTreeMap<String, u32>,
     networks: Vec<NetworkRun>,
-    players: Vec<Viewing>,
-    streams: Vec<Option<(Carries, Progress)>>,
+    players: Vec<SimulatedPlayer>,
+    streams: Vec<Option<(StreamContent, Progress)>>,
     answers: BTreeMap<u32, VecDeque<(Vec<u32>, Duration)>>,
     rounds: u64,
     voids: u64,
@@ -228,15 +228,15 @@ pub struct Playing {
     armed: BTreeMap<u16, Instant>,
 }
 
-impl Playing {
-    fn new(stage: &Stage, seed: Seed) -> Self {
+impl BrokerApp {
+    fn new(stage: &ResolvedWorkload, seed: Seed) -> Self {
         let settings = stage.settings.clone();
         let design = designs::by_name(&settings.design).expect("it was checked");
         let costs = settings.costs(seed);
         let clusters_of =
             |network: u32| (0..settings.clusters).map(move |cluster| network * settings.clusters + cluster);
         let hosts = stage.hosts;
-        let own = |network: u32| Own {
+        let own = |network: u32| OwnClusters {
             network,
             cost: costs[network as usize],
             capacities: clusters_of(network).map(|at| stage.capacity(at)).collect(),
@@ -272,7 +272,7 @@ impl Playing {
         let own_ways: Vec<u32> = (0..settings.networks).map(|network| network * settings.clusters).collect();
         let players = (0..settings.players).map(|number| {
             let opens_at = Instant::ZERO + Duration::from_ps(random.below(settings.arrivals.as_ps() + 1));
-            Viewing {
+            SimulatedPlayer {
                 player: Player::new(opens_at, of_player, own_ways.clone()),
                 host: settings.player_host(number, hosts),
                 number: random.next_u64(),
@@ -293,11 +293,11 @@ impl Playing {
         });
         Self {
             broker: Broker::new(Instant::ZERO, broker_settings(&settings, &design)),
-            design: Decides(design),
+            design: DebugDesign(design),
             seed,
             is_alive: true,
             heard_at: BTreeMap::new(),
-            counting: Counting::new(Instant::ZERO, settings.ttl),
+            counting: RequestCounter::new(Instant::ZERO, settings.ttl),
             delivery: Delivery::default(),
             catalogue,
             clusters,
@@ -334,7 +334,7 @@ impl Playing {
         self.has_fault(now, None, &[FaultKind::BrokerDies])
     }
 
-    fn note(&mut self, stream: u32, carries: Carries) {
+    fn note(&mut self, stream: u32, carries: StreamContent) {
         let at = stream as usize;
         if self.streams.len() <= at {
             self.streams.resize(at + 1, None);
@@ -357,11 +357,11 @@ impl Playing {
     }
 
     /// Sends an agent's message once its connection is established.
-    fn say(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: Said) {
+    fn say(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: AgentMessage) {
         let bytes = match &said {
-            Said::Join | Said::Asks => HEAD_BYTES + TLS_RECORD_BYTES,
-            Said::Bids(bids) => message_bytes(bids),
-            Said::Assent(assent) => message_bytes(assent),
+            AgentMessage::Join | AgentMessage::Asks => HEAD_BYTES + TLS_RECORD_BYTES,
+            AgentMessage::Bids(bids) => message_bytes(bids),
+            AgentMessage::Assent(assent) => message_bytes(assent),
         };
         let run = &mut self.networks[network];
         run.to_broker.write(said, bytes);
@@ -371,7 +371,7 @@ impl Playing {
     }
 
     /// Handles an agent's message at the broker.
-    fn hear(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: Said) {
+    fn hear(&mut self, cx: &mut AppCx<'_, '_>, network: usize, said: AgentMessage) {
         if !self.is_alive {
             return;
         }
@@ -379,15 +379,15 @@ impl Playing {
         self.heard_at.insert(id, cx.now());
         match said {
             // An agent that counts as gone, or joined an earlier broker, joins at its next poll.
-            Said::Join | Said::Asks => self.broker.handle_joined(id, Contract::default()),
-            Said::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
-            Said::Assent(assent) => self.broker.handle_assent(id, &assent),
+            AgentMessage::Join | AgentMessage::Asks => self.broker.handle_joined(id, Contract::default()),
+            AgentMessage::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
+            AgentMessage::Assent(assent) => self.broker.handle_assent(id, &assent),
         }
         self.stir(cx);
     }
 
     /// Handles a message at an agent.
-    fn told(&mut self, cx: &mut AppCx<'_, '_>, network: usize, told: Told) {
+    fn told(&mut self, cx: &mut AppCx<'_, '_>, network: usize, told: BrokerMessage) {
         let now = cx.now();
         if self.is_mute(now, network) {
             return;
@@ -396,12 +396,12 @@ impl Playing {
         let broker = PeerId(0);
         let run = &mut self.networks[network];
         let said = match told {
-            Told::Call(call) => {
-                Said::Bids(Box::new(run.agent.handle_call(broker, &*self.design.0, &run.own, &call)))
+            BrokerMessage::Call(call) => {
+                AgentMessage::Bids(Box::new(run.agent.handle_call(broker, &*self.design.0, &run.own, &call)))
             }
-            Told::Other(message) => match *message {
+            BrokerMessage::Other(message) => match *message {
                 ToNetwork::Proposal(proposal) => {
-                    Said::Assent(run.agent.handle_proposal(&run.own, broker, &proposal))
+                    AgentMessage::Assent(run.agent.handle_proposal(&run.own, broker, &proposal))
                 }
                 ToNetwork::Accepted(accepted) => return run.agent.handle_accepted(broker, &accepted),
                 ToNetwork::Call(_) => return,
@@ -429,15 +429,15 @@ impl Playing {
                     ToNetwork::Call(call) => {
                         self.began_at = now;
                         let bytes = message_bytes(&*call);
-                        (Told::Call(call), bytes)
+                        (BrokerMessage::Call(call), bytes)
                     }
                     ToNetwork::Proposal(proposal) => {
                         let bytes = message_bytes(&proposal);
-                        (Told::Other(Box::new(ToNetwork::Proposal(proposal))), bytes)
+                        (BrokerMessage::Other(Box::new(ToNetwork::Proposal(proposal))), bytes)
                     }
                     ToNetwork::Accepted(accepted) => {
                         let bytes = message_bytes(&accepted);
-                        (Told::Other(Box::new(ToNetwork::Accepted(accepted))), bytes)
+                        (BrokerMessage::Other(Box::new(ToNetwork::Accepted(accepted))), bytes)
                     }
                 };
                 run.to_agent.write(told, bytes);
@@ -477,9 +477,9 @@ impl Playing {
             let passed = now.saturating_since(Instant::ZERO).as_us();
             let mut broker =
                 Broker::new(now, broker_settings(&self.settings, &self.design.0)).with_rounds_after(passed);
-            self.counting = Counting::new(now, self.settings.ttl);
+            self.counting = RequestCounter::new(now, self.settings.ttl);
             if let Some(decision) = self.broker.accepted() {
-                self.counting = Counting::new(now, self.settings.ttl).after(decision);
+                self.counting = RequestCounter::new(now, self.settings.ttl).after(decision);
                 broker = broker.with_accepted((**decision).clone());
             }
             self.broker = broker;
@@ -508,12 +508,12 @@ impl Playing {
         let now = cx.now();
         let late = &mut self.networks[network].late;
         let due = late.partition_point(|(at, _)| *at <= now);
-        let due: Vec<Said> = late.drain(..due).map(|(_, said)| said).collect();
+        let due: Vec<AgentMessage> = late.drain(..due).map(|(_, said)| said).collect();
         due.into_iter().for_each(|said| self.say(cx, network, said));
         if self.networks[network].asks_at <= now {
             self.networks[network].asks_at = now + ASKS_EVERY;
             if self.networks[network].is_connected && !self.is_mute(now, network) {
-                self.say(cx, network, Said::Asks);
+                self.say(cx, network, AgentMessage::Asks);
             }
         }
         let run = &self.networks[network];
@@ -560,7 +560,7 @@ impl Playing {
                 old.into_iter().for_each(|stream| self.drop_stream(stream));
                 let host = self.players[number].host;
                 let stream = self.open(cx, host, 0, true);
-                self.note(stream, Carries::Question(number));
+                self.note(stream, StreamContent::Question(number));
                 self.players[number].asks = Some(stream);
                 stream
             }
@@ -611,7 +611,7 @@ impl Playing {
                 let to = self.settings.cluster_host(network, own);
                 let host = self.players[number].host;
                 let stream = self.open(cx, host, to, false);
-                self.note(stream, Carries::Segments { player: number, cluster });
+                self.note(stream, StreamContent::Segments { player: number, cluster });
                 self.players[number].streams.insert(cluster, stream);
                 stream
             }
@@ -634,14 +634,14 @@ impl Playing {
         progress.asked = 0;
         let left = progress.left;
         match *carries {
-            Carries::Question(number) => self.answer_player(cx, stream, number),
-            Carries::Segments { cluster, .. } => {
+            StreamContent::Question(number) => self.answer_player(cx, stream, number),
+            StreamContent::Segments { cluster, .. } => {
                 let network = cluster / self.settings.clusters;
                 if !self.has_fault(now, Some(network), &[FaultKind::NetworkDies]) {
                     cx.write(stream, Side::Acceptor, left);
                 }
             }
-            Carries::Agent(_) => {}
+            StreamContent::Agent(_) => {}
         }
     }
 
@@ -654,25 +654,25 @@ impl Playing {
             return;
         }
         match *carries {
-            Carries::Question(number) => {
+            StreamContent::Question(number) => {
                 let said = self.answers.get_mut(&stream).and_then(VecDeque::pop_front);
                 if let Some((ways, ttl)) = said {
                     self.players[number].player.handle_steering(now, ways, ttl);
                 }
                 self.play(cx, number);
             }
-            Carries::Segments { player, .. } => {
+            StreamContent::Segments { player, .. } => {
                 self.players[player].player.handle_segment(now);
                 self.play(cx, player);
             }
-            Carries::Agent(_) => {}
+            StreamContent::Agent(_) => {}
         }
     }
 
     fn join(&mut self, cx: &mut AppCx<'_, '_>, network: usize) {
         self.networks[network].is_connected = true;
         if !self.is_mute(cx.now(), network) {
-            self.say(cx, network, Said::Join);
+            self.say(cx, network, AgentMessage::Join);
         }
     }
 }
@@ -686,13 +686,13 @@ fn broker_settings(settings: &Settings, design: &Arc<dyn Design>) -> BrokerSetti
     }
 }
 
-impl App for Playing {
+impl App for BrokerApp {
     fn start(&mut self, cx: &mut AppCx<'_, '_>) {
         for network in 0..self.networks.len() {
             let host = self.settings.cluster_host(network as u32, 0);
             let stream = self.open(cx, host, 0, true);
             self.networks[network].stream = stream;
-            self.note(stream, Carries::Agent(network));
+            self.note(stream, StreamContent::Agent(network));
             if !cx.has_handshakes() {
                 self.join(cx, network);
             }
@@ -734,10 +734,10 @@ impl App for Playing {
         self.now = cx.now();
         let Some((carries, _)) = self.streams.get(stream as usize).copied().flatten() else { return };
         match (carries, event) {
-            (Carries::Agent(network), StreamEvent::Connected) if side == Side::Opener => {
+            (StreamContent::Agent(network), StreamEvent::Connected) if side == Side::Opener => {
                 self.join(cx, network)
             }
-            (Carries::Agent(network), StreamEvent::Arrived { bytes }) => {
+            (StreamContent::Agent(network), StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
                 if side == Side::Acceptor {
                     self.networks[network].to_broker.note_arrived(bytes);
@@ -759,10 +759,10 @@ impl App for Playing {
                     self.on_answer(cx, stream, bytes);
                 }
             }
-            (Carries::Segments { player, .. }, StreamEvent::GivenUp) => {
+            (StreamContent::Segments { player, .. }, StreamEvent::GivenUp) => {
                 self.players[player].streams.retain(|_, own| *own != stream);
             }
-            (Carries::Question(number), StreamEvent::GivenUp) => {
+            (StreamContent::Question(number), StreamEvent::GivenUp) => {
                 self.players[number].asks.take_if(|own| *own == stream);
             }
             _ => {}

@@ -31,7 +31,7 @@ pub fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::{ClusterId, Decision, Placed};
+    use crate::broker::{ClientPlacement, ClusterId, Decision};
     use anabranch_media::steering::{Dialect, Pathway, TTL_S, Viewer};
     use anabranch_units::BitRate;
     use std::collections::BTreeMap;
@@ -39,7 +39,8 @@ mod tests {
     #[test]
     fn clusters_of_the_decision_come_first() {
         let to = |network, cluster| ClusterId { network: PeerId(network), cluster };
-        let placed = |to| Placed { place: 0, bitrate: BitRate::mbps(3), sessions: 5, to: Some((to, 1.0)) };
+        let placed =
+            |to| ClientPlacement { place: 0, bitrate: BitRate::mbps(3), sessions: 5, to: Some((to, 1.0)) };
         let delivery = Delivery::new(&Decision {
             round: 3,
             places: vec![("nowhere".into(), "none".into())],

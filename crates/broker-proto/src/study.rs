@@ -1,4 +1,4 @@
 //! Studies of a market that no deployed broker needs: false bids, and several brokers at once.
 
-pub mod lying;
+pub mod false_statements;
 pub mod several;

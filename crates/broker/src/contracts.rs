@@ -4,7 +4,7 @@
 //! Format: TOML with one `[[network]]` table for each network. Error messages name the line. Leaves
 //! out: the broker's trust in networks (`broker-proto`). Read [`Contracts`] first.
 
-use crate::mistake::Mistake;
+use crate::file_error::FileError;
 use anabranch_broker_proto::broker::Contract;
 use anabranch_broker_proto::limits::{check_capacity, check_price};
 use anabranch_broker_proto::steering::Catalogue;
@@ -21,12 +21,12 @@ pub const NETWORKS_MAX: usize = 1_000;
 /// All networks; the first has number 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contracts {
-    networks: Vec<Agreed>,
+    networks: Vec<ContractEntry>,
 }
 
 /// One network: its name, its contract and its pathway in manifests.
 #[derive(Clone, Debug, PartialEq)]
-struct Agreed {
+struct ContractEntry {
     name: String,
     contract: Contract,
     pathway: Pathway,
@@ -61,23 +61,24 @@ struct ClusterTable {
 }
 
 impl FromStr for Contracts {
-    type Err = Mistake;
+    type Err = FileError;
 
-    fn from_str(text: &str) -> Result<Self, Mistake> {
-        let file: File = toml::from_str(text).map_err(|error| Mistake(Mistake::of_toml(text, &error)))?;
+    fn from_str(text: &str) -> Result<Self, FileError> {
+        let file: File = toml::from_str(text).map_err(|error| FileError(FileError::of_toml(text, &error)))?;
         if file.network.is_empty() {
-            return Err(Mistake("no [[network]] table: there must be one for each network".to_owned()));
+            return Err(FileError("no [[network]] table: there must be one for each network".to_owned()));
         }
         if file.network.len() > NETWORKS_MAX {
-            return Err(Mistake(format!("{} networks: at most {NETWORKS_MAX}", file.network.len())));
+            return Err(FileError(format!("{} networks: at most {NETWORKS_MAX}", file.network.len())));
         }
         let mut contracts = Self::default();
         for table in file.network {
             let agreed = table.read(text)?;
-            let same = |other: &&Agreed| other.name == agreed.name || other.pathway.id == agreed.pathway.id;
+            let same =
+                |other: &&ContractEntry| other.name == agreed.name || other.pathway.id == agreed.pathway.id;
             if let Some(other) = contracts.networks.iter().find(same) {
                 let (name, other) = (&agreed.name, &other.name);
-                return Err(Mistake(format!(
+                return Err(FileError(format!(
                     "network `{name}`: has the name or the pathway of network `{other}`"
                 )));
             }
@@ -89,21 +90,21 @@ impl FromStr for Contracts {
 }
 
 impl Table {
-    fn read(self, text: &str) -> Result<Agreed, Mistake> {
+    fn read(self, text: &str) -> Result<ContractEntry, FileError> {
         let name = self.name;
-        let wrong = |what: String| Mistake(format!("network `{name}`: {what}"));
+        let wrong = |what: String| FileError(format!("network `{name}`: {what}"));
         let defaults = Contract::default();
         let price = |what, value: Option<Spanned<f64>>, default: f64| match value {
             None => Ok(default),
             Some(value) => check_price(what, *value.as_ref())
                 .map(|()| *value.as_ref())
-                .map_err(|error| wrong(Mistake::of_value(text, &value, error))),
+                .map_err(|error| wrong(FileError::of_value(text, &value, error))),
         };
         let capacity = match self.capacity {
             None => defaults.capacity_median,
             Some(value) => check_capacity("capacity", *value.as_ref())
                 .map(|()| *value.as_ref())
-                .map_err(|error| wrong(Mistake::of_value(text, &value, error)))?,
+                .map_err(|error| wrong(FileError::of_value(text, &value, error)))?,
         };
         let contract = Contract {
             price_per_mbps: price("price", self.price, defaults.price_per_mbps)?,
@@ -131,20 +132,20 @@ impl Table {
                 return Err(wrong(format!("cluster {}: is there twice", cluster.number)));
             }
         }
-        Ok(Agreed { name, contract, pathway: Pathway { id: pathway, hosts } })
+        Ok(ContractEntry { name, contract, pathway: Pathway { id: pathway, hosts } })
     }
 }
 
 impl Contracts {
     /// Refuses a pathway clone that has the name of another pathway: players identify pathways by
     /// name alone.
-    fn check_ways(&self) -> Result<(), Mistake> {
+    fn check_ways(&self) -> Result<(), FileError> {
         let pathways: BTreeMap<&str, &str> =
             self.networks.iter().map(|agreed| (&*agreed.pathway.id, &*agreed.name)).collect();
-        for Agreed { name, pathway, .. } in &self.networks {
+        for ContractEntry { name, pathway, .. } in &self.networks {
             let mut clones = pathway.hosts.keys().map(|cluster| pathway.clone_id(*cluster));
             if let Some((clone, other)) = clones.find_map(|clone| Some((pathways.get(&*clone)?, clone))) {
-                return Err(Mistake(format!(
+                return Err(FileError(format!(
                     "network `{name}`: its cluster would be the way `{other}`, which is the pathway of network `{clone}`: give that another"
                 )));
             }
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_and_its_mistakes_are_said_with_their_places() {
+    fn file_is_read_and_its_mistakes_are_located() {
         let text = "[[network]]\nname = \"alpha\"\nprice = 0.8\ncapacity = \"2 Gbit/s\"\n[[network.cluster]]\nnumber = 3\nhost = \"a3.example\"\n[[network]]\nname = \"beta\"\n";
         let contracts: Contracts = text.parse().expect("it is one");
         assert_eq!((contracts.number("beta"), contracts.name(PeerId(0))), (Some(PeerId(1)), "alpha"));

@@ -4,11 +4,11 @@
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_contracts`] first.
 
 use crate::contracts::Contracts;
-use crate::kept::read_decision;
+use crate::decision_form::read_decision;
 use crate::service::{BrokerService, BrokerServiceConfig, StoreConfig};
 use crate::wire::{BidsReply, CountedReply, DecisionView, MessagesReply, NetworkMessage};
 use anabranch_broker_proto::agent_session::{parts, totals};
-use anabranch_broker_proto::broker::{Settings, Standing};
+use anabranch_broker_proto::broker::{NetworkTrust, Settings};
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::{Agent, Estimates, Offer, Site, designs};
 use anabranch_http::exercise::requests;
@@ -34,7 +34,7 @@ pub fn exercise_contracts(bytes: &[u8]) -> bool {
 pub fn exercise_stored(bytes: &[u8]) -> bool {
     let Ok(view) = serde_json::from_slice::<DecisionView>(bytes) else { return false };
     let decision = read_decision(&view, &CONTRACTS.parse().expect("it is right"));
-    assert!(decision.standings.values().all(Standing::is_possible));
+    assert!(decision.standings.values().all(NetworkTrust::is_possible));
     let delivery = Delivery::new(&decision);
     for (location, isp) in view.places.iter().take(100) {
         let viewer =
@@ -67,9 +67,9 @@ pub fn exercise_requests(bytes: &[u8]) -> bool {
 }
 
 /// A network that has the first four clusters everywhere.
-struct Everywhere;
+struct EverywhereNetwork;
 
-impl Estimates for Everywhere {
+impl Estimates for EverywhereNetwork {
     fn site(&self, cluster: u32) -> Option<Site> {
         let (capacity, background) = (BitRate::gbps(1), BitRate::mbps(1));
         (cluster < 4).then_some(Site { network: 0, city: 0, cost_per_mbps: 1.0, capacity, background })
@@ -99,13 +99,13 @@ pub fn exercise_replies(bytes: &[u8]) -> bool {
         match message {
             NetworkMessage::Call(call) => {
                 let Some(design) = designs::by_name(&call.design) else { continue };
-                let sent = parts(agent.handle_call(broker, &*design, &Everywhere, &call));
+                let sent = parts(agent.handle_call(broker, &*design, &EverywhereNetwork, &call));
                 assert!(sent.iter().rev().skip(1).all(|part| part.more));
                 let shares: BTreeSet<u32> = call.shares.iter().map(|share| share.share).collect();
                 assert!(sent.iter().flat_map(|part| &part.shares).all(|bid| shares.contains(&bid.share)));
             }
             NetworkMessage::Proposal(proposal) => {
-                let assent = agent.handle_proposal(&Everywhere, broker, &proposal);
+                let assent = agent.handle_proposal(&EverywhereNetwork, broker, &proposal);
                 let refused = |cluster| assent.refused.iter().any(|refused| refused.cluster == cluster);
                 let most = BitRate::gbps(1).as_bps();
                 assert!(proposal.clusters.iter().all(|of| of.rate_bps <= most || refused(of.cluster)));

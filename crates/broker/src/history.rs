@@ -1,6 +1,6 @@
 //! Results of recent rounds, for operators; kept in memory only, from the start of the broker.
 //!
-//! Leaves out: the decision in force, which is stored (`kept`). Read [`History`] first.
+//! Leaves out: the decision in force, which is stored (`decision_form`). Read [`History`] first.
 
 use crate::wire::{DecisionView, RoundView};
 use std::collections::{BTreeMap, VecDeque};
@@ -69,12 +69,12 @@ impl History {
 }
 
 /// Key of interchangeable clients: location, provider and bitrate.
-type Alike<'a> = (&'a str, &'a str, u64);
+type ClientKey<'a> = (&'a str, &'a str, u64);
 /// Number of interchangeable clients on each cluster, by network name and cluster number.
 type Split<'a> = BTreeMap<(&'a str, u32), u64>;
 
-fn splits(view: &DecisionView) -> BTreeMap<Alike<'_>, Split<'_>> {
-    let mut splits: BTreeMap<Alike<'_>, Split<'_>> = BTreeMap::new();
+fn splits(view: &DecisionView) -> BTreeMap<ClientKey<'_>, Split<'_>> {
+    let mut splits: BTreeMap<ClientKey<'_>, Split<'_>> = BTreeMap::new();
     for placed in &view.placed {
         let place = view.places.get(placed.place as usize);
         let to =
@@ -91,7 +91,7 @@ fn splits(view: &DecisionView) -> BTreeMap<Alike<'_>, Split<'_>> {
 /// departing clients do not count.
 fn moved(before: &DecisionView, after: &DecisionView) -> u64 {
     let (before, after) = (splits(before), splits(after));
-    let of = |alike: &Alike<'_>, new: &Split<'_>| {
+    let of = |alike: &ClientKey<'_>, new: &Split<'_>| {
         let Some(old) = before.get(alike) else { return 0 };
         let lost = |a: &Split<'_>, b: &Split<'_>| -> u64 {
             a.iter().map(|(to, sessions)| sessions.saturating_sub(b.get(to).copied().unwrap_or(0))).sum()
@@ -104,13 +104,13 @@ fn moved(before: &DecisionView, after: &DecisionView) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::PlacedView;
+    use crate::wire::PlacementView;
 
     /// A place, its number of clients, and their network and cluster.
-    type Going = (u32, u32, Option<(u32, u32)>);
+    type PlaceClients = (u32, u32, Option<(u32, u32)>);
 
-    fn view(round: u64, networks: &[&str], placed: &[Going]) -> DecisionView {
-        let placed = placed.iter().map(|&(place, sessions, to)| PlacedView {
+    fn view(round: u64, networks: &[&str], placed: &[PlaceClients]) -> DecisionView {
+        let placed = placed.iter().map(|&(place, sessions, to)| PlacementView {
             place,
             bitrate_bps: 3_000_000,
             sessions,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_is_counted_and_who_comes_or_goes_is_not() {
+    fn only_clients_that_move_are_counted() {
         let before = view(1, &["a", "b"], &[(0, 10, Some((0, 1))), (1, 5, Some((1, 1)))]);
         // The networks swap positions in the list, four of ten clients move, three arrive.
         let after = view(2, &["b", "a"], &[(0, 6, Some((1, 1))), (0, 4, Some((0, 1))), (1, 8, Some((0, 1)))]);

@@ -7,12 +7,12 @@
 
 use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
-    Accepted, Assent, Bids, BidsReply, Call, Clients, ClientsRequest, CountedReply, CountedRequest,
+    Assent, BidResult, Bids, BidsReply, Call, Clients, ClientsRequest, CountedReply, CountedRequest,
     DecisionView, ErrorBody, HealthView, JoinRequest, LeadView, MeasuredRequest, MessagesReply,
-    NetworkMessage, NetworkView, NetworksView, PlaceClients, PlacedView, Proposal, RoundView, RoundsView,
-    StandingView, SteeringRequest,
+    NetworkMessage, NetworkTrustView, NetworkView, NetworksView, PlaceClients, PlacementView, Proposal,
+    RoundView, RoundsView, SteeringRequest,
 };
-use anabranch_broker_proto::broker::Gathered;
+use anabranch_broker_proto::broker::PlaceDemand;
 use anabranch_http::Service;
 use anabranch_http::answer::{Refusal, Reply, complete, is_operator, read, speaks_for};
 use anabranch_net::keys::{Role, System};
@@ -48,7 +48,7 @@ const WAIT_MAX_MS: u64 = 10_000;
         NetworkMessage,
         Call,
         Proposal,
-        Accepted,
+        BidResult,
         Bids,
         BidsReply,
         Assent,
@@ -65,8 +65,8 @@ const WAIT_MAX_MS: u64 = 10_000;
         RoundsView,
         RoundView,
         DecisionView,
-        PlacedView,
-        StandingView
+        PlacementView,
+        NetworkTrustView
     ))
 )]
 struct Description;
@@ -220,8 +220,8 @@ async fn clients(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn gathered(places: Vec<PlaceClients>) -> Vec<Gathered> {
-    let of = |PlaceClients { location, isp, clients }| Gathered { location, isp, clients };
+fn gathered(places: Vec<PlaceClients>) -> Vec<PlaceDemand> {
+    let of = |PlaceClients { location, isp, clients }| PlaceDemand { location, isp, clients };
     places.into_iter().map(of).collect()
 }
 

@@ -57,12 +57,12 @@
 
 mod client;
 pub mod contracts;
+mod decision_form;
 #[doc(hidden)]
 pub mod exercise;
+mod file_error;
 mod history;
 mod http;
-mod kept;
-mod mistake;
 pub mod network;
 mod public;
 mod service;
@@ -78,7 +78,7 @@ pub use anabranch_media::prefixes::PrefixTable;
 pub use anabranch_media::steering::{SteeringManifest, SteeringQuery};
 pub use client::Client;
 pub use contracts::Contracts;
-pub use mistake::Mistake;
+pub use file_error::FileError;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use public::{PublicConfig, PublicServer};
 pub use service::{

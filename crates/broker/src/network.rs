@@ -10,8 +10,8 @@
 mod metrics;
 
 use crate::client::Client;
-use crate::mistake::Mistake;
-use anabranch_broker_proto::agent_session::{Answer, Ask, Event, Failure, WITHIN};
+use crate::file_error::FileError;
+use anabranch_broker_proto::agent_session::{AgentAction, Answer, Event, Failure, WITHIN};
 use anabranch_broker_proto::limits::{check_capacity, check_price, check_score};
 use anabranch_broker_proto::{AgentSession, Estimates, Offer, Site, considered};
 use anabranch_http::ClientError;
@@ -42,7 +42,7 @@ pub struct Files {
 
 /// Clusters and scores as read from the files.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FromFiles {
+pub struct NetworkFiles {
     sites: BTreeMap<u32, Site>,
     /// Offers by city and provider.
     scores: BTreeMap<String, BTreeMap<String, Vec<Offer>>>,
@@ -77,19 +77,19 @@ impl Files {
     /// Reads both files.
     ///
     /// Errors: the first error, with its file and line.
-    pub fn read(&self) -> Result<FromFiles, Mistake> {
-        let mut read = FromFiles::default();
+    pub fn read(&self) -> Result<NetworkFiles, FileError> {
+        let mut read = NetworkFiles::default();
         self.read_clusters(&mut read)?;
         self.read_scores(&mut read)?;
         Ok(read)
     }
 
-    fn read_clusters(&self, into: &mut FromFiles) -> Result<(), Mistake> {
-        let wrong = |what: String| Mistake(format!("{}: {what}", self.clusters.display()));
+    fn read_clusters(&self, into: &mut NetworkFiles) -> Result<(), FileError> {
+        let wrong = |what: String| FileError(format!("{}: {what}", self.clusters.display()));
         let bytes = std::fs::read(&self.clusters).map_err(|error| wrong(error.to_string()))?;
         let text = decode(bytes).map_err(|error| wrong(error.to_string()))?;
         let file: ClustersFile =
-            toml::from_str(&text).map_err(|error| wrong(Mistake::of_toml(&text, &error)))?;
+            toml::from_str(&text).map_err(|error| wrong(FileError::of_toml(&text, &error)))?;
         if file.cluster.is_empty() {
             return Err(wrong("no [[cluster]] table: there must be one for each cluster".to_owned()));
         }
@@ -97,11 +97,11 @@ impl Files {
             let number = table.number;
             let ClusterTable { cost, capacity, background, .. } = table;
             check_price("cost", *cost.as_ref())
-                .map_err(|error| wrong(Mistake::of_value(&text, &cost, error)))?;
+                .map_err(|error| wrong(FileError::of_value(&text, &cost, error)))?;
             let rates = [("capacity", Some(&capacity)), ("background", background.as_ref())];
             for (what, rate) in rates.into_iter().filter_map(|(what, rate)| Some((what, rate?))) {
                 check_capacity(what, *rate.as_ref())
-                    .map_err(|error| wrong(Mistake::of_value(&text, rate, error)))?;
+                    .map_err(|error| wrong(FileError::of_value(&text, rate, error)))?;
             }
             let site = Site {
                 network: 0,
@@ -117,8 +117,8 @@ impl Files {
         Ok(())
     }
 
-    fn read_scores(&self, into: &mut FromFiles) -> Result<(), Mistake> {
-        let wrong = |what: String| Mistake(format!("{}: {what}", self.scores.display()));
+    fn read_scores(&self, into: &mut NetworkFiles) -> Result<(), FileError> {
+        let wrong = |what: String| FileError(format!("{}: {what}", self.scores.display()));
         let mut reader = csv::Reader::from_path(&self.scores).map_err(|error| wrong(error.to_string()))?;
         for (number, line) in (2u64..).zip(reader.deserialize::<ScoreLine>()) {
             let line = line.map_err(|error| wrong(format!("line {number}: {error}")))?;
@@ -134,7 +134,7 @@ impl Files {
     }
 }
 
-impl Estimates for FromFiles {
+impl Estimates for NetworkFiles {
     fn site(&self, cluster: u32) -> Option<Site> {
         self.sites.get(&cluster).copied()
     }
@@ -179,7 +179,7 @@ pub enum NetworkAgentError {
     /// The configuration names no broker.
     NoBroker,
     /// The files with estimates are unusable.
-    Files(Mistake),
+    Files(FileError),
     /// The broker refuses this agent for good.
     Refused(String),
     /// The system provides no random numbers.
@@ -271,7 +271,9 @@ impl NetworkAgent {
                 self.log(event);
             }
             match self.machine.poll_ask() {
-                Some((number, Ask::Estimate)) => self.machine.handle_estimates(number, &self.estimates()),
+                Some((number, AgentAction::Estimate)) => {
+                    self.machine.handle_estimates(number, &self.estimates())
+                }
                 Some((number, ask)) => {
                     let broker = self.machine.broker();
                     let answer = self.send(ask).await.map_err(failure);
@@ -315,34 +317,36 @@ impl NetworkAgent {
     }
 
     /// Reads the network's estimates. If the files are unreadable, the network sits out one round.
-    fn estimates(&self) -> FromFiles {
+    fn estimates(&self) -> NetworkFiles {
         self.files.read().unwrap_or_else(|error| {
             tracing::error!("{error}: nothing is bid in this round");
             self.metrics.note_bad_files();
-            FromFiles::default()
+            NetworkFiles::default()
         })
     }
 
     /// Sends a request and returns the broker's answer.
-    async fn send(&self, ask: Ask) -> Result<Answer, ClientError> {
+    async fn send(&self, ask: AgentAction) -> Result<Answer, ClientError> {
         let (client, name, session) = (self.client(), &*self.name, self.machine.session());
-        let (begun, waits) = (std::time::Instant::now(), matches!(ask, Ask::Messages { .. }));
+        let (begun, waits) = (std::time::Instant::now(), matches!(ask, AgentAction::Messages { .. }));
         let answer = match ask {
-            Ask::Join { within } => client.join(name, session, within.to_std()).await.map(|()| Answer::Taken),
-            Ask::Messages { after, wait, within } => {
+            AgentAction::Join { within } => {
+                client.join(name, session, within.to_std()).await.map(|()| Answer::Taken)
+            }
+            AgentAction::Messages { after, wait, within } => {
                 let messages = client.messages(name, session, after, wait.to_std(), within.to_std()).await?;
                 let messages = messages.into_iter().map(|(number, message)| (number, message.into()));
                 Ok(Answer::Messages(messages.collect()))
             }
-            Ask::Bids(bids) => {
+            AgentAction::Bids(bids) => {
                 let sent: usize = bids.shares.iter().map(|share| share.clusters.len()).sum();
                 self.metrics.bids.inc_by(sent as u64);
                 client.bids(name, session, &bids, WITHIN.to_std()).await.map(Answer::Bids)
             }
-            Ask::Assent(assent) => {
+            AgentAction::Assent(assent) => {
                 client.assent(name, session, &assent, WITHIN.to_std()).await.map(|()| Answer::Taken)
             }
-            Ask::Estimate => unreachable!("the caller reads the files"),
+            AgentAction::Estimate => unreachable!("the caller reads the files"),
         };
         if !waits {
             self.metrics.request_seconds.observe(begun.elapsed().as_secs_f64());

@@ -4,39 +4,39 @@
 //! Requests change the state machine and wake the driver. Searches and store operations run in
 //! tasks, so that requests are answered meanwhile. A decision is stored before it takes effect, in
 //! a file or in a store that several brokers share under one leader. Leaves out: HTTP; answers to
-//! players (`players`), operators' views (`shown`). Read [`BrokerService`] first.
+//! players (`players`), operators' views (`views`). Read [`BrokerService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 mod config;
-mod counted;
+mod counted_parts;
 mod players;
-mod shown;
-mod stored;
+mod store_effects;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub use config::{BrokerServiceConfig, OpenError, StoreConfig};
-pub use counted::{COUNTED_BYTES_MAX, COUNTED_MAX};
+pub use counted_parts::{COUNTED_BYTES_MAX, COUNTED_MAX};
 
 use crate::contracts::Contracts;
+use crate::decision_form::{unix_ms, write_decision};
 use crate::history::History;
-use crate::kept::{unix_ms, write_decision};
 use crate::wire::{CountedReply, DecisionView, NetworkMessage};
 use anabranch_broker_proto::Answer;
-use anabranch_broker_proto::broker::{Decision, Gathered, Job, Why};
-use anabranch_broker_proto::counting::Counting;
+use anabranch_broker_proto::broker::{Decision, Job, PlaceDemand, VoidReason};
+use anabranch_broker_proto::counting::RequestCounter;
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::messages::{Assent, Bids, BidsReply};
-use anabranch_broker_proto::networks::{self, Networks, NotLeading, Refusal, TOLD_LEASES};
-use anabranch_broker_proto::replica::{Replica, Turn};
+use anabranch_broker_proto::networks::{self, Networks, NotLeaderError, Refusal, TOLD_LEASES};
+use anabranch_broker_proto::replica::{Replica, RoleChange};
 use anabranch_broker_proto::reports::Reports;
 use anabranch_broker_proto::steering::Catalogue;
 use anabranch_http::lease::{EtcdConfigError, EtcdStore, FileStore, SharedStore};
 use anabranch_http::metrics::{Counters as Labelled, Histogram, seconds};
 use anabranch_net::identity::Identity;
 use anabranch_units::{Duration, Instant, PeerId};
-use counted::Counted;
-use players::Answering;
+use counted_parts::CountedParts;
+use players::AnswerState;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -69,8 +69,8 @@ pub(crate) enum NetworkError {
     Follows(Option<String>),
 }
 
-impl From<NotLeading> for NetworkError {
-    fn from(NotLeading(leader): NotLeading) -> Self {
+impl From<NotLeaderError> for NetworkError {
+    fn from(NotLeaderError(leader): NotLeaderError) -> Self {
         Self::Follows(leader)
     }
 }
@@ -111,7 +111,7 @@ struct Shared {
     catalogue: Catalogue,
     ttl_s: u32,
     state: Mutex<State>,
-    answering: Mutex<Answering>,
+    answering: Mutex<AnswerState>,
     keeper: Arc<dyn SharedStore<DecisionView>>,
     /// Store as operators see it.
     store: String,
@@ -128,9 +128,9 @@ struct State {
     epoch: std::time::Instant,
     networks: Networks,
     /// Client counts set by an operator, and the time at which they expire.
-    given: Option<(Vec<Gathered>, Instant)>,
+    given: Option<(Vec<PlaceDemand>, Instant)>,
     /// Viewer counts reported by other brokers.
-    counted: Counted,
+    counted: CountedParts,
     /// Decision last read from the store or handed to it, in its stored form.
     stored: Option<Arc<DecisionView>>,
     /// The decision being stored, and its stored form. A retry writes the same form, so a decision
@@ -227,11 +227,11 @@ impl BrokerService {
         // Round numbers start at the time of day, above the numbers of every earlier broker.
         let replica = Replica::new(Instant::ZERO, settings, lease, unix_ms());
         let epoch = std::time::Instant::now();
-        let answering = Answering {
+        let answering = AnswerState {
             epoch,
             delivery: Arc::default(),
             gone: Arc::new(contracts.numbers().collect()),
-            counting: Counting::new(Instant::ZERO, ttl(ttl_s)),
+            counting: RequestCounter::new(Instant::ZERO, ttl(ttl_s)),
             reports: believes_players.then(Reports::default),
             reported: 0,
             steers: true,
@@ -242,7 +242,7 @@ impl BrokerService {
             epoch,
             networks: Networks::new(replica, lease),
             given: None,
-            counted: Counted::default(),
+            counted: CountedParts::default(),
             stored: None,
             keeping: None,
             decision: Arc::default(),
@@ -378,7 +378,7 @@ impl BrokerService {
     }
 
     /// Sets the clients to place. An empty list makes the broker count again.
-    pub(crate) fn give_clients(&self, gathered: Vec<Gathered>) -> Result<(), NetworkError> {
+    pub(crate) fn give_clients(&self, gathered: Vec<PlaceDemand>) -> Result<(), NetworkError> {
         let mut state = lock(&self.shared.state);
         state.networks.leading()?;
         let until = state.now() + GIVEN_FOR;
@@ -393,7 +393,7 @@ impl BrokerService {
         &self,
         broker: u64,
         part: u32,
-        gathered: Vec<Gathered>,
+        gathered: Vec<PlaceDemand>,
     ) -> Result<CountedReply, NetworkError> {
         let mut state = lock(&self.shared.state);
         let roll = state.networks.roll()?;
@@ -487,7 +487,7 @@ impl BrokerService {
 
     /// Returns the clients to place: those set by an operator, or else those counted by all
     /// brokers.
-    fn gathered(&self, state: &mut State, now: Instant) -> Vec<Gathered> {
+    fn gathered(&self, state: &mut State, now: Instant) -> Vec<PlaceDemand> {
         state.given.take_if(|(_, until)| *until < now);
         if let Some((gathered, _)) = &state.given {
             return gathered.clone();
@@ -538,29 +538,29 @@ impl BrokerService {
         self.note_presence();
     }
 
-    fn take_turn(&self, turn: Turn) {
+    fn take_turn(&self, turn: RoleChange) {
         match turn {
-            Turn::Began => {
+            RoleChange::Began => {
                 lock(&self.shared.state).counters.leads += 1;
                 tracing::info!("this broker leads");
             }
-            Turn::Ended => {
+            RoleChange::Ended => {
                 let mut state = lock(&self.shared.state);
                 // Without the lead, another broker's decision may replace the one that was not
                 // stored.
-                (state.given, state.counted, state.keep_error) = (None, Counted::default(), None);
+                (state.given, state.counted, state.keep_error) = (None, CountedParts::default(), None);
                 drop(state);
                 tracing::warn!("this broker does not lead any more");
             }
-            Turn::Accepted(decision) => {
+            RoleChange::Accepted(decision) => {
                 lock(&self.shared.state).counters.rounds_accepted += 1;
                 self.note_decision(&decision);
             }
-            Turn::News(decision) => self.note_decision(&decision),
-            Turn::Void { round, why } => {
+            RoleChange::News(decision) => self.note_decision(&decision),
+            RoleChange::Void { round, why } => {
                 let why = match why {
-                    Why::NoBids => "no network has bid",
-                    Why::NoAgreement => "networks do not agree",
+                    VoidReason::NoBids => "no network has bid",
+                    VoidReason::NoAgreement => "networks do not agree",
                 };
                 tracing::warn!("round {round}: {why}: the last decision stands");
                 let mut state = lock(&self.shared.state);

@@ -5,8 +5,8 @@
 
 use anabranch_broker_proto::broker::ToNetwork;
 pub use anabranch_broker_proto::messages::{
-    Accepted, Assent, Bids, BidsReply, Call, Clients, ClusterAccepted, ClusterBid, ClusterRate, Proposal,
-    Share, ShareAccepted, ShareBids,
+    Assent, BidResult, Bids, BidsReply, Call, Clients, ClusterBid, ClusterRate, ClusterResult, Proposal,
+    Share, ShareBids, ShareResult,
 };
 pub use anabranch_http::answer::{ErrorBody, HealthView};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub enum NetworkMessage {
     /// Clients that a proposed decision would place on each of the network's clusters.
     Proposal(Proposal),
     /// Result of the network's bids.
-    Accepted(Accepted),
+    Accepted(BidResult),
 }
 
 impl NetworkMessage {
@@ -227,17 +227,17 @@ pub struct DecisionView {
     /// Names of the networks.
     pub networks: Vec<String>,
     /// Groups of clients; places and networks are indices into these lists.
-    pub placed: Vec<PlacedView>,
+    pub placed: Vec<PlacementView>,
     /// Price per Mbit/s of each cluster in use: network index, cluster number, price.
     pub prices: Vec<(u32, u32, f64)>,
     /// Standing of each network at that time. Decisions stored by older versions have none.
     #[serde(default)]
-    pub standings: Vec<StandingView>,
+    pub standings: Vec<NetworkTrustView>,
 }
 
 /// The broker's trust in a network.
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct StandingView {
+pub struct NetworkTrustView {
     /// Index of the network.
     pub network: u32,
     /// Share of the network's valid bids, averaged with more weight on recent rounds.
@@ -252,7 +252,7 @@ pub struct StandingView {
 
 /// Interchangeable clients, and their cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PlacedView {
+pub struct PlacementView {
     /// Index of the place.
     pub place: u32,
     /// Bitrate of each client, in bits per second.

@@ -10,9 +10,9 @@
 //! (`broker_proto::evaluate`). Read [`read()`] and [`write()`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads and writes files")]
 
-use crate::mistake::Mistake;
+use crate::file_error::FileError;
 use anabranch_broker_proto::limits::{
-    OutOfLimits, check_bitrate, check_capacity, check_coordinate, check_mean, check_price, check_score,
+    OutOfRange, check_bitrate, check_capacity, check_coordinate, check_mean, check_price, check_score,
 };
 use anabranch_broker_proto::{City, Group, Network, Site, World, WorldParts};
 use anabranch_units::{BitRate, Seed};
@@ -74,9 +74,9 @@ fn rows<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
     mut take: impl FnMut(T) -> Result<(), String>,
-) -> Result<(), Mistake> {
+) -> Result<(), FileError> {
     let path = folder.join(name);
-    let wrong = |what: String| Mistake(format!("{}: {what}", path.display()));
+    let wrong = |what: String| FileError(format!("{}: {what}", path.display()));
     let mut reader = csv::Reader::from_path(&path).map_err(|error| wrong(error.to_string()))?;
     for (line, row) in (2..).zip(reader.deserialize::<T>()) {
         let taken = row.map_err(|error| error.to_string()).and_then(&mut take);
@@ -105,14 +105,14 @@ impl Names {
     }
 }
 
-fn text(error: OutOfLimits) -> String {
+fn text(error: OutOfRange) -> String {
     error.to_string()
 }
 
 /// Reads a world. `seed` draws the scores if the folder has no `scores.csv`.
 ///
 /// Errors: the first error, with its file and line.
-pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
+pub fn read(folder: &Path, seed: Seed) -> Result<World, FileError> {
     let mut parts = WorldParts {
         cities: Vec::new(),
         sites: Vec::new(),
@@ -155,7 +155,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
     for (own, price) in of_networks.into_iter().zip(prices) {
         let start = parts.sites.len() as u32;
         for (name, site) in own {
-            let twice = |what: String| Mistake(format!("{}: {what}", folder.join("clusters.csv").display()));
+            let twice = |why: String| FileError(format!("{}: {why}", folder.join("clusters.csv").display()));
             clusters.new_number("cluster", &name).map_err(twice)?;
             parts.sites.push(site);
         }
@@ -200,16 +200,16 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
     }
     if parts.groups.is_empty() || parts.sites.is_empty() {
         let what = "there must be a cluster and a client at least";
-        return Err(Mistake(format!("{}: {what}", folder.display())));
+        return Err(FileError(format!("{}: {what}", folder.display())));
     }
     let world = World::new(parts);
     if world.serves_nobody() {
         let what = "no cluster has a score for any place with clients";
-        return Err(Mistake(format!("{}: {what}", folder.join("scores.csv").display())));
+        return Err(FileError(format!("{}: {what}", folder.join("scores.csv").display())));
     }
     // Cost and score are weighed by their means.
     for (what, mean) in [("mean cost of a client", world.cost_mean()), ("mean score", world.score_mean())] {
-        check_mean(what, mean).map_err(|error| Mistake(format!("{}: {error}", folder.display())))?;
+        check_mean(what, mean).map_err(|error| FileError(format!("{}: {error}", folder.display())))?;
     }
     Ok(world)
 }
@@ -217,7 +217,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, Mistake> {
 /// Writes a world into an existing folder, with the scores of the clusters that networks consider.
 ///
 /// Errors: files that cannot be written.
-pub fn write(world: &World, folder: &Path) -> Result<(), Mistake> {
+pub fn write(world: &World, folder: &Path) -> Result<(), FileError> {
     let city = |number: u32| format!("city {number}");
     let isp = |number: u32| format!("isp {number}");
     table(
@@ -277,9 +277,9 @@ pub fn write(world: &World, folder: &Path) -> Result<(), Mistake> {
     )
 }
 
-fn table<T: Serialize>(folder: &Path, name: &str, rows: impl Iterator<Item = T>) -> Result<(), Mistake> {
+fn table<T: Serialize>(folder: &Path, name: &str, rows: impl Iterator<Item = T>) -> Result<(), FileError> {
     let path = folder.join(name);
-    let wrong = |error: &dyn std::fmt::Display| Mistake(format!("{}: {error}", path.display()));
+    let wrong = |error: &dyn std::fmt::Display| FileError(format!("{}: {error}", path.display()));
     let mut writer = csv::Writer::from_path(&path).map_err(|error| wrong(&error))?;
     for row in rows {
         writer.serialize(row).map_err(|error| wrong(&error))?;
@@ -291,17 +291,17 @@ fn table<T: Serialize>(folder: &Path, name: &str, rows: impl Iterator<Item = T>)
 mod tests {
     use super::*;
     use anabranch_broker_proto::limits::WEIGHT_MAX;
-    use anabranch_broker_proto::{Optimiser, Shape, designs, evaluate, generate};
+    use anabranch_broker_proto::{Optimiser, WorldShape, designs, evaluate, generate};
 
     #[test]
-    fn a_world_that_was_written_and_read_has_the_same_outcome() {
-        let shape = Shape {
+    fn world_read_back_has_the_same_outcome() {
+        let shape = WorldShape {
             networks: vec![12, 4, 3],
             sessions: 300,
             countries: 4,
             cities: 40,
             providers: 3,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         let world = generate(&shape, Seed::new(5));
         let folder = tempfile::tempdir().expect("a folder");

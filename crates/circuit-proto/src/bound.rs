@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn full_ports_are_bounded_by_the_week_without_a_night() {
+    fn full_ports_are_bounded_by_a_week_without_nights() {
         let demand = generate::ring(8, ByteCount::new(1_000_000_000)).unwrap();
         let bound = served_max(&demand, &Timing::ETALON).as_u64();
         let carried = 8 * 19_800_000;

@@ -14,7 +14,7 @@ mod failure;
 mod file;
 mod planner;
 
-pub use failure::{Failures, FailuresError, Lost};
+pub use failure::{Failures, FailuresError, JobFailure};
 pub use file::FileError;
 pub use planner::{Choice, JobPlan, Planner, Step};
 

@@ -254,10 +254,10 @@ pub(crate) struct Piece {
 }
 
 /// The pieces of each switch in their order.
-pub(crate) type Orders = Vec<Vec<Piece>>;
+pub(crate) type PieceOrders = Vec<Vec<Piece>>;
 
 /// Starts each piece as soon as its two ports are free and have turned.
-pub(crate) fn timed(racks: usize, night: u64, orders: &Orders) -> Plan {
+pub(crate) fn timed(racks: usize, night: u64, orders: &PieceOrders) -> Plan {
     let mut circuits = Vec::with_capacity(orders.iter().map(Vec::len).sum());
     for (switch, order) in orders.iter().enumerate() {
         let mut senders = vec![(0u64, None); racks];
@@ -284,7 +284,7 @@ pub(crate) fn timed(racks: usize, night: u64, orders: &Orders) -> Plan {
 }
 
 /// Makespan of [`timed`], in picoseconds.
-fn makespan_ps(racks: usize, night: u64, orders: &Orders) -> u64 {
+fn makespan_ps(racks: usize, night: u64, orders: &PieceOrders) -> u64 {
     timed(racks, night, orders).makespan().as_ps()
 }
 
@@ -304,17 +304,18 @@ pub fn plan(demand: &Demand, switches: &Switches) -> Result<Plan, ParallelError>
 }
 
 /// The orders that [`plan`] times.
-pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> Orders {
+pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> PieceOrders {
     let night = switches.night.as_ps();
     let longest = times.iter().copied().max().unwrap_or(0);
-    let mut best: Option<(u64, Orders)> = None;
+    let mut best: Option<(u64, PieceOrders)> = None;
     let bound = makespan_min_ps(racks, times, switches);
     for cut in CUTS.map(|cut| longest.div_ceil(cut)).into_iter().filter(|cut| *cut > 0) {
         // More parts than the best plan has time to turn for cannot make a better one.
         let parts = parts_max(racks, times, cut);
         let fewest = parts.div_ceil(switches.count as u64);
         let is_dear = parts.saturating_mul((racks * racks) as u64) > WORK_MAX;
-        let is_vain = |(makespan, _): &(u64, Orders)| is_dear || fewest.saturating_mul(night) >= *makespan;
+        let is_vain =
+            |(makespan, _): &(u64, PieceOrders)| is_dear || fewest.saturating_mul(night) >= *makespan;
         if best.as_ref().is_some_and(is_vain) {
             break;
         }

@@ -1,7 +1,8 @@
 //! `circuit` in the simulator: the scheduling loop decides the weeks of a scenario's hybrid switch.
 //!
 //! Ideal, beside a real network: an announcement reaches the control as its flow begins, and the close of a flow as its last
-//! byte has arrived; the switch learns its schedule in the decision time, never later. Read [`Simulated`] first.
+//! byte has arrived; the switch learns its schedule in the decision time, never later. Read
+//! [`SimulatedSystem`] first.
 
 use crate::schedulers::Fixed;
 use crate::{
@@ -16,7 +17,7 @@ use anabranch_units::{ByteCount, Duration, Instant};
 
 /// `circuit` in scenarios: schedules of `[circuit]`, and no workload.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
 /// The scheduler of a scenario.
 #[derive(Clone, Debug)]
@@ -91,7 +92,7 @@ impl Choice {
     }
 }
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "circuit"
     }

@@ -73,10 +73,10 @@ impl Member for Broker {
         matches!(noun, Noun::Serve(_) | Noun::Cdn(_) | Noun::Origin(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_broker_proto::simulated::Simulated)
+        Some(&anabranch_broker_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::broker::Emulated)
+        Some(&anabranch_rehearse::broker::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

@@ -49,6 +49,6 @@ impl Member for Circuit {
         })
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_circuit_proto::simulated::Simulated)
+        Some(&anabranch_circuit_proto::simulated::SimulatedSystem)
     }
 }

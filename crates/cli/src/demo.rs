@@ -9,7 +9,7 @@
 use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;
 use anabranch_emu::{EmulationOptions, Report};
-use anabranch_rehearse::demo::{News, Points, Row, Show};
+use anabranch_rehearse::demo::{DemoSettings, RatePoints, Row, SchemeEvent};
 use anabranch_rehearse::make_keys;
 use anabranch_rehearse::replicate::stage::{keys_of, make_file};
 use anabranch_replicate_proto::draw::{self, Theme, ThroughputSeries};
@@ -129,7 +129,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (end, theme) in THEMES {
         run.write(&format!("plan{end}.svg"), draw::svg(&topology, Some(&auto), theme))?;
     }
-    let show = Show {
+    let show = DemoSettings {
         topology: &topology,
         source,
         destinations: &destinations,
@@ -181,11 +181,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
 /// Runs one scheme with a progress bar.
 fn play(
-    show: &Show<'_>,
+    show: &DemoSettings<'_>,
     scheme: &str,
     size: ByteCount,
     quiet: bool,
-) -> anyhow::Result<(Row, Report, Points)> {
+) -> anyhow::Result<(Row, Report, RatePoints)> {
     let bar = ProgressBar::new(size.as_u64());
     if quiet {
         bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
@@ -194,8 +194,8 @@ fn play(
     bar.set_style(style.expect("the template is constant and right").progress_chars("=> "));
     bar.set_prefix(scheme.to_owned());
     let played = show.play(scheme, &mut |news| match news {
-        News::Verified(bytes) => bar.set_position(bytes),
-        News::Held(reason) => bar.println(format!("{scheme}: {reason}")),
+        SchemeEvent::Verified(bytes) => bar.set_position(bytes),
+        SchemeEvent::Held(reason) => bar.println(format!("{scheme}: {reason}")),
     });
     bar.finish_and_clear();
     let (row, report, points) = played?;

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_to_make_sites_suffices_and_none_does_not() {
+    fn one_way_to_make_sites_suffices() {
         let [root, user] = WAYS;
         assert!(can_emulate(&[finding(root, false), finding(user, true)]));
         assert!(!can_emulate(&[
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_to_limit_flows_suffices_and_none_does_not() {
+    fn one_way_to_limit_flows_suffices() {
         let said = |findings: Vec<Finding>| {
             let need = Need { name: "flow rates", field: "rates", prefix: "rates by ", findings };
             text(&[], &[need], true, 2, &Kernel::available())

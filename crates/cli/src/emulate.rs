@@ -14,7 +14,9 @@ pub(crate) use scenario::host as host_command;
 
 use crate::exit::{self, OrUsage as _};
 use crate::run_dir::RunDir;
-use anabranch_emu::{Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, Surroundings};
+use anabranch_emu::{
+    Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, SiteEnvironment,
+};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
@@ -218,7 +220,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let follows_demand = job.options.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
     let announcements = follows_demand.then(announcements::Announcements::new).transpose()?;
     let _serving = announcements.as_ref().map(|place| place.serve(emulation.handle())).transpose()?;
-    let surroundings = Surroundings::new(topology, &emulation)?
+    let surroundings = SiteEnvironment::new(topology, &emulation)?
         .with_preload(job.preload.clone())
         .with_variables(announcements.iter().flat_map(|place| place.variables()));
     if let Some(path) = &args.hosts {
@@ -228,7 +230,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let ended = runtime.block_on(
-        Stage { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
+        ScheduledRun { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
     );
     // A wait in progress ends with the emulation, below.
     runtime.shutdown_background();
@@ -380,7 +382,7 @@ fn addresses(text: &str, topology: &Topology, address: impl Fn(SiteId) -> String
 }
 
 /// End of the run.
-struct Ended {
+struct RunEnd {
     code: u8,
     /// True if the command could not be started.
     stillborn: bool,
@@ -405,16 +407,16 @@ impl Signals {
 }
 
 /// A network with all scheduled events.
-struct Stage<'a> {
+struct ScheduledRun<'a> {
     args: &'a Args,
     job: &'a Job,
     emulation: &'a Emulation,
-    surroundings: &'a Surroundings,
+    surroundings: &'a SiteEnvironment,
     quiet: bool,
 }
 
-impl Stage<'_> {
-    async fn conduct(&self) -> anyhow::Result<Ended> {
+impl ScheduledRun<'_> {
+    async fn conduct(&self) -> anyhow::Result<RunEnd> {
         let topology = &self.job.topology;
         let mut signals = Signals::new()?;
         let mut backgrounds = self.start_backgrounds()?;
@@ -437,7 +439,7 @@ impl Stage<'_> {
                         errln!("anabranch: cannot start `{program}`: {error}");
                         let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
                         stop_backgrounds(&mut backgrounds).await;
-                        return Ok(Ended { code, stillborn: true, seconds: 0.0, backgrounds });
+                        return Ok(RunEnd { code, stillborn: true, seconds: 0.0, backgrounds });
                     }
                     Err(error) => return Err(error.into()),
                 },
@@ -454,7 +456,7 @@ impl Stage<'_> {
             (Cut::Signal(n), _) => 128 + n as u8,
             _ => 0,
         };
-        Ok(Ended { code, stillborn: false, seconds, backgrounds })
+        Ok(RunEnd { code, stillborn: false, seconds, backgrounds })
     }
 
     /// Fills the addresses into `text`.

@@ -5,7 +5,7 @@
 //! transfer ends with 0, 1, 3, 4 or 5
 //! ([`anabranch_replicate_proto::coordinator::Outcome::exit_code`]).
 
-use anabranch_broker::{Mistake, NetworkAgentError, OpenError};
+use anabranch_broker::{FileError, NetworkAgentError, OpenError};
 use anabranch_graph::TopologyError;
 use anabranch_graph::file::LoadError;
 use anabranch_http::lease::EtcdConfigError;
@@ -107,7 +107,7 @@ fn is_mistake(error: &(dyn Error + 'static)) -> bool {
         || of(error, |error| !matches!(error, EtcdConfigError::NoRandom(_)))
         || of(error, |error| matches!(error, AttachError::EceWithEcn | AttachError::Dscp { .. }));
     is_credentials
-        || error.is::<Mistake>()
+        || error.is::<FileError>()
         || is_network
         || is_setting
         || of(error, |error| match error {
@@ -145,7 +145,7 @@ mod tests {
 
     /// #17: an unknown site ended `send` with 1, a missing scenario `simulate` with 2.
     #[test]
-    fn wrong_usage_is_told_from_failure_however_it_is_wrapped() {
+    fn wrong_usage_is_distinguished_from_failure_through_any_wrapping() {
         let io = || Err::<(), _>(std::io::Error::other("no such file"));
         let shown = |e: &anyhow::Error| (format!("{e:#}"), format!("{:?}", code(e)));
         let usage = io().or_usage().context("reading").expect_err("it is one");

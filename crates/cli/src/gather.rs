@@ -44,10 +44,10 @@ impl Member for Gather {
         matches!(noun, Noun::Serve(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_gather_proto::simulated::Simulated)
+        Some(&anabranch_gather_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::gather::Emulated)
+        Some(&anabranch_rehearse::gather::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

@@ -156,7 +156,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// the process; after it, closing the terminal does not.
 pub async fn follow(identity: &Identity) -> std::convert::Infallible {
     tokio::select! {
-        never = read_again(identity, Looks::with_hangups()) => never,
+        never = read_again(identity, CheckSchedule::with_hangups()) => never,
         never = warn_before_the_end(identity) => never,
     }
 }
@@ -165,15 +165,15 @@ pub async fn follow(identity: &Identity) -> std::convert::Infallible {
 /// peers. SIGHUP keeps its effect. Gives no warning of an expiring certificate: the holder's
 /// daemons warn each day.
 pub async fn follow_files(identity: &Identity) -> std::convert::Infallible {
-    read_again(identity, Looks::without_hangups()).await
+    read_again(identity, CheckSchedule::without_hangups()).await
 }
 
 /// Schedule of a daemon's checks of its files.
-pub struct Looks {
+pub struct CheckSchedule {
     hangups: Option<HangUps>,
 }
 
-impl Looks {
+impl CheckSchedule {
     /// Creates a schedule with a check at each SIGHUP, which no longer ends the process, and every
     /// [`LOOK_EVERY`].
     pub fn with_hangups() -> Self {
@@ -204,7 +204,7 @@ impl Looks {
     }
 }
 
-async fn read_again(identity: &Identity, mut looks: Looks) -> std::convert::Infallible {
+async fn read_again(identity: &Identity, mut looks: CheckSchedule) -> std::convert::Infallible {
     loop {
         let is_asked = looks.next().await;
         if is_asked {

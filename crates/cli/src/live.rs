@@ -86,10 +86,10 @@ impl Member for Live {
         )
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_live_proto::simulated::Simulated)
+        Some(&anabranch_live_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::live::Emulated)
+        Some(&anabranch_rehearse::live::EmulatedSystem)
     }
     fn needs() -> Option<Need> {
         let findings = anabranch_live::doctor();

@@ -154,7 +154,7 @@ mod tests {
 
     /// #17: `--listen 7171` was answered with "invalid socket address syntax".
     #[test]
-    fn an_address_to_listen_on_is_an_ip_and_a_port_or_a_line_that_says_so() {
+    fn listening_address_is_ip_and_port_or_one_line() {
         for good in ["127.0.0.1:0", "0.0.0.0:7171", "[::]:7171"] {
             assert_eq!(listen_address(good).map(|a| a.to_string()), Ok(good.to_owned()));
         }

@@ -117,9 +117,9 @@ async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> R
 }
 
 /// Error of a request to the service, passed on in one line.
-pub struct Unanswered(pub ClientError);
+pub struct UpstreamError(pub ClientError);
 
-impl IntoResponse for Unanswered {
+impl IntoResponse for UpstreamError {
     fn into_response(self) -> Response {
         let status = match &self.0 {
             ClientError::Refused { status, .. } => {

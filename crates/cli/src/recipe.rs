@@ -8,8 +8,8 @@
 use crate::exit::OrUsage as _;
 use crate::family;
 use anabranch_recipes::{
-    Administrations, Answer, Because, Feature, Flow, Mechanism, Number, OPEN, OUTSIDE, Resources, Scenario,
-    Separation, Sharing, System, TABLE, Word,
+    Administrations, Answer, Feature, FeatureOrigin, FeatureWord, Flow, Mechanism, Number, OPEN, OUTSIDE,
+    Resources, Scenario, Separation, Sharing, System, TABLE,
 };
 use anabranch_units::text::{known, printable};
 use comfy_table::presets::NOTHING;
@@ -49,7 +49,7 @@ pub struct Args {
     json: bool,
 }
 
-fn word<W: Word>(text: &str) -> Result<W, String> {
+fn word<W: FeatureWord>(text: &str) -> Result<W, String> {
     let found = W::ALL.iter().find(|word| word.name() == text);
     found
         .copied()
@@ -93,7 +93,7 @@ fn find<'a>(name: &str, ours: &'a [System]) -> anyhow::Result<&'a System> {
 }
 
 /// Words, joined by commas.
-fn words<W: Word>(all: &[W], joined: &str) -> String {
+fn words<W: FeatureWord>(all: &[W], joined: &str) -> String {
     all.iter().map(|word| word.name()).collect::<Vec<_>>().join(joined)
 }
 
@@ -114,19 +114,19 @@ fn outside() -> String {
 }
 
 fn answer_text(answer: &Answer, ours: &[System]) -> String {
-    let stated = |because: Because| match because {
-        Because::Stated => "stated".to_owned(),
-        Because::Derived(reason) => reason.to_owned(),
+    let stated = |because: FeatureOrigin| match because {
+        FeatureOrigin::Stated => "stated".to_owned(),
+        FeatureOrigin::Derived(reason) => reason.to_owned(),
     };
-    let feature = |name: &str, because: Because, derived: Option<&str>| {
+    let feature = |name: &str, because: FeatureOrigin, derived: Option<&str>| {
         let note = derived.map(|other| format!("; the scenario alone leads to {other}"));
         format!("{name}: {}{}", stated(because), note.unwrap_or_default())
     };
     let Feature { value, because, derived } = answer.sharing;
-    let sharing = feature(value.name(), because, derived.map(Word::name));
+    let sharing = feature(value.name(), because, derived.map(FeatureWord::name));
     let resources = answer.resources.map_or_else(
         || "make no difference here".to_owned(),
-        |Feature { value, because, derived }| feature(value.name(), because, derived.map(Word::name)),
+        |Feature { value, because, derived }| feature(value.name(), because, derived.map(FeatureWord::name)),
     );
     let features = lines([("sharing", sharing), ("resources", resources)]);
     let Some(mechanism) = answer.mechanism else {
@@ -144,23 +144,23 @@ fn answer_text(answer: &Answer, ours: &[System]) -> String {
 }
 
 fn answer_json(answer: &Answer, ours: &[System]) -> Value {
-    let because = |because: Because| match because {
-        Because::Stated => "stated",
-        Because::Derived(reason) => reason,
+    let because = |because: FeatureOrigin| match because {
+        FeatureOrigin::Stated => "stated",
+        FeatureOrigin::Derived(reason) => reason,
     };
     let names = |of: &[System]| -> Vec<&str> {
         let having = of.iter().filter(|system| Some(system.has) == answer.mechanism);
         having.map(|system| system.name).collect()
     };
     json!({
-        "mechanism": answer.mechanism.map(Word::name),
+        "mechanism": answer.mechanism.map(FeatureWord::name),
         "is_covered": answer.mechanism.is_some(),
         "sharing": {
             "value": answer.sharing.value.name(), "because": because(answer.sharing.because),
-            "derived": answer.sharing.derived.map(Word::name),
+            "derived": answer.sharing.derived.map(FeatureWord::name),
         },
         "resources": answer.resources.map(|found| json!({
-            "value": found.value.name(), "because": because(found.because), "derived": found.derived.map(Word::name),
+            "value": found.value.name(), "because": because(found.because), "derived": found.derived.map(FeatureWord::name),
         })),
         "about": answer.mechanism.map(Mechanism::about),
         "why": answer.mechanism.map_or(OPEN, Mechanism::why),
@@ -176,14 +176,14 @@ fn answer_json(answer: &Answer, ours: &[System]) -> Value {
 fn recipes(system: &System) -> String {
     let recipe = |separation: &Separation| {
         let found = Scenario::of(*separation).advise().ok().and_then(|answer| answer.mechanism);
-        format!("{}: {}", separation.name(), found.map_or("not covered", Word::name))
+        format!("{}: {}", separation.name(), found.map_or("not covered", FeatureWord::name))
     };
     system.separation.iter().map(recipe).collect::<Vec<_>>().join("; ")
 }
 
 fn advised(system: &System) -> String {
     system.advice.map_or_else(String::new, |advice| {
-        let mechanism = advice.mechanism.map_or("an interface, mechanism not named", Word::name);
+        let mechanism = advice.mechanism.map_or("an interface, mechanism not named", FeatureWord::name);
         format!("{mechanism}: {}", advice.reason)
     })
 }
@@ -230,7 +230,7 @@ fn system_json(system: &System) -> Value {
         "harm": names(system.harm.iter().map(|word| word.name()).collect()),
         "has": system.has.name(),
         "advice": system.advice.map(|advice| json!({
-            "mechanism": advice.mechanism.map(Word::name), "reason": advice.reason,
+            "mechanism": advice.mechanism.map(FeatureWord::name), "reason": advice.reason,
         })),
         "source": system.source,
     })
@@ -241,7 +241,7 @@ fn systems_text(ours: &[System]) -> String {
     let header = ["system", "control planes", "separation", "sharing", "resources", "has", "advised"];
     rows.load_preset(NOTHING).set_header(header);
     for system in TABLE.iter().chain(ours) {
-        let advice = system.advice.map(|advice| advice.mechanism.map_or("an interface", Word::name));
+        let advice = system.advice.map(|advice| advice.mechanism.map_or("an interface", FeatureWord::name));
         rows.add_row([
             system.name.to_owned(),
             system.planes.to_owned(),

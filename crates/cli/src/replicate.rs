@@ -64,10 +64,10 @@ impl Member for Replicate {
         matches!(noun, Noun::Controller(_) | Noun::Relay(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_replicate_proto::simulated::Simulated)
+        Some(&anabranch_replicate_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::replicate::Emulated)
+        Some(&anabranch_rehearse::replicate::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

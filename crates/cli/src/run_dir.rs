@@ -1,7 +1,7 @@
 //! Writer of run directories: see `anabranch_record` for their contents.
 
 use anabranch_codes::kernel_in_use;
-use anabranch_record::{Emulation, Facts, Machine, ROWS, RUN, Rows, Run, Table};
+use anabranch_record::{Emulation, Machine, ROWS, RUN, Rows, Run, RunEnvironment, Table};
 use anabranch_units::Seed;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
@@ -109,7 +109,7 @@ impl RunDir {
     /// Errors: as [`RunDir::write`].
     pub fn finish(self, command: &str, config: Value, seed: Option<Seed>) -> anyhow::Result<()> {
         self.write(ROWS, self.rows.text())?;
-        let facts = Facts {
+        let facts = RunEnvironment {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: option_env!("ANABRANCH_COMMIT").map(str::to_owned),
             began_unix_s: self.began_unix_s,
@@ -172,7 +172,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_finished_run_reads_back_and_nothing_half_written_stays() {
+    fn finished_run_reads_back_and_partial_files_are_removed() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a/run");
         let mut run = RunDir::claim(&path).expect("a new place");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_taken_or_cannot_be_made_is_refused_with_its_name() {
+    fn occupied_or_impossible_location_is_refused_by_name() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("run");
         drop(RunDir::claim(&path).expect("a new place"));

@@ -59,10 +59,10 @@ impl Member for Shuffle {
         matches!(noun, Noun::Coordinator(_) | Noun::Agent(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_shuffle_proto::simulated::Simulated)
+        Some(&anabranch_shuffle_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::shuffle::Emulated)
+        Some(&anabranch_rehearse::shuffle::EmulatedSystem)
     }
     fn needs() -> Option<Need> {
         let findings = anabranch_pace::doctor();

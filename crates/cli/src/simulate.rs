@@ -13,7 +13,7 @@ use crate::exit::{self, OrUsage as _};
 use crate::family;
 use crate::output;
 use crate::run_dir::RunDir;
-use anabranch_sim::scenario::{self, Point};
+use anabranch_sim::scenario::{self, SweepPoint};
 use anabranch_sim::{Outcome, Plan, PlanError, Simulation, WorkloadRow};
 use anabranch_units::Seed;
 use capture::Capture;
@@ -147,7 +147,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     }
     let done: Vec<Trial> = done.into_iter().flatten().collect();
     if !args.json {
-        let lines = done.iter().map(|trial| table::Line {
+        let lines = done.iter().map(|trial| table::TrialLine {
             point: trial.point,
             rows: trial.outcome.workloads.clone(),
             coflows: trial.outcome.coflows.clone(),
@@ -177,7 +177,7 @@ fn progress(trials: u64, quiet: bool) -> ProgressBar {
     ProgressBar::new(trials * SCALE).with_style(style)
 }
 
-fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
+fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     let shown = args.scenario.display().to_string();
     let text = crate::text::read(&args.scenario)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}: name a scenario file that can be read"))?;
@@ -205,14 +205,14 @@ fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
 }
 
 /// Resolves the files that a scenario's file names beside it.
-pub(crate) fn plan(scenario: &Path, point: &Point) -> Result<Plan, PlanError> {
+pub(crate) fn plan(scenario: &Path, point: &SweepPoint) -> Result<Plan, PlanError> {
     let folder = scenario.parent().map(PathBuf::from).unwrap_or_default();
     let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 
 /// Adds the trial's key to `row`.
-pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
+pub(crate) fn keyed(point: &SweepPoint, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
     let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
     let mut all: Map<String, Value> =
         point.swept.iter().map(|(key, value)| (key.clone(), json(value))).collect();
@@ -226,7 +226,7 @@ pub(crate) fn keyed(point: &Point, trial: u64, seed: u64, row: &impl Serialize) 
 
 /// One row for each workload of a trial, with the network's counters.
 pub(crate) fn keyed_rows(
-    point: &Point,
+    point: &SweepPoint,
     trial: u64,
     seed: u64,
     workloads: &[WorkloadRow],
@@ -241,7 +241,7 @@ pub(crate) fn keyed_rows(
     })
 }
 
-fn rows(points: &[Point], trial: &Trial) -> impl Iterator<Item = Map<String, Value>> {
+fn rows(points: &[SweepPoint], trial: &Trial) -> impl Iterator<Item = Map<String, Value>> {
     let outcome = &trial.outcome;
     keyed_rows(&points[trial.point], trial.trial, trial.seed, &outcome.workloads, &outcome.network)
 }
@@ -249,7 +249,7 @@ fn rows(points: &[Point], trial: &Trial) -> impl Iterator<Item = Map<String, Val
 fn write(
     mut run_dir: RunDir,
     args: &Args,
-    points: &[Point],
+    points: &[SweepPoint],
     done: &[Trial],
     is_interrupted: bool,
 ) -> anyhow::Result<()> {

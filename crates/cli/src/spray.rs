@@ -55,10 +55,10 @@ impl Member for Spray {
         matches!(noun, Noun::Up(_))
     }
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
-        Some(&anabranch_spray_proto::simulated::Simulated)
+        Some(&anabranch_spray_proto::simulated::SimulatedSystem)
     }
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
-        Some(&anabranch_rehearse::spray::Emulated)
+        Some(&anabranch_rehearse::spray::EmulatedSystem)
     }
     fn recipe() -> Option<System> {
         Some(System {

@@ -14,7 +14,7 @@ fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command
 
 /// #17: common options were mixed with a command's own, and some options had no help.
 #[test]
-fn help_says_what_each_option_is_and_lists_those_of_every_command_apart() {
+fn help_describes_each_option_and_lists_common_ones_apart() {
     let mut whole = Cli::command();
     whole.build();
     let mut commands = 0;

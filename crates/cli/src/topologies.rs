@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_network_is_listed_and_each_ones_sites_and_links_are_named() {
+    fn every_network_is_listed_with_its_sites_and_links() {
         let all = all();
         for name in BUILTINS.iter().map(|b| b.name).chain(GENERATED.iter().map(|(name, ..)| *name)) {
             assert!(all.contains(name), "{name}");

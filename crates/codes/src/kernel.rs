@@ -29,7 +29,7 @@ mod tests;
 mod x86;
 
 pub(crate) use arena::{Arena, XorSum};
-use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass, TALL_INPUTS, TALL_OUTPUTS, Tall};
+use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass, TALL_INPUTS, TALL_OUTPUTS, TallPass};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -367,7 +367,7 @@ impl Engine {
                 for (pointer, input) in pointers.iter_mut().zip(group) {
                     *pointer = input.as_ptr().wrapping_add(at);
                 }
-                let mut tall = Tall {
+                let mut tall = TallPass {
                     rows: [&[1; TALL_INPUTS]; TALL_OUTPUTS],
                     first: 0,
                     inputs: &pointers[..group.len()],
@@ -537,7 +537,7 @@ impl Engine {
                     continue;
                 }
                 let mut pointers = [std::ptr::null(); TALL_INPUTS];
-                let mut tall = Tall {
+                let mut tall = TallPass {
                     rows: [&[]; TALL_OUTPUTS],
                     first: 0,
                     inputs: &[],
@@ -555,7 +555,7 @@ impl Engine {
                     for (pointer, input) in pointers.iter_mut().zip(group) {
                         *pointer = input[at..at + chunk].as_ptr();
                     }
-                    let tall = Tall { inputs: &pointers[..group.len()], ..tall };
+                    let tall = TallPass { inputs: &pointers[..group.len()], ..tall };
                     // SAFETY: slicing has checked that every input and output has `chunk` bytes
                     // from `at` on, at least a vector's; the outputs are unique borrows, so they
                     // overlap neither each other nor an input; the first walk initialises outputs
@@ -621,7 +621,7 @@ impl Engine {
 
     /// # Safety
     /// The walk's invariants must hold.
-    unsafe fn walk(self, tall: &Tall<'_>) {
+    unsafe fn walk(self, tall: &TallPass<'_>) {
         // SAFETY: the caller's promise is the one asked for.
         unsafe {
             match self {

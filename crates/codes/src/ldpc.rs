@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_come_back_exactly_where_the_equations_have_a_solution(
+        fn blocks_decode_exactly_if_the_equations_have_a_solution(
             blocks in 1usize..=40, parities in 1usize..=12, len in 1usize..40, more in 0usize..6, seed: u32,
         ) {
             let mut bits = Bits::new(seed);

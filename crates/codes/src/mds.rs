@@ -16,7 +16,7 @@
 
 mod unit;
 
-pub use unit::{LackingError, Unit, UnitError};
+pub use unit::{TooManyErasures, Unit, UnitError};
 
 use crate::lt::{Bits, Decoder};
 use crate::{Gf, Matrix, Symbol, gf_dot, gf_mul_add};
@@ -157,19 +157,19 @@ pub struct Elimination<S> {
     /// Parities, each once; and blocks received after the set of missing blocks was fixed.
     others: Vec<(u32, S)>,
     /// Missing blocks, once there were as many packets as blocks.
-    missing: Option<Missing>,
+    missing: Option<ErasureEquations>,
     is_complete: bool,
 }
 
 /// The missing blocks, and equations for them from the parities.
 #[derive(Clone, Debug)]
-struct Missing {
+struct ErasureEquations {
     blocks: Vec<usize>,
     /// Independent rows over them, each with the index of its leading 1; later rows are zero there.
     rows: Vec<(usize, Vec<Gf>)>,
 }
 
-impl Missing {
+impl ErasureEquations {
     /// Whether a packet with these coefficients is linearly independent of the rest.
     fn add(&mut self, coefficients: &[u8]) -> bool {
         let mut row: Vec<Gf> = self.blocks.iter().map(|block| Gf(coefficients[*block])).collect();
@@ -196,7 +196,7 @@ impl<S: Symbol> Elimination<S> {
 
     /// Computes the missing blocks from as many independent packets.
     fn solve(&mut self) {
-        let Some(Missing { blocks: missing, .. }) = self.missing.take() else { return };
+        let Some(ErasureEquations { blocks: missing, .. }) = self.missing.take() else { return };
         let others = std::mem::take(&mut self.others);
         let coefficients: Vec<Vec<u8>> = others.iter().map(|(id, _)| self.code.coefficients(*id)).collect();
         let of_missing: Vec<Vec<u8>> =
@@ -249,7 +249,7 @@ impl<S: Symbol> Decoder<S> for Elimination<S> {
                     return false;
                 }
                 let blocks = (0..self.blocks.len()).filter(|block| self.blocks[*block].is_none()).collect();
-                let mut missing = Missing { blocks, rows: Vec::new() };
+                let mut missing = ErasureEquations { blocks, rows: Vec::new() };
                 self.others.retain(|(id, _)| missing.add(&self.code.coefficients(*id)));
                 self.missing = Some(missing);
             }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_comes_late_is_taken_for_a_sum() {
+    fn late_block_is_used_as_a_sum() {
         let mut random = Bits::new(1);
         let (code, data) = (Code::new(4).expect("a good number"), data(&mut random, 4, 8));
         // Drawn parities without block 0.

@@ -11,13 +11,13 @@
 //!
 //! Source: Gray and Cheriton, *Leases* (1989), section 2; Burrows, *The Chubby lock service*
 //! (2006), section 2.4 (sequencers: here the number of the lead). Leaves out: the store (a
-//! driver's), and the decisions (a [`Machine`]'s). Read [`Replica`], [`Machine`] and [`StoreAsk`]
-//! first.
+//! driver's), and the decisions (a [`Machine`]'s). Read [`Replica`], [`Machine`] and
+//! [`StoreRequest`] first.
 
 mod machine;
 mod replica;
 mod store;
 
 pub use machine::{Event, Machine};
-pub use replica::{MISSED_ROUNDS_MAX, Replica, Stall, Turn};
-pub use store::{Stamp, StoreAsk, StoreTold};
+pub use replica::{MISSED_ROUNDS_MAX, Replica, RoleChange, Stall};
+pub use store::{Stamp, StoreReply, StoreRequest};

@@ -8,10 +8,10 @@
 //! numbers; at most one question to the store is open. A controller whose store has no other user
 //! leads at once. Leaves out: the store, the decisions. Contract: one mutation of
 //! [`Replica::leading`] or of the replica, then `poll_*` to `None`, then [`Replica::poll_timeout`].
-//! Read [`Replica`] and [`Turn`] first.
+//! Read [`Replica`] and [`RoleChange`] first.
 
 use crate::machine::{Event, Machine};
-use crate::store::{Stamp, StoreAsk, StoreTold};
+use crate::store::{Stamp, StoreReply, StoreRequest};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub enum Stall {
 /// A change of the lead or of the decision.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Turn<V, W> {
+pub enum RoleChange<V, W> {
     /// This controller leads from now on. Its machine is a new one: clients join it again.
     Began,
     /// The lead ended.
@@ -82,7 +82,7 @@ enum Role {
 
 /// The store, as its last answer showed it.
 #[derive(Debug, Default)]
-struct Seen {
+struct StoreView {
     value: Stamp,
     revision: u64,
     /// A value that could not be read, so that it is not read again.
@@ -93,21 +93,21 @@ struct Seen {
 
 /// Questions to the store.
 #[derive(Debug)]
-struct Questions<V> {
+struct StoreQueue<V> {
     count: u64,
     /// Number and time of the question that has no answer yet.
     open: Option<(u64, Instant)>,
     /// Decision of the open question, and the lead under which it was made.
     written: Option<(Arc<V>, u64)>,
     /// The open question, until the driver takes it.
-    ask: Option<(u64, StoreAsk<V>)>,
+    ask: Option<(u64, StoreRequest<V>)>,
     /// When the lead, or its renewal, is asked for next.
     next_at: Instant,
     /// When a question may follow one that failed.
     retry_at: Instant,
 }
 
-impl<V> Questions<V> {
+impl<V> StoreQueue<V> {
     const fn new(now: Instant) -> Self {
         Self { count: 0, open: None, written: None, ask: None, next_at: now, retry_at: now }
     }
@@ -126,18 +126,18 @@ pub struct Replica<M: Machine> {
     known: Option<Arc<M::Value>>,
     /// Lead under which the known decision was made.
     known_epoch: u64,
-    seen: Seen,
+    seen: StoreView,
     /// Decisions in a row that were not stored.
     unkept_rounds: u64,
     /// Time since which this controller is out of step with the store; `None` while it is in step.
     out_since: Option<Instant>,
-    questions: Questions<M::Value>,
+    questions: StoreQueue<M::Value>,
     /// A decision that is not stored yet.
     keeping: Option<Arc<M::Value>>,
     /// Messages that wait until the decision is stored.
     held: VecDeque<M::Message>,
     transmits: VecDeque<M::Message>,
-    turns: VecDeque<Turn<M::Value, M::Void>>,
+    turns: VecDeque<RoleChange<M::Value, M::Void>>,
 }
 
 impl<M: Machine> Replica<M> {
@@ -153,10 +153,10 @@ impl<M: Machine> Replica<M> {
             machine: None,
             known: None,
             known_epoch: 0,
-            seen: Seen::default(),
+            seen: StoreView::default(),
             unkept_rounds: 0,
             out_since: Some(now),
-            questions: Questions::new(now),
+            questions: StoreQueue::new(now),
             keeping: None,
             held: VecDeque::new(),
             transmits: VecDeque::new(),
@@ -221,7 +221,7 @@ impl<M: Machine> Replica<M> {
 
     /// Takes in the store's answer to the question with this number. `None` stands for no answer in
     /// time: the question may have been carried out.
-    pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreTold<M::Value>>) {
+    pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreReply<M::Value>>) {
         let Some((_, asked_at)) = self.questions.open.take_if(|(open, _)| *open == number) else { return };
         let written = self.questions.written.take();
         let until = asked_at + self.lease;
@@ -231,7 +231,7 @@ impl<M: Machine> Replica<M> {
                 self.seen.is_led = false;
                 self.questions.retry_at = now + self.part(RETRIES);
             }
-            Some(StoreTold::Leads { epoch, revision, last }) => {
+            Some(StoreReply::Leads { epoch, revision, last }) => {
                 self.questions.next_at = renew_at;
                 self.leader = None;
                 self.machine = None;
@@ -241,14 +241,14 @@ impl<M: Machine> Replica<M> {
                     self.begin_lead(now);
                 }
             }
-            Some(StoreTold::Follows { leader, revision, last }) => {
+            Some(StoreReply::Follows { leader, revision, last }) => {
                 self.end_lead();
                 self.seen.is_led = leader.is_some();
                 self.leader = leader;
                 self.questions.next_at = renew_at;
                 self.note_found(revision, last);
             }
-            Some(StoreTold::Renewed { revision, last }) => {
+            Some(StoreReply::Renewed { revision, last }) => {
                 self.questions.next_at = renew_at;
                 if let Role::Leads { until: before, .. } | Role::Catches { until: before, .. } =
                     &mut self.role
@@ -257,13 +257,13 @@ impl<M: Machine> Replica<M> {
                 }
                 self.note_found(revision, last);
             }
-            Some(StoreTold::Kept { revision }) => self.handle_kept(revision, written),
-            Some(StoreTold::Changed { last }) => self.note_found(self.seen.revision, last),
-            Some(StoreTold::Lost) => {
+            Some(StoreReply::Kept { revision }) => self.handle_kept(revision, written),
+            Some(StoreReply::Changed { last }) => self.note_found(self.seen.revision, last),
+            Some(StoreReply::Lost) => {
                 self.end_lead();
                 self.questions.next_at = now;
             }
-            Some(StoreTold::Last { last, decision }) => self.handle_last(now, last, decision),
+            Some(StoreReply::Last { last, decision }) => self.handle_last(now, last, decision),
         }
         self.go_on(now);
     }
@@ -312,7 +312,7 @@ impl<M: Machine> Replica<M> {
                 self.unkept_rounds = 0;
                 if self.known.as_ref() != Some(&decision) {
                     self.known = Some(Arc::clone(&decision));
-                    self.turns.push_back(Turn::News(decision));
+                    self.turns.push_back(RoleChange::News(decision));
                 }
             }
             Some(_) => {}
@@ -328,7 +328,7 @@ impl<M: Machine> Replica<M> {
         let passed = now.saturating_since(Instant::ZERO).as_us() / 1_000;
         let rounds_after = self.rounds_after + passed;
         self.machine = Some(M::begin(now, &self.settings, rounds_after, self.known.as_deref()));
-        self.turns.push_back(Turn::Began);
+        self.turns.push_back(RoleChange::Began);
     }
 
     fn end_lead(&mut self) {
@@ -337,7 +337,7 @@ impl<M: Machine> Replica<M> {
         self.transmits.clear();
         self.machine = None;
         if std::mem::replace(&mut self.role, Role::Follows) != Role::Follows {
-            self.turns.push_back(Turn::Ended);
+            self.turns.push_back(RoleChange::Ended);
         }
     }
 
@@ -349,7 +349,7 @@ impl<M: Machine> Replica<M> {
             self.known = Some(Arc::clone(&decision));
             self.known_epoch = decided;
             self.unkept_rounds = 0;
-            self.turns.push_back(Turn::Accepted(decision));
+            self.turns.push_back(RoleChange::Accepted(decision));
             self.transmits.append(&mut self.held);
         }
     }
@@ -378,7 +378,7 @@ impl<M: Machine> Replica<M> {
             return;
         }
         let Some(ask) = self.question(now) else { return };
-        if let StoreAsk::Keep { decided, decision, .. } = &ask {
+        if let StoreRequest::Keep { decided, decision, .. } = &ask {
             self.questions.written = Some((Arc::clone(decision), *decided));
         }
         self.questions.count += 1;
@@ -387,16 +387,16 @@ impl<M: Machine> Replica<M> {
     }
 
     /// The next question to the store.
-    fn question(&self, now: Instant) -> Option<StoreAsk<M::Value>> {
+    fn question(&self, now: Instant) -> Option<StoreRequest<M::Value>> {
         let is_due = now >= self.questions.next_at;
         match &self.role {
-            Role::Leads { epoch, .. } if is_due => Some(StoreAsk::Renew { epoch: *epoch }),
-            _ if self.is_unread() => Some(StoreAsk::Read),
-            Role::Follows if is_due => Some(StoreAsk::Lead),
-            Role::Catches { epoch, .. } if is_due => Some(StoreAsk::Renew { epoch: *epoch }),
+            Role::Leads { epoch, .. } if is_due => Some(StoreRequest::Renew { epoch: *epoch }),
+            _ if self.is_unread() => Some(StoreRequest::Read),
+            Role::Follows if is_due => Some(StoreRequest::Lead),
+            Role::Catches { epoch, .. } if is_due => Some(StoreRequest::Renew { epoch: *epoch }),
             Role::Leads { epoch, .. } => {
                 let (decided, decision) = self.to_write(*epoch)?;
-                Some(StoreAsk::Keep { epoch: *epoch, decided, before: self.seen.value, decision })
+                Some(StoreRequest::Keep { epoch: *epoch, decided, before: self.seen.value, decision })
             }
             Role::Follows | Role::Catches { .. } => None,
         }
@@ -428,7 +428,7 @@ impl<M: Machine> Replica<M> {
         while let Some(event) = machine.poll_event() {
             match event {
                 Event::Accepted(decision) => self.keeping = Some(decision),
-                Event::Void { round, why } => self.turns.push_back(Turn::Void { round, why }),
+                Event::Void { round, why } => self.turns.push_back(RoleChange::Void { round, why }),
             }
         }
         while let Some(message) = machine.poll_transmit() {
@@ -443,7 +443,7 @@ impl<M: Machine> Replica<M> {
         self.transmits.pop_front()
     }
     /// The next change, until `None`.
-    pub fn poll_turn(&mut self) -> Option<Turn<M::Value, M::Void>> {
+    pub fn poll_turn(&mut self) -> Option<RoleChange<M::Value, M::Void>> {
         self.drain_machine();
         self.turns.pop_front()
     }
@@ -453,7 +453,7 @@ impl<M: Machine> Replica<M> {
     }
     /// The next question to the store, with its number, until `None`; the answer goes to
     /// [`Replica::handle_told`] within a third of the lease.
-    pub fn poll_ask(&mut self, now: Instant) -> Option<(u64, StoreAsk<M::Value>)> {
+    pub fn poll_ask(&mut self, now: Instant) -> Option<(u64, StoreRequest<M::Value>)> {
         self.go_on(now);
         self.questions.ask.take()
     }
@@ -468,7 +468,7 @@ impl<M: Machine> Replica<M> {
             Role::Leads { epoch, .. } => self.is_unread() || self.to_write(epoch).is_some(),
             Role::Follows | Role::Catches { .. } => self.is_unread(),
         };
-        let Questions { open, next_at, retry_at, .. } = &self.questions;
+        let StoreQueue { open, next_at, retry_at, .. } = &self.questions;
         let of_asks = if wants_now { *retry_at } else { *next_at.max(retry_at) };
         let of_asks = open.is_none().then_some(of_asks);
         of_lead.into_iter().chain(of_machine).chain(of_asks).min()

@@ -1,6 +1,6 @@
 //! Questions to a store of decisions, and its answers.
 //!
-//! Leaves out: the stores, which are drivers'. Read [`StoreAsk`] and [`StoreTold`].
+//! Leaves out: the stores, which are drivers'. Read [`StoreRequest`] and [`StoreReply`].
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct Stamp {
 
 /// A question to the store. A store carries out every question.
 #[derive(Clone, Debug, PartialEq)]
-pub enum StoreAsk<V> {
+pub enum StoreRequest<V> {
     /// Give the lead to this controller, for a lease, unless another one has it. If this one has it
     /// already, its lease starts again.
     Lead,
@@ -27,7 +27,7 @@ pub enum StoreAsk<V> {
         epoch: u64,
     },
     /// Store a decision, if this lead still stands and the stored value is still `before`. If the
-    /// decision is stored already, the answer is [`StoreTold::Kept`].
+    /// decision is stored already, the answer is [`StoreReply::Kept`].
     Keep {
         /// Number of the lead.
         epoch: u64,
@@ -45,7 +45,7 @@ pub enum StoreAsk<V> {
 
 /// The store's answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum StoreTold<V> {
+pub enum StoreReply<V> {
     /// This controller leads. Its lease began no earlier than the question.
     Leads {
         /// Number of the lead, which no other lead has.
@@ -92,31 +92,31 @@ pub enum StoreTold<V> {
     },
 }
 
-impl<V> StoreAsk<V> {
+impl<V> StoreRequest<V> {
     /// The same question about another form of the decision.
-    pub fn map<U>(self, form: impl FnOnce(Arc<V>) -> Arc<U>) -> StoreAsk<U> {
+    pub fn map<U>(self, form: impl FnOnce(Arc<V>) -> Arc<U>) -> StoreRequest<U> {
         match self {
-            Self::Lead => StoreAsk::Lead,
-            Self::Renew { epoch } => StoreAsk::Renew { epoch },
+            Self::Lead => StoreRequest::Lead,
+            Self::Renew { epoch } => StoreRequest::Renew { epoch },
             Self::Keep { epoch, decided, before, decision } => {
-                StoreAsk::Keep { epoch, decided, before, decision: form(decision) }
+                StoreRequest::Keep { epoch, decided, before, decision: form(decision) }
             }
-            Self::Read => StoreAsk::Read,
+            Self::Read => StoreRequest::Read,
         }
     }
 }
 
-impl<V> StoreTold<V> {
+impl<V> StoreReply<V> {
     /// The same answer with another form of the decision.
-    pub fn map<U>(self, form: impl FnOnce(Arc<V>) -> Arc<U>) -> StoreTold<U> {
+    pub fn map<U>(self, form: impl FnOnce(Arc<V>) -> Arc<U>) -> StoreReply<U> {
         match self {
-            Self::Leads { epoch, revision, last } => StoreTold::Leads { epoch, revision, last },
-            Self::Follows { leader, revision, last } => StoreTold::Follows { leader, revision, last },
-            Self::Renewed { revision, last } => StoreTold::Renewed { revision, last },
-            Self::Kept { revision } => StoreTold::Kept { revision },
-            Self::Changed { last } => StoreTold::Changed { last },
-            Self::Lost => StoreTold::Lost,
-            Self::Last { last, decision } => StoreTold::Last { last, decision: decision.map(form) },
+            Self::Leads { epoch, revision, last } => StoreReply::Leads { epoch, revision, last },
+            Self::Follows { leader, revision, last } => StoreReply::Follows { leader, revision, last },
+            Self::Renewed { revision, last } => StoreReply::Renewed { revision, last },
+            Self::Kept { revision } => StoreReply::Kept { revision },
+            Self::Changed { last } => StoreReply::Changed { last },
+            Self::Lost => StoreReply::Lost,
+            Self::Last { last, decision } => StoreReply::Last { last, decision: decision.map(form) },
         }
     }
 }

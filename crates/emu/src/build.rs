@@ -57,7 +57,7 @@ pub(crate) struct SiteFds {
 
 /// The namespaces, and the helper. Dropping it kills all programs in the namespaces.
 #[derive(Debug)]
-pub(crate) struct Built {
+pub(crate) struct BuiltNetwork {
     pub user_namespace: Option<Namespace>,
     pub sites: Vec<SiteFds>,
     pub isolation: Isolation,
@@ -80,7 +80,10 @@ impl Drop for Watchdog {
 }
 
 /// Makes the namespaces of `plan`.
-pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Result<Built, BuildFailure> {
+pub(crate) fn build(
+    plan: &BuildPlan,
+    isolation: Isolation,
+) -> std::result::Result<BuiltNetwork, BuildFailure> {
     let fail = |step| move |error| BuildFailure { isolation, step, site: None, error };
     let (ours, theirs) = sys::socket_pair().map_err(fail(BuildStep::Fork))?;
     let parent = std::process::id() as libc::pid_t;
@@ -90,7 +93,7 @@ pub(crate) fn build(plan: &BuildPlan, isolation: Isolation) -> std::result::Resu
     };
     drop(theirs);
     let socket = ours.as_raw_fd();
-    let mut built = Built {
+    let mut built = BuiltNetwork {
         user_namespace: None,
         sites: Vec::with_capacity(plan.sites.len()),
         isolation,
@@ -194,7 +197,7 @@ const ORPHAN_RETRIES: &str = "/proc/sys/net/ipv4/tcp_orphan_retries";
 
 /// Namespaces as the helper has made them.
 #[derive(Default)]
-struct Made {
+struct CreatedNamespaces {
     inodes: Vec<u64>,
     /// [`ORPHAN_RETRIES`] of each namespace. The file does not hold the namespace.
     orphan_retries: Vec<std::fs::File>,
@@ -202,7 +205,7 @@ struct Made {
 
 fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: libc::pid_t) -> ! {
     let socket = sys::detach(socket);
-    let mut made = Made::default();
+    let mut made = CreatedNamespaces::default();
     let mut site = None;
     match make(socket, plan, isolation, &mut site, &mut made) {
         Ok(()) => {
@@ -234,7 +237,7 @@ fn make(
     plan: &BuildPlan,
     isolation: Isolation,
     site: &mut Option<SiteId>,
-    made: &mut Made,
+    made: &mut CreatedNamespaces,
 ) -> StepResult<()> {
     if isolation == Isolation::UserNamespace {
         let (uid, gid) = sys::effective_ids();

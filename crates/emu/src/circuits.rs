@@ -111,13 +111,13 @@ impl Circuits {
 
 /// Mean and standard deviation of values that are not kept.
 #[derive(Copy, Clone, Debug, Default)]
-struct Spread {
+struct RunningStats {
     count: u64,
     mean: f64,
     squares: f64,
 }
 
-impl Spread {
+impl RunningStats {
     /// Source: Welford, Technometrics 4 (1962), as Knuth, *The Art of Computer Programming*, vol.
     /// 2, section 4.2.2 has it.
     fn record(&mut self, value: f64) {
@@ -191,10 +191,10 @@ pub(crate) struct CircuitObserver {
     pairs: Vec<Vec<DaySlot>>,
     downlinks: Vec<Downlink>,
     window: Duration,
-    days: Spread,
-    weeks: Spread,
-    circuit_gbps: Spread,
-    packet_gbps: Spread,
+    days: RunningStats,
+    weeks: RunningStats,
+    circuit_gbps: RunningStats,
+    packet_gbps: RunningStats,
 }
 
 impl CircuitObserver {
@@ -401,7 +401,7 @@ mod tests {
         fn zeros_at_once_equal_single_zeros(
             values in prop::collection::vec(0.0f64..100.0, 0..20), count in 0u64..500, next in 0.0f64..100.0
         ) {
-            let (mut at_once, mut single) = (Spread::default(), Spread::default());
+            let (mut at_once, mut single) = (RunningStats::default(), RunningStats::default());
             for value in values {
                 at_once.record(value);
                 single.record(value);

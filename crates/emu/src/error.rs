@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_users_cannot_open_names_the_device_and_the_fix() {
+    fn inaccessible_device_is_named_with_its_fix() {
         let failure = BuildFailure {
             isolation: Isolation::UserNamespace,
             step: BuildStep::OpenTun,

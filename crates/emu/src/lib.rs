@@ -81,7 +81,7 @@ use anabranch_graph::Topology;
 use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 
-use crate::build::{BuildPlan, Built, SitePlan};
+use crate::build::{BuildPlan, BuiltNetwork, SitePlan};
 use crate::circuits::Circuits;
 use crate::dilation::Clock;
 use crate::forward::{Figures, Forwarder, Request, Setup};
@@ -99,7 +99,7 @@ pub use lateness::{Report, Scheduling};
 pub use route::exercise;
 pub use route::{CircuitMark, LINKS_MAX, SITES_MAX};
 pub use script::{Change, ChangeError, Loss};
-pub use surroundings::{Surroundings, give_preload};
+pub use surroundings::{SiteEnvironment, give_preload};
 pub use weeks::ScheduleFigures;
 
 /// Options of an emulation. [`EmulationOptions::default`] suits most uses.
@@ -331,7 +331,7 @@ impl LinkCounters {
 pub struct Emulation {
     handle: EmulationHandle,
     forwarder: Option<JoinHandle<()>>,
-    nursery: Option<(Sender<Birth>, JoinHandle<()>)>,
+    nursery: Option<(Sender<SpawnRequest>, JoinHandle<()>)>,
     /// Ends, and with it every program in the sites, when dropped.
     watchdog: Option<build::Watchdog>,
 }
@@ -369,7 +369,7 @@ struct SiteFiles {
 }
 
 /// A program to be started, and who wants it.
-type Birth = (Command, Sender<std::io::Result<Child>>);
+type SpawnRequest = (Command, Sender<std::io::Result<Child>>);
 
 impl Emulation {
     /// Builds `topology` and starts forwarding.
@@ -430,7 +430,7 @@ impl Emulation {
         options: &EmulationOptions,
         routes: Routes,
         network: Network,
-        built: Built,
+        built: BuiltNetwork,
     ) -> Result<Self, EmuError> {
         let clock = Clock::new(options.dilation);
         let bell = Arc::new(sys::bell().map_err(EmuError::Thread)?);
@@ -473,7 +473,7 @@ impl Emulation {
         let forwarder =
             thread("emu-forwarder").spawn(move || Forwarder::run(setup)).map_err(EmuError::Thread)?;
         emulation.forwarder = Some(forwarder);
-        let (births, wanted) = channel::<Birth>();
+        let (births, wanted) = channel::<SpawnRequest>();
         let nursery = move || {
             for (mut command, reply) in wanted {
                 // The caller may have gone; the program then runs unobserved to the emulation's

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_cannot_be_reached_has_no_next_hop() {
+    fn unreachable_site_has_no_next_hop() {
         let mut t = Topology::new("apart");
         let (a, b) = (t.add_site("a", None).expect("new"), t.add_site("b", None).expect("new"));
         assert_eq!(next_hops(&t, a), [None, None]);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_address_pins_the_link_and_its_answers_the_way_back() {
+    fn link_address_pins_the_link_in_both_directions() {
         let (_, routes) = triangle();
         let (a, b, c) = (SiteId(0), SiteId(1), SiteId(2));
         let host = |s| routes.site_address(s);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_told_apart_by_ports_and_fragments_are_not() {
+    fn flows_are_distinguished_by_ports_fragments_are_not() {
         let (_, routes) = triangle();
         let (a, b) = (routes.site_address(SiteId(0)), routes.site_address(SiteId(1)));
         let mut tcp = packet(a, b, 0);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_marked_and_what_is_follow_the_ecn_field() {
+    fn marking_follows_the_ecn_field() {
         let (_, routes) = triangle();
         for (ecn, expected) in
             [(0, (false, false)), (1, (true, false)), (2, (true, false)), (3, (true, true))]

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use dilated::{measured_dilation, packets_late_max, shortest_day};
 #[doc(hidden)]
 pub use host::exercise_stamp;
-pub use host::{Announce, Seen, SeenFlow, SeenRounds, SeenSink, run as run_host};
+pub use host::{Announce, FlowObservation, HostObservations, IncastRounds, SinkObservation, run as run_host};
 
 /// Code point of packets against a circuit where ECN is on: of the pool for experimental and local
 /// use (RFC 2474, section 6).
@@ -117,11 +117,11 @@ pub trait Rehearsal {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError>;
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError>;
 }
 
 /// A system's running programs; dropping it ends them.
-pub trait Running: Send {
+pub trait RunningSystem: Send {
     /// The announcement of the program at `site` before it sends flow `flow` of
     /// [`Rehearsal::flows`], if there is one.
     fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
@@ -138,7 +138,7 @@ pub trait Running: Send {
     }
     /// Completes `row`, which already counts the flows `numbers` of [`Rehearsal::flows`], from the
     /// hosts' observations `seen`; returns the results of coflows.
-    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow>;
+    fn report(&self, seen: &HostObservations, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow>;
 }
 
 /// Options of scenario runs.
@@ -163,14 +163,14 @@ pub struct Options<'a> {
 
 /// The kernel's settings that the scenario leaves open, and how late the emulation was.
 #[derive(Clone, Debug, Serialize)]
-pub struct Emulated {
+pub struct EmulationFigures {
     /// The congestion control of TCP's flows, by the kernel's name.
     pub congestion_control: String,
     /// Length of the run in emulated time.
     pub emulated_s: f64,
     /// Time dilation and circuits.
     #[serde(flatten)]
-    pub dilated: Dilated,
+    pub dilated: DilationFigures,
     /// Packets that found a full queue.
     pub dropped_queue_full: u64,
     /// Packets that were lost for another reason.
@@ -196,7 +196,7 @@ pub struct Emulated {
 
 /// Time dilation of a run, and its circuits. All times and rates are in emulated time.
 #[derive(Clone, Debug, Serialize)]
-pub struct Dilated {
+pub struct DilationFigures {
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
     /// Clocks of the kernel that count real time.
@@ -221,7 +221,7 @@ pub struct Run {
     /// Lateness of the emulation.
     pub report: Report,
     /// Facts beside the rows.
-    pub emulated: Emulated,
+    pub emulated: EmulationFigures,
 }
 
 /// Checks whether runs of `plan` with `trials` trials can be emulated.
@@ -330,10 +330,10 @@ fn run_at(
     let counters = emulation.counters()?;
     let lateness_us_p99 = report.lateness_us_p99;
     let day = dilated::shortest_day_of(plan);
-    let emulated = Emulated {
+    let emulated = EmulationFigures {
         congestion_control: control.to_owned(),
         emulated_s: Duration::from_ns(seen.over_ns).as_secs_f64(),
-        dilated: Dilated {
+        dilated: DilationFigures {
             dilation,
             unstretched: unstretched(dilation, control, plan.scenario().transport.delayed_ack.is_none()),
             lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
@@ -464,7 +464,7 @@ fn has(late: &Histogram) -> Option<&Histogram> {
 
 /// Reasons to distrust a run by its hosts' programs: lateness above `bound`, lost datagrams, or
 /// failures.
-fn distrust(seen: &Seen, bound: Duration) -> Vec<String> {
+fn distrust(seen: &HostObservations, bound: Duration) -> Vec<String> {
     let bound_us = bound.as_secs_f64() * 1e6;
     let late = |late: &Histogram, what: &str, remedy: &str| {
         let p99 = late.quantile_us(0.99);
@@ -573,10 +573,10 @@ fn watch<'a>(
     plan: &Plan,
     emulation: &Emulation,
     hosts: &mut [Host],
-    systems: impl Iterator<Item = &'a mut Box<dyn Running>>,
+    systems: impl Iterator<Item = &'a mut Box<dyn RunningSystem>>,
     span: Span,
     interrupted: &AtomicBool,
-) -> Result<(Seen, Option<CircuitFigures>), ScenarioError> {
+) -> Result<(HostObservations, Option<CircuitFigures>), ScenarioError> {
     let over = AtomicBool::new(false);
     let handle = emulation.handle();
     let wait_until = |due_ns: u64| {
@@ -608,7 +608,7 @@ fn watch<'a>(
             handle.take_circuits()
         });
         let time = std::time::Duration::from_nanos(span.dilation.real_ns(span.end_ns));
-        let work = |running: &'a mut Box<dyn Running>| {
+        let work = |running: &'a mut Box<dyn RunningSystem>| {
             scope
                 .spawn(move || if wait_until(span.begin_ns) { running.work(emulation, time) } else { Ok(()) })
         };
@@ -620,18 +620,18 @@ fn watch<'a>(
             let done = working.into_iter().map(|work| work.join().expect("it does not panic"));
             done.collect::<Result<Vec<()>, _>>()?;
             hosts.iter_mut().try_for_each(|host| host.tell("all are"))?;
-            let mut seen = Seen::default();
+            let mut seen = HostObservations::default();
             for host in hosts.iter_mut() {
                 seen.merge(serde_json::from_str(&host.line()?)?);
             }
             Ok(seen)
         };
-        let seen: Result<Seen, ScenarioError> = listen();
+        let seen: Result<HostObservations, ScenarioError> = listen();
         over.store(true, Ordering::Relaxed);
         changing.join().expect("it does not panic")?;
         let circuits = counting.join().expect("it does not panic")?;
         match seen {
-            Err(_) if interrupted.load(Ordering::Relaxed) => Ok((Seen::default(), circuits)),
+            Err(_) if interrupted.load(Ordering::Relaxed) => Ok((HostObservations::default(), circuits)),
             seen => Ok((seen?, circuits)),
         }
     })

@@ -88,7 +88,7 @@ impl FromStr for Loss {
 
 /// Change of a link.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum To {
+enum LinkSetting {
     Up(bool),
     Rate(BitRate),
     Delay(Duration),
@@ -101,7 +101,7 @@ pub struct Change {
     /// When, from the start of the command.
     pub at: Duration,
     links: Vec<LinkId>,
-    to: To,
+    to: LinkSetting,
     text: String,
 }
 
@@ -118,19 +118,19 @@ impl Change {
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, ChangeError> {
         let (at, rest) = text.split_once(" link ").ok_or(ChangeError::Shape)?;
         let (name, to) = if let Some(name) = rest.strip_suffix(" up") {
-            (name, To::Up(true))
+            (name, LinkSetting::Up(true))
         } else if let Some(name) = rest.strip_suffix(" down") {
-            (name, To::Up(false))
+            (name, LinkSetting::Up(false))
         } else if let Some((name, rate)) = rest.rsplit_once(" rate ") {
             let rate: BitRate = rate.parse()?;
             if rate.as_bps() == 0 {
                 return Err(ChangeError::NoRate(rate));
             }
-            (name, To::Rate(rate))
+            (name, LinkSetting::Rate(rate))
         } else if let Some((name, delay)) = rest.rsplit_once(" delay ") {
-            (name, To::Delay(delay.parse()?))
+            (name, LinkSetting::Delay(delay.parse()?))
         } else if let Some((name, loss)) = rest.rsplit_once(" loss ") {
-            (name, To::Loss(loss.parse()?))
+            (name, LinkSetting::Loss(loss.parse()?))
         } else {
             return Err(ChangeError::Shape);
         };
@@ -144,10 +144,10 @@ impl Change {
         for link in &self.links {
             let was = emulation.link_state(*link)?;
             let state = match self.to {
-                To::Up(up) => LinkState { up, ..was },
-                To::Rate(rate) => LinkState { rate, ..was },
-                To::Delay(delay) => LinkState { delay, ..was },
-                To::Loss(Loss { ppm, burst }) => {
+                LinkSetting::Up(up) => LinkState { up, ..was },
+                LinkSetting::Rate(rate) => LinkState { rate, ..was },
+                LinkSetting::Delay(delay) => LinkState { delay, ..was },
+                LinkSetting::Loss(Loss { ppm, burst }) => {
                     LinkState { loss_ppm: ppm, loss_burst: burst.unwrap_or(was.loss_burst), ..was }
                 }
             };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_read_in_either_unit_and_refused_past_one() {
+    fn share_is_read_in_either_unit_up_to_one() {
         let read = |t: &str| t.parse::<Loss>().map(|l| l.ppm);
         assert_eq!(
             (read("0.1%"), read("1 %"), read("1000ppm"), read("100%")),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_may_say_its_bursts_and_leaves_them_alone_otherwise() {
+    fn share_may_set_bursts_and_keeps_them_otherwise() {
         let read = |t: &str| t.parse::<Loss>();
         assert_eq!(read("1% burst 8"), Ok(Loss { ppm: 10_000, burst: Some(8) }));
         assert_eq!(read(" 5ppm burst  1000000 "), Ok(Loss { ppm: 5, burst: Some(1_000_000) }));
@@ -210,15 +210,15 @@ mod tests {
         let topology = internet2();
         let count =
             |t: &str| Change::parse(t, &topology).map(|c| (c.at, c.links.len(), c.to)).expect("well formed");
-        assert_eq!(count("2s link 0-1 down"), (Duration::from_secs(2), 2, To::Up(false)));
+        assert_eq!(count("2s link 0-1 down"), (Duration::from_secs(2), 2, LinkSetting::Up(false)));
         assert_eq!(count("2 s link seattle>los-angeles up").1, 1);
         assert_eq!(
             count("2 s link salt-lake-city-kansas-city rate 5Mbit/s"),
-            (Duration::from_secs(2), 2, To::Rate(BitRate::mbps(5)))
+            (Duration::from_secs(2), 2, LinkSetting::Rate(BitRate::mbps(5)))
         );
         assert_eq!(count("100ms link all delay 5 ms").1, 26);
-        assert_eq!(count("0s link all loss 1%").2, To::Loss(Loss { ppm: 10_000, burst: None }));
-        let bursts = To::Loss(Loss { ppm: 10_000, burst: Some(8) });
+        assert_eq!(count("0s link all loss 1%").2, LinkSetting::Loss(Loss { ppm: 10_000, burst: None }));
+        let bursts = LinkSetting::Loss(Loss { ppm: 10_000, burst: Some(8) });
         assert_eq!(count("0s link 0-1 loss 1% burst 8").2, bursts);
     }
 

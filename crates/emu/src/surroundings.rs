@@ -5,7 +5,7 @@
 //! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
 //! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base,
 //! one for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's
-//! far end. Read [`Surroundings`].
+//! far end. Read [`SiteEnvironment`].
 
 use crate::{EmuError, Emulation, Isolation};
 use anabranch_dilate::ProgramTime;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// The network's description for programs in the sites.
-pub struct Surroundings {
+pub struct SiteEnvironment {
     variables: Vec<(String, String)>,
     /// Name and address of each site.
     sites: Vec<(String, String)>,
@@ -28,7 +28,7 @@ pub struct Surroundings {
     holders: Vec<Child>,
 }
 
-impl Drop for Surroundings {
+impl Drop for SiteEnvironment {
     fn drop(&mut self) {
         for holder in &mut self.holders {
             // The process may have ended already; nothing depends on it now.
@@ -38,7 +38,7 @@ impl Drop for Surroundings {
     }
 }
 
-impl Surroundings {
+impl SiteEnvironment {
     /// The description of `topology`, which `emulation` emulates.
     ///
     /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn inherited_libraries_stay_behind_ours() {
-        let surroundings = Surroundings {
+        let surroundings = SiteEnvironment {
             variables: Vec::new(),
             sites: vec![("a".to_owned(), "10.77.0.1".to_owned())],
             preload: vec!["/ours.so".into()],

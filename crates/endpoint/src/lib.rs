@@ -7,7 +7,7 @@
 //! Contract: one mutation, then drain [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] to
 //! `None`, then read [`Endpoint::poll_timeout`]. `now` never goes back.
 //!
-//! Leaves out: any driver. Read [`Endpoint`], [`Payload`] and [`Wire`] first.
+//! Leaves out: any driver. Read [`Endpoint`], [`Payload`] and [`WireMessage`] first.
 
 pub use anabranch_units::{Duration, Instant, PeerId};
 pub use bytes::Bytes;
@@ -29,7 +29,7 @@ pub trait Message: Clone {
 
 /// A message that can cross a real socket. Only messages over [`Bytes`] implement it, so that a
 /// phantom payload of the simulator cannot reach one.
-pub trait Wire: Message + Sized {
+pub trait WireMessage: Message + Sized {
     /// Appends the encoding to `out`: exactly [`Message::wire_len`] bytes.
     fn encode(&self, out: &mut Vec<u8>);
     /// Reads one message from the whole of `bytes`.

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_alone_gets_alpha_over_one_plus_alpha_of_the_buffer() {
+    fn single_queue_gets_alpha_over_one_plus_alpha() {
         for (alpha_milli, share) in [(500, 1.0 / 3.0), (1_000, 0.5), (2_000, 2.0 / 3.0)] {
             let mut buffer = SharedBuffer::new(ByteCount::new(300_000), Some(alpha_milli));
             let mut queue = 0;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn without_alpha_one_queue_may_take_it_all_and_gives_it_back() {
+    fn without_alpha_one_queue_may_use_the_whole_buffer() {
         let mut buffer = SharedBuffer::new(ByteCount::new(1_000), None);
         assert!(buffer.enter(0, 600) && !buffer.enter(600, 401) && buffer.enter(600, 400));
         buffer.leave(600);

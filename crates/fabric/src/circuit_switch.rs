@@ -21,7 +21,7 @@
 
 use crate::EventQueue;
 use crate::element::{Cx, Element};
-use crate::latency::{CircuitLatency, Latencies, Network};
+use crate::latency::{CircuitLatency, LatencyMeter, Network};
 use crate::packet::{Drop, Fifo, Flag, PacketId, PacketMeta};
 use crate::port::{PortError, RATE_MIN};
 use crate::target::Target;
@@ -256,7 +256,7 @@ pub struct CircuitSwitch {
     /// Time of the timer for the end of a slot. `None` while it is not armed.
     slot_ends_at: Option<RunInstant>,
     counters: CircuitCounters,
-    latencies: Latencies,
+    latencies: LatencyMeter,
 }
 
 impl CircuitSwitch {
@@ -292,7 +292,7 @@ impl CircuitSwitch {
             waiting: 0,
             slot_ends_at: None,
             counters: CircuitCounters::default(),
-            latencies: Latencies::default(),
+            latencies: LatencyMeter::default(),
             outputs,
         })
     }

@@ -158,7 +158,7 @@ mod tests {
     proptest! {
         /// The plain counterpart is a sorted list.
         #[test]
-        fn heap_gives_events_in_order_of_time_then_of_arming(
+        fn heap_orders_events_by_time_then_by_arming(
             steps in prop::collection::vec((0u64..50, prop::option::of(0u64..50)), 1..200),
         ) {
             let (mut heap, mut list) = (QuadHeap::default(), Vec::<Event>::new());

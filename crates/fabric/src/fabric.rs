@@ -113,12 +113,12 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
     hash: u64,
     /// Ports whose packets are copied as they leave the wire, and the copies.
     taps: Vec<Target>,
-    tapped: Vec<Tapped<N::Body>>,
+    tapped: Vec<TappedPacket<N::Body>>,
 }
 
 /// A packet that left the wire of a tapped port.
 #[derive(Clone, Debug)]
-pub struct Tapped<B> {
+pub struct TappedPacket<B> {
     /// Time of its arrival.
     pub at: Instant,
     /// The port before the wire.
@@ -160,7 +160,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         self.taps.push(port);
     }
     /// The packets of tapped ports since the last call, in the order of arrival.
-    pub fn take_tapped(&mut self) -> Vec<Tapped<N::Body>> {
+    pub fn take_tapped(&mut self) -> Vec<TappedPacket<N::Body>> {
         std::mem::take(&mut self.tapped)
     }
 
@@ -359,7 +359,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         if self.taps.contains(&port) {
             let copy = |(_, p): &(Target, PacketId)| {
                 let (meta, body) = self.packets.both(*p);
-                Tapped { at: self.now.into(), port, meta: *meta, body: body.clone() }
+                TappedPacket { at: self.now.into(), port, meta: *meta, body: body.clone() }
             };
             self.tapped.extend(self.ready.iter().map(copy));
         }

@@ -11,7 +11,7 @@ use anabranch_units::{ByteCount, Duration, RandomStream, RunInstant, Serialiser}
 use crate::EventQueue;
 use crate::element::{Cx, Element};
 use crate::packet::{Drop, DropCounts, Fifo, Flag, PacketId, PacketMeta};
-use crate::port::{Chance, PortCounters, PortError, PortSettings, Wait};
+use crate::port::{PortCounters, PortError, PortSettings, WaitSum, WireErrors};
 use crate::target::Target;
 
 /// An output port with one drop-tail queue, a serialiser, and a wire with delay and random losses
@@ -37,17 +37,17 @@ pub struct FifoPort {
     up: bool,
     taken_packets: u64,
     taken_bytes: u64,
-    wait_sum: Wait,
+    wait_sum: WaitSum,
     wait_max: Duration,
-    cold: Box<Cold>,
+    cold: Box<ColdState>,
 }
 const _: () = assert!(size_of::<FifoPort>() <= 144);
 
 /// Fields that few packets need.
 #[derive(Debug)]
-struct Cold {
+struct ColdState {
     settings: PortSettings,
-    chance: Chance,
+    chance: WireErrors,
     drops: DropCounts,
     /// Packets and bytes lost on the wire.
     lost: (u64, u64),
@@ -67,7 +67,7 @@ impl FifoPort {
             Some(_) => Duration::ZERO,
             None => serialiser.time(u32::try_from(limit.as_u64()).unwrap_or(u32::MAX)),
         };
-        let chance = Chance::new(random, &settings);
+        let chance = WireErrors::new(random, &settings);
         Ok(Self {
             held: Fifo::default(),
             waiting: None,
@@ -82,9 +82,9 @@ impl FifoPort {
             up: settings.up,
             taken_packets: 0,
             taken_bytes: 0,
-            wait_sum: Wait::default(),
+            wait_sum: WaitSum::default(),
             wait_max: Duration::ZERO,
-            cold: Box::new(Cold {
+            cold: Box::new(ColdState {
                 settings,
                 chance,
                 drops: DropCounts::default(),

@@ -16,7 +16,7 @@ use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
 use crate::EventQueue;
 use crate::fabric::{Node, NodeCx};
-use crate::layer::{Envelope, Layer, LayerCx, LayerWork, Layered};
+use crate::layer::{Envelope, Layer, LayerCx, LayerWork, LayeredPacket};
 use crate::packet::{Flag, PacketMeta};
 use crate::target::Target;
 
@@ -37,7 +37,7 @@ pub trait User {
 
 /// A slot for a machine. Its host and flow stay known after the machine is removed, until the slot
 /// is reused.
-struct Place<E: Endpoint> {
+struct EndpointSlot<E: Endpoint> {
     host: u16,
     priority: u8,
     is_touched: bool,
@@ -54,8 +54,8 @@ struct Place<E: Endpoint> {
 }
 
 /// The machines by id, with free slots.
-struct Ends<E: Endpoint> {
-    places: Vec<Place<E>>,
+struct Endpoints<E: Endpoint> {
+    places: Vec<EndpointSlot<E>>,
     free: Vec<PeerId>,
     /// First element of each host's packets, by host.
     doors: Vec<Target>,
@@ -63,7 +63,7 @@ struct Ends<E: Endpoint> {
     touched: Vec<PeerId>,
 }
 
-impl<E: Endpoint> Ends<E> {
+impl<E: Endpoint> Endpoints<E> {
     fn touch(&mut self, id: PeerId) {
         if !std::mem::replace(&mut self.places[id.index()].is_touched, true) {
             self.touched.push(id);
@@ -74,7 +74,7 @@ impl<E: Endpoint> Ends<E> {
 /// The actions of a user while it handles an event.
 pub struct HostsCx<'a, E: Endpoint> {
     now: Instant,
-    ends: &'a mut Ends<E>,
+    ends: &'a mut Endpoints<E>,
     timers: &'a mut Vec<(Instant, u32)>,
 }
 
@@ -91,7 +91,7 @@ impl<E: Endpoint> HostsCx<'_, E> {
     }
     /// The same for a machine whose packets leave by `door`, the port of one of its host's links.
     pub fn reserve_via(&mut self, door: Target, host: u16, flow: u32, priority: u8) -> PeerId {
-        let place = Place {
+        let place = EndpointSlot {
             host,
             priority,
             is_touched: false,
@@ -162,7 +162,7 @@ const LAYER: u32 = 1 << 30;
 /// All hosts of a network, as one node of its fabric. Switches identify hosts by `dst`; every
 /// host's packets are delivered to this node.
 pub struct Hosts<U: User> {
-    ends: Ends<U::End>,
+    ends: Endpoints<U::End>,
     user: U,
     timers: Vec<(Instant, u32)>,
     strays: u64,
@@ -178,7 +178,7 @@ impl<U: User> Hosts<U> {
     /// Hosts without machines. Packets from host `h` enter at `doors[h]`, its port or its site's
     /// switch, unless the machine has another door.
     pub const fn new(doors: Vec<Target>, user: U) -> Self {
-        let ends = Ends { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
+        let ends = Endpoints { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
         Self { ends, user, timers: Vec::new(), strays: 0, jitter: None, layer: None, work: LayerWork::new() }
     }
     /// The same hosts with a layer between their machines and the network.
@@ -322,7 +322,7 @@ impl<U: User> Hosts<U> {
         body: Body<U>,
     ) {
         let flow_size = self.ends.places[body.from.index()].flow_size;
-        let packet = Layered { meta, envelope: body, flow_size };
+        let packet = LayeredPacket { meta, envelope: body, flow_size };
         self.in_layer(cx, |layer, cx| layer.handle_leaving(cx, packet));
     }
 
@@ -333,7 +333,7 @@ impl<U: User> Hosts<U> {
         meta: PacketMeta,
         body: Body<U>,
     ) {
-        let packet = Layered { meta, envelope: body, flow_size: None };
+        let packet = LayeredPacket { meta, envelope: body, flow_size: None };
         self.in_layer(cx, |layer, cx| layer.handle_arrived(cx, packet));
         self.deliver(cx);
     }
@@ -347,7 +347,7 @@ impl<U: User> Hosts<U> {
     ) {
         let Some(layer) = &mut self.layer else { return };
         act(layer, &mut LayerCx { now: cx.now(), work: &mut self.work });
-        for Layered { meta, envelope, .. } in self.work.leaving.drain(..) {
+        for LayeredPacket { meta, envelope, .. } in self.work.leaving.drain(..) {
             // A held packet may outlive its machine, whose slot may belong to another host's
             // machine by now.
             let place = self.ends.places.get(envelope.from.index()).filter(|place| place.host == meta.src);
@@ -364,7 +364,7 @@ impl<U: User> Hosts<U> {
         // Packets that a machine sends while it handles a packet pass the layer, which delivers
         // nothing then.
         let mut arrived = std::mem::take(&mut self.work.arrived);
-        for Layered { meta, envelope, .. } in arrived.drain(..) {
+        for LayeredPacket { meta, envelope, .. } in arrived.drain(..) {
             self.take(cx, meta, envelope);
         }
         debug_assert!(self.work.arrived.is_empty(), "a layer delivers only what has come");

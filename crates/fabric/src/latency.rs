@@ -29,13 +29,13 @@ pub(crate) enum Network {
 
 /// Measures the latency of a switch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Latencies {
+pub(crate) struct LatencyMeter {
     /// Time at which each packet entered, by the packet's index in the arena.
     entered: Vec<RunInstant>,
     latency: CircuitLatency,
 }
 
-impl Latencies {
+impl LatencyMeter {
     /// Notes that packet `index` enters.
     #[inline]
     pub(crate) fn handle_arrival(&mut self, now: RunInstant, index: usize) {

@@ -28,7 +28,7 @@ pub struct Envelope<M> {
 
 /// A packet between a host's machines and its network.
 #[derive(Clone, Debug)]
-pub struct Layered<M> {
+pub struct LayeredPacket<M> {
     /// Metadata seen by the network, which the layer may change. A packet belongs to `meta.flow`,
     /// from host `meta.src` to host `meta.dst`.
     pub meta: PacketMeta,
@@ -43,10 +43,10 @@ pub struct Layered<M> {
 pub trait Layer<M>: Send {
     /// Handles a packet sent by a machine: the layer passes it on with [`LayerCx::send`], now or
     /// later, or drops it.
-    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, M>, packet: Layered<M>);
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, M>, packet: LayeredPacket<M>);
     /// Handles an arrived packet: the layer passes it to its machine with [`LayerCx::deliver`], now
     /// or later, or drops it.
-    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, M>, packet: Layered<M>);
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, M>, packet: LayeredPacket<M>);
     /// Handles an expired timer of the layer.
     fn handle_timeout(&mut self, cx: &mut LayerCx<'_, M>, token: u32);
     /// Counters so far, by name, with the unit in the name.
@@ -63,8 +63,8 @@ pub struct LayerCx<'a, M> {
 
 /// Requests of a layer.
 pub(crate) struct LayerWork<M> {
-    pub(crate) leaving: Vec<Layered<M>>,
-    pub(crate) arrived: Vec<Layered<M>>,
+    pub(crate) leaving: Vec<LayeredPacket<M>>,
+    pub(crate) arrived: Vec<LayeredPacket<M>>,
     pub(crate) timers: Vec<(Instant, u32)>,
 }
 
@@ -80,12 +80,12 @@ impl<M> LayerCx<'_, M> {
         self.now
     }
     /// Sends a packet from the host of its envelope's sender, after earlier packets.
-    pub fn send(&mut self, packet: Layered<M>) {
+    pub fn send(&mut self, packet: LayeredPacket<M>) {
         self.work.leaving.push(packet);
     }
     /// Delivers a packet to the machine of its envelope, after earlier packets. Drops and counts it
     /// if the machine was removed.
-    pub fn deliver(&mut self, packet: Layered<M>) {
+    pub fn deliver(&mut self, packet: LayeredPacket<M>) {
         self.work.arrived.push(packet);
     }
     /// Schedules `handle_timeout(token)` at `at`, which must not be in the past.

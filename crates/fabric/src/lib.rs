@@ -41,13 +41,13 @@ pub use circuit_switch::{
 };
 pub use element::{Cx, Element};
 pub use event::{Event, EventQueue, QuadHeap};
-pub use fabric::{Fabric, Node, NodeCx, Tapped, Totals};
+pub use fabric::{Fabric, Node, NodeCx, TappedPacket, Totals};
 pub use fifo_port::FifoPort;
 pub use hosts::{Hosts, HostsCx, User};
 pub use latency::CircuitLatency;
-pub use layer::{Envelope, Label, Layer, LayerCx, Layered};
+pub use layer::{Envelope, Label, Layer, LayerCx, LayeredPacket};
 pub use packet::{Drop, DropCounts, Fifo, Flag, FlowClass, PRIORITIES, PacketId, PacketMeta, Packets};
-pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN, Wait};
+pub use port::{DELAY_MAX, Port, PortCounters, PortError, PortSettings, RATE_MIN, WaitSum};
 pub use switch::{Policy, Switch};
 pub use target::Target;
 pub use timetable::{Slot, Timetable, TimetableError};

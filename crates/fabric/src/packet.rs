@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fifo_gives_packets_back_in_order_and_counts_them() {
+    fn fifo_returns_packets_in_order_and_counts_them() {
         let mut packets = Packets::new();
         let ids: Vec<_> = (1..=3).map(|n| packets.add(PacketMeta::new(0, 0, n * 10), ())).collect();
         let mut fifo = Fifo::default();

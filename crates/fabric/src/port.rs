@@ -177,7 +177,7 @@ pub struct PortCounters {
     /// Packets marked here (ECN).
     pub marked_packets: u64,
     /// Sum of the packets' waiting times before transmission.
-    pub wait_sum: Wait,
+    pub wait_sum: WaitSum,
     /// Maximum of these times.
     pub wait_max: Duration,
 }
@@ -186,9 +186,9 @@ pub struct PortCounters {
 ///
 /// Units: picoseconds in 128 bits, as the sum over a long run exceeds the range of a [`Duration`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wait(u128);
+pub struct WaitSum(u128);
 
-impl Wait {
+impl WaitSum {
     #[inline]
     pub(crate) const fn add(&mut self, wait: Duration) {
         self.0 += wait.as_ps() as u128;
@@ -202,7 +202,7 @@ impl Wait {
 
 /// Random losses and bit errors of a wire.
 #[derive(Clone, Debug)]
-pub(crate) struct Chance {
+pub(crate) struct WireErrors {
     random: RandomStream,
     loss_ppm: u32,
     /// Burst model, and whether the last packet was lost (`None` before the first packet); `None`
@@ -246,7 +246,7 @@ impl Bursts {
 /// One, in parts per 10^12.
 const PPT: u64 = 1_000_000_000_000;
 
-impl Chance {
+impl WireErrors {
     pub(crate) fn new(random: RandomStream, settings: &PortSettings) -> Self {
         let mut new = Self { random, loss_ppm: 0, bursts: None, byte_intact_q63: 1 << 63 };
         new.change(settings);
@@ -319,10 +319,10 @@ pub struct Port {
     peer: Target,
     settings: PortSettings,
     serialiser: Serialiser,
-    chance: Chance,
+    chance: WireErrors,
     buffer: Option<BufferId>,
     queues: [Fifo; PRIORITIES],
-    sending: Option<Sending>,
+    sending: Option<Transmission>,
     /// Distinguishes the current transmission's timer from stale ones after a change.
     generation: u32,
     wire: Fifo,
@@ -332,7 +332,7 @@ pub struct Port {
 }
 
 #[derive(Copy, Clone, Debug)]
-struct Sending {
+struct Transmission {
     packet: PacketId,
     time: Duration,
     done_at: RunInstant,
@@ -352,7 +352,7 @@ impl Port {
             peer,
             settings,
             serialiser: settings.serialiser()?,
-            chance: Chance::new(random, &settings),
+            chance: WireErrors::new(random, &settings),
             buffer: None,
             queues: [Fifo::default(); PRIORITIES],
             sending: None,
@@ -453,7 +453,7 @@ impl Port {
     fn transmit<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId, time: Duration, left: Duration) {
         self.generation = self.generation.wrapping_add(1);
         let done_at = cx.now() + left;
-        self.sending = Some(Sending { packet: p, time, done_at });
+        self.sending = Some(Transmission { packet: p, time, done_at });
         cx.arm(done_at, self.generation << 1 | SENT);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one
 //! line in the list of `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sprays packets over
-//! all paths, and so on. A [`View`] is a policy's input. Read [`Switch`] first.
+//! all paths, and so on. A [`PolicyInput`] is a policy's input. Read [`Switch`] first.
 
 pub mod caps;
 pub mod drill;
@@ -19,7 +19,7 @@ use crate::target::Target;
 use anabranch_units::{ByteCount, RandomStream, RunInstant};
 
 /// Input of a policy: a packet with several equally near targets.
-pub struct View<'a> {
+pub struct PolicyInput<'a> {
     /// The fabric's time.
     pub now: RunInstant,
     /// The packet.
@@ -29,7 +29,7 @@ pub struct View<'a> {
     queues: &'a dyn Fn(Target) -> ByteCount,
 }
 
-impl View<'_> {
+impl PolicyInput<'_> {
     /// Number of targets, at least two.
     #[inline]
     pub const fn count(&self) -> u32 {
@@ -73,7 +73,7 @@ macro_rules! policies {
         impl Policy {
             /// Index of the target for the packet.
             #[inline]
-            fn choose(&mut self, view: &View<'_>) -> u32 {
+            fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
                 match self {
                     $(Self::$name(policy) => policy.choose(view),)*
                 }
@@ -157,7 +157,7 @@ impl Switch {
 
 impl Switch {
     /// Paths left unused by short flows, if the policy measures it.
-    pub(crate) const fn unused(&self) -> Option<caps::Unused> {
+    pub(crate) const fn unused(&self) -> Option<caps::UnusedPathStats> {
         match &self.policy {
             Policy::Caps(policy) => Some(policy.unused()),
             _ => None,
@@ -184,7 +184,7 @@ impl Switch {
                 let ways = &self.targets[start as usize..end as usize];
                 let (now, all) = (cx.now(), &*cx.all_meta());
                 let queues = |target| queues(target, all, now);
-                ways[self.policy.choose(&View { now, meta: &meta, ways, queues: &queues }) as usize]
+                ways[self.policy.choose(&PolicyInput { now, meta: &meta, ways, queues: &queues }) as usize]
             }
         };
         cx.forward(to, p);
@@ -199,17 +199,17 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn chosen(policy: &mut Policy, flow: u32, count: u32) -> u32 {
-        Seen::default().of(policy, PacketMeta::new(3, 4, 1_500).with_flow(flow), count)
+        TestInput::default().of(policy, PacketMeta::new(3, 4, 1_500).with_flow(flow), count)
     }
 
     /// Input of a policy in tests: a time, and the queue length at each target.
     #[derive(Default)]
-    struct Seen {
+    struct TestInput {
         us: u64,
         queues: Vec<u64>,
     }
 
-    impl Seen {
+    impl TestInput {
         fn at(us: u64) -> Self {
             Self { us, ..Self::default() }
         }
@@ -218,7 +218,7 @@ mod tests {
             let queues =
                 |target: Target| ByteCount::new(self.queues.get(target.index()).copied().unwrap_or_default());
             let now = RunInstant::from_us(self.us);
-            policy.choose(&View { now, meta: &meta, ways: &ways, queues: &queues })
+            policy.choose(&PolicyInput { now, meta: &meta, ways: &ways, queues: &queues })
         }
     }
 
@@ -233,11 +233,11 @@ mod tests {
     }
 
     #[test]
-    fn ecmp_takes_another_entropy_another_way_and_none_as_before() {
+    fn ecmp_changes_path_with_entropy_only() {
         let mut policy = Policy::Ecmp(ecmp::Ecmp::new(7));
         let with = |policy: &mut Policy, entropy| {
             let meta = packet(9, FlowClass::Unknown).with_entropy(entropy);
-            Seen::default().of(policy, meta, 16)
+            TestInput::default().of(policy, meta, 16)
         };
         assert_eq!(with(&mut policy, 0), chosen(&mut policy, 9, 16));
         assert_eq!(with(&mut policy, 77), with(&mut policy, 77));
@@ -245,9 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn caps_keeps_long_flows_on_one_way_while_short_ones_are_there() {
+    fn caps_keeps_long_flows_off_paths_of_short_ones() {
         let mut policy = drawn(PolicyKind::Caps);
-        let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
+        let mut at = |us, class| TestInput::at(us).of(&mut policy, packet(5, class), 8);
         assert_eq!(used((0..200).map(|_| at(100, FlowClass::Long))).len(), 8, "no short flow was seen");
         assert_eq!(used((0..200).map(|_| at(200, FlowClass::Short))).len(), 8);
         assert_eq!(used((0..200).map(|_| at(300, FlowClass::Long))).len(), 8, "the sample is not over");
@@ -262,9 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn caps_knows_which_ways_no_short_flow_took_in_a_sample_that_had_some() {
+    fn caps_knows_paths_without_short_flows_in_mixed_samples() {
         let mut policy = drawn(PolicyKind::Caps);
-        let mut at = |us, class| Seen::at(us).of(&mut policy, packet(5, class), 8);
+        let mut at = |us, class| TestInput::at(us).of(&mut policy, packet(5, class), 8);
         let used = used([at(0, FlowClass::Short), at(100, FlowClass::Short)].into_iter());
         at(600, FlowClass::Long);
         at(1_100, FlowClass::Long);
@@ -272,18 +272,18 @@ mod tests {
         let Policy::Caps(policy) = policy else { unreachable!("it was asked for") };
         assert_eq!(
             policy.unused(),
-            caps::Unused { samples: 1, share_sum },
+            caps::UnusedPathStats { samples: 1, share_sum },
             "no short flow was there afterwards"
         );
     }
 
     #[test]
-    fn presto_takes_cells_round_in_turns_where_a_flow_enters() {
+    fn presto_uses_cells_in_turn_where_a_flow_enters() {
         let mut policy = drawn(PolicyKind::Presto);
         let mut with = |entropy, hops| {
             let mut meta = packet(5, FlowClass::Unknown).with_entropy(entropy);
             meta.hops = hops;
-            Seen::default().of(&mut policy, meta, 4)
+            TestInput::default().of(&mut policy, meta, 4)
         };
         let turns: Vec<u32> = (0..9).map(|cell| with(cell, 1)).collect();
         assert!(turns.windows(2).all(|two| two[1] == (two[0] + 1) % 4), "{turns:?}");
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn letflow_moves_a_flow_only_after_a_pause() {
         let mut policy = drawn(PolicyKind::LetFlow);
-        let mut at = |us| Seen::at(us).of(&mut policy, packet(5, FlowClass::Unknown), 8);
+        let mut at = |us| TestInput::at(us).of(&mut policy, packet(5, FlowClass::Unknown), 8);
         assert_eq!(used((0..100).map(|n| at(n * 400))).len(), 1);
         assert!(used((1..100).map(|n| at(40_000 + n * 600))).len() > 4);
     }
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn drill_finds_the_empty_queue_and_stays_there() {
         let mut policy = drawn(PolicyKind::Drill);
-        let seen = Seen { us: 0, queues: vec![9, 9, 9, 0, 9, 9] };
+        let seen = TestInput { us: 0, queues: vec![9, 9, 9, 0, 9, 9] };
         let mut last = 0;
         for _ in 0..100 {
             last = seen.of(&mut policy, packet(5, FlowClass::Unknown), 6);
@@ -310,9 +310,9 @@ mod tests {
     }
 
     #[test]
-    fn freeway_keeps_the_two_classes_on_ways_of_their_own() {
+    fn freeway_separates_the_paths_of_two_classes() {
         let mut policy = drawn(PolicyKind::Freeway);
-        let mut at = |us, flow, class| Seen::at(us).of(&mut policy, packet(flow, class), 8);
+        let mut at = |us, flow, class| TestInput::at(us).of(&mut policy, packet(flow, class), 8);
         assert_eq!(
             used((0..500).map(|flow| at(0, flow, FlowClass::Short))).len(),
             8,
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn ecmp_keeps_a_flow_on_one_path_and_spreads_flows_evenly() {
+    fn ecmp_keeps_flows_on_one_path_and_spreads_evenly() {
         let mut policy = Policy::Ecmp(ecmp::Ecmp::new(7));
         let mut flows = [0u32; 4];
         for flow in 0..40_000 {

@@ -12,9 +12,9 @@
 //! or grows, and when a coflow completes or falls. A coflow's sent bytes count as long as it has
 //! flows.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
-use crate::filling::Filling;
+use crate::filling::FillBuffers;
 use crate::network::{CoflowId, FlowId, LinkId};
 use crate::plan::Plan;
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -31,17 +31,17 @@ const AT_THRESHOLD: f64 = 1e-9;
 pub struct Aalo {
     /// Thresholds between queues.
     thresholds_bits: Vec<f64>,
-    coflows: BTreeMap<CoflowId, Sent>,
+    coflows: BTreeMap<CoflowId, SentVolume>,
     /// By flow: position of its coflow in the order, and rate.
     flows: Vec<(u32, f64)>,
     plan: Plan,
-    filling: Filling,
+    filling: FillBuffers,
     /// Time of the next fall of a coflow at the current rates.
     falls: Option<Instant>,
 }
 
 #[derive(Copy, Clone, Debug)]
-struct Sent {
+struct SentVolume {
     /// Sent bits at time `since`; the rate `bps` applies from then on.
     bits: f64,
     bps: f64,
@@ -79,7 +79,7 @@ impl Default for Aalo {
     }
 }
 
-impl Sent {
+impl SentVolume {
     fn settle(&mut self, now: Instant) {
         self.bits += self.bps * now.saturating_since(self.since).as_secs_f64();
         self.since = now;
@@ -107,7 +107,7 @@ impl Aalo {
             coflows: BTreeMap::new(),
             flows: Vec::new(),
             plan: Plan::default(),
-            filling: Filling::default(),
+            filling: FillBuffers::default(),
             falls: None,
         })
     }
@@ -119,7 +119,7 @@ impl Aalo {
 
     /// Updates the sent bytes and the queue of each coflow. Returns their order: by queue, then by
     /// arrival.
-    fn order(&mut self, active: &Active) -> Vec<(usize, CoflowId)> {
+    fn order(&mut self, active: &ActiveFlows) -> Vec<(usize, CoflowId)> {
         let was = std::mem::take(&mut self.coflows);
         let mut order: Vec<(usize, Instant, CoflowId)> = Vec::new();
         for coflow in active.coflows() {
@@ -130,7 +130,7 @@ impl Aalo {
             // The name may have been reused by a new coflow since.
             let was = was.get(&coflow).filter(|was| arrived <= was.since).map_or(0, |was| was.queue);
             let queue = self.thresholds_bits.partition_point(crossed).max(was);
-            self.coflows.insert(coflow, Sent { bits, bps: 0.0, since: active.now(), queue });
+            self.coflows.insert(coflow, SentVolume { bits, bps: 0.0, since: active.now(), queue });
             order.push((queue, arrived, coflow));
         }
         order.sort_unstable();
@@ -138,7 +138,7 @@ impl Aalo {
     }
 
     /// Recomputes all rates.
-    fn share(&mut self, active: &mut Active) {
+    fn share(&mut self, active: &mut ActiveFlows) {
         let order = self.order(active);
         let Self { coflows, flows, plan, filling, thresholds_bits, .. } = self;
         plan.begin(active);
@@ -187,7 +187,7 @@ impl Aalo {
 
     /// Time at which the first coflow reaches a threshold.
     fn first_fall(&self) -> Option<Instant> {
-        let falls = |sent: &Sent| {
+        let falls = |sent: &SentVolume| {
             let threshold = self.thresholds_bits.get(sent.queue)?;
             let ps = ((threshold - sent.bits).max(0.0) / sent.bps * 1e12).ceil();
             // Also covers coflows without progress: the time is NaN or infinite.
@@ -200,14 +200,14 @@ impl Aalo {
 impl Allocator for Aalo {
     /// Cost: when shares are recomputed, some walks along the routes of all active flows; otherwise
     /// the flows on the links of completed ones, and the number of coflows.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let now = active.now();
         let has_gone = |id: &FlowId| active.flows_of(active.coflow(*id)).is_empty();
         let is_same =
             event.arrived.is_empty() && event.grown.is_empty() && !event.completed.iter().any(has_gone);
         if is_same && self.falls.is_none_or(|falls| falls > now) {
             let Self { coflows, flows, filling, .. } = self;
-            let mut add = |active: &Active, id: FlowId, more_bps: f64| {
+            let mut add = |active: &ActiveFlows, id: FlowId, more_bps: f64| {
                 let sent = coflows.get_mut(&active.coflow(id)).expect("it has active flows");
                 sent.settle(now);
                 // Rounding may make the rate negative, which would cause an immediate fall.
@@ -233,7 +233,7 @@ impl Allocator for Aalo {
         self.falls = self.first_fall();
     }
 
-    fn next_decision(&self, _: &Active) -> Option<Instant> {
+    fn next_decision(&self, _: &ActiveFlows) -> Option<Instant> {
         self.falls
     }
 }
@@ -246,20 +246,20 @@ mod tests {
     use proptest::prelude::*;
 
     /// Checks that coflows fall exactly at their thresholds.
-    struct Watched {
+    struct ThresholdCheck {
         inner: Aalo,
         /// Changes of queues: coflow, queue and time.
         fell: Vec<(CoflowId, usize, Instant)>,
     }
 
-    impl Watched {
+    impl ThresholdCheck {
         fn new(inner: Aalo) -> Self {
             Self { inner, fell: Vec::new() }
         }
     }
 
-    impl Allocator for Watched {
-        fn allocate(&mut self, event: &Event, active: &mut Active) {
+    impl Allocator for ThresholdCheck {
+        fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
             let before: Vec<Option<usize>> = active.coflows().map(|id| self.inner.queue(id)).collect();
             let wakes = self.inner.falls == Some(active.now());
             let mut is_at = false;
@@ -285,7 +285,7 @@ mod tests {
             let nothing = event.arrived.is_empty() && event.grown.is_empty() && event.completed.is_empty();
             assert!(!(wakes && nothing) || is_at, "nobody is at a threshold at {:?}", active.now());
         }
-        fn next_decision(&self, active: &Active) -> Option<Instant> {
+        fn next_decision(&self, active: &ActiveFlows) -> Option<Instant> {
             self.inner.next_decision(active)
         }
     }
@@ -296,17 +296,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn aalo_leaves_nothing_and_coflows_fall_when_they_are_at_a_threshold((network, flows) in networks()) {
-            keeps_the_laws(&network, &flows, Watched::new(small()), false);
+        fn aalo_is_work_conserving_and_demotes_at_thresholds((network, flows) in networks()) {
+            keeps_the_laws(&network, &flows, ThresholdCheck::new(small()), false);
         }
     }
 
     #[test]
-    fn queues_share_by_weight_and_are_in_the_order_of_arrival_within() {
+    fn queues_share_by_weight_and_serve_in_arrival_order() {
         // At 1 Mb/s the first is in the second queue after 1000 bytes, 8 ms, when the second
         // arrives and gets 4/7.
         let (network, flows) = on_one_link(&[(10_000, 0), (5_000, 8), (5_000, 9)]);
-        let mut watched = Watched::new(small());
+        let mut watched = ThresholdCheck::new(small());
         let outcome = run(&network, &flows, &mut watched).expect("it ends");
         let at = |us: u64| Instant::ZERO + Duration::from_us(us);
         // The second falls after 8000 bits at 4/7 Mb/s, 14 ms; then the third gets 4/7 and falls 14

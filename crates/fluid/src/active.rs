@@ -27,7 +27,7 @@ const CHANGES_MAX: usize = 1 << 16;
 
 /// Active flows of a network.
 #[derive(Clone, Debug)]
-pub struct Active {
+pub struct ActiveFlows {
     network: Network,
     now: Instant,
     slots: Vec<Slot>,
@@ -42,7 +42,7 @@ pub struct Active {
     links: Vec<Link>,
     coflows: BTreeMap<CoflowId, Group>,
     event: Event,
-    changed: Changed,
+    changed: DecisionChanges,
     completions: Completions,
 }
 
@@ -96,7 +96,7 @@ struct Group {
 
 /// Changes of the current decision.
 #[derive(Clone, Debug, Default)]
-struct Changed {
+struct DecisionChanges {
     links: Vec<LinkId>,
     flows: usize,
     since_summed: usize,
@@ -154,7 +154,7 @@ impl Slot {
     }
 }
 
-impl Active {
+impl ActiveFlows {
     /// No flows, at time 0.
     pub fn new(network: Network) -> Self {
         let link = |id| Link::new(network.rate(LinkId(id)));
@@ -169,7 +169,7 @@ impl Active {
             completes_at: Vec::new(),
             coflows: BTreeMap::new(),
             event: Event::default(),
-            changed: Changed::default(),
+            changed: DecisionChanges::default(),
             completions: Completions::Scan,
         }
     }
@@ -290,7 +290,7 @@ impl Active {
     }
 
     /// Removes a flow that is aborted: its unsent volume is subtracted from its coflow. Otherwise
-    /// as [`Active::remove`].
+    /// as [`ActiveFlows::remove`].
     pub fn withdraw(&mut self, id: FlowId) {
         let left_bits = self.remaining_bits(id);
         let coflow = self.slots[id.0 as usize].coflow;
@@ -319,7 +319,7 @@ impl Active {
     }
 
     /// A copy for a decision elsewhere, which takes over the events since the last decision; they
-    /// are cleared here. [`Active::adopt`] brings its rates back.
+    /// are cleared here. [`ActiveFlows::adopt`] brings its rates back.
     pub fn fork(&mut self) -> Self {
         let copy = self.clone();
         let mut event = std::mem::take(&mut self.event);

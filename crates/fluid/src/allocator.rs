@@ -1,6 +1,6 @@
 //! Allocators, which set the rates of flows.
 
-use crate::active::Active; // tidy-allow: circle, a trait and its argument
+use crate::active::ActiveFlows; // tidy-allow: circle, a trait and its argument
 use crate::network::FlowId;
 use anabranch_units::Instant;
 
@@ -19,24 +19,24 @@ pub struct Event {
 /// no future ones.
 ///
 /// The rates on a link must not exceed the link's rate, apart from rounding; otherwise
-/// [`Active::decide`] fails.
+/// [`ActiveFlows::decide`] fails.
 pub trait Allocator {
-    /// Sets rates with [`Active::set_bps`]. A flow keeps its rate until the next change; a new flow
-    /// has none.
-    fn allocate(&mut self, event: &Event, active: &mut Active);
+    /// Sets rates with [`ActiveFlows::set_bps`]. A flow keeps its rate until the next change; a new
+    /// flow has none.
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows);
 
     /// Time at which the allocator wants to decide again without an event.
-    fn next_decision(&self, active: &Active) -> Option<Instant> {
+    fn next_decision(&self, active: &ActiveFlows) -> Option<Instant> {
         let _ = active;
         None
     }
 }
 
 impl<A: Allocator + ?Sized> Allocator for Box<A> {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         (**self).allocate(event, active);
     }
-    fn next_decision(&self, active: &Active) -> Option<Instant> {
+    fn next_decision(&self, active: &ActiveFlows) -> Option<Instant> {
         (**self).next_decision(active)
     }
 }

@@ -130,7 +130,7 @@ pub fn alone_s(network: &Network, flows: &[Flow]) -> Result<BTreeMap<CoflowId, f
 /// may wait. Errors: as [`crate::run`] for flows that do not fit the network.
 pub fn total(network: &Network, flows: &[Flow], effort: Effort) -> Result<Bound, RunError> {
     check(network, flows)?;
-    let (names, works): (Vec<CoflowId>, Vec<work::Work>) =
+    let (names, works): (Vec<CoflowId>, Vec<work::CoflowWork>) =
         work::of_coflows(network, flows).into_iter().unzip();
     let last_s = works.iter().map(|work| work.alone_s).fold(0.0, f64::max);
     // Rounding of instants. A schedule delayed by it is valid for the rounded arrivals, so a

@@ -28,11 +28,11 @@
 //! limit is 0.001 b/s, which rounding errors of its sums exceed in long runs: coflows there get
 //! next to nothing by MADD and no even share either.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::Event;
 use crate::benchmark::Trace;
 use crate::network::{CoflowId, FlowId, LinkId};
-use crate::order::{Ranks, by_arrival};
+use crate::order::{CoflowOrder, by_arrival};
 use crate::plan::Plan;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use smallvec::SmallVec;
@@ -63,7 +63,7 @@ impl Trace {
 
 /// Order in which coflows get their rates.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ServiceOrder {
     /// The smallest effective bottleneck first.
     Bottleneck,
     /// By arrival.
@@ -73,15 +73,15 @@ pub(crate) enum Order {
 /// Rates by CoflowSim's rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
-    order: Order,
+    order: ServiceOrder,
     plan: Plan,
-    came: BTreeMap<CoflowId, Came>,
+    came: BTreeMap<CoflowId, AdmittedCoflow>,
     factors: Factors,
 }
 
 /// State of a coflow from its admission.
 #[derive(Copy, Clone, Debug)]
-struct Came {
+struct AdmittedCoflow {
     /// Its time alone at admission.
     alone_s: f64,
     deadline_ms: f64,
@@ -113,13 +113,13 @@ impl Factors {
 }
 
 impl Rates {
-    pub fn new(order: Order) -> Self {
+    pub fn new(order: ServiceOrder) -> Self {
         Self { order, plan: Plan::default(), came: BTreeMap::new(), factors: Factors::new() }
     }
 
     /// Recomputes rates when a coflow has arrived or ended, and does nothing otherwise.
-    pub fn allocate(&mut self, event: &Event, active: &mut Active) {
-        if !Ranks::default().is_new_order(event, active) {
+    pub fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
+        if !CoflowOrder::default().is_new_order(event, active) {
             return;
         }
         let Self { order, plan, came, factors } = self;
@@ -131,11 +131,11 @@ impl Rates {
             came.entry(*coflow).or_insert_with(|| {
                 let alone_s = plan.alone_s(active, active.flows_of(*coflow));
                 let deadline_ms = 1e3 * arrived.as_secs_f64() + 1e3 / 1.024 * alone_s * factors.draw();
-                Came { alone_s, deadline_ms: deadline_ms.trunc() }
+                AdmittedCoflow { alone_s, deadline_ms: deadline_ms.trunc() }
             });
         }
         let mut by_deadline = coflows.clone();
-        if *order == Order::Bottleneck {
+        if *order == ServiceOrder::Bottleneck {
             coflows.sort_by(|a, b| came[a].alone_s.total_cmp(&came[b].alone_s));
         }
         let mut skipped: Vec<FlowId> = Vec::new();
@@ -167,7 +167,7 @@ impl Rates {
 }
 
 /// Gives flows the least even share of the unused rates of their links.
-fn share(plan: &mut Plan, active: &Active, mut flows: Vec<FlowId>) {
+fn share(plan: &mut Plan, active: &ActiveFlows, mut flows: Vec<FlowId>) {
     flows.retain(|id| plan.most_bps(active, *id) > 0.0);
     let mut count = vec![0u32; active.network().links()];
     let links = flows.iter().flat_map(|id| active.route(*id));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_arrives_in_an_epoch_or_at_its_end_is_there_at_its_beginning() {
+    fn arrivals_within_an_epoch_count_from_its_beginning() {
         let text = "2 4\n1 0 1 0 1 1:0\n2 10240 1 0 1 1:1\n3 10241 1 0 1 1:1.5\n4 20480 2 0 1 1 1:3\n";
         let trace = benchmark::parse(text, usize::MAX).expect("well written").as_coflowsim();
         let arrives: Vec<u64> = trace.flows.iter().map(|flow| flow.arrives.as_ns() / 1_000_000).collect();

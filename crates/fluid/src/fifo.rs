@@ -10,7 +10,7 @@
 //! with the lower name is first. Differs: MADD needs the volumes of flows that have arrived; a FIFO
 //! without volumes would share the rest among a coflow's flows.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
 use crate::coflowsim;
 use crate::madd::Madd;
@@ -26,7 +26,7 @@ pub struct Fifo {
 impl Fifo {
     /// An instance that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
     pub fn like_coflowsim() -> Self {
-        let rates = coflowsim::Rates::new(coflowsim::Order::Arrival);
+        let rates = coflowsim::Rates::new(coflowsim::ServiceOrder::Arrival);
         Self { like_coflowsim: Some(rates), ..Self::default() }
     }
 }
@@ -34,7 +34,7 @@ impl Fifo {
 impl Allocator for Fifo {
     /// Cost: a few walks along the routes of all active flows when a coflow arrives, grows or
     /// completes; otherwise the flows on the links of completed ones.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         if let Some(rates) = &mut self.like_coflowsim {
             return rates.allocate(event, active);
         }
@@ -57,7 +57,7 @@ mod tests {
         }
 
         #[test]
-        fn coflows_on_one_link_complete_in_the_order_of_their_arrival(
+        fn coflows_on_one_link_complete_in_arrival_order(
             rows in proptest::collection::vec((1u64..100_000, 0u64..1_000), 1..12)
         ) {
             let (network, flows) = on_one_link(&rows);

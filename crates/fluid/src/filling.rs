@@ -4,7 +4,7 @@
 //! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2) with
 //! weights. [`crate::MaxMin`] is faster for all flows without weights.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::Event;
 use crate::network::{FlowId, LinkId};
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 /// Buffers, reused by the next call.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Filling {
+pub(crate) struct FillBuffers {
     links: Vec<Level>,
     /// Links of the given flows.
     used: Vec<LinkId>,
@@ -43,11 +43,16 @@ impl Level {
     }
 }
 
-impl Filling {
+impl FillBuffers {
     /// Replaces the weights of flows, which are above 0, by their rates.
     ///
     /// Cost: the links of their routes, and a heap operation per full link.
-    pub fn fill(&mut self, active: &Active, flows: &mut [(FlowId, f64)], left_bps: impl Fn(LinkId) -> f64) {
+    pub fn fill(
+        &mut self,
+        active: &ActiveFlows,
+        flows: &mut [(FlowId, f64)],
+        left_bps: impl Fn(LinkId) -> f64,
+    ) {
         self.list(active, flows, left_bps);
         let Self { links, used, crossing, is_set, heap, .. } = self;
         heap.clear();
@@ -88,7 +93,7 @@ impl Filling {
     }
 
     /// Lists flows by link.
-    fn list(&mut self, active: &Active, flows: &[(FlowId, f64)], left_bps: impl Fn(LinkId) -> f64) {
+    fn list(&mut self, active: &ActiveFlows, flows: &[(FlowId, f64)], left_bps: impl Fn(LinkId) -> f64) {
         let Self { links, used, crossing, is_set, .. } = self;
         links.resize_with(active.network().links(), Level::default);
         is_set.clear();
@@ -128,9 +133,9 @@ impl Filling {
     pub fn fill_after(
         &mut self,
         event: &Event,
-        active: &mut Active,
+        active: &mut ActiveFlows,
         rank_and_weight: impl Fn(FlowId) -> (u32, f64),
-        mut on_more: impl FnMut(&Active, FlowId, f64),
+        mut on_more: impl FnMut(&ActiveFlows, FlowId, f64),
     ) {
         let mut links: Vec<LinkId> = event.completed.iter().flat_map(|id| active.route(*id)).collect();
         links.sort_unstable();
@@ -165,15 +170,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_flow_has_a_full_link_where_no_other_has_more_for_its_weight(
+        fn each_flow_has_a_bottleneck_in_weighted_max_min(
             (network, flows) in networks(), weights in proptest::collection::vec(1u64..1_000_000, 24)
         ) {
-            let mut active = Active::new(network);
+            let mut active = ActiveFlows::new(network);
             let insert = |flow: &crate::Flow| active.insert(flow.coflow, &flow.route, flow.volume);
             let ids: Vec<FlowId> = flows.iter().map(insert).collect();
             let of = |id: &FlowId| weights[id.0 as usize] as f64;
             let mut rates: Vec<(FlowId, f64)> = ids.iter().map(|id| (*id, of(id))).collect();
-            let mut filling = Filling::default();
+            let mut filling = FillBuffers::default();
             // State from an earlier call has no effect.
             filling.fill(&active, &mut rates.clone(), |_| 1.0);
             filling.fill(&active, &mut rates, |link| active.rate_bps(link));

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_one_trace_and_few_ports_are_enough() {
+    fn seed_gives_one_trace_also_with_few_ports() {
         assert_eq!(text(20, 10, Seed::new(1)), text(20, 10, Seed::new(1)));
         assert_ne!(text(20, 10, Seed::new(1)), text(20, 10, Seed::new(2)));
         let trace = parse(&text(20, 1, Seed::new(1)), usize::MAX).expect("as the format has it");

@@ -7,7 +7,7 @@
 //! only the best can have a rate, as it fills one of the route's links; therefore routes wait
 //! rather than flows.
 
-use crate::active::{Active, ROUNDING};
+use crate::active::{ActiveFlows, ROUNDING};
 use crate::allocator::Event;
 use crate::network::{FlowId, LinkId};
 use smallvec::SmallVec;
@@ -15,20 +15,20 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// Position of a flow in the order: a key, and the flow's name for equal keys.
-type Place = (u64, FlowId);
+type OrderKey = (u64, FlowId);
 
 /// Greedy rates in an order, kept between decisions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Greedy {
+pub(crate) struct GreedyRates {
     links: Vec<Link>,
     /// All routes that flows have ever had, and their indices.
     routes: Vec<Route>,
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
-    flows: Vec<State>,
+    flows: Vec<RankedFlow>,
     /// Links with several served flows, which may swap positions while they progress.
     shared: BTreeSet<LinkId>,
     /// Positions to visit, best first.
-    queue: BinaryHeap<Reverse<Place>>,
+    queue: BinaryHeap<Reverse<OrderKey>>,
     decision: u64,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Greedy {
 struct Link {
     /// Served flows with their rates; the position is from the time of service, and may have
     /// improved since.
-    served: SmallVec<[(Place, f64); 2]>,
+    served: SmallVec<[(OrderKey, f64); 2]>,
     routes: Vec<u32>,
 }
 
@@ -44,13 +44,13 @@ struct Link {
 struct Route {
     links: SmallVec<[LinkId; 2]>,
     /// Best position among the waiting flows, cached because it is looked up often.
-    best: Option<Place>,
+    best: Option<OrderKey>,
     /// Waiting flows, worst first.
-    waiting: Vec<Place>,
+    waiting: Vec<OrderKey>,
 }
 
 #[derive(Copy, Clone, Debug, Default)]
-struct State {
+struct RankedFlow {
     route: u32,
     /// Key while it waits.
     key: u64,
@@ -58,13 +58,18 @@ struct State {
     looked_in: u64,
 }
 
-impl Greedy {
+impl GreedyRates {
     /// Updates rates after events. `key` returns a flow's key, lower is better; it may fall while
     /// the flow is served, and otherwise changes only when the flow grows or after
-    /// [`Greedy::restart`].
+    /// [`GreedyRates::restart`].
     ///
     /// Cost: for each flow whose rate changes, the routes of its links.
-    pub fn allocate(&mut self, event: &Event, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
+    pub fn allocate(
+        &mut self,
+        event: &Event,
+        active: &mut ActiveFlows,
+        key: impl Fn(&ActiveFlows, FlowId) -> u64,
+    ) {
         self.begin(active);
         for id in &event.arrived {
             self.arrive(active, *id, key(active, *id));
@@ -96,7 +101,7 @@ impl Greedy {
             self.look_after(active, link, None, &key);
         }
         for id in &event.arrived {
-            let State { route, key, .. } = self.flows[id.0 as usize];
+            let RankedFlow { route, key, .. } = self.flows[id.0 as usize];
             if self.routes[route as usize].best == Some((key, *id)) {
                 self.queue.push(Reverse((key, *id)));
             }
@@ -111,7 +116,7 @@ impl Greedy {
     /// Sets rates for all flows in another order.
     ///
     /// Cost: all active flows.
-    pub fn restart(&mut self, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
+    pub fn restart(&mut self, active: &mut ActiveFlows, key: impl Fn(&ActiveFlows, FlowId) -> u64) {
         self.begin(active);
         self.links.iter_mut().for_each(|link| link.served.clear());
         self.routes.iter_mut().for_each(|route| (route.best, _) = (None, route.waiting.clear()));
@@ -125,13 +130,13 @@ impl Greedy {
         self.settle(active, key);
     }
 
-    fn begin(&mut self, active: &Active) {
+    fn begin(&mut self, active: &ActiveFlows) {
         self.decision += 1;
         self.links.resize_with(active.network().links(), Link::default);
-        self.flows.resize(active.ids_end(), State::default());
+        self.flows.resize(active.ids_end(), RankedFlow::default());
     }
 
-    fn arrive(&mut self, active: &Active, id: FlowId, key: u64) {
+    fn arrive(&mut self, active: &ActiveFlows, id: FlowId, key: u64) {
         let Self { links, routes, route_of, flows, .. } = self;
         let on: SmallVec<[LinkId; 2]> = active.route(id).collect();
         let route = *route_of.entry(on).or_insert_with_key(|on| {
@@ -139,7 +144,7 @@ impl Greedy {
             routes.push(Route { links: on.clone(), best: None, waiting: Vec::new() });
             routes.len() as u32 - 1
         });
-        flows[id.0 as usize] = State { route, key, is_served: false, looked_in: 0 };
+        flows[id.0 as usize] = RankedFlow { route, key, is_served: false, looked_in: 0 };
         self.wait(id, key);
     }
 
@@ -152,7 +157,7 @@ impl Greedy {
         *best = waiting.last().copied();
     }
     fn unwait(&mut self, id: FlowId) {
-        let State { route, key, .. } = self.flows[id.0 as usize];
+        let RankedFlow { route, key, .. } = self.flows[id.0 as usize];
         let Route { best, waiting, .. } = &mut self.routes[route as usize];
         let at = waiting.partition_point(|place| *place > (key, id));
         assert_eq!(waiting.get(at), Some(&(key, id)), "a flow that has no rate waits");
@@ -161,7 +166,7 @@ impl Greedy {
     }
 
     /// Records a flow's rate.
-    fn serve(&mut self, active: &Active, (key, id): Place, bps: f64) {
+    fn serve(&mut self, active: &ActiveFlows, (key, id): OrderKey, bps: f64) {
         self.flows[id.0 as usize].is_served = true;
         for link in active.route(id) {
             let served = &mut self.links[link.0 as usize].served;
@@ -172,7 +177,7 @@ impl Greedy {
             }
         }
     }
-    fn stop(&mut self, active: &Active, id: FlowId) {
+    fn stop(&mut self, active: &ActiveFlows, id: FlowId) {
         self.flows[id.0 as usize].is_served = false;
         for link in active.route(id) {
             let served = &mut self.links[link.0 as usize].served;
@@ -187,10 +192,10 @@ impl Greedy {
     /// another rate now.
     fn look_after(
         &mut self,
-        active: &Active,
+        active: &ActiveFlows,
         link: LinkId,
-        after: Option<Place>,
-        key: &impl Fn(&Active, FlowId) -> u64,
+        after: Option<OrderKey>,
+        key: &impl Fn(&ActiveFlows, FlowId) -> u64,
     ) {
         let mut queue = std::mem::take(&mut self.queue);
         let Link { served, routes } = &self.links[link.0 as usize];
@@ -209,14 +214,14 @@ impl Greedy {
     /// Rate on these links left by flows better than a position.
     fn most_bps(
         &self,
-        active: &Active,
+        active: &ActiveFlows,
         links: &[LinkId],
-        place: Place,
-        key: &impl Fn(&Active, FlowId) -> u64,
+        place: OrderKey,
+        key: &impl Fn(&ActiveFlows, FlowId) -> u64,
     ) -> f64 {
         let left = |link: &LinkId| {
             let served = self.links[link.0 as usize].served.iter();
-            let is_better = |was: &Place| *was < place || (key(active, was.1), was.1) < place;
+            let is_better = |was: &OrderKey| *was < place || (key(active, was.1), was.1) < place;
             let better = served.filter(|(was, _)| is_better(was));
             let rate_bps = active.rate_bps(*link);
             let left_bps = rate_bps - better.map(|(_, bps)| bps).sum::<f64>();
@@ -226,7 +231,7 @@ impl Greedy {
     }
 
     /// Visits flows, best first, until no rate changes.
-    fn settle(&mut self, active: &mut Active, key: impl Fn(&Active, FlowId) -> u64) {
+    fn settle(&mut self, active: &mut ActiveFlows, key: impl Fn(&ActiveFlows, FlowId) -> u64) {
         while let Some(Reverse(place)) = self.queue.pop() {
             let (now, id) = place;
             let state = &mut self.flows[id.0 as usize];
@@ -272,16 +277,16 @@ pub(crate) mod tests {
     use crate::plan::Plan;
 
     /// Compares each decision with a full sort and greedy fill of all flows.
-    pub(crate) struct Checked<A, K> {
+    pub(crate) struct GreedyCheck<A, K> {
         pub inner: A,
         /// Key of a flow.
         pub key: K,
     }
 
-    impl<A: Allocator, K: Fn(&A, &Active, FlowId) -> u64> Allocator for Checked<A, K> {
-        fn allocate(&mut self, event: &Event, active: &mut Active) {
+    impl<A: Allocator, K: Fn(&A, &ActiveFlows, FlowId) -> u64> Allocator for GreedyCheck<A, K> {
+        fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
             self.inner.allocate(event, active);
-            let mut order: Vec<Place> =
+            let mut order: Vec<OrderKey> =
                 active.ids().iter().map(|id| ((self.key)(&self.inner, active, *id), *id)).collect();
             order.sort_unstable();
             let mut plan = Plan::default();

@@ -5,17 +5,17 @@
 //! section 5. The caller gives the order: [`crate::Varys`]'s or [`crate::Fifo`]'s. Differs:
 //! backfilling is greedy in the same order, flow by flow; Varys's divides it among flows of a port.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::Event;
 use crate::network::CoflowId;
-use crate::order::Ranks;
+use crate::order::CoflowOrder;
 use crate::plan::Plan;
 
 /// Rates for coflows in an order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Madd {
     plan: Plan,
-    ranks: Ranks,
+    ranks: CoflowOrder,
 }
 
 impl Madd {
@@ -27,8 +27,8 @@ impl Madd {
     pub fn allocate(
         &mut self,
         event: &Event,
-        active: &mut Active,
-        order: impl FnOnce(&mut Plan, &Active) -> Vec<CoflowId>,
+        active: &mut ActiveFlows,
+        order: impl FnOnce(&mut Plan, &ActiveFlows) -> Vec<CoflowId>,
     ) {
         let Self { plan, ranks } = self;
         if !ranks.is_new_order(event, active) {
@@ -51,7 +51,7 @@ impl Madd {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Active, Allocator, CoflowId, Fifo, FlowId, LinkId, Network, Varys};
+    use crate::{ActiveFlows, Allocator, CoflowId, Fifo, FlowId, LinkId, Network, Varys};
     use anabranch_units::{BitRate, ByteCount};
 
     /// Rates of two equal flows that compete for link 2, in the order of arrival: after a flow of
@@ -59,7 +59,7 @@ mod tests {
     /// flows are reused, last first.
     fn rates(mut allocator: impl Allocator, freed: [usize; 4]) -> [[f64; 2]; 2] {
         let network = Network::new([10, 10, 10, 1, 10].map(BitRate::mbps).to_vec()).expect("all have a rate");
-        let mut active = Active::new(network);
+        let mut active = ActiveFlows::new(network);
         let mb = |n: u64| ByteCount::new(n * 1_000_000);
         let before: Vec<FlowId> = (0..4).map(|_| active.insert(CoflowId(9), &[LinkId(4)], mb(1))).collect();
         active.decide(&mut allocator).expect("it decides");
@@ -81,7 +81,7 @@ mod tests {
 
     /// #48: of equal flows the one with the lower index in memory was served first.
     #[test]
-    fn equal_flows_are_served_as_they_came_wherever_they_lie() {
+    fn equal_flows_are_served_in_arrival_order_anywhere() {
         for freed in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1]] {
             for rates in [rates(Fifo::default(), freed), rates(Varys::default(), freed)] {
                 let is_first = rates.map(|[first, second]| first > 2.0 * second);

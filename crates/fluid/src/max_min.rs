@@ -5,7 +5,7 @@
 //! no flow there is faster. Flows with the same route have the same rate, so routes are filled
 //! rather than flows.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
 use crate::network::{FlowId, LinkId};
 use smallvec::SmallVec;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// Max-min fairness among flows, regardless of coflows.
 #[derive(Clone, Debug, Default)]
 pub struct MaxMin {
-    links: Vec<Filling>,
+    links: Vec<LinkFill>,
     /// All routes that flows have ever had, and their indices.
     routes: Vec<Route>,
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
@@ -25,7 +25,7 @@ pub struct MaxMin {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Filling {
+struct LinkFill {
     /// Unused rate, and the number of flows without a rate yet.
     left_bps: f64,
     unset: u32,
@@ -42,14 +42,14 @@ struct Route {
 }
 
 /// A link's even share; shares are not negative, so their bits sort as they do.
-fn share_bits(link: &Filling) -> u64 {
+fn share_bits(link: &LinkFill) -> u64 {
     (link.left_bps.max(0.0) / f64::from(link.unset)).to_bits()
 }
 
 impl MaxMin {
-    fn keep_routes(&mut self, event: &Event, active: &mut Active) {
+    fn keep_routes(&mut self, event: &Event, active: &mut ActiveFlows) {
         let Self { links, routes, route_of, places, .. } = self;
-        links.resize_with(active.network().links(), Filling::default);
+        links.resize_with(active.network().links(), LinkFill::default);
         places.resize(active.ids_end(), (0, 0));
         // A flow may have arrived and ended since the last decision.
         for id in &event.arrived {
@@ -80,7 +80,7 @@ impl MaxMin {
 impl Allocator for MaxMin {
     /// Cost: the links of all active flows' routes, the flows whose rates change, and a heap
     /// operation per full link.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         self.keep_routes(event, active);
         let Self { links, routes, decision, .. } = self;
         *decision += 1;

@@ -1,12 +1,12 @@
 //! Coflows in an order, and the redistribution of a completed flow's rate.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::Event;
 use crate::network::{CoflowId, FlowId};
 use std::collections::BTreeMap;
 
 /// Coflows with active flows in the order of arrival; simultaneous ones by name.
-pub(crate) fn by_arrival(active: &Active) -> Vec<CoflowId> {
+pub(crate) fn by_arrival(active: &ActiveFlows) -> Vec<CoflowId> {
     let mut order: Vec<CoflowId> = active.coflows().collect();
     order.sort_by_key(|id| active.coflow_so_far(*id).map(|(arrived, _)| arrived));
     order
@@ -14,7 +14,7 @@ pub(crate) fn by_arrival(active: &Active) -> Vec<CoflowId> {
 
 /// The order in which coflows are served, first to last.
 #[derive(Clone, Debug, Default)]
-pub struct Ranks {
+pub struct CoflowOrder {
     order: Vec<CoflowId>,
     by_coflow: BTreeMap<CoflowId, u32>,
     /// Flows that may get more, in the order of service: by rank, then by remaining volume, then by
@@ -22,7 +22,7 @@ pub struct Ranks {
     candidates: Vec<(u32, u64, u64, FlowId)>,
 }
 
-impl Ranks {
+impl CoflowOrder {
     /// Sets the order.
     pub fn set(&mut self, order: Vec<CoflowId>) {
         self.by_coflow = order.iter().copied().zip(0..).collect();
@@ -37,7 +37,7 @@ impl Ranks {
         self.by_coflow.get(&coflow).copied().unwrap_or(u32::MAX)
     }
     /// Whether a coflow has arrived, grown or ended, rather than only some of a coflow's flows.
-    pub fn is_new_order(&self, event: &Event, active: &Active) -> bool {
+    pub fn is_new_order(&self, event: &Event, active: &ActiveFlows) -> bool {
         let has_gone = |id: &FlowId| active.flows_of(active.coflow(*id)).is_empty();
         !event.arrived.is_empty() || !event.grown.is_empty() || event.completed.iter().any(has_gone)
     }
@@ -46,7 +46,7 @@ impl Ranks {
     /// within a coflow the flow with the least remaining volume comes first.
     ///
     /// Cost: the flows on those links.
-    pub fn fill_changed(&mut self, active: &mut Active) {
+    pub fn fill_changed(&mut self, active: &mut ActiveFlows) {
         self.candidates.clear();
         let links = active.changed_links().iter().filter(|link| active.left_bps(**link) > 0.0);
         let by_coflow = &self.by_coflow;

@@ -1,7 +1,7 @@
 //! Rates under construction, for allocators that set all rates at once.
 
-use crate::active::{Active, ROUNDING};
-use crate::filling::Filling;
+use crate::active::{ActiveFlows, ROUNDING};
+use crate::filling::FillBuffers;
 use crate::network::{FlowId, LinkId};
 
 /// A rate for every active flow, and the unused rate of each link.
@@ -10,7 +10,7 @@ pub struct Plan {
     links: Vec<Link>,
     /// Rates by flow.
     bps: Vec<f64>,
-    filling: Filling,
+    filling: FillBuffers,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,7 @@ impl Link {
 
 impl Plan {
     /// Begins a plan: no flow has a rate.
-    pub fn begin(&mut self, active: &Active) {
+    pub fn begin(&mut self, active: &ActiveFlows) {
         self.links.resize_with(active.network().links(), Link::default);
         for (id, link) in (0..).map(LinkId).zip(&mut self.links) {
             link.rate_bps = active.rate_bps(id);
@@ -49,17 +49,17 @@ impl Plan {
         self.links[link.0 as usize].left_bps()
     }
     /// Unused rate along a flow's route, in bits per second.
-    pub fn most_bps(&self, active: &Active, id: FlowId) -> f64 {
+    pub fn most_bps(&self, active: &ActiveFlows, id: FlowId) -> f64 {
         active.route(id).map(|link| self.left_bps(link)).fold(f64::INFINITY, f64::min)
     }
 
     /// Adds `bps` to a flow's rate, which its links must have unused; negative values take it back.
-    pub fn give(&mut self, active: &Active, id: FlowId, bps: f64) {
+    pub fn give(&mut self, active: &ActiveFlows, id: FlowId, bps: f64) {
         self.bps[id.0 as usize] += bps;
         active.route(id).for_each(|link| self.links[link.0 as usize].left_bps -= bps);
     }
     /// Gives each of these flows in turn all the unused rate of its links.
-    pub fn fill<'a>(&mut self, active: &Active, flows: impl IntoIterator<Item = &'a FlowId>) {
+    pub fn fill<'a>(&mut self, active: &ActiveFlows, flows: impl IntoIterator<Item = &'a FlowId>) {
         for id in flows {
             let most_bps = self.most_bps(active, *id);
             if most_bps > 0.0 {
@@ -73,7 +73,7 @@ impl Plan {
     ///
     /// Source: progressive filling, weighted by remaining volumes. Cost: their routes, and a heap
     /// operation per full link.
-    pub fn fill_evenly(&mut self, active: &Active, flows: &[FlowId]) {
+    pub fn fill_evenly(&mut self, active: &ActiveFlows, flows: &[FlowId]) {
         // Flows on a full link stop, and the other flows continue.
         let can_go_on = flows.iter().filter(|id| self.most_bps(active, **id) > 0.0);
         let mut bps: Vec<(FlowId, f64)> =
@@ -85,15 +85,15 @@ impl Plan {
     }
 
     /// Time in which these flows could complete together with all of their links, in seconds.
-    pub fn alone_s(&mut self, active: &Active, flows: &[FlowId]) -> f64 {
+    pub fn alone_s(&mut self, active: &ActiveFlows, flows: &[FlowId]) -> f64 {
         self.together_s(active, flows, |link| link.rate_bps)
     }
     /// Time in which these flows could complete together with the unused rates of their links, in
     /// seconds; infinite if a link is full.
-    pub fn left_s(&mut self, active: &Active, flows: &[FlowId]) -> f64 {
+    pub fn left_s(&mut self, active: &ActiveFlows, flows: &[FlowId]) -> f64 {
         self.together_s(active, flows, Link::left_bps)
     }
-    fn together_s(&mut self, active: &Active, flows: &[FlowId], bps: impl Fn(&Link) -> f64) -> f64 {
+    fn together_s(&mut self, active: &ActiveFlows, flows: &[FlowId], bps: impl Fn(&Link) -> f64) -> f64 {
         for id in flows {
             let bits = active.remaining_bits(*id);
             active.route(*id).for_each(|link| self.links[link.0 as usize].bits += bits);
@@ -109,7 +109,7 @@ impl Plan {
     }
 
     /// Sets the rates of all active flows.
-    pub fn set(&self, active: &mut Active) {
+    pub fn set(&self, active: &mut ActiveFlows) {
         for place in 0..active.ids().len() {
             let id = active.ids()[place];
             active.set_bps(id, self.bps(id));
@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Gives all flows that can still grow the rate of their slowest, until none can.
-    fn fill_in_rounds(plan: &mut Plan, active: &Active, flows: &[FlowId]) {
+    fn fill_in_rounds(plan: &mut Plan, active: &ActiveFlows, flows: &[FlowId]) {
         let mut flows = flows.to_vec();
         loop {
             flows.retain(|id| plan.most_bps(active, *id) > 0.0);
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flows_go_on_evenly_as_they_do_round_by_round(
+        fn flows_proceed_evenly_as_round_by_round(
             rates in proptest::collection::vec(1u64..1_000, 1..7),
             flows in proptest::collection::vec(
                 (proptest::collection::btree_set(0usize..7, 1..4), 1u64..100_000, any::<bool>()),
@@ -148,7 +148,7 @@ mod tests {
         ) {
             let links = rates.len();
             let network = Network::new(rates.iter().map(|rate| BitRate::bps(rate * 1_000)).collect());
-            let mut active = Active::new(network.expect("all have a rate"));
+            let mut active = ActiveFlows::new(network.expect("all have a rate"));
             let (mut first, mut all) = (Vec::new(), Vec::new());
             for (route, bytes, is_first) in flows {
                 let mut route: Vec<LinkId> = route.iter().map(|at| LinkId((at % links) as u32)).collect();

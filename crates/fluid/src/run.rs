@@ -1,6 +1,6 @@
 //! The event loop: volumes and completions of flows.
 
-use crate::active::{Active, COMPLETE_WITHIN, DecisionError};
+use crate::active::{ActiveFlows, COMPLETE_WITHIN, DecisionError};
 use crate::allocator::Allocator;
 use crate::network::{CoflowId, Flow, FlowId, LinkId, Network};
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -155,7 +155,7 @@ fn run_flows(
     // By time, then by flow.
     volumes.sort();
     let mut volumes = volumes.into_iter().peekable();
-    let mut active = Active::new(network.clone());
+    let mut active = ActiveFlows::new(network.clone());
     // By flow: its name while active, and the completion of its volume so far. By name: the flow.
     let (mut names, mut through) = (vec![None; flows.len()], vec![Instant::ZERO; flows.len()]);
     let mut named: Vec<FlowId> = Vec::new();

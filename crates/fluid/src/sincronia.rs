@@ -10,15 +10,15 @@
 //! load is in seconds, as links differ in rate. Within a coflow, where the order is free, flows
 //! with larger volumes come first.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
-use crate::greedy::Greedy;
+use crate::greedy::GreedyRates;
 use crate::network::CoflowId;
 
 /// Bottleneck, select, scale, iterate.
 #[derive(Clone, Debug, Default)]
 pub struct Sincronia {
-    greedy: Greedy,
+    greedy: GreedyRates,
     /// Keys by flow.
     keys: Vec<u64>,
 }
@@ -26,7 +26,7 @@ pub struct Sincronia {
 impl Allocator for Sincronia {
     /// Cost: when a flow arrives or grows, a walk along all active flows, and for each coflow the
     /// links of all coflows; otherwise, for each flow whose rate changes, the routes of its links.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let Self { greedy, keys } = self;
         if event.arrived.is_empty() && event.grown.is_empty() {
             return greedy.allocate(event, active, |_, id| keys[id.0 as usize]);
@@ -44,7 +44,7 @@ impl Allocator for Sincronia {
 }
 
 /// A coflow not yet ordered: weight, and load in seconds on each link.
-struct Unordered {
+struct UnorderedCoflow {
     coflow: CoflowId,
     weight: f64,
     load_s: Vec<f64>,
@@ -52,10 +52,10 @@ struct Unordered {
 
 /// BSSI's order, first to last. Of equal links the first is the bottleneck; of equal coflows the
 /// last name goes last.
-fn order(active: &Active) -> Vec<CoflowId> {
+fn order(active: &ActiveFlows) -> Vec<CoflowId> {
     let links = active.network().links();
     let mut total_s = vec![0.0; links];
-    let mut left: Vec<Unordered> = Vec::new();
+    let mut left: Vec<UnorderedCoflow> = Vec::new();
     for coflow in active.coflows() {
         let mut load_s = vec![0.0; links];
         for id in active.flows_of(coflow) {
@@ -63,14 +63,14 @@ fn order(active: &Active) -> Vec<CoflowId> {
             active.route(*id).for_each(|link| load_s[link.0 as usize] += bits / active.rate_bps(link));
         }
         total_s.iter_mut().zip(&load_s).for_each(|(total, load)| *total += load);
-        left.push(Unordered { coflow, weight: 1.0, load_s });
+        left.push(UnorderedCoflow { coflow, weight: 1.0, load_s });
     }
     let mut backwards = Vec::with_capacity(left.len());
     while !left.is_empty() {
         let longest = |best: usize, at: usize| if total_s[at] > total_s[best] { at } else { best };
         let bottleneck = (0..links).reduce(longest).expect("flows cross links");
         // Weight per second there, without a division by 0.
-        let is_lighter = |a: &Unordered, b: &Unordered| {
+        let is_lighter = |a: &UnorderedCoflow, b: &UnorderedCoflow| {
             a.weight * b.load_s[bottleneck] <= b.weight * a.load_s[bottleneck] && a.load_s[bottleneck] > 0.0
         };
         let lightest = |best: usize, at: usize| {
@@ -95,7 +95,7 @@ fn order(active: &Active) -> Vec<CoflowId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::greedy::tests::Checked;
+    use crate::greedy::tests::GreedyCheck;
     use crate::testing::{keeps_the_laws, networks};
     use crate::{FlowId, LinkId, Network};
     use anabranch_units::{BitRate, ByteCount};
@@ -144,15 +144,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sincronia_leaves_nothing_and_rates_are_greedy_in_its_order((network, flows) in networks()) {
-            let key = |inner: &Sincronia, _: &Active, id: FlowId| inner.keys[id.0 as usize];
-            keeps_the_laws(&network, &flows, Checked { inner: Sincronia::default(), key }, false);
+        fn sincronia_is_work_conserving_and_greedy_in_its_order((network, flows) in networks()) {
+            let key = |inner: &Sincronia, _: &ActiveFlows, id: FlowId| inner.keys[id.0 as usize];
+            keeps_the_laws(&network, &flows, GreedyCheck { inner: Sincronia::default(), key }, false);
         }
 
         #[test]
         fn the_order_is_one_that_bssi_finds(rows in proptest::collection::vec((0u32..5, 0u32..3, 0u32..3, 0u64..20), 1..14)) {
             let network = Network::big_switch(3, BitRate::mbps(1)).expect("it has a rate");
-            let mut active = Active::new(network);
+            let mut active = ActiveFlows::new(network);
             let mut loads = vec![vec![0i128; 6]; 5];
             for (coflow, from, to, bytes) in &rows {
                 let route = Network::through_switch(3, *from, *to);

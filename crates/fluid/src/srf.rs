@@ -7,19 +7,19 @@
 //! rate that better ones leave. The order is updated at decisions: two flows on a link may swap
 //! between decisions, which takes effect at the next.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
-use crate::greedy::Greedy;
+use crate::greedy::GreedyRates;
 
 /// The flow with the least remaining volume first.
 #[derive(Clone, Debug, Default)]
 pub struct Srf {
-    greedy: Greedy,
+    greedy: GreedyRates,
 }
 
 impl Allocator for Srf {
     /// Cost: for each flow whose rate changes, the routes of its links.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         // Volumes are not negative, so their bits sort as they do.
         self.greedy.allocate(event, active, |active, id| active.remaining_bits(id).to_bits());
     }
@@ -28,16 +28,16 @@ impl Allocator for Srf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::greedy::tests::Checked;
+    use crate::greedy::tests::GreedyCheck;
     use crate::plan::Plan;
     use crate::testing::{keeps_the_laws, networks, on_one_link};
     use crate::{CoflowId, Completion, FlowId, run};
     use proptest::prelude::*;
 
     /// Serves one link's coflows in a fixed order.
-    struct Fixed(Vec<u32>);
-    impl Allocator for Fixed {
-        fn allocate(&mut self, _: &Event, active: &mut Active) {
+    struct FixedOrder(Vec<u32>);
+    impl Allocator for FixedOrder {
+        fn allocate(&mut self, _: &Event, active: &mut ActiveFlows) {
             let mut plan = Plan::default();
             plan.begin(active);
             self.0.iter().for_each(|name| plan.fill(active, active.flows_of(CoflowId(*name))));
@@ -59,9 +59,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_what_a_change_reaches_is_looked_at_and_rates_are_as_if_all_were((network, flows) in networks()) {
-            let key = |_: &Srf, active: &Active, id: FlowId| active.remaining_bits(id).to_bits();
-            keeps_the_laws(&network, &flows, Checked { inner: Srf::default(), key }, false);
+        fn only_changed_flows_are_visited_and_rates_stay_exact((network, flows) in networks()) {
+            let key = |_: &Srf, active: &ActiveFlows, id: FlowId| active.remaining_bits(id).to_bits();
+            keeps_the_laws(&network, &flows, GreedyCheck { inner: Srf::default(), key }, false);
         }
 
         #[test]
@@ -73,7 +73,7 @@ mod tests {
             };
             let srf_s = sum_s(Box::<Srf>::default());
             for order in permutations(&(0..flows.len() as u32).collect::<Vec<_>>()) {
-                let other_s = sum_s(Box::new(Fixed(order.clone())));
+                let other_s = sum_s(Box::new(FixedOrder(order.clone())));
                 prop_assert!(srf_s <= other_s + 1e-9, "{srf_s} s in all, {other_s} s in the order {order:?}");
             }
         }

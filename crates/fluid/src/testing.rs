@@ -1,9 +1,9 @@
 //! Random networks and flows, for tests of invariants.
 
 use crate::allocator::Allocator;
+use crate::invariants::{Invariant, InvariantCheck};
 use crate::network::{CoflowId, Flow, LinkId, Network};
 use crate::run::run;
-use crate::watched::{Law, Watched};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -53,7 +53,8 @@ pub fn on_one_link(flows: &[(u64, u64)]) -> (Network, Vec<Flow>) {
 
 /// Checks the invariants of any allocator; [`run`] itself checks that no link is overloaded.
 pub fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
-    let mut watched = Watched::new(inner, if is_fair { Law::MaxMin } else { Law::WorkConserving });
+    let mut watched =
+        InvariantCheck::new(inner, if is_fair { Invariant::MaxMin } else { Invariant::WorkConserving });
     let outcome = run(network, flows, &mut watched).expect("it ends");
     for (flow, done) in flows.iter().zip(&outcome.flows) {
         assert!(flow.grows.iter().all(|(at, _)| done.completed >= *at) && done.completed >= flow.arrives);

@@ -9,7 +9,7 @@
 //! future ones. Differs: backfilling is greedy in the same order, flow by flow; Varys's divides it
 //! among flows of a port.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
 use crate::coflowsim;
 use crate::madd::Madd;
@@ -25,7 +25,7 @@ pub struct Varys {
 impl Varys {
     /// An instance that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
     pub fn like_coflowsim() -> Self {
-        let rates = coflowsim::Rates::new(coflowsim::Order::Bottleneck);
+        let rates = coflowsim::Rates::new(coflowsim::ServiceOrder::Bottleneck);
         Self { like_coflowsim: Some(rates), ..Self::default() }
     }
 }
@@ -33,7 +33,7 @@ impl Varys {
 impl Allocator for Varys {
     /// Cost: a few walks along the routes of all active flows when a coflow arrives, grows or
     /// completes; otherwise the flows on the links of completed ones.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         if let Some(rates) = &mut self.like_coflowsim {
             return rates.allocate(event, active);
         }

@@ -13,19 +13,19 @@
 //! volumes. The rate of a flow that completes before its coflow is shared by weight among flows on
 //! its links.
 
-use crate::active::Active;
+use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
-use crate::filling::Filling;
+use crate::filling::FillBuffers;
 use crate::network::FlowId;
-use crate::order::Ranks;
+use crate::order::CoflowOrder;
 use crate::plan::Plan;
 
 /// Weighted fair sharing between coflows and within each.
 #[derive(Clone, Debug, Default)]
 pub struct Wss {
     plan: Plan,
-    filling: Filling,
-    ranks: Ranks,
+    filling: FillBuffers,
+    ranks: CoflowOrder,
     /// Weights by flow.
     weights: Vec<f64>,
     rates: Vec<(FlowId, f64)>,
@@ -35,7 +35,7 @@ impl Allocator for Wss {
     /// Cost: when a coflow arrives, grows or completes, some walks along the routes of all active
     /// flows, and a heap operation per full link; otherwise the flows on the links of completed
     /// ones.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let Self { plan, filling, ranks, weights, rates } = self;
         if !ranks.is_new_order(event, active) {
             return filling.fill_after(event, active, |id| (0, weights[id.0 as usize]), |_, _, _| {});
@@ -74,7 +74,7 @@ mod tests {
         }
 
         #[test]
-        fn flows_of_a_coflow_alone_that_share_a_link_complete_together(
+        fn flows_sharing_a_link_complete_together_in_isolation(
             (network, flows) in networks(), bytes in proptest::collection::vec(1u64..1_000_000, 24)
         ) {
             let link = |flow: &Flow| flow.route[0];
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn coflows_with_the_same_bottleneck_have_as_much_of_it_whatever_they_move() {
+    fn coflows_share_a_common_bottleneck_equally() {
         // On one link: one flow of 30 Mbit; two flows of 5 and 10 Mbit.
         let network = Network::new(vec![BitRate::mbps(10)]).expect("it has a rate");
         let flow = |(coflow, mbit): (u32, u64)| Flow {

@@ -14,10 +14,10 @@
 //! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`).
 //! Read [`Piece`], [`ClientEvent`] and [`Client`] first.
 
+mod active_servers;
 mod balance;
 mod came;
 pub(crate) mod deadlines;
-mod few;
 mod hop;
 mod link;
 mod start;
@@ -27,8 +27,8 @@ mod tests;
 use crate::config::{ClientConfig, ConfigError, PULLS_AHEAD};
 use crate::layout::{BLOCK_BYTES_MIN, Layout};
 use crate::mode::RateControl;
-use crate::msg::{Accepted, Control, Feedback, Packet, PullId, Request};
-use crate::receiver::{Counts, Receiver, Receiving};
+use crate::msg::{Control, Feedback, Packet, PullAcceptance, PullId, Request};
+use crate::receiver::{PullCounts, Receiver, ReceiverParams};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Message as _;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
@@ -170,7 +170,7 @@ struct ServerState {
     /// Whether the server has had a pull.
     was_asked: bool,
     /// Arrivals of its packets and control data.
-    heard: deadlines::Heard,
+    heard: deadlines::ServerArrivals,
     /// Round-trip time of the connection's setup; `answered` is the shortest time from a request to
     /// its answer.
     rtt: Option<Duration>,
@@ -182,7 +182,7 @@ struct ServerState {
     /// Rate of its fastest pull, in object bytes per second; `None` until one has ended.
     rate_bytes_per_s: Option<f64>,
     /// Recent delivery rate.
-    pace: balance::Pace,
+    pace: balance::DeliveryRate,
     /// Start of the current period with pulls.
     asked_at: Option<Instant>,
     /// Bytes of datagrams since the last measurement.
@@ -203,7 +203,7 @@ struct Pull<S> {
     block_bytes: u32,
     blocks_max: u32,
     asked_at: Instant,
-    state: State<S>,
+    state: PullState<S>,
     /// Whether the server has described the object; until then no block is delivered to the user.
     is_said: bool,
     /// Whether the pull is in the queue of pulls with feedback to send.
@@ -221,15 +221,15 @@ impl<S: Symbol> Pull<S> {
     /// Granted rate, in bits of datagrams per second.
     fn grant(&self) -> Option<BitRate> {
         match &self.state {
-            State::Asked { grant, .. } => *grant,
-            State::Receiving(receiver) => receiver.grant(),
+            PullState::Asked { grant, .. } => *grant,
+            PullState::Receiving(receiver) => receiver.grant(),
         }
     }
 }
 
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are receiving")]
-enum State<S> {
+enum PullState<S> {
     /// The server has not answered; `early` holds packets that arrived before its answer.
     Asked {
         early: Vec<Packet<S>>,
@@ -267,10 +267,10 @@ pub struct Client<S> {
     came_bytes: u64,
     /// Packets from servers that see a queue on their paths.
     came_queued: u64,
-    overflow: link::Overflow,
-    few: few::Few,
+    overflow: link::OverflowEstimator,
+    few: active_servers::ActiveServers,
     /// Packet counts of ended pulls.
-    counts: Counts,
+    counts: PullCounts,
     strays: u64,
 }
 
@@ -298,9 +298,9 @@ impl<S: Symbol> Client<S> {
             is_lowered: false,
             came_bytes: 0,
             came_queued: 0,
-            overflow: link::Overflow::new(),
-            few: few::Few::default(),
-            counts: Counts::default(),
+            overflow: link::OverflowEstimator::new(),
+            few: active_servers::ActiveServers::default(),
+            counts: PullCounts::default(),
             strays: 0,
         })
     }
@@ -312,14 +312,14 @@ impl<S: Symbol> Client<S> {
             is_connected: false,
             lost: None,
             was_asked: false,
-            heard: deadlines::Heard::default(),
+            heard: deadlines::ServerArrivals::default(),
             rtt: None,
             answered: None,
             block_bytes,
             came_block_bytes: 0,
             pulls: 0,
             rate_bytes_per_s: None,
-            pace: balance::Pace::default(),
+            pace: balance::DeliveryRate::default(),
             asked_at: None,
             bytes: 0,
             demand: None,
@@ -420,7 +420,7 @@ impl<S: Symbol> Client<S> {
             self.pulls.iter().filter(|(_, pull)| pull.piece == piece).map(|(id, _)| *id).collect();
         for id in its {
             let Some(pull) = self.close(id) else { continue };
-            if let State::Receiving(receiver) = &pull.state {
+            if let PullState::Receiving(receiver) = &pull.state {
                 self.counts = added(self.counts, receiver.counts());
             }
             self.control.push_back((pull.server, Control::Stop { pull: id }));
@@ -445,18 +445,18 @@ impl<S: Symbol> Client<S> {
         self.unfinished == 0
     }
     /// Packet counts over all pulls.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> PullCounts {
         let running = self.pulls.values().filter_map(|pull| match &pull.state {
-            State::Receiving(receiver) => Some(receiver.counts()),
-            State::Asked { .. } => None,
+            PullState::Receiving(receiver) => Some(receiver.counts()),
+            PullState::Asked { .. } => None,
         });
         running.fold(self.counts, added)
     }
     /// Bytes of packets held for incomplete generations; at most [`ClientConfig::memory`].
     pub fn held_bytes(&self) -> u64 {
         let held = |pull: &Pull<S>| match &pull.state {
-            State::Asked { early, .. } => early.iter().map(|packet| packet.payload.len() as u64).sum(),
-            State::Receiving(receiver) => receiver.held_bytes(),
+            PullState::Asked { early, .. } => early.iter().map(|packet| packet.payload.len() as u64).sum(),
+            PullState::Receiving(receiver) => receiver.held_bytes(),
         };
         self.pulls.values().map(held).sum()
     }
@@ -472,8 +472,8 @@ impl<S: Symbol> Client<S> {
     pub fn pulls(&self) -> impl Iterator<Item = (PieceId, ServerId, f64)> + '_ {
         self.pulls.values().map(|pull| {
             let loss = match &pull.state {
-                State::Receiving(receiver) => receiver.loss_rate(),
-                State::Asked { .. } => 0.0,
+                PullState::Receiving(receiver) => receiver.loss_rate(),
+                PullState::Asked { .. } => 0.0,
             };
             (pull.piece, pull.server, loss)
         })
@@ -585,8 +585,8 @@ impl<S: Symbol> Client<S> {
     /// Number of a server's pulls that expect more than retransmissions.
     fn ahead_of(&self, server: ServerId) -> usize {
         let is_ahead = |pull: &Pull<S>| match &pull.state {
-            State::Receiving(receiver) => !receiver.is_ending(),
-            State::Asked { .. } => true,
+            PullState::Receiving(receiver) => !receiver.is_ending(),
+            PullState::Asked { .. } => true,
         };
         self.pulls.values().filter(|pull| pull.server == server && is_ahead(pull)).count()
     }
@@ -629,7 +629,7 @@ impl<S: Symbol> Client<S> {
         its.was_asked = true;
         let id = PullId(self.next_pull);
         (self.next_pull, self.has_numbers) = (id.0.wrapping_add(1), id.0 < u16::MAX);
-        let (block_bytes, state) = (its.block_bytes, State::Asked { early: Vec::new(), grant: None });
+        let (block_bytes, state) = (its.block_bytes, PullState::Asked { early: Vec::new(), grant: None });
         let pull = Pull {
             piece,
             server,
@@ -647,7 +647,7 @@ impl<S: Symbol> Client<S> {
 
     fn ask(&mut self, id: PullId, start_after: Duration) {
         let pull = &self.pulls[&id];
-        let State::Asked { grant, .. } = &pull.state else { return };
+        let PullState::Asked { grant, .. } = &pull.state else { return };
         let config = &self.config;
         let state = &self.pieces[pull.piece.0 as usize];
         let servers = if state.is_of_one() { 1 } else { self.servers.len().min(u16::MAX.into()) as u16 };
@@ -688,7 +688,7 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    fn accept(&mut self, now: Instant, id: PullId, accepted: &Accepted) {
+    fn accept(&mut self, now: Instant, id: PullId, accepted: &PullAcceptance) {
         let Some(pull) = self.pulls.get(&id).filter(|pull| !pull.is_said) else { return };
         let (piece, server) = (pull.piece, pull.server);
         let object_bytes = accepted.object_bytes;
@@ -705,9 +705,9 @@ impl<S: Symbol> Client<S> {
         let is_wrong = wanted.is_some_and(|wanted| wanted != accepted.bytes)
             || (wanted.is_none() && accepted.bytes != accepted.object_bytes);
         let layout = self.layout_of(pull, accepted).filter(|layout| match &pull.state {
-            State::Asked { .. } => !is_wrong,
+            PullState::Asked { .. } => !is_wrong,
             // The layout that the pull's packets implied.
-            State::Receiving(receiver) => !is_wrong && receiver.layout() == layout,
+            PullState::Receiving(receiver) => !is_wrong && receiver.layout() == layout,
         });
         let Some(layout) = layout else {
             self.control.push_back((server, Control::Stop { pull: id }));
@@ -723,7 +723,7 @@ impl<S: Symbol> Client<S> {
         if let Some(pull) = self.pulls.get_mut(&id) {
             pull.is_said = true;
             pull.range.1 = Some(pull.range.0 + accepted.bytes);
-            if let State::Receiving(receiver) = &mut pull.state {
+            if let PullState::Receiving(receiver) = &mut pull.state {
                 receiver.set_said();
             }
         }
@@ -733,7 +733,7 @@ impl<S: Symbol> Client<S> {
 
     /// Layout of a pull, if the server's choice is acceptable: blocks and generations shorter than
     /// necessary only cost work.
-    fn layout_of(&self, pull: &Pull<S>, accepted: &Accepted) -> Option<Layout> {
+    fn layout_of(&self, pull: &Pull<S>, accepted: &PullAcceptance) -> Option<Layout> {
         let shortest = u64::from(pull.block_bytes.min(BLOCK_BYTES_MIN)).min(accepted.bytes.max(1));
         let is_wrong = accepted.block_bytes > pull.block_bytes
             || u64::from(accepted.block_bytes) < shortest
@@ -744,14 +744,14 @@ impl<S: Symbol> Client<S> {
     /// Starts to receive a pull with this layout, unless it has started.
     fn receive(&mut self, now: Instant, id: PullId, layout: Layout) {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
-        let State::Asked { early, grant } = &mut pull.state else { return };
+        let PullState::Asked { early, grant } = &mut pull.state else { return };
         let server = pull.server;
         let state = &mut self.servers[server.0 as usize];
         let answered = now.saturating_since(pull.asked_at);
         state.answered = Some(state.answered.map_or(answered, |before| before.min(answered)));
         let rtt = state.round_trip();
         let config = &self.config;
-        let receiving = Receiving {
+        let receiving = ReceiverParams {
             pull: id,
             layout,
             mode: config.mode,
@@ -764,7 +764,7 @@ impl<S: Symbol> Client<S> {
             is_said: pull.is_said,
         };
         let early = std::mem::take(early);
-        pull.state = State::Receiving(Receiver::new(receiving));
+        pull.state = PullState::Receiving(Receiver::new(receiving));
         for packet in early {
             self.handle_packet(now, server, packet);
         }
@@ -779,7 +779,7 @@ impl<S: Symbol> Client<S> {
         let (block_bytes, blocks_max) = (packet.payload.len() as u32, pull.blocks_max);
         self.layout_of(
             pull,
-            &Accepted { pull: packet.pull, object_bytes: bytes, bytes, block_bytes, blocks_max },
+            &PullAcceptance { pull: packet.pull, object_bytes: bytes, bytes, block_bytes, blocks_max },
         )
     }
 
@@ -791,7 +791,7 @@ impl<S: Symbol> Client<S> {
             return;
         };
         // A lost control message arrives some round trips later; data need not wait for it.
-        if let State::Asked { .. } = pull.state
+        if let PullState::Asked { .. } = pull.state
             && let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet))
         {
             self.receive(now, id, layout);
@@ -800,8 +800,8 @@ impl<S: Symbol> Client<S> {
         let is_far = packet.generation >= self.config.window;
         match &mut pull.state {
             // At most one window is kept of data that may belong to another version.
-            State::Receiving(_) if !pull.is_said && is_far => self.strays += 1,
-            State::Asked { early, .. } => {
+            PullState::Receiving(_) if !pull.is_said && is_far => self.strays += 1,
+            PullState::Asked { early, .. } => {
                 // At most as many packets as the pull may accept later.
                 let most = EARLY_MAX.min(self.config.packets_max() as usize);
                 if early.len() < most && packet.payload.len() <= self.config.block_bytes as usize {
@@ -810,7 +810,7 @@ impl<S: Symbol> Client<S> {
                     self.strays += 1;
                 }
             }
-            State::Receiving(receiver) => {
+            PullState::Receiving(receiver) => {
                 let its = &mut self.servers[server.0 as usize];
                 let bytes = u64::from(packet.wire_len());
                 its.bytes += bytes;
@@ -834,7 +834,7 @@ impl<S: Symbol> Client<S> {
     /// Delivers completed generations of a pull to the user.
     fn settle(&mut self, now: Instant, id: PullId) {
         let Some(pull) = self.pulls.get_mut(&id).filter(|pull| pull.is_said) else { return };
-        let State::Receiving(receiver) = &mut pull.state else { return };
+        let PullState::Receiving(receiver) = &mut pull.state else { return };
         let (piece, server) = (pull.piece, pull.server);
         while let Some((generation, blocks)) = receiver.poll_complete() {
             let range = receiver.layout().range(generation);
@@ -876,8 +876,8 @@ impl<S: Symbol> Client<S> {
     fn abandon(&mut self, id: PullId, reason: String) -> Option<PieceId> {
         let pull = self.take_back(id)?;
         let (piece, server) = (pull.piece, pull.server);
-        let heard = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_some());
-        let is_accepted = matches!(pull.state, State::Receiving(_));
+        let heard = matches!(&pull.state, PullState::Receiving(receiver) if receiver.heard_at().is_some());
+        let is_accepted = matches!(pull.state, PullState::Receiving(_));
         let shorter = self.shorter_blocks(&pull).filter(|_| is_accepted && !heard);
         let its = &mut self.servers[server.0 as usize];
         if let Some(shorter) = shorter.filter(|_| its.is_connected) {
@@ -908,18 +908,18 @@ impl<S: Symbol> Client<S> {
     fn take_back(&mut self, id: PullId) -> Option<Pull<S>> {
         let pull = self.close(id)?;
         let state = &mut self.pieces[pull.piece.0 as usize];
-        if let State::Receiving(receiver) = &pull.state {
+        if let PullState::Receiving(receiver) = &pull.state {
             self.counts = added(self.counts, receiver.counts());
         }
         match &pull.state {
-            State::Receiving(receiver) if pull.is_said => {
+            PullState::Receiving(receiver) if pull.is_said => {
                 let missing = state.missing.get_or_insert_default();
                 for range in lacking(receiver, pull.range.0).into_iter().rev() {
                     missing.push_front(range);
                 }
             }
             // No block was delivered.
-            State::Receiving(_) | State::Asked { .. } => {
+            PullState::Receiving(_) | PullState::Asked { .. } => {
                 if let (Some(missing), Some(end)) = (&mut state.missing, pull.range.1) {
                     let known = state.object_bytes.filter(|_| state.is_cut).unwrap_or(end);
                     let end = end.min(known.max(pull.range.0 + 1));
@@ -940,7 +940,7 @@ impl<S: Symbol> Client<S> {
             self.abandon(*id, deadlines::reason("it sent nothing", self.silence(*server)));
         }
         for (id, pull) in &mut self.pulls {
-            if let State::Receiving(receiver) = &pull.state
+            if let PullState::Receiving(receiver) = &pull.state
                 && receiver.poll_timeout().is_some_and(|at| at <= now)
             {
                 pull.touch(*id, &mut self.touched);
@@ -958,7 +958,7 @@ impl<S: Symbol> Client<S> {
         while let Some(id) = self.touched.pop_front() {
             let Some(pull) = self.pulls.get_mut(&id) else { continue };
             pull.is_touched = false;
-            if let State::Receiving(receiver) = &mut pull.state
+            if let PullState::Receiving(receiver) = &mut pull.state
                 && let Some(feedback) = receiver.poll_feedback(now)
             {
                 return Some((pull.server, feedback));
@@ -978,8 +978,8 @@ impl<S: Symbol> Client<S> {
     /// Time of the next call of [`Client::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |(_, pull, dead_at): (PullId, &Pull<S>, Instant)| match &pull.state {
-            State::Asked { .. } => dead_at,
-            State::Receiving(receiver) => receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at)),
+            PullState::Asked { .. } => dead_at,
+            PullState::Receiving(receiver) => receiver.poll_timeout().map_or(dead_at, |at| at.min(dead_at)),
         };
         self.deadlines().map(due).chain(self.look_at.filter(|_| !self.pulls.is_empty())).min()
     }
@@ -1000,8 +1000,8 @@ fn lacking<S: Symbol>(receiver: &Receiver<S>, start: u64) -> Vec<Range<u64>> {
     ranges
 }
 
-const fn added(a: Counts, b: Counts) -> Counts {
-    Counts {
+const fn added(a: PullCounts, b: PullCounts) -> PullCounts {
+    PullCounts {
         packets: a.packets + b.packets,
         useless: a.useless + b.useless,
         malformed: a.malformed + b.malformed,

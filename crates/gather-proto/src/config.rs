@@ -248,7 +248,7 @@ mod tests {
     /// #19: one server's window had 40 MB of 256 MiB, and 22 of 32 blocks per generation: the
     /// estimate counted more packets than are held.
     #[test]
-    fn memory_is_a_far_paths_window_and_no_more_than_was_allowed() {
+    fn memory_covers_a_far_paths_window_within_the_limit() {
         // Block lengths for Ethernet's standard and jumbo frames.
         let lengths = [1_434, 8_192];
         let servers = [1, 3, 8, 32, 1_000];

@@ -5,13 +5,14 @@
 //! the configured limits. Leaves out: the decoding of arbitrary bytes (`msg::exercise`).
 
 use crate::msg::{
-    Accepted, Arrived, Control, Datagram, Feedback, Numbers, Packet, PullId, Report, Request, Timing,
+    ArrivalReport, Control, Datagram, Feedback, Numbers, Packet, PullAcceptance, PullId, Report, Request,
+    Timing,
 };
-use crate::receipt::{Receipt, Received};
+use crate::receipt::{Receipt, ReceivedPackets};
 use crate::{
     Client, ClientConfig, Mode, Offer, Piece, RateControl, Server, ServerConfig, ServerEvent, ServerId,
 };
-use anabranch_endpoint::{Bytes, Message as _, Wire as _};
+use anabranch_endpoint::{Bytes, Message as _, WireMessage as _};
 use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
@@ -124,7 +125,7 @@ pub fn exercise_client(bytes: &[u8]) {
                 let object_bytes = if draw.flag() { bytes } else { draw.number() };
                 let block_bytes = if draw.flag() { config.block_bytes } else { draw.number() as u32 };
                 let blocks_max = if draw.flag() { config.blocks_max } else { draw.number() as u32 };
-                let accepted = Accepted { pull, object_bytes, bytes, block_bytes, blocks_max };
+                let accepted = PullAcceptance { pull, object_bytes, bytes, block_bytes, blocks_max };
                 client.handle_control(now, server, carried(&Control::Accepted(accepted)));
             }
             _ => {
@@ -215,7 +216,7 @@ pub fn exercise_server(bytes: &[u8]) {
     let most = config.memory_max.as_u64();
     let mut server = Server::<Bytes>::new(config);
     let mut now = Instant::ZERO;
-    let mut receipts: BTreeMap<PullId, (u32, Received)> = BTreeMap::new();
+    let mut receipts: BTreeMap<PullId, (u32, ReceivedPackets)> = BTreeMap::new();
     let mut flood = Flood::default();
     for _ in 0..STEPS_MAX {
         if draw.left.is_empty() {
@@ -256,7 +257,7 @@ pub fn exercise_server(bytes: &[u8]) {
                     })),
                     _ => {
                         let [received, lost, runs] = std::array::from_fn(|_| draw.number() as u32);
-                        Some(Report::Arrived(Arrived { delay, received, lost, runs }))
+                        Some(Report::Arrived(ArrivalReport { delay, received, lost, runs }))
                     }
                 };
                 // A true receipt, or a drawn one.

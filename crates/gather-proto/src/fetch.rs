@@ -3,10 +3,10 @@
 //! The driver sets how many objects may be under way at once; the rest wait for their turn
 //! (`turns`). For each object one holder is asked for a description (`describe`): its length,
 //! attributes and hash, unless a manifest gives them. The same holder is asked for the object's
-//! beginning at once (`early`). The missing bytes are then pulled by the [`Client`], which assigns
-//! ranges to servers, and written and checked against the hash. On a mismatch all holders are asked
-//! for their hashes, and the wrong parts are pulled once more from holders of the right version
-//! (`compare`). In a fetch of many objects, short ones arrive whole with their description
+//! beginning at once (`early_request`). The missing bytes are then pulled by the [`Client`], which
+//! assigns ranges to servers, and written and checked against the hash. On a mismatch all holders
+//! are asked for their hashes, and the wrong parts are pulled once more from holders of the right
+//! version (`compare`). In a fetch of many objects, short ones arrive whole with their description
 //! (`short`). Other holders are asked whether they have the same version (`agree`). An object fails
 //! once no holder can provide it, or if it cannot be written; the other objects continue.
 //!
@@ -15,25 +15,25 @@
 //! is trusted: the first one listed, if it answers soon.
 //!
 //! Leaves out: sockets, sealing, files, hashing, and reconnecting to a lost server. Read
-//! [`Wanted`], [`FetchEvent`] and [`Fetch`] first.
+//! [`RequestedObject`], [`FetchEvent`] and [`Fetch`] first.
 
 mod agree;
 mod compare;
 mod describe;
-mod early;
+mod early_request;
 mod event;
 mod short;
 #[cfg(test)]
 mod tests;
 mod turns;
 
-pub use early::EARLY_BYTES;
-pub use event::{FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
+pub use early_request::EARLY_BYTES;
+pub use event::{FetchEvent, FetchFailure, ObjectId, ObjectPart, RequestedObject, Version};
 
 use crate::client::{Client, ClientEvent, Piece, ServerId};
 use crate::config::{ClientConfig, ConfigError};
 use crate::msg::{Control, Feedback, Packet};
-use crate::receiver::Counts;
+use crate::receiver::PullCounts;
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_units::{Duration, Instant};
@@ -41,7 +41,7 @@ use short::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use early::Early;
+use early_request::EarlyRequest;
 
 /// Distance ahead of the flushed bytes up to which a streamed object is requested: bytes that
 /// arrive early wait in memory.
@@ -76,7 +76,7 @@ pub struct FetchConfig {
 
 /// State of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Stage {
+enum ObjectStage {
     /// The object waits for its turn.
     Waiting,
     /// A description is requested.
@@ -98,8 +98,8 @@ enum Stage {
 /// An object of a fetch.
 #[derive(Debug)]
 pub struct Object {
-    wanted: Wanted,
-    stage: Stage,
+    wanted: RequestedObject,
+    stage: ObjectStage,
     /// Index of the holder of the first part that was last asked for a description.
     asked: Option<usize>,
     /// Indices of the holders asked so far; none is asked twice.
@@ -165,24 +165,26 @@ impl Object {
     }
     /// Whether it is complete, with the right hash.
     pub const fn is_verified(&self) -> bool {
-        matches!(self.stage, Stage::Verified)
+        matches!(self.stage, ObjectStage::Verified)
     }
     /// Why it failed; `None` if it has not.
     pub const fn failure(&self) -> Option<&FetchFailure> {
         match &self.stage {
-            Stage::Failed(failure) => Some(failure),
+            ObjectStage::Failed(failure) => Some(failure),
             _ => None,
         }
     }
     /// Whether it is neither verified nor failed.
     const fn is_under_way(&self) -> bool {
-        !matches!(self.stage, Stage::Verified | Stage::Failed(_))
+        !matches!(self.stage, ObjectStage::Verified | ObjectStage::Failed(_))
     }
     /// Whether its length or its hash is still unknown.
     const fn lacks_description(&self) -> bool {
         match self.stage {
-            Stage::Describing => true,
-            Stage::Opening | Stage::Getting(_) | Stage::Finishing => self.wanted.hash.is_none(),
+            ObjectStage::Describing => true,
+            ObjectStage::Opening | ObjectStage::Getting(_) | ObjectStage::Finishing => {
+                self.wanted.hash.is_none()
+            }
             _ => false,
         }
     }
@@ -238,7 +240,7 @@ impl Link {
 
 /// A piece to request later: its start in the object, and the length of the servers' object.
 #[derive(Debug)]
-struct Later {
+struct DeferredPiece {
     start: u64,
     bytes: u64,
     piece: Piece,
@@ -267,9 +269,9 @@ pub struct Fetch<S> {
     /// Object of each piece, and the start of the piece's part in it; `None` for a dropped piece.
     pieces: Vec<Option<(usize, u64)>>,
     /// The beginning of the single object, until its place is open.
-    early: Option<Early<S>>,
+    early: Option<EarlyRequest<S>>,
     /// Pieces to request once the stream has advanced.
-    ahead: VecDeque<Later>,
+    ahead: VecDeque<DeferredPiece>,
     done_bytes: u64,
     /// Queued requests for descriptions: at most one of each kind per object and holder.
     control: VecDeque<(ServerId, Control)>,
@@ -291,7 +293,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         now: Instant,
         config: FetchConfig,
         servers: u32,
-        wanted: Vec<Wanted>,
+        wanted: Vec<RequestedObject>,
     ) -> Result<Self, ConfigError> {
         if config.objects_max == 0 {
             let message = "0 objects at once: must be at least 1".to_owned();
@@ -318,7 +320,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
         let objects = wanted.into_iter().map(|wanted| Object {
             wanted,
-            stage: Stage::Waiting,
+            stage: ObjectStage::Waiting,
             asked: None,
             tried: BTreeSet::new(),
             is_waiting: false,
@@ -385,7 +387,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.objects.iter().map(Object::bytes).sum()
     }
     /// Packet counts over all pulls.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> PullCounts {
         self.client.counts()
     }
     /// Number of packets received for ended pulls.
@@ -466,7 +468,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// Reports that an object's place is open and lacks the ranges `missing`.
     pub fn handle_opened(&mut self, now: Instant, object: ObjectId, missing: &[Range<u64>]) {
         let object = object.0 as usize;
-        if self.objects[object].stage == Stage::Opening {
+        if self.objects[object].stage == ObjectStage::Opening {
             self.opened(now, object, missing);
             self.settle(now);
         }
@@ -481,8 +483,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// Reports that an object has its name.
     pub fn handle_finished(&mut self, now: Instant, object: ObjectId) {
         let it = &mut self.objects[object.0 as usize];
-        if it.stage == Stage::Checking {
-            (it.stage, it.ended_at) = (Stage::Verified, Some(now));
+        if it.stage == ObjectStage::Checking {
+            (it.stage, it.ended_at) = (ObjectStage::Verified, Some(now));
             self.ended(object.0 as usize);
             self.events.push_back(FetchEvent::Verified { object });
             self.settle(now);
@@ -492,7 +494,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// Reports that an object does not match its hash.
     pub fn handle_mismatch(&mut self, now: Instant, object: ObjectId) {
         let object = object.0 as usize;
-        if self.objects[object].stage == Stage::Checking {
+        if self.objects[object].stage == ObjectStage::Checking {
             self.compare(now, object);
             self.settle(now);
         }
@@ -585,7 +587,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 self.write(object, start + range.start..start + range.end, blocks);
             }
             ClientEvent::Complete { .. } => {
-                if let Stage::Getting(left) = &mut self.objects[object].stage {
+                if let ObjectStage::Getting(left) = &mut self.objects[object].stage {
                     *left -= 1;
                     if *left == 0 {
                         self.finish(now, object);
@@ -624,7 +626,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         if !it.is_under_way() {
             return;
         }
-        (it.stage, it.ended_at) = (Stage::Failed(failure.clone()), Some(now));
+        (it.stage, it.ended_at) = (ObjectStage::Failed(failure.clone()), Some(now));
         self.ended(number);
         self.events.push_back(FetchEvent::Failed { object: ObjectId(number as u32), failure });
     }
@@ -632,7 +634,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     fn open(&mut self, number: usize, bytes: u64) {
         let it = &mut self.objects[number];
         it.wanted.bytes = Some(bytes);
-        it.stage = Stage::Opening;
+        it.stage = ObjectStage::Opening;
         self.events.push_back(FetchEvent::Open { object: ObjectId(number as u32), bytes });
     }
 
@@ -674,7 +676,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let later = |ranges| {
                 let object = part.name.clone();
                 let piece = Piece { object, ranges: Some(ranges), holders: holders.clone() };
-                Later { start, bytes: end - start, piece }
+                DeferredPiece { start, bytes: end - start, piece }
             };
             if self.streams {
                 let cut = |range: Range<u64>| {
@@ -687,7 +689,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             }
             start = end;
         }
-        it.stage = Stage::Getting(pieces.len() + early);
+        it.stage = ObjectStage::Getting(pieces.len() + early);
         if pieces.is_empty() && early == 0 {
             return self.finish(now, object);
         }
@@ -699,7 +701,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.client.begin(now);
     }
 
-    fn ask(&mut self, object: usize, later: Later) {
+    fn ask(&mut self, object: usize, later: DeferredPiece) {
         let id = self.client.add(later.piece);
         self.client.expect_bytes(id, later.bytes);
         debug_assert_eq!(id.0 as usize, self.pieces.len(), "pieces are numbered in order");
@@ -708,7 +710,9 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
 
     /// Requests the next pieces of the streamed object, after `flushed` bytes have been passed on.
     fn ask_ahead(&mut self, now: Instant, flushed: u64) {
-        let at = |next: &Later| next.start + next.piece.ranges.as_ref().map_or(0, |ranges| ranges[0].start);
+        let at = |next: &DeferredPiece| {
+            next.start + next.piece.ranges.as_ref().map_or(0, |ranges| ranges[0].start)
+        };
         while self.ahead.front().is_some_and(|next| at(next) < flushed + AHEAD_BYTES) {
             if let Some(next) = self.ahead.pop_front() {
                 self.ask(0, next);
@@ -719,14 +723,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
 
     /// All bytes of an object have arrived.
     fn finish(&mut self, now: Instant, object: usize) {
-        self.objects[object].stage = Stage::Finishing;
+        self.objects[object].stage = ObjectStage::Finishing;
         self.finish_if_known(now, object);
     }
 
     /// Has an object checked and named, once its description is complete.
     fn finish_if_known(&mut self, now: Instant, object: usize) {
         let it = &self.objects[object];
-        let (Stage::Finishing, Some(hash)) = (&it.stage, it.wanted.hash) else { return };
+        let (ObjectStage::Finishing, Some(hash)) = (&it.stage, it.wanted.hash) else { return };
         // For an object of several parts, servers know no more than the manifest.
         let lacks = it.wanted.attributes.is_none() && !self.streams && it.wanted.parts.len() == 1;
         if lacks && !it.lacks_attributes {
@@ -743,7 +747,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             return;
         }
         let it = &mut self.objects[object];
-        it.stage = Stage::Checking;
+        it.stage = ObjectStage::Checking;
         let attributes = it.wanted.attributes;
         self.events.push_back(FetchEvent::Finish { object: ObjectId(object as u32), hash, attributes });
     }

@@ -11,7 +11,7 @@
 
 mod reader;
 
-use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
+use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, WireMessage};
 use anabranch_transport::{bbr, tfrc};
 use anabranch_units::{BitRate, Duration, Instant};
 
@@ -158,12 +158,12 @@ pub enum Report {
     /// For [`RateControl::Tfrc`].
     Tfrc(tfrc::Report),
     /// For [`RateControl::Bbr`].
-    Arrived(Arrived),
+    Arrived(ArrivalReport),
 }
 
 /// Arrivals of a pull's packets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ArrivalReport {
     /// Time since the arrival of the packet with the highest number.
     pub delay: Duration,
     /// Packets received.
@@ -174,9 +174,9 @@ pub struct Arrived {
     pub runs: u32,
 }
 
-impl Arrived {
+impl ArrivalReport {
     /// Converts the counts of [`bbr::Arrivals`].
-    pub(crate) fn new(delay: Duration, counts: bbr::Counts) -> Self {
+    pub(crate) fn new(delay: Duration, counts: bbr::ArrivalCounts) -> Self {
         let count = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         Self { delay, received: count(counts.received), lost: count(counts.lost), runs: count(counts.runs) }
     }
@@ -191,7 +191,7 @@ pub enum Datagram<P> {
     Feedback(Feedback),
     /// From a server, on request by [`Feedback::is_unsaid`]: a copy of its answer on the control
     /// channel, which a lost segment may delay for many round trips.
-    Accepted(Accepted),
+    Accepted(PullAcceptance),
 }
 
 const TIMED_PACKET: u8 = 1;
@@ -251,7 +251,7 @@ impl<P: Payload> Message for Datagram<P> {
     }
 }
 
-impl Wire for Datagram<Bytes> {
+impl WireMessage for Datagram<Bytes> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Packet(packet) => {
@@ -361,7 +361,7 @@ impl Wire for Datagram<Bytes> {
                         received_bytes_per_s: number(f64::from_bits(reader.u64()?), f64::MAX)?,
                         loss_rate: number(f32::from_bits(reader.u32()?).into(), 1.0)?,
                     })),
-                    2 => Some(Report::Arrived(Arrived {
+                    2 => Some(Report::Arrived(ArrivalReport {
                         delay: Duration::from_ns(reader.low::<5>()?),
                         received: reader.low::<3>()? as u32,
                         lost: reader.low::<3>()? as u32,
@@ -381,7 +381,7 @@ impl Wire for Datagram<Bytes> {
                 let is_unsaid = kind & UNSAID > 0;
                 Self::Feedback(Feedback { pull, next, receipt, report, grant, base, lacks, is_unsaid })
             }
-            ACCEPTED => Self::Accepted(Accepted::decode(&mut reader)?),
+            ACCEPTED => Self::Accepted(PullAcceptance::decode(&mut reader)?),
             kind => return Err(DecodeError::UnknownKind(kind)),
         };
         reader.end()?;
@@ -451,7 +451,7 @@ pub struct Request {
 
 /// Layout of an accepted pull: LTTP's decoding parameters.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Accepted {
+pub struct PullAcceptance {
     /// The pull.
     pub pull: PullId,
     /// Length of the whole object in bytes.
@@ -465,7 +465,7 @@ pub struct Accepted {
     pub blocks_max: u32,
 }
 
-impl Accepted {
+impl PullAcceptance {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.pull.0.to_be_bytes());
         out.extend(self.object_bytes.to_be_bytes());
@@ -486,7 +486,7 @@ impl Accepted {
 
 /// Description of an object.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ObjectDescription {
     /// Length in bytes.
     pub bytes: u64,
     /// Permission bits at the server: [`MODE_BITS`] of a POSIX mode.
@@ -527,7 +527,7 @@ pub enum Control {
         /// The object's name.
         object: String,
         /// The description, or the reason for its absence in one line.
-        found: Result<Found, String>,
+        found: Result<ObjectDescription, String>,
     },
     /// Request for the description of an object that may be short ([`SHORT_BYTES_MAX`]). For a
     /// short object the answer includes the hash; it is [`Control::Short`] if the content is
@@ -546,7 +546,7 @@ pub enum Control {
         /// The object's name.
         object: String,
         /// Description with hash.
-        found: Found,
+        found: ObjectDescription,
         /// The whole content.
         content: Bytes,
     },
@@ -600,7 +600,7 @@ pub enum Control {
     /// Request for a pull.
     Pull(Request),
     /// The server accepts a pull and begins to send.
-    Accepted(Accepted),
+    Accepted(PullAcceptance),
     /// The server refuses a pull; the client may ask another server.
     Refused {
         /// The pull.
@@ -795,7 +795,7 @@ impl Control {
                     object: reader.text(NAME_BYTES_MAX)?,
                 }
             }),
-            2 => Self::Accepted(Accepted::decode(&mut reader)?),
+            2 => Self::Accepted(PullAcceptance::decode(&mut reader)?),
             3 => Self::Refused { pull: PullId(reader.u16()?), reason: reader.text(REASON_BYTES_MAX)? },
             4 => Self::Stop { pull: PullId(reader.u16()?) },
             5 => Self::GaveUp { pull: PullId(reader.u16()?), reason: reader.text(REASON_BYTES_MAX)? },
@@ -811,7 +811,7 @@ impl Control {
             9 => Self::Described {
                 found: match reader.u8()? {
                     0 => Err(reader.text(REASON_BYTES_MAX)?),
-                    kind @ (1 | 2) => Ok(Found {
+                    kind @ (1 | 2) => Ok(ObjectDescription {
                         bytes: reader.u64()?,
                         mode: reader.mode()?,
                         modified_ns: reader.u64()?.cast_signed(),
@@ -856,7 +856,7 @@ impl Control {
                     return Err(DecodeError::TooLong { limit: SHORT_BYTES_MAX, got: content.len() });
                 }
                 let content = Bytes::copy_from_slice(content);
-                let found = Found { bytes: content.len() as u64, mode, modified_ns, hash };
+                let found = ObjectDescription { bytes: content.len() as u64, mode, modified_ns, hash };
                 Self::Short { object, found, content }
             }
             22 => Self::Unlisted { names: reader.u64()? },
@@ -899,7 +899,7 @@ pub fn reason(mut reason: String) -> String {
     reason
 }
 
-fn encode_found(out: &mut Vec<u8>, found: &Result<Found, String>) {
+fn encode_found(out: &mut Vec<u8>, found: &Result<ObjectDescription, String>) {
     match found {
         Err(reason) => {
             out.push(0);

@@ -8,7 +8,7 @@
 mod first;
 
 use crate::receiver::{ARRIVED_PACKETS, arrived_gap};
-use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, Sent, Train};
+use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, SendRecord, Train};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use first::FirstFlight;
 
@@ -145,12 +145,12 @@ fn first_bytes(packet_bytes: u64, rtt: Option<Duration>, servers: u16) -> u64 {
 
 /// Change from one report of a pull to the next.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct News {
+pub(crate) struct ReportDelta {
     pub(crate) delivered_bytes: u64,
     pub(crate) lost_bytes: u64,
     pub(crate) lost_runs: u32,
     /// The last sent of the packets that arrived, if it is remembered.
-    pub(crate) newest: Option<Sent>,
+    pub(crate) newest: Option<SendRecord>,
     /// The round trip of that packet, if it arrived since the last report.
     pub(crate) rtt: Option<Duration>,
 }
@@ -300,7 +300,7 @@ impl Path {
     }
 
     /// Handles a sent packet.
-    pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> Sent {
+    pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> SendRecord {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.silent_since = now;
         }
@@ -341,7 +341,7 @@ impl Path {
     }
 
     /// Handles a client's report. The bytes in flight have been updated before.
-    pub(crate) fn handle_news(&mut self, now: Instant, news: &News) {
+    pub(crate) fn handle_news(&mut self, now: Instant, news: &ReportDelta) {
         (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
         (self.probes, self.may_probe) = (0, false);
         if let Some(rtt) = news.rtt {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_flight_is_long_where_that_saves_round_trips_and_short_where_many_begin() {
+    fn first_flight_is_long_where_it_saves_round_trips() {
         let packets =
             |ms: u64, servers: u16| first_bytes(1_500, Some(Duration::from_ms(ms)), servers) / 1_500;
         // 64 KiB are 46 packets.
@@ -454,12 +454,12 @@ mod tests {
     /// #19: four fifths of an excessive first flight were lost, and four times as many unrequested
     /// sums left as were missing.
     #[test]
-    fn what_a_flight_lost_that_was_too_long_is_not_what_the_path_loses() {
+    fn losses_of_a_long_flight_are_not_path_loss() {
         let mut path =
             Path::new(Instant::ZERO, 1, 1_500, Some(Duration::from_ms(20)), (None, ByteCount::ZERO), 1);
         let newest = Some(path.handle_sent(Instant::ZERO, 1_500));
         let (delivered_bytes, lost_bytes) = (10 * 1_500, 38 * 1_500);
-        let news = News { delivered_bytes, lost_bytes, lost_runs: 1, newest, rtt: None };
+        let news = ReportDelta { delivered_bytes, lost_bytes, lost_runs: 1, newest, rtt: None };
         path.handle_news(Instant::ZERO + Duration::from_ms(20), &news);
         assert!((0.1..0.2).contains(&path.loss_share()), "{}", path.loss_share());
     }
@@ -467,7 +467,7 @@ mod tests {
     /// #19: two round trips and 10 ms were twelve round trips on a short path, and ignore a queue
     /// that comes and goes.
     #[test]
-    fn a_path_asks_soon_where_round_trips_are_alike_and_waits_for_the_long_ones_where_they_are_not() {
+    fn feedback_interval_follows_the_spread_of_round_trips() {
         let waits = |rtts_ms: [u64; 2]| {
             let mut now = Instant::ZERO;
             let mut path =
@@ -475,8 +475,13 @@ mod tests {
             for rtt in rtts_ms.into_iter().cycle().take(100).map(Duration::from_ms) {
                 let newest = Some(path.handle_sent(now, 1_500));
                 now += rtt;
-                let news =
-                    News { delivered_bytes: 1_500, lost_bytes: 0, lost_runs: 0, newest, rtt: Some(rtt) };
+                let news = ReportDelta {
+                    delivered_bytes: 1_500,
+                    lost_bytes: 0,
+                    lost_runs: 0,
+                    newest,
+                    rtt: Some(rtt),
+                };
                 path.set_inflight(1_500, 0);
                 path.handle_news(now, &news);
             }
@@ -491,7 +496,7 @@ mod tests {
     /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stalled
     /// for 200 ms.
     #[test]
-    fn a_path_that_hears_nothing_asks_ever_more_rarely_before_patience_ends() {
+    fn silent_path_is_probed_with_back_off_until_timeout() {
         let rtt = Duration::from_ms(1);
         let mut now = Instant::ZERO;
         let mut path = Path::new(now, 1, 1_500, Some(rtt), (None, ByteCount::ZERO), 1);

@@ -54,13 +54,13 @@ fn digest(came: u32, planes: [u32; NONCE_BITS]) -> u16 {
 
 /// The client's side: the received packets of one pull.
 #[derive(Clone, Debug, Default)]
-pub struct Received {
+pub struct ReceivedPackets {
     next: u32,
     came: u32,
     planes: [u32; NONCE_BITS],
 }
 
-impl Received {
+impl ReceivedPackets {
     /// Records a packet; a duplicate has no effect.
     pub fn handle_packet(&mut self, sequence: u32, nonce: u8) {
         if sequence >= self.next {

@@ -11,8 +11,8 @@
 
 use crate::layout::{Code, Codes, Layout};
 use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
-use crate::msg::{Arrived, Feedback, LACKS_MAX, Packet, PullId, Report, Timing};
-use crate::receipt::Received;
+use crate::msg::{ArrivalReport, Feedback, LACKS_MAX, Packet, PullId, Report, Timing};
+use crate::receipt::ReceivedPackets;
 use anabranch_codes::Symbol;
 use anabranch_codes::lt::{Decoder as _, Inactivation, Peeling};
 use anabranch_codes::mds::Elimination;
@@ -89,7 +89,7 @@ pub(crate) fn packets_max(mode: Mode, decoder: DecoderKind, blocks: u32) -> u64 
 
 /// Parameters of a pull at its client.
 #[derive(Clone, Debug)]
-pub struct Receiving {
+pub struct ReceiverParams {
     /// The client's number for the pull.
     pub pull: PullId,
     /// Layout of its bytes.
@@ -115,7 +115,7 @@ pub struct Receiving {
 
 /// Packet counts of a pull.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PullCounts {
     /// Packets received.
     pub packets: u64,
     /// Received packets of complete generations or beyond the window.
@@ -148,7 +148,7 @@ enum Account {
 
 /// A generation of the window, incomplete or complete.
 #[derive(Debug)]
-enum Open<S> {
+enum GenerationState<S> {
     Lacking(Box<Decoder<S>>),
     Complete,
 }
@@ -156,14 +156,14 @@ enum Open<S> {
 /// The receiving end of one pull.
 #[derive(Debug)]
 pub struct Receiver<S> {
-    receiving: Receiving,
+    receiving: ReceiverParams,
     codes: Codes,
     account: Account,
     base: u32,
-    open: VecDeque<Open<S>>,
+    open: VecDeque<GenerationState<S>>,
     complete: VecDeque<(u32, Vec<S>)>,
     next: u32,
-    received: Received,
+    received: ReceivedPackets,
     rtt: Option<Duration>,
     heard_at: Option<Instant>,
     /// Smoothed interval between packets.
@@ -177,12 +177,12 @@ pub struct Receiver<S> {
     silence: Duration,
     /// Repeats since the last packet.
     repeats: u32,
-    counts: Counts,
+    counts: PullCounts,
 }
 
 impl<S: Symbol> Receiver<S> {
     /// A receiver without any packet.
-    pub fn new(receiving: Receiving) -> Self {
+    pub fn new(receiving: ReceiverParams) -> Self {
         let codes = Codes::new(&receiving.layout, receiving.mode);
         let size = Packet::<S>::header_bytes(receiving.rate_control) + receiving.layout.block_bytes();
         let account = match receiving.rate_control {
@@ -198,7 +198,7 @@ impl<S: Symbol> Receiver<S> {
             open: VecDeque::new(),
             complete: VecDeque::new(),
             next: 0,
-            received: Received::default(),
+            received: ReceivedPackets::default(),
             rtt: receiving.rtt,
             heard_at: None,
             gap: Duration::ZERO,
@@ -209,7 +209,7 @@ impl<S: Symbol> Receiver<S> {
             told_grant: receiving.grant,
             silence: SILENCE_FIRST,
             repeats: 0,
-            counts: Counts::default(),
+            counts: PullCounts::default(),
             receiving,
         }
     }
@@ -219,12 +219,12 @@ impl<S: Symbol> Receiver<S> {
         &self.receiving.layout
     }
     /// Packet counts.
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> PullCounts {
         let lost = match &self.account {
             Account::Bbr { arrivals, .. } => arrivals.counts().lost,
             Account::Tfrc(_) => 0,
         };
-        Counts { lost, ..self.counts }
+        PullCounts { lost, ..self.counts }
     }
     /// Whether all generations are complete.
     pub fn is_complete(&self) -> bool {
@@ -235,7 +235,8 @@ impl<S: Symbol> Receiver<S> {
     /// Cost: one step per open generation and one for all later ones, whatever their number.
     pub fn incomplete(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         let open = (self.base..).zip(&self.open);
-        let lacking = open.filter(|(_, open)| matches!(open, Open::Lacking(_))).map(|(at, _)| at..at + 1);
+        let lacking =
+            open.filter(|(_, open)| matches!(open, GenerationState::Lacking(_))).map(|(at, _)| at..at + 1);
         let behind = self.base + self.open.len() as u32..self.receiving.layout.generations();
         lacking.chain(Some(behind).filter(|behind| !behind.is_empty()))
     }
@@ -245,7 +246,8 @@ impl<S: Symbol> Receiver<S> {
     }
     /// Bytes of complete generations.
     pub fn complete_bytes(&self) -> u64 {
-        let open = (self.base..).zip(&self.open).filter(|(_, open)| matches!(open, Open::Complete));
+        let open =
+            (self.base..).zip(&self.open).filter(|(_, open)| matches!(open, GenerationState::Complete));
         let above = open.map(|(generation, _)| self.receiving.layout.range(generation));
         let below = if self.is_complete() {
             self.receiving.layout.bytes()
@@ -287,9 +289,9 @@ impl<S: Symbol> Receiver<S> {
     }
     /// Bytes of packets held for incomplete generations.
     pub fn held_bytes(&self) -> u64 {
-        let packets = |open: &Open<S>| match open {
-            Open::Lacking(decoder) => decoder.packets() as u64,
-            Open::Complete => 0,
+        let packets = |open: &GenerationState<S>| match open {
+            GenerationState::Lacking(decoder) => decoder.packets() as u64,
+            GenerationState::Complete => 0,
         };
         self.open.iter().map(packets).sum::<u64>() * u64::from(self.receiving.layout.block_bytes())
     }
@@ -312,7 +314,7 @@ impl<S: Symbol> Receiver<S> {
 
     /// Handles a packet that arrived at `now`.
     pub fn handle_packet(&mut self, now: Instant, packet: Packet<S>) {
-        let Receiving { layout, window, .. } = &self.receiving;
+        let ReceiverParams { layout, window, .. } = &self.receiving;
         self.counts.packets += 1;
         // A sequence number that skips a whole pull was never sent.
         let is_far = packet.sequence.checked_sub(self.next).is_some_and(|ahead| ahead > 1 << 24)
@@ -357,10 +359,10 @@ impl<S: Symbol> Receiver<S> {
         };
         while self.open.len() <= at as usize {
             let decoder = self.decoder(self.base + self.open.len() as u32);
-            self.open.push_back(Open::Lacking(decoder));
+            self.open.push_back(GenerationState::Lacking(decoder));
         }
         let open = &mut self.open[at as usize];
-        let Open::Lacking(decoder) = open else {
+        let GenerationState::Lacking(decoder) = open else {
             self.counts.useless += 1;
             return;
         };
@@ -368,15 +370,15 @@ impl<S: Symbol> Receiver<S> {
             let blocks = self.receiving.layout.blocks(packet.generation);
             if decoder.packets() as u64 >= packets_max(self.receiving.mode, self.receiving.decoder, blocks) {
                 self.counts.malformed += 1;
-                self.open[at as usize] = Open::Lacking(self.decoder(packet.generation));
+                self.open[at as usize] = GenerationState::Lacking(self.decoder(packet.generation));
             }
             return;
         }
-        if let Open::Lacking(decoder) = std::mem::replace(open, Open::Complete) {
+        if let GenerationState::Lacking(decoder) = std::mem::replace(open, GenerationState::Complete) {
             let blocks = decoder.into_blocks().expect("a decoder that is complete has its blocks");
             self.complete.push_back((packet.generation, blocks));
         }
-        while matches!(self.open.front(), Some(Open::Complete)) {
+        while matches!(self.open.front(), Some(GenerationState::Complete)) {
             self.open.pop_front();
             self.base += 1;
         }
@@ -409,7 +411,7 @@ impl<S: Symbol> Receiver<S> {
         (self.told_packets, self.told_loss) = (self.counts.packets, self.account.losses());
         (self.told_base, self.told_grant) = (self.base, self.receiving.grant);
         self.counts.feedbacks += 1;
-        let mut lacks: Vec<u16> = self.open.iter().map(Open::lacks).take(LACKS_MAX).collect();
+        let mut lacks: Vec<u16> = self.open.iter().map(GenerationState::lacks).take(LACKS_MAX).collect();
         let mut base = self.base;
         if self.is_complete() && !self.receiving.is_said {
             // The server does not answer for a pull that is over.
@@ -438,7 +440,7 @@ impl<S: Symbol> Receiver<S> {
             Account::Tfrc(tfrc) => tfrc.poll_report(now).map(Report::Tfrc),
             Account::Bbr { arrivals, newest_at } => {
                 let at = newest_at.filter(|_| is_due)?;
-                Some(Report::Arrived(Arrived::new(now.saturating_since(at), arrivals.counts())))
+                Some(Report::Arrived(ArrivalReport::new(now.saturating_since(at), arrivals.counts())))
             }
         }
     }
@@ -523,7 +525,7 @@ impl Account {
     }
 }
 
-impl<S: Symbol> Open<S> {
+impl<S: Symbol> GenerationState<S> {
     fn lacks(&self) -> u16 {
         match self {
             Self::Complete => 0,
@@ -569,7 +571,7 @@ mod tests {
     use anabranch_endpoint::Bytes;
 
     fn receiver(layout: Layout, rtt: Option<Duration>) -> Receiver<Bytes> {
-        Receiver::new(Receiving {
+        Receiver::new(ReceiverParams {
             pull: PullId(0),
             layout,
             mode: Mode::Counted,
@@ -591,7 +593,7 @@ mod tests {
     /// #19: if any packets in the number of blocks complete a generation, no more than that are
     /// held.
     #[test]
-    fn of_a_generation_no_more_is_kept_than_it_has_blocks() {
+    fn generation_keeps_at_most_as_many_packets_as_blocks() {
         for blocks in [1, 2, 20, 255] {
             let mut receiver = receiver(Layout::new(blocks, 1, 255).expect("within limits"), None);
             // One block is never sent, and each sum twice.
@@ -639,7 +641,7 @@ mod tests {
     /// #19: after a burst that took the feedback of one round trip, each further try waited twice
     /// as long, and a short path stalled for half a second.
     #[test]
-    fn in_silence_feedback_is_repeated_ever_more_rarely_but_not_by_much() {
+    fn feedback_backs_off_moderately_during_silence() {
         let rtt = Duration::from_ms(2);
         let mut receiver = receiver(Layout::new(100, 1, 100).expect("within limits"), Some(rtt));
         let mut now = Instant::ZERO;
@@ -670,7 +672,7 @@ mod tests {
     /// that for the packet interval, and answered each only once: a path whose losses come in runs
     /// of packets stalled for 3.4 s.
     #[test]
-    fn in_an_outage_feedback_is_repeated_though_a_packet_comes_now_and_then() {
+    fn feedback_repeats_in_an_outage_despite_rare_packets() {
         let layout = Layout::new(1_000, 1, 1_000).expect("within limits");
         let mut receiver = receiver(layout, Some(Duration::from_ms(20)));
         let mut now = Instant::ZERO;
@@ -692,7 +694,7 @@ mod tests {
 
     /// #19: a packet interval longer than a round trip is not a silence.
     #[test]
-    fn on_a_slow_link_feedback_is_for_packets_and_not_for_the_time_between_them() {
+    fn feedback_on_a_slow_link_follows_packets_not_time() {
         let layout = Layout::new(200, 1, 200).expect("within limits");
         let mut receiver = receiver(layout, Some(Duration::from_ms(1)));
         let mut now = Instant::ZERO;

@@ -24,12 +24,12 @@
 
 use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
-use crate::msg::{Arrived, Feedback, Numbers, Packet, PullId, Report, Timing};
-use crate::path::{News, Path, gap, made_up_from, quantum};
+use crate::msg::{ArrivalReport, Feedback, Numbers, Packet, PullId, Report, Timing};
+use crate::path::{Path, ReportDelta, gap, made_up_from, quantum};
 use crate::receipt::{CREDIT_FACTOR, Credit, Nonces};
 use crate::receiver::FEEDBACK_GAP_MAX;
 use anabranch_codes::Symbol;
-use anabranch_transport::bbr::Sent;
+use anabranch_transport::bbr::SendRecord;
 use anabranch_transport::tfrc::{self, GAP_MAX_S, Sender as Tfrc, SenderConfig};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ const AHEAD: u32 = 2;
 
 /// Parameters of a pull at its server.
 #[derive(Clone, Debug)]
-pub(crate) struct Sending {
+pub(crate) struct SenderParams {
     /// The client's number for the pull.
     pub pull: PullId,
     /// Layout of its bytes.
@@ -102,13 +102,13 @@ pub(crate) enum SenderEvent {
 
 /// Whether unrequested sums may leave: see the module documentation.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unasked {
+pub(crate) enum UnrequestedSums {
     No,
     Yes,
 }
 
 #[derive(Debug)]
-struct Open<S> {
+struct OpenGeneration<S> {
     /// Empty until they are supplied.
     blocks: Vec<S>,
     /// Id of the generation's next packet.
@@ -119,12 +119,12 @@ struct Open<S> {
 }
 
 #[derive(Copy, Clone, Debug)]
-struct OnWay {
+struct InFlightPacket {
     sequence: u32,
     generation: u32,
     sent_at: Instant,
     /// Record for BBR.
-    sent: Option<Sent>,
+    sent: Option<SendRecord>,
 }
 
 /// State of the rate control.
@@ -142,7 +142,7 @@ enum Rate {
         received: u32,
         lost: u32,
         runs: u32,
-        newest: Option<Sent>,
+        newest: Option<SendRecord>,
         /// Packets before this one count as lost after a long silence.
         written_off: u32,
         /// Whether that has happened since the last feedback.
@@ -155,7 +155,7 @@ enum Rate {
 /// The sending end of one pull.
 #[derive(Debug)]
 pub(crate) struct Sender<S> {
-    sending: Sending,
+    sending: SenderParams,
     codes: Codes,
     rate: Rate,
     /// Grant in datagram bytes per second.
@@ -168,10 +168,10 @@ pub(crate) struct Sender<S> {
     credit: Credit,
     /// The lowest incomplete generation at the client; `open` holds it and the following ones.
     base: u32,
-    open: VecDeque<Open<S>>,
+    open: VecDeque<OpenGeneration<S>>,
     /// The generation whose blocks are being sent.
     fresh: u32,
-    on_way: VecDeque<OnWay>,
+    on_way: VecDeque<InFlightPacket>,
     /// Number of the oldest records whose packets should have been counted by now.
     late: usize,
     /// Number of owed sums; 0 if none needs to be searched for.
@@ -189,7 +189,7 @@ pub(crate) struct Sender<S> {
 
 impl<S: Symbol> Sender<S> {
     /// A pull requested at `now`.
-    pub fn new(now: Instant, sending: Sending) -> Self {
+    pub fn new(now: Instant, sending: SenderParams) -> Self {
         let codes = Codes::new(&sending.layout, sending.mode);
         let size = Packet::<S>::header_bytes(sending.rate_control) + sending.layout.block_bytes();
         let ceiling_bytes_per_s = bytes_per_s(sending.grant);
@@ -294,14 +294,14 @@ impl<S: Symbol> Sender<S> {
     }
     /// Bytes of the blocks held, with their bookkeeping.
     pub fn held_bytes(&self) -> u64 {
-        let blocks =
-            |open: &Open<S>| open.blocks.iter().map(|b| (b.len() + size_of::<S>()) as u64).sum::<u64>();
+        let bytes = |block: &S| (block.len() + size_of::<S>()) as u64;
+        let blocks = |open: &OpenGeneration<S>| open.blocks.iter().map(bytes).sum::<u64>();
         self.open.iter().map(blocks).sum()
     }
-    /// Bytes of the generations held or requested, each counted as the longest, and of the records
-    /// of packets.
+    /// Bytes of all generations, each counted as the longest, and of the packets' records.
     pub fn wanted_bytes(&self) -> u64 {
-        self.open.len() as u64 * self.generation_bytes() + (self.on_way.len() * size_of::<OnWay>()) as u64
+        let records = self.on_way.len() * size_of::<InFlightPacket>();
+        self.open.len() as u64 * self.generation_bytes() + records as u64
     }
     /// Bytes of the longest generation.
     pub fn generation_bytes(&self) -> u64 {
@@ -324,7 +324,7 @@ impl<S: Symbol> Sender<S> {
         if self.is_over || next >= end || next > self.fresh + AHEAD {
             return None;
         }
-        self.open.push_back(Open {
+        self.open.push_back(OpenGeneration {
             blocks: Vec::new(),
             next_id: self.sending.first_id,
             lacks: None,
@@ -355,7 +355,7 @@ impl<S: Symbol> Sender<S> {
         gives
     }
 
-    fn opened(&mut self, generation: u32) -> Option<&mut Open<S>> {
+    fn opened(&mut self, generation: u32) -> Option<&mut OpenGeneration<S>> {
         self.open.get_mut(generation.checked_sub(self.base)? as usize)
     }
 
@@ -454,7 +454,7 @@ impl<S: Symbol> Sender<S> {
     }
 
     /// Passes the change since the last report to the path.
-    fn handle_arrived(&mut self, now: Instant, next: u32, arrived: &Arrived, path: &mut Path) {
+    fn handle_arrived(&mut self, now: Instant, next: u32, arrived: &ArrivalReport, path: &mut Path) {
         let first = self.on_way.front().map_or(self.sequence, |first| first.sequence);
         let at = next.checked_sub(1).and_then(|last| last.checked_sub(first));
         let came = at.and_then(|at| self.on_way.get(at as usize)?.sent);
@@ -468,11 +468,11 @@ impl<S: Symbol> Sender<S> {
         // Packets without proof count as lost.
         let unproven = arrived.received - *received - delivered;
         // The peer's delay may be any value.
-        let rtt = |sent: Sent| {
+        let rtt = |sent: SendRecord| {
             let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(arrived.delay.as_ps());
             Duration::from_ps(rtt).max(Duration::from_us(1))
         };
-        let news = News {
+        let news = ReportDelta {
             delivered_bytes: u64::from(delivered) * self.packet_bytes,
             lost_bytes: u64::from(arrived.lost.saturating_sub(*lost) + unproven) * self.packet_bytes,
             lost_runs: arrived.runs.saturating_sub(*runs) + u32::from(unproven > 0),
@@ -574,7 +574,7 @@ impl<S: Symbol> Sender<S> {
 
     /// Number of the first open generations that hold the window ([`PRESSING_RTTS`]).
     fn pressing(&self, path: Option<&Path>) -> usize {
-        let Sending { layout, window, .. } = &self.sending;
+        let SenderParams { layout, window, .. } = &self.sending;
         let Some(rtt) = path.and_then(Path::rtt).filter(|_| self.base + window < layout.generations()) else {
             return 0;
         };
@@ -601,14 +601,14 @@ impl<S: Symbol> Sender<S> {
 
     /// Generation and id of the next packet. A pull that has used up its numbers sends nothing
     /// more, and is given up.
-    fn next_packet(&self, path: Option<&Path>, unasked: Unasked) -> Option<(u32, u32)> {
+    fn next_packet(&self, path: Option<&Path>, unasked: UnrequestedSums) -> Option<(u32, u32)> {
         let most = Numbers::of(self.sending.rate_control);
         let next = self.next_of(path, unasked).filter(|_| !self.is_over && self.sequence < most.packets);
         next.filter(|(_, id)| *id < most.ids || self.sending.mode == Mode::Lttp)
     }
 
-    fn next_of(&self, path: Option<&Path>, unasked: Unasked) -> Option<(u32, u32)> {
-        let ready = |open: &&Open<S>| !open.blocks.is_empty();
+    fn next_of(&self, path: Option<&Path>, unasked: UnrequestedSums) -> Option<(u32, u32)> {
+        let ready = |open: &&OpenGeneration<S>| !open.blocks.is_empty();
         if self.sending.mode == Mode::Lttp {
             return self.open.front().filter(ready).map(|open| (self.base, open.next_id));
         }
@@ -619,7 +619,7 @@ impl<S: Symbol> Sender<S> {
                 return Some((self.base + at as u32, self.open[at].next_id));
             }
         }
-        if unasked == Unasked::Yes
+        if unasked == UnrequestedSums::Yes
             && let Some(at) = self.ahead(path)
         {
             return Some((self.base + at as u32, self.open[at].next_id));
@@ -633,7 +633,7 @@ impl<S: Symbol> Sender<S> {
         &mut self,
         now: Instant,
         mut path: Option<&mut Path>,
-        unasked: Unasked,
+        unasked: UnrequestedSums,
     ) -> Option<Packet<S>> {
         let waits = matches!(self.rate, Rate::Path { is_silent: true, inflight: 1.., .. });
         if waits
@@ -673,7 +673,7 @@ impl<S: Symbol> Sender<S> {
         let sent = match (&mut self.rate, &mut path) {
             (Rate::Path { inflight, .. }, Some(path)) => {
                 *inflight += self.packet_bytes;
-                if unasked == Unasked::Yes {
+                if unasked == UnrequestedSums::Yes {
                     path.note_unasked(self.packet_bytes);
                 }
                 Some(path.handle_sent(now, self.packet_bytes))
@@ -684,7 +684,7 @@ impl<S: Symbol> Sender<S> {
                 None
             }
         };
-        self.on_way.push_back(OnWay { sequence, generation, sent_at: now, sent });
+        self.on_way.push_back(InFlightPacket { sequence, generation, sent_at: now, sent });
         self.was_idle = false;
         let rtt = self.rtt(path.as_deref());
         if let Rate::Tfrc { .. } = self.rate {
@@ -740,7 +740,7 @@ impl<S: Symbol> Sender<S> {
             }
             (Rate::Path { .. }, None) => (gives_up, None),
         };
-        let send_at = send_at.filter(|_| self.next_packet(path, Unasked::Yes).is_some());
+        let send_at = send_at.filter(|_| self.next_packet(path, UnrequestedSums::Yes).is_some());
         Some(send_at.map_or(due, |at| due.min(at)))
     }
 
@@ -757,7 +757,7 @@ impl<S: Symbol> Sender<S> {
             *heard = self.sequence;
             tfrc.handle_timeout(now, self.was_idle);
             self.was_idle = true;
-            if self.next_packet(None, Unasked::Yes).is_none() {
+            if self.next_packet(None, UnrequestedSums::Yes).is_none() {
                 self.ask_for_word(now, None);
             }
         }
@@ -780,7 +780,7 @@ impl<S: Symbol> Sender<S> {
 
     /// Handles a long silence of the path.
     pub fn handle_silence(&mut self, now: Instant, path: &mut Path) {
-        if !self.is_over && self.has_path() && self.next_packet(Some(path), Unasked::Yes).is_none() {
+        if !self.is_over && self.has_path() && self.next_packet(Some(path), UnrequestedSums::Yes).is_none() {
             self.ask_for_word(now, Some(path));
         }
     }
@@ -807,7 +807,7 @@ impl<S: Symbol> Sender<S> {
 /// Memory in bytes for a generation of `blocks` blocks, bookkeeping included.
 pub(crate) fn generation_bytes<S>(block_bytes: u32, blocks: u32) -> u64 {
     let block = u64::from(block_bytes) + size_of::<S>() as u64;
-    u64::from(blocks) * block + size_of::<Open<S>>() as u64
+    u64::from(blocks) * block + size_of::<OpenGeneration<S>>() as u64
 }
 
 /// The grant in bytes per second; infinite without one.

@@ -8,9 +8,9 @@
 use crate::config::ServerConfig;
 use crate::layout::{Layout, LayoutError};
 use crate::mode::{Mode, RateControl};
-use crate::msg::{self, Accepted, Control, Feedback, Numbers, Packet, PullId, Request, WINDOW_MAX};
+use crate::msg::{self, Control, Feedback, Numbers, Packet, PullAcceptance, PullId, Request, WINDOW_MAX};
 use crate::path::{Path, quantum};
-use crate::sender::{Sender, SenderEvent, Sending, Unasked, generation_bytes};
+use crate::sender::{Sender, SenderEvent, SenderParams, UnrequestedSums, generation_bytes};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Message as _;
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -114,7 +114,7 @@ struct Pull<S> {
     sender: Sender<S>,
     /// Start of the range in the object.
     start: u64,
-    accepted: Accepted,
+    accepted: PullAcceptance,
 }
 
 impl<S: Symbol> Server<S> {
@@ -239,7 +239,7 @@ impl<S: Symbol> Server<S> {
             );
             return self.refuse(pull, reason);
         }
-        let sending = Sending {
+        let sending = SenderParams {
             pull,
             mode: request.mode,
             rate_control: request.rate_control,
@@ -254,7 +254,7 @@ impl<S: Symbol> Server<S> {
             first_id: if request.mode == Mode::Lttp { offer.first_id } else { 0 },
             layout,
         };
-        let accepted = Accepted { pull, object_bytes: whole, bytes, block_bytes, blocks_max };
+        let accepted = PullAcceptance { pull, object_bytes: whole, bytes, block_bytes, blocks_max };
         self.control.push_back(Control::Accepted(accepted));
         let (rtt, grant, unproven_max) = (sending.rtt, sending.grant, sending.unproven_max);
         let sender = Sender::new(now, sending);
@@ -357,7 +357,7 @@ impl<S: Symbol> Server<S> {
 
     /// The next answer to repeat in a datagram, as the client lacks the copy on the control
     /// channel.
-    pub fn poll_unsaid(&mut self) -> Option<Accepted> {
+    pub fn poll_unsaid(&mut self) -> Option<PullAcceptance> {
         std::iter::from_fn(|| self.unsaid.pop_first()).find_map(|pull| Some(self.pulls.get(&pull)?.accepted))
     }
 
@@ -372,7 +372,7 @@ impl<S: Symbol> Server<S> {
         });
         let path = &mut self.path;
         // Unrequested sums leave only if there is no other packet.
-        let next = [Unasked::No, Unasked::Yes].into_iter().find_map(|unasked| {
+        let next = [UnrequestedSums::No, UnrequestedSums::Yes].into_iter().find_map(|unasked| {
             let mut pulls = self.pulls.values_mut().filter(|pull| has_room || !pull.sender.has_path());
             pulls.find_map(|pull| pull.sender.poll_transmit(now, path.as_mut(), unasked))
         });

@@ -11,7 +11,7 @@
 //! their first packets spread over the link (a fetch requests each object as its place is opened);
 //! one client keeps its pull numbers and its servers' rates through all rounds (a fetch has all its
 //! objects from the beginning); and the timers for requests, late answers and unshown addresses do
-//! not occur. `tests/faults` runs whole fetches. Read [`Gather`] and [`Gathering`] first.
+//! not occur. `tests/faults` runs whole fetches. Read [`Gather`] and [`GatherApp`] first.
 
 mod settings;
 
@@ -38,9 +38,9 @@ const CLIENT: u16 = 0;
 
 /// `gather` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "gather"
     }
@@ -104,7 +104,7 @@ impl Gather {
 impl SystemPlan for Gather {
     fn app(&self, network: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
         let servers = self.servers(network, seed);
-        Ok(Box::new(Gathering::new(self, &servers, seed)))
+        Ok(Box::new(GatherApp::new(self, &servers, seed)))
     }
     fn has_end(&self) -> bool {
         true
@@ -116,7 +116,7 @@ impl SystemPlan for Gather {
 
 /// The rounds of pulls of one run.
 #[derive(Debug)]
-pub struct Gathering {
+pub struct GatherApp {
     settings: Settings,
     host: u16,
     link: BitRate,
@@ -213,7 +213,7 @@ impl<M> Flight<M> {
     }
 }
 
-impl Gathering {
+impl GatherApp {
     fn new(plan: &Gather, servers: &[u16], seed: Seed) -> Self {
         let mut client =
             Client::new(plan.config.clone()).expect("a scenario's settings are checked before it runs");
@@ -378,7 +378,7 @@ impl Gathering {
     }
 }
 
-impl App for Gathering {
+impl App for GatherApp {
     fn start(&mut self, cx: &mut AppCx<'_, '_>) {
         for server in 0..self.servers.len() {
             let host = self.servers[server].host;

@@ -58,12 +58,12 @@ const NEVER_STOOD: [io::ErrorKind; 4] = [
 
 /// Messages from a connection's task to its client.
 #[derive(Debug)]
-pub enum Incoming {
+pub enum ConnectionMessage {
     /// The connection is established; the server has not answered the greeting yet.
-    Connected(Box<Connected>),
+    Connected(Box<EstablishedConnection>),
     /// The server dropped the connection before answering, and a new connection replaces it.
     /// Messages of the old one are sent again on the new one.
-    Again(Box<Way>),
+    Again(Box<DatagramPath>),
     /// The server has answered the greeting: it takes datagrams at this port.
     Welcome(u16),
     /// A control message of the server; its text is printable.
@@ -77,7 +77,7 @@ pub enum Incoming {
 
 /// A server's address, and the channel for datagrams.
 #[derive(Debug)]
-pub struct Way {
+pub struct DatagramPath {
     /// The server's name in its certificate, printable.
     pub name: String,
     /// Address for feedback: the port of the TLS stream, until the server names another.
@@ -92,9 +92,9 @@ pub struct Way {
 
 /// An established connection.
 #[derive(Debug)]
-pub struct Connected {
+pub struct EstablishedConnection {
     /// Address and channel of the server.
-    pub way: Way,
+    pub way: DatagramPath,
     /// The previous channel, whose last datagrams may be in flight.
     pub last_channel: Option<Channel>,
     /// Queue of messages for the server. Bounded by the requests of a fetch: one request of a kind
@@ -102,7 +102,7 @@ pub struct Connected {
     pub control: mpsc::UnboundedSender<Control>,
 }
 
-impl Connected {
+impl EstablishedConnection {
     /// The opener of channel `id`, if it is the current or the previous one.
     pub fn opener(&mut self, id: Option<ChannelId>) -> Option<&mut seal::Opener> {
         let all = [Some(&mut self.way.channel), self.last_channel.as_mut()];
@@ -121,7 +121,7 @@ pub async fn run(
     identity: Identity,
     holder: String,
     server: u32,
-    incoming: mpsc::Sender<(u32, Incoming)>,
+    incoming: mpsc::Sender<(u32, ConnectionMessage)>,
     give_up: Option<Duration>,
 ) {
     let patience = give_up.map_or(ANSWER_TIME, |time| time.max(ANSWER_TIME_MIN));
@@ -131,7 +131,7 @@ pub async fn run(
         _ => error.to_string(),
     });
     // A closed receiver means that the command is ending.
-    let _ = incoming.send((server, Incoming::Lost(lost))).await;
+    let _ = incoming.send((server, ConnectionMessage::Lost(lost))).await;
 }
 
 /// Speaks with a server until the connection ends; returns the reason.
@@ -139,17 +139,22 @@ async fn converse(
     identity: &Identity,
     holder: &str,
     server: u32,
-    incoming: &mpsc::Sender<(u32, Incoming)>,
+    incoming: &mpsc::Sender<(u32, ConnectionMessage)>,
     patience: Duration,
 ) -> Result<String, ConnectError> {
     let (control, mut messages) = mpsc::unbounded_channel();
     let hand_on = async |what| incoming.send((server, what)).await.map_err(|_| ConnectError::NotHeard);
-    let mut begun =
-        Begun { server, incoming, control: Some(control), messages: &mut messages, said: Vec::new() };
-    let Greeted { mut reader, mut guard, port } =
+    let mut begun = StartedConnection {
+        server,
+        incoming,
+        control: Some(control),
+        messages: &mut messages,
+        said: Vec::new(),
+    };
+    let GreetedServer { mut reader, mut guard, port } =
         patiently(identity, holder, patience, Some(&mut begun)).await?;
     drop(begun);
-    hand_on(Incoming::Welcome(port)).await?;
+    hand_on(ConnectionMessage::Welcome(port)).await?;
     let mut here = tokio::time::interval(HERE_EVERY);
     // Created once per connection, because creation checks the server's certificate.
     let mut withdrawn = std::pin::pin!(guard.withdrawn());
@@ -159,12 +164,12 @@ async fn converse(
             message = reader.exchange() => match message.map_err(gone)? {
                 Some(Control::Channel { channel }) => {
                     let channel = seal::channel(reader.get_ref(), ChannelId(channel))?;
-                    hand_on(Incoming::Channel(Box::new(channel))).await?;
+                    hand_on(ConnectionMessage::Channel(Box::new(channel))).await?;
                 }
                 Some(Control::Goodbye { reason }) => {
                     return Ok(format!("it closed the connection: {}", printable(&reason)));
                 }
-                Some(message) => hand_on(Incoming::Control(shown(message))).await?,
+                Some(message) => hand_on(ConnectionMessage::Control(shown(message))).await?,
                 None => return Ok("it closed the connection".to_owned()),
             },
             message = messages.recv() => match message {
@@ -192,7 +197,7 @@ fn shown(mut message: Control) -> Control {
 }
 
 /// A connection on which the greeting is sent.
-struct Opened {
+struct GreetingServer {
     /// Reader of the server's messages.
     reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
     /// Reports when the server is no longer trusted.
@@ -200,7 +205,7 @@ struct Opened {
 }
 
 /// A server that has answered the greeting.
-pub struct Greeted {
+pub struct GreetedServer {
     /// Reader of the server's further messages.
     pub reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
     /// Reports when the server is no longer trusted.
@@ -210,10 +215,10 @@ pub struct Greeted {
 }
 
 /// Client messages sent before the server has answered the greeting.
-struct Begun<'a> {
+struct StartedConnection<'a> {
     server: u32,
     /// Receiver of events about each connection.
-    incoming: &'a mpsc::Sender<(u32, Incoming)>,
+    incoming: &'a mpsc::Sender<(u32, ConnectionMessage)>,
     /// Sender of messages for the server; passed on with the first connection.
     control: Option<mpsc::UnboundedSender<Control>>,
     messages: &'a mut mpsc::UnboundedReceiver<Control>,
@@ -221,12 +226,16 @@ struct Begun<'a> {
     said: Vec<Control>,
 }
 
-impl Begun<'_> {
+impl StartedConnection<'_> {
     /// Reports a connection.
-    async fn connected(&mut self, way: Way) -> Result<(), ConnectError> {
+    async fn connected(&mut self, way: DatagramPath) -> Result<(), ConnectError> {
         let what = match self.control.take() {
-            Some(control) => Incoming::Connected(Box::new(Connected { way, last_channel: None, control })),
-            None => Incoming::Again(Box::new(way)),
+            Some(control) => ConnectionMessage::Connected(Box::new(EstablishedConnection {
+                way,
+                last_channel: None,
+                control,
+            })),
+            None => ConnectionMessage::Again(Box::new(way)),
         };
         self.incoming.send((self.server, what)).await.map_err(|_| ConnectError::NotHeard)
     }
@@ -235,8 +244,8 @@ impl Begun<'_> {
     ///
     /// Errors: [`ConnectError::Dropped`], after which all of them may be sent on another
     /// connection; or the server's other answer.
-    async fn welcomed(&mut self, opened: Opened) -> Result<Greeted, ConnectError> {
-        let Opened { mut reader, mut guard } = opened;
+    async fn welcomed(&mut self, opened: GreetingServer) -> Result<GreetedServer, ConnectError> {
+        let GreetingServer { mut reader, mut guard } = opened;
         let mut unsaid = self.said.clone();
         // A server that has stopped reading may still have sent its reason.
         let mut is_deaf = false;
@@ -246,7 +255,7 @@ impl Begun<'_> {
             }
             tokio::select! {
                 biased;
-                port = welcome(&mut reader) => return Ok(Greeted { reader, guard, port: port? }),
+                port = welcome(&mut reader) => return Ok(GreetedServer { reader, guard, port: port? }),
                 reason = guard.withdrawn() => return Err(ConnectError::Untrusted(reason)),
                 message = self.messages.recv() => {
                     unsaid = vec![message.ok_or(ConnectError::NotHeard)?];
@@ -327,7 +336,7 @@ pub enum ConnectError {
 /// Connects to a server, greets it and waits for the answer.
 ///
 /// Errors: one line, without the holder.
-pub async fn greet(identity: &Identity, holder: &str) -> Result<Greeted, ConnectError> {
+pub async fn greet(identity: &Identity, holder: &str) -> Result<GreetedServer, ConnectError> {
     patiently(identity, holder, ANSWER_TIME, None).await
 }
 
@@ -338,8 +347,8 @@ async fn patiently(
     identity: &Identity,
     holder: &str,
     patience: Duration,
-    mut begun: Option<&mut Begun<'_>>,
-) -> Result<Greeted, ConnectError> {
+    mut begun: Option<&mut StartedConnection<'_>>,
+) -> Result<GreetedServer, ConnectError> {
     let mut left = GREETINGS;
     loop {
         left -= 1;
@@ -364,12 +373,12 @@ async fn attempt(
     identity: &Identity,
     holder: &str,
     patience: Duration,
-    begun: Option<&mut Begun<'_>>,
-) -> Result<Greeted, ConnectError> {
+    begun: Option<&mut StartedConnection<'_>>,
+) -> Result<GreetedServer, ConnectError> {
     let (mut opened, way) = open(identity, Holder::of(holder), patience).await?;
     let Some(begun) = begun else {
         let port = within(patience, welcome(&mut opened.reader)).await?;
-        return Ok(Greeted { reader: opened.reader, guard: opened.guard, port });
+        return Ok(GreetedServer { reader: opened.reader, guard: opened.guard, port });
     };
     begun.connected(way).await?;
     within(patience, begun.welcomed(opened)).await
@@ -380,7 +389,7 @@ async fn open(
     identity: &Identity,
     holder: Holder<'_>,
     patience: Duration,
-) -> Result<(Opened, Way), ConnectError> {
+) -> Result<(GreetingServer, DatagramPath), ConnectError> {
     let addresses = within(patience, async {
         anabranch_net::address::lookup(holder.at).await.map_err(|_| ConnectError::NoSuchHost)
     });
@@ -416,7 +425,10 @@ async fn open(
     let gone = |error: io::Error| ConnectError::Dropped(farewell(&error));
     reader.write([Control::Hello { channel: id.0 }]).await.map_err(gone)?;
     let received = reader.received();
-    Ok((Opened { reader, guard }, Way { name, datagrams_to: address, channel, rtt, received }))
+    Ok((
+        GreetingServer { reader, guard },
+        DatagramPath { name, datagrams_to: address, channel, rtt, received },
+    ))
 }
 
 /// Round-trip time to a server: the kernel's measurement, at most the duration of TLS's handshake.
@@ -433,7 +445,7 @@ mod tests {
     /// #19: on a lossy path one connection in ten had a measured round trip of a second, and its
     /// pull found its rate late.
     #[test]
-    fn a_first_packet_that_was_lost_is_not_the_round_trip() {
+    fn lost_first_packet_does_not_count_as_round_trip() {
         let ms = Duration::from_millis;
         assert_eq!(round_trip(Some(ms(911)), ms(28)), ms(28));
         assert_eq!(round_trip(Some(ms(20)), ms(45)), ms(20), "TCP's handshake is part of it");

@@ -262,7 +262,7 @@ mod tests {
 
     /// Issue #19: two ends that only wrote would have waited for each other forever.
     #[tokio::test]
-    async fn two_ends_that_say_much_to_each_other_both_hear_all() {
+    async fn two_talkative_ends_receive_all_messages() {
         let (a, b) = tokio::io::duplex(1_000);
         let message =
             |number: usize| Control::Hashing { object: "x".repeat(900), hashed_bytes: number as u64 };
@@ -286,7 +286,7 @@ mod tests {
     async fn only_servers_say_long_messages() {
         let content = vec![7; anabranch_gather_proto::msg::SHORT_BYTES_MAX];
         let (hash, bytes) = (Some([1; 32]), content.len() as u64);
-        let found = anabranch_gather_proto::msg::Found { bytes, mode: 0, modified_ns: 0, hash };
+        let found = anabranch_gather_proto::msg::ObjectDescription { bytes, mode: 0, modified_ns: 0, hash };
         let short = Control::Short { object: "x".into(), found, content: content.into() };
         let (mut said, mut of_client) = (Vec::new(), Reader::new(tokio::io::empty()));
         short.encode_framed(&mut said);
@@ -299,7 +299,7 @@ mod tests {
     /// #17: users read "peer closed connection without sending TLS close_notify" when a server had
     /// gone away.
     #[test]
-    fn the_end_of_a_connection_is_said_in_our_words() {
+    fn end_of_a_connection_is_reported_in_our_words() {
         let eof = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls";
         assert_eq!(farewell(&io::Error::new(io::ErrorKind::UnexpectedEof, eof)), "went away");
         let version = io::Error::new(io::ErrorKind::InvalidData, DecodeError::UnknownVersion(1));

@@ -6,9 +6,9 @@
 mod output;
 pub mod report;
 
-use crate::connection::{self, Connected, Incoming};
-use crate::targets::{Part, Target};
-use anabranch_endpoint::{Bytes, Wire as _};
+use crate::connection::{self, ConnectionMessage, EstablishedConnection};
+use crate::targets::{ManifestPart, Target};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::fetch::{self, Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId};
 use anabranch_gather_proto::msg::{Control, Datagram, Packet, SEAL_BYTES};
 use anabranch_gather_proto::{BLOCK_BYTES_MIN, ClientConfig, ConfigError, Mode, RateControl, ServerId};
@@ -19,7 +19,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
-use output::{Order, Output, Reply, may_be_there};
+use output::{Output, Reply, WriterOrder, may_be_there};
 use report::{Counters, GetEvent, Note, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
@@ -246,7 +246,7 @@ impl<'a> Get<'a> {
 
 struct Link {
     holder: String,
-    connected: Option<Box<Connected>>,
+    connected: Option<Box<EstablishedConnection>>,
     lost: Option<String>,
     received_bytes: u64,
     /// Bytes of control messages that the machine has been told of.
@@ -284,15 +284,15 @@ fn objects_max(descriptors: u64, servers: u64) -> usize {
 }
 
 /// Description of a target for the state machine; `holders` are the servers' names, by number.
-fn wanted(target: &Target, holders: &[&str], streams: bool) -> fetch::Wanted {
+fn wanted(target: &Target, holders: &[&str], streams: bool) -> fetch::RequestedObject {
     let number = |holder: &String| holders.iter().position(|known| known == holder);
-    let part = |part: &Part| fetch::Part {
+    let part = |part: &ManifestPart| fetch::ObjectPart {
         name: part.name.clone(),
         bytes: part.bytes,
         hash: part.blake3.as_ref().and_then(|hash| blake3::Hash::from_hex(hash).ok()).map(Into::into),
         holders: part.holders.iter().filter_map(number).map(|server| ServerId(server as u32)).collect(),
     };
-    fetch::Wanted {
+    fetch::RequestedObject {
         bytes: target.bytes,
         hash: target.hash,
         attributes: target.attributes,
@@ -309,7 +309,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         streams: bool,
         output: Output,
         hear: F,
-    ) -> Result<(Self, mpsc::Receiver<(u32, Incoming)>), GetError> {
+    ) -> Result<(Self, mpsc::Receiver<(u32, ConnectionMessage)>), GetError> {
         let holders = holders(&targets);
         let client = config.client()?.fitted(config.memory, holders.len());
         let client = client.ok_or(GetError::MemoryForDatagrams)?;
@@ -368,7 +368,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
 
     async fn go(
         &mut self,
-        mut incoming: mpsc::Receiver<(u32, Incoming)>,
+        mut incoming: mpsc::Receiver<(u32, ConnectionMessage)>,
         mut replies: mpsc::UnboundedReceiver<Reply>,
     ) -> Result<(), GetError> {
         let mut batch = Batch::new();
@@ -500,13 +500,13 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         let note = match event {
             FetchEvent::Open { object, bytes } => {
                 let path = (!self.streams).then(|| self.target(object).path.clone());
-                return self.output.order(Order::Open { object, path, bytes }).await;
+                return self.output.order(WriterOrder::Open { object, path, bytes }).await;
             }
             FetchEvent::Write { object, range, blocks } => {
-                return self.output.order(Order::Write { object, range, parts: blocks }).await;
+                return self.output.order(WriterOrder::Write { object, range, parts: blocks }).await;
             }
             FetchEvent::Finish { object, hash, attributes } => {
-                return self.output.order(Order::Finish { object, hash, attributes }).await;
+                return self.output.order(WriterOrder::Finish { object, hash, attributes }).await;
             }
             FetchEvent::Left { object, failure } => {
                 let (name, holder) = (name(object), self.holder(failure.server));
@@ -551,11 +551,11 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         others.iter().map(|(server, other)| (self.holder(*server).to_owned(), other.to_string())).collect()
     }
 
-    fn on_connection(&mut self, server: usize, incoming: Incoming) {
+    fn on_connection(&mut self, server: usize, incoming: ConnectionMessage) {
         let now = self.now();
         let id = ServerId(server as u32);
         match incoming {
-            Incoming::Connected(connected) => {
+            ConnectionMessage::Connected(connected) => {
                 let to = connected.way.datagrams_to;
                 let rtt = Duration::from_std(connected.way.rtt);
                 // The path MTU known to this machine; smaller ones further on show as silence.
@@ -566,7 +566,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 self.connected_at = Some(Clock::now());
                 self.fetch.handle_connected(now, id, Some(rtt), block_bytes(self.rate_control, fits));
             }
-            Incoming::Again(way) => {
+            ConnectionMessage::Again(way) => {
                 let link = &mut self.links[server];
                 let Some(connected) = link.connected.as_deref_mut() else { return };
                 self.channels.insert(way.channel.opener.channel().0, server);
@@ -574,7 +574,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 self.channels.remove(&last.channel.opener.channel().0);
                 show(&self.socket, connected);
             }
-            Incoming::Welcome(port) => {
+            ConnectionMessage::Welcome(port) => {
                 let link = &mut self.links[server];
                 let Some(connected) = link.connected.as_deref_mut() else { return };
                 connected.way.datagrams_to.set_port(port);
@@ -584,14 +584,14 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                     show(&self.socket, connected);
                 }
             }
-            Incoming::Control(message) => {
+            ConnectionMessage::Control(message) => {
                 if let Control::Short { content, .. } = &message {
                     self.links[server].received_bytes += content.len() as u64;
                 }
                 self.fetch.handle_control(now, id, message);
             }
-            Incoming::Channel(channel) => self.change_keys(server, *channel),
-            Incoming::Lost(reason) => {
+            ConnectionMessage::Channel(channel) => self.change_keys(server, *channel),
+            ConnectionMessage::Lost(reason) => {
                 let link = &mut self.links[server];
                 self.channels.retain(|_, link| *link != server);
                 link.connected = None;
@@ -710,7 +710,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
 
 /// Seals the payload in `buffer`, which leaves room for the header in front, and sends it. If the
 /// kernel has no room the datagram is lost, as on any path.
-fn send(socket: &DatagramSocket, connected: &mut Connected, buffer: &mut Vec<u8>) {
+fn send(socket: &DatagramSocket, connected: &mut EstablishedConnection, buffer: &mut Vec<u8>) {
     buffer.resize(buffer.len() + seal::TAG_BYTES, 0);
     if connected.way.channel.sealer.seal(buffer).is_ok()
         && let Err(error) = socket.try_send(&Segments::one(connected.way.datagrams_to, buffer))
@@ -720,6 +720,6 @@ fn send(socket: &DatagramSocket, connected: &mut Connected, buffer: &mut Vec<u8>
 }
 
 /// Shows a server where packets are taken, by an empty datagram.
-fn show(socket: &DatagramSocket, connected: &mut Connected) {
+fn show(socket: &DatagramSocket, connected: &mut EstablishedConnection) {
     send(socket, connected, &mut vec![0; seal::HEADER_BYTES]);
 }

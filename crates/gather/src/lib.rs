@@ -54,10 +54,10 @@ pub use list::{Entry, ListError, list};
 #[doc(hidden)]
 pub use server::exercise_cache;
 pub use server::{CLIENT_SHARE, CacheError, ServeConfig, ServeError, ServeEvent, Server};
-pub use stripe::{Stripe, StripeError, Striped, stripe};
+pub use stripe::{Stripe, StripeError, StripeResult, stripe};
 pub use targets::{
-    Manifest, ManifestError, Object, ObjectError, ObjectListError, Part, Target, TargetError, check_holder,
-    parse_manifest, place, read_manifest, read_object_list,
+    Manifest, ManifestError, ManifestPart, Object, ObjectError, ObjectListError, Target, TargetError,
+    check_holder, parse_manifest, place, read_manifest, read_object_list,
 };
 
 pub use anabranch_gather_proto::{ConfigError, Mode, RateControl};

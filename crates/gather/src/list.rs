@@ -1,6 +1,6 @@
 //! Client of a server's object list.
 
-use crate::connection::{ConnectError, Greeted, greet};
+use crate::connection::{ConnectError, GreetedServer, greet};
 use crate::control::farewell;
 use anabranch_gather_proto::msg::Control;
 use anabranch_net::identity::Identity;
@@ -68,7 +68,7 @@ pub async fn list(
     prefix: &str,
     mut each: impl FnMut(Entry) -> io::Result<()>,
 ) -> Result<u64, ListError> {
-    let Greeted { mut reader, .. } = greet(identity, holder).await?;
+    let GreetedServer { mut reader, .. } = greet(identity, holder).await?;
     let (mut after, mut unlisted) = (String::new(), 0_u64);
     loop {
         let ask = Control::List { prefix: prefix.to_owned(), after: after.clone() };

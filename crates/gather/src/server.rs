@@ -20,7 +20,7 @@ pub use hashes::CacheError;
 use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};
 use anabranch_gather_proto::ServerConfig;
 use anabranch_gather_proto::msg::Feedback;
-use anabranch_net::admission::{Admission, AdmissionLimits, Places};
+use anabranch_net::admission::{Admission, AdmissionLimits, ConnectionSlots};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
 use anabranch_net::refusals::Refusals;
@@ -28,7 +28,7 @@ use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
 use anabranch_net::socket::{let_open_fast, listen};
 use anabranch_net::tls::{CredentialFiles, TlsError};
 use anabranch_units::{BitRate, ByteCount, Duration};
-use channels::{Channels, Taken};
+use channels::{Channels, HandOnResult};
 use files::Files;
 use hashes::Hashes;
 use metrics::ServerMetrics;
@@ -163,9 +163,9 @@ const QUANTUM: Duration = Duration::from_us(150);
 const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + Feedback::BYTES_MAX as usize;
 
 /// A received datagram and its source address.
-type Arriving = (SocketAddr, Vec<u8>);
+type ReceivedDatagram = (SocketAddr, Vec<u8>);
 /// Queue of datagrams for a session.
-type Datagrams = mpsc::Sender<Arriving>;
+type Datagrams = mpsc::Sender<ReceivedDatagram>;
 
 /// State shared by all sessions.
 struct Shared {
@@ -178,7 +178,7 @@ struct Shared {
     /// Queue of each channel's datagrams.
     channels: Mutex<Channels>,
     /// Admitted clients, each with its resources besides connections.
-    places: Places<Share>,
+    places: ConnectionSlots<Share>,
     /// Number of connections so far.
     connections: AtomicU64,
     refusals: Refusals,
@@ -276,7 +276,7 @@ impl Server {
             config: machine,
             port: config.advertise_port.unwrap_or(at.port()),
             channels: Mutex::default(),
-            places: Places::new(clients_max, clients_max.div_ceil(CLIENT_SHARE), Share::new),
+            places: ConnectionSlots::new(clients_max, clients_max.div_ceil(CLIENT_SHARE), Share::new),
             connections: AtomicU64::new(0),
             refusals: Refusals::default(),
             idle: config.idle.to_std(),
@@ -346,9 +346,9 @@ async fn demultiplex(shared: &Shared) -> io::Error {
             let id = ChannelId::of(datagram.bytes).filter(|_| is_short);
             let taken = id.map(|id| channels.hand_on(id, datagram.from, datagram.bytes));
             match taken {
-                Some(Taken::Handed) => {}
-                Some(Taken::Crowded) => _ = shared.metrics.crowded.inc(),
-                Some(Taken::Stray) | None => _ = shared.metrics.strays.inc(),
+                Some(HandOnResult::Handed) => {}
+                Some(HandOnResult::Crowded) => _ = shared.metrics.crowded.inc(),
+                Some(HandOnResult::Stray) | None => _ = shared.metrics.strays.inc(),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Cuts a file into parts for many servers, and writes the manifest from which clients reassemble
 //! them.
 
-use crate::targets::{Manifest, Object, Part, TargetError, check_holder, check_name};
+use crate::targets::{Manifest, ManifestPart, Object, TargetError, check_holder, check_name};
 use anabranch_gather_proto::msg::MODE_BITS;
 use std::fs::{File, Permissions, create_dir_all};
 use std::io::{self, Read as _, Write as _};
@@ -34,7 +34,7 @@ pub struct Stripe {
 /// Result of a cut.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Striped {
+pub struct StripeResult {
     /// Path of the manifest.
     pub manifest: PathBuf,
     /// Content of the manifest.
@@ -137,7 +137,7 @@ impl StripeError {
 /// Cuts a file into parts.
 ///
 /// Errors: see [`StripeError`]. Parts written before the error stay.
-pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
+pub fn stripe(stripe: &Stripe) -> Result<StripeResult, StripeError> {
     let (name, parts) = checked(stripe)?;
     let Stripe { file: path, into, servers, copies, .. } = stripe;
     let at_file = |error| StripeError::At { path: path.clone(), error };
@@ -158,7 +158,7 @@ pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
     }
     let end_of = |part: u64| (u128::from(bytes) * u128::from(part) / u128::from(parts)) as u64;
     let mut hasher = blake3::Hasher::new();
-    let mut listed: Vec<Part> = Vec::new();
+    let mut listed: Vec<ManifestPart> = Vec::new();
     for part in 0..parts {
         let length = end_of(part + 1) - end_of(part);
         let at: Vec<usize> = (0..*copies).map(|copy| (part as usize + copy) % servers.len()).collect();
@@ -166,7 +166,7 @@ pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
         let paths: Vec<PathBuf> = at.iter().map(|server| folders[*server].join(&part_name)).collect();
         let hash = cut(path, &mut file, length, &paths, &mut hasher)?;
         let holders = at.iter().map(|server| servers[*server].clone()).collect();
-        listed.push(Part {
+        listed.push(ManifestPart {
             name: part_name,
             bytes: Some(length),
             blake3: Some(hash.to_hex().to_string()),
@@ -194,7 +194,7 @@ pub fn stripe(stripe: &Stripe) -> Result<Striped, StripeError> {
         keep(written, &manifest)
     };
     write().map_err(|error| StripeError::At { path: manifest.clone(), error })?;
-    Ok(Striped { manifest, object, folders })
+    Ok(StripeResult { manifest, object, folders })
 }
 
 /// Name of the file, and the number of parts.

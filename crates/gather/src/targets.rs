@@ -194,7 +194,7 @@ pub struct Target {
     /// File attributes, if known.
     pub attributes: Option<Attributes>,
     /// Parts of the object, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ManifestPart>,
 }
 
 impl Target {
@@ -211,7 +211,7 @@ impl Target {
         check_name(name)?;
         let holders: Vec<String> = servers.split(',').map(str::to_owned).collect();
         holders.iter().try_for_each(|holder| check_holder(holder))?;
-        let part = Part { name: name.to_owned(), bytes: None, blake3: None, holders };
+        let part = ManifestPart { name: name.to_owned(), bytes: None, blake3: None, holders };
         let name = name.to_owned();
         Ok(Self { name, path: PathBuf::new(), bytes: None, hash: None, attributes: None, parts: vec![part] })
     }
@@ -226,7 +226,7 @@ impl Target {
 /// A part of an object, as its holders have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub struct ManifestPart {
     /// The name at its holders.
     pub name: String,
     /// Length; optional for a single part.
@@ -268,7 +268,7 @@ pub struct Object {
     pub holders: Vec<String>,
     /// Parts of the object, if no server holds all of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub part: Vec<Part>,
+    pub part: Vec<ManifestPart>,
 }
 
 /// Checks that `name` is valid for an object.
@@ -342,7 +342,7 @@ impl Object {
         let parts = match (self.holders.is_empty(), self.part.is_empty()) {
             (false, true) => {
                 let (name, blake3) = (self.name.clone(), Some(self.blake3));
-                vec![Part { name, bytes: Some(self.bytes), blake3, holders: self.holders }]
+                vec![ManifestPart { name, bytes: Some(self.bytes), blake3, holders: self.holders }]
             }
             (true, false) => self.part,
             _ => return Err(ObjectError::HoldersOrParts),

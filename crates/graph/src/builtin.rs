@@ -9,7 +9,7 @@
 //! Leaves out: real capacities (all links have the capacity asked for) and topologies from files
 //! ([`crate::file`]). Read [`BUILTINS`] and [`builtin`] first.
 
-use crate::{CAPACITY_MAX, LinkProperties, Place, Topology};
+use crate::{CAPACITY_MAX, GeoPoint, LinkProperties, Topology};
 use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, Duration, SiteId};
 
@@ -90,7 +90,7 @@ const EARTH_RADIUS_M: f64 = 6_371_008.8;
 /// Great-circle distance between two places, with the Earth as a sphere (error below 0.6 %).
 ///
 /// Units: metres.
-pub fn great_circle_m(a: Place, b: Place) -> f64 {
+pub fn great_circle_m(a: GeoPoint, b: GeoPoint) -> f64 {
     let (lat_a, lat_b) = (a.latitude_deg.to_radians(), b.latitude_deg.to_radians());
     let d_lon = (b.longitude_deg - a.longitude_deg).to_radians();
     // Haversine formula: well conditioned for near points. The clamp is for antipodes.
@@ -103,7 +103,7 @@ pub fn great_circle_m(a: Place, b: Place) -> f64 {
 ///
 /// Units: the result is rounded to a whole microsecond. It is then short when printed and does not
 /// depend on the last bit of a machine's sine.
-pub fn fibre_delay(a: Place, b: Place, stretch: f64) -> Duration {
+pub fn fibre_delay(a: GeoPoint, b: GeoPoint, stretch: f64) -> Duration {
     fibre_delay_over(great_circle_m(a, b) * stretch)
 }
 
@@ -208,7 +208,7 @@ const B4_LINKS: &[(u16, u16)] = &[
 fn cabled(name: &str, cities: &[City], cables: &[(u16, u16)], capacity: BitRate) -> Topology {
     let mut topology = Topology::new(name);
     let place =
-        |i: u16| Place { latitude_deg: cities[usize::from(i)].1, longitude_deg: cities[usize::from(i)].2 };
+        |i: u16| GeoPoint { latitude_deg: cities[usize::from(i)].1, longitude_deg: cities[usize::from(i)].2 };
     for (i, (city, ..)) in cities.iter().enumerate() {
         topology.add_site(*city, Some(place(i as u16))).expect("the tables name each city once");
     }
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_listed_topology_can_be_built_and_every_other_name_is_refused() {
+    fn listed_topologies_build_and_unknown_names_are_refused() {
         for b in BUILTINS {
             let topology = builtin(b.name, BitRate::mbps(7)).expect("it is listed");
             assert_eq!(topology.name(), b.name);
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn distances_agree_with_known_ones() {
-        let at = |latitude_deg, longitude_deg| Place { latitude_deg, longitude_deg };
+        let at = |latitude_deg, longitude_deg| GeoPoint { latitude_deg, longitude_deg };
         let quarter = great_circle_m(at(0.0, 0.0), at(0.0, 90.0));
         assert!((quarter - EARTH_RADIUS_M * std::f64::consts::FRAC_PI_2).abs() < 1e-3);
         let half = great_circle_m(at(90.0, 0.0), at(-90.0, 0.0));

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn every_switch_of_a_fat_tree_uses_all_its_ports() {
+    fn every_switch_of_a_fat_tree_uses_all_ports() {
         for k in [2, 4, 6, 10, FAT_TREE_PORTS_MAX] {
             let t = fat_tree(k, &edge()).expect("it fits");
             assert_eq!(t.sites().len(), k * k * k / 4 + 5 * k * k / 4);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_fit_up_to_the_limit_and_not_past_it() {
+    fn networks_fit_exactly_up_to_the_limit() {
         let sites = |t: Result<Topology, _>| t.map(|t| t.sites().len());
         let message = |t: Result<Topology, DatacentreError>| t.expect_err("past the limit").to_string();
         assert_eq!(sites(star(4095, &edge())), Ok(4096));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_of_them_is_read_back_the_same() {
+    fn written_networks_read_back_the_same() {
         let defaults = Defaults::new(BitRate::mbps(1));
         for (t, _) in one_of_each() {
             assert_eq!(parse(&toml::write(&t), Format::Toml, "net.toml", &defaults), Ok(t));

@@ -286,11 +286,11 @@ pub fn load_with_warnings(
     spec: &str,
     defaults: &Defaults,
     read: impl FnOnce(&str) -> std::io::Result<String>,
-) -> Result<Loaded, LoadError> {
+) -> Result<LoadedTopology, LoadError> {
     match resolve(spec)? {
         Source::Builtin(name) => {
             let topology = builtin(name, defaults.capacity).map_err(LoadError::Builtin)?;
-            Ok(Loaded { topology, warnings: Vec::new() })
+            Ok(LoadedTopology { topology, warnings: Vec::new() })
         }
         Source::File(format) => {
             let text = read(spec).map_err(|error| LoadError::Unreadable { path: spec.to_owned(), error })?;
@@ -301,7 +301,7 @@ pub fn load_with_warnings(
 
 /// A topology, and warnings about its file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded {
+pub struct LoadedTopology {
     /// The topology.
     pub topology: Topology,
     /// One line for each kind of part that was left out, with its place.
@@ -330,15 +330,15 @@ pub fn parse_with_warnings(
     format: Format,
     origin: &str,
     defaults: &Defaults,
-) -> Result<Loaded, FileError> {
+) -> Result<LoadedTopology, FileError> {
     let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count();
     let mut warnings = Vec::new();
     let read = if text.len() > TEXT_BYTES_MAX {
-        Err(At { offset: None, problem: Box::new(Problem::TooLong { bytes: text.len() }) })
+        Err(LocatedProblem { offset: None, problem: Box::new(Problem::TooLong { bytes: text.len() }) })
     } else if !(1.0..=STRETCH_MAX).contains(&defaults.stretch) {
         let value = defaults.stretch.to_string();
         let allowed = "a number from 1 to 100".to_owned();
-        Err(At {
+        Err(LocatedProblem {
             offset: None,
             problem: Box::new(Problem::BadValue {
                 table: "defaults",
@@ -356,29 +356,29 @@ pub fn parse_with_warnings(
     };
     let topology = match read {
         Ok(topology) if topology.sites().is_empty() => {
-            Err(At { offset: None, problem: Box::new(Problem::NoSites) })
+            Err(LocatedProblem { offset: None, problem: Box::new(Problem::NoSites) })
         }
         other => other,
     };
-    let topology = topology.map_err(|At { offset, problem }| FileError {
+    let topology = topology.map_err(|LocatedProblem { offset, problem }| FileError {
         origin: origin.to_owned(),
         line: offset.map(line),
         problem,
     })?;
     let said = |warning: Warning| format!("{} ({origin}:{})", warning.text, line(warning.offset));
-    Ok(Loaded { topology, warnings: warnings.into_iter().map(said).collect() })
+    Ok(LoadedTopology { topology, warnings: warnings.into_iter().map(said).collect() })
 }
 
 /// A problem and its byte offset in the text.
 #[derive(Debug)]
-pub(crate) struct At {
+pub(crate) struct LocatedProblem {
     offset: Option<usize>,
     problem: Box<Problem>,
 }
 
 impl Problem {
-    fn at(self, offset: usize) -> At {
-        At { offset: Some(offset), problem: Box::new(self) }
+    fn at(self, offset: usize) -> LocatedProblem {
+        LocatedProblem { offset: Some(offset), problem: Box::new(self) }
     }
 }
 
@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_a_builtin_or_a_file_by_its_extension() {
+    fn name_is_a_builtin_or_a_file_by_extension() {
         assert_eq!(resolve("internet2").expect("built in"), Source::Builtin("internet2"));
         assert_eq!(resolve("my.net/a.TOML").expect("a file"), Source::File(Format::Toml));
         assert_eq!(resolve("Abilene.graphml").expect("a file"), Source::File(Format::GraphMl));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_at_the_limit_is_read_and_one_past_it_is_refused() {
+    fn text_is_read_up_to_the_limit_only() {
         let defaults = Defaults::new(BitRate::mbps(1));
         let mut text = String::from("[[site]]\nname = \"a\"\n#");
         text.push_str(&"x".repeat(TEXT_BYTES_MAX - text.len()));

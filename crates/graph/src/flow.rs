@@ -87,12 +87,12 @@ pub struct Cut {
 }
 
 /// Arcs of a residual network: arc `2 * link` goes along the link, arc `2 * link + 1` goes back.
-struct Residual<'a> {
+struct ResidualNetwork<'a> {
     adjacency: &'a Adjacency,
     left: Vec<u64>,
 }
 
-impl<'a> Residual<'a> {
+impl<'a> ResidualNetwork<'a> {
     fn new(adjacency: &'a Adjacency, capacities: &[u64]) -> Self {
         assert_eq!(capacities.len(), adjacency.links(), "one capacity per link");
         Self { adjacency, left: capacities.iter().flat_map(|c| [*c, 0]).collect() }
@@ -155,9 +155,9 @@ fn saturate<'a>(
     source: SiteId,
     sink: SiteId,
     limit: u64,
-) -> (Residual<'a>, u64) {
+) -> (ResidualNetwork<'a>, u64) {
     assert_ne!(source, sink, "a flow goes from one site to another");
-    let mut residual = Residual::new(adjacency, capacities);
+    let mut residual = ResidualNetwork::new(adjacency, capacities);
     let mut value = 0;
     while value < limit {
         let level = residual.levels(source);
@@ -228,7 +228,7 @@ pub fn min_cost_flow(
     value: u64,
 ) -> Option<LinkFlow> {
     assert_ne!(source, sink, "a flow goes from one site to another");
-    let mut residual = Residual::new(adjacency, capacities);
+    let mut residual = ResidualNetwork::new(adjacency, capacities);
     let length = |arc: usize| {
         let along = lengths[arc / 2] as i64;
         if arc.is_multiple_of(2) { along } else { -along }

@@ -24,8 +24,8 @@ pub use hosts::Hosts;
 pub use paths::{decompose, disjoint_paths, distances, shortest_path};
 pub use routes::Routes;
 pub use topology::{
-    CAPACITY_MAX, CAPACITY_SUM_MAX, DELAY_MAX, LINKS_MAX, Link, LinkProperties, Place, SITE_NAME_BYTES_MAX,
-    SITES_MAX, Site, Topology, TopologyError, check_site_name,
+    CAPACITY_MAX, CAPACITY_SUM_MAX, DELAY_MAX, GeoPoint, LINKS_MAX, Link, LinkProperties,
+    SITE_NAME_BYTES_MAX, SITES_MAX, Site, Topology, TopologyError, check_site_name,
 };
 pub use trees::{
     Arborescence, TERMINALS_EXACT_MAX, arborescence_price_bound, cheapest_arborescence, greedy_arborescence,

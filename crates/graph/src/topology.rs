@@ -30,7 +30,7 @@ pub struct Site {
     /// Unique name. A site of any topology can also be found by its number.
     pub name: String,
     /// Its place on Earth, if known; pictures use it.
-    pub place: Option<Place>,
+    pub place: Option<GeoPoint>,
     /// Whether it is a switch: it forwards and has no host.
     pub is_switch: bool,
     /// Permitted addresses of its host; `None` permits all.
@@ -39,7 +39,7 @@ pub struct Site {
 
 /// A point on Earth.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct GeoPoint {
     /// Degrees north of the equator, -90 to 90.
     pub latitude_deg: f64,
     /// Degrees east of Greenwich, -180 to 180.
@@ -350,7 +350,7 @@ impl Topology {
     pub fn add_site(
         &mut self,
         name: impl Into<String>,
-        place: Option<Place>,
+        place: Option<GeoPoint>,
     ) -> Result<SiteId, TopologyError> {
         self.push_site(Site { name: name.into(), place, is_switch: false, hosts: None })
     }
@@ -546,7 +546,7 @@ mod tests {
 
     /// #17: sums over links overflowed.
     #[test]
-    fn all_links_together_carry_at_most_ten_exabits_a_second() {
+    fn all_links_together_carry_at_most_ten_exabits() {
         let (mut t, a, b) = pair();
         let fastest = LinkProperties::new(CAPACITY_MAX, Duration::ZERO);
         for _ in 0..10_000 {
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_found_by_their_ends_and_unknown_ones_are_told_which_there_are() {
+    fn links_are_found_by_ends_and_unknown_ones_listed() {
         let (mut t, a, b) = pair();
         let c = t.add_site("a-b", None).expect("a new name");
         let good = LinkProperties::new(BitRate::mbps(1), Duration::ZERO);

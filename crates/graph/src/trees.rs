@@ -26,15 +26,15 @@ pub struct Arborescence {
 
 /// A distance in a queue that pops the nearest first.
 #[derive(Copy, Clone, PartialEq)]
-struct Nearest(f64, usize);
+struct QueuedDistance(f64, usize);
 
-impl Eq for Nearest {}
-impl PartialOrd for Nearest {
+impl Eq for QueuedDistance {}
+impl PartialOrd for QueuedDistance {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Nearest {
+impl Ord for QueuedDistance {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.0.total_cmp(&self.0).then(other.1.cmp(&self.1))
     }
@@ -85,8 +85,10 @@ pub fn cheapest_arborescence(
                 part = (part - 1) & set;
             }
         }
-        queue.extend((0..sites).filter(|s| cost[row + s].is_finite()).map(|s| Nearest(cost[row + s], s)));
-        while let Some(Nearest(here, site)) = queue.pop() {
+        queue.extend(
+            (0..sites).filter(|s| cost[row + s].is_finite()).map(|s| QueuedDistance(cost[row + s], s)),
+        );
+        while let Some(QueuedDistance(here, site)) = queue.pop() {
             if here > cost[row + site] {
                 continue;
             }
@@ -95,7 +97,7 @@ pub fn cheapest_arborescence(
                 if there < cost[row + from] {
                     cost[row + from] = there;
                     choice[row + from] = Choice::Link(*link);
-                    queue.push(Nearest(there, from));
+                    queue.push(QueuedDistance(there, from));
                 }
             }
         }

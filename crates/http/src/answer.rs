@@ -64,14 +64,14 @@ impl IntoResponse for Refusal {
         // The quoted text comes from requests.
         let reason = brief(&self.1, REASON_CHARS_MAX);
         let mut response = (self.0, Json(ErrorBody { error: reason.clone() })).into_response();
-        response.extensions_mut().insert(Refused(reason));
+        response.extensions_mut().insert(RefusalReason(reason));
         response
     }
 }
 
 /// Reason of a refusal for the log; among the refusal's extensions.
 #[derive(Clone, Debug)]
-pub(crate) struct Refused(pub(crate) String);
+pub(crate) struct RefusalReason(pub(crate) String);
 
 /// The answer of a route.
 pub type Reply<T> = Result<Json<T>, Refusal>;
@@ -209,7 +209,7 @@ mod tests {
         let peer = PeerIdentity { system: HAUL, role: Role::Operator, name: "ann".into() };
         let refused = speaks_for(&peer, "site", name).expect_err("an operator is no site");
         let response = refuse_in_json(refused.into_response()).await;
-        let Refused(logged) = response.extensions().get().cloned().expect("it is for the log, too");
+        let RefusalReason(logged) = response.extensions().get().cloned().expect("it is for the log, too");
         let body = axum::body::to_bytes(response.into_body(), 4_096).await.expect("it is there");
         let told: ErrorBody = serde_json::from_slice(&body).expect("JSON");
         for line in [&logged, &told.error] {
@@ -223,7 +223,7 @@ mod tests {
         let body = serde_json::to_vec(&"\u{1}".repeat(1 << 20)).expect("JSON");
         let refused = read::<HealthView>(Ok(body.into())).expect_err("a string is no object");
         let response = refuse_in_json(refused.into_response()).await;
-        let Refused(logged) = response.extensions().get().cloned().expect("it is for the log, too");
+        let RefusalReason(logged) = response.extensions().get().cloned().expect("it is for the log, too");
         assert!(logged.starts_with("body: invalid type: string") && logged.ends_with("..."), "{logged}");
         assert_eq!(logged.chars().count(), REASON_CHARS_MAX + 3);
         let body = axum::body::to_bytes(response.into_body(), 4_096).await.expect("it is short");

@@ -41,7 +41,7 @@ pub const BACKOFF: Backoff =
 const BREAKS: Duration = Duration::from_secs(1);
 
 /// Error of a broken connection.
-type Broke = oneshot::Receiver<hyper::Error>;
+type ConnectionFailure = oneshot::Receiver<hyper::Error>;
 
 /// Reason for the failure of a request to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ impl Connection {
     }
 
     /// Opens a separate connection. Returns its error channel, too.
-    async fn open(&self) -> Result<(SendRequest<Full<Bytes>>, Broke), ClientError> {
+    async fn open(&self) -> Result<(SendRequest<Full<Bytes>>, ConnectionFailure), ClientError> {
         let fail = |e: &std::io::Error| {
             let hint = match e.kind() {
                 std::io::ErrorKind::ConnectionRefused => ": does it run, and listen at this address?",
@@ -226,7 +226,7 @@ impl Connection {
 
     /// Reason for the failure of a request: if the connection had broken before the request left,
     /// the connection's error.
-    async fn why(&self, error: &hyper::Error, broke: Broke) -> ClientError {
+    async fn why(&self, error: &hyper::Error, broke: ConnectionFailure) -> ClientError {
         let cause = if error.is_canceled() { timeout(BREAKS, broke).await.ok() } else { None };
         ClientError::Unreachable(self.broken(cause.and_then(Result::ok).as_ref().unwrap_or(error)))
     }

@@ -3,7 +3,7 @@
 //!
 //! Leaves out: HTTP's own syntax and TLS, which are libraries'.
 
-use crate::lease::{Stored, is_etcd_answer};
+use crate::lease::{StoredValue, is_etcd_answer};
 use crate::plain::{Proxies, read_header};
 use crate::store::StoreError;
 use anabranch_net::tls::PeerIdentity;
@@ -121,7 +121,7 @@ pub fn damages(path: &Path, open: impl Fn(&Path) -> Result<(), StoreError>) {
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Example {}
 
-impl Stored for Example {
+impl StoredValue for Example {
     const FORMAT: &'static str = "example 1";
     fn round(&self) -> u64 {
         0

@@ -41,7 +41,7 @@ pub(crate) fn connection<S, T, B>(
     service: S,
     bounds: Bounds,
     has_read: Arc<AtomicBool>,
-) -> Connection<TokioIo<Timed<T>>, S>
+) -> Connection<TokioIo<WriteTimeoutStream<T>>, S>
 where
     S: HttpService<Incoming, ResBody = B>,
     B: HttpBody + 'static,
@@ -53,7 +53,13 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head_time)
         .max_buf_size(bounds.head_bytes_max)
-        .serve_connection(TokioIo::new(Timed { has_read, ..Timed::new(stream, bounds.write_time) }), service)
+        .serve_connection(
+            TokioIo::new(WriteTimeoutStream {
+                has_read,
+                ..WriteTimeoutStream::new(stream, bounds.write_time)
+            }),
+            service,
+        )
 }
 
 /// Half-closes the connection, and reads for a while what the peer still sends: a connection closed
@@ -91,7 +97,7 @@ pub(crate) async fn body(
 
 /// A stream with a time limit on writes: a write that waits for longer than `time` fails
 /// (`TimedOut`).
-pub(crate) struct Timed<T> {
+pub(crate) struct WriteTimeoutStream<T> {
     stream: T,
     time: Duration,
     /// The present wait's end. `None` while no write waits.
@@ -100,7 +106,7 @@ pub(crate) struct Timed<T> {
     has_read: Arc<AtomicBool>,
 }
 
-impl<T> Timed<T> {
+impl<T> WriteTimeoutStream<T> {
     pub(crate) fn new(stream: T, time: Duration) -> Self {
         Self { stream, time, ends: None, has_read: Arc::default() }
     }
@@ -122,7 +128,7 @@ impl<T> Timed<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Timed<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -137,7 +143,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Timed<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Timed<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.in_time(cx, written)
@@ -176,15 +182,15 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_reads_nothing_is_given_up() {
         let (near, _far) = tokio::io::duplex(100);
-        let mut near = Timed::new(near, Duration::from_millis(10));
+        let mut near = WriteTimeoutStream::new(near, Duration::from_millis(10));
         let error = near.write_all(&[0; 1_000]).await.expect_err("the pipe is full");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]
-    async fn each_wait_of_a_slow_reader_has_its_own_time() {
+    async fn each_wait_of_a_slow_reader_is_limited_separately() {
         let (near, mut far) = tokio::io::duplex(100);
-        let mut near = Timed::new(near, Duration::from_secs(60));
+        let mut near = WriteTimeoutStream::new(near, Duration::from_secs(60));
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..3 {
             near.write_all(&[0; 100]).await.expect("there is room");

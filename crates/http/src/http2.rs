@@ -1,7 +1,7 @@
 //! One HTTP/2 connection of a public server, with limits on its streams.
 //!
 //! A request over HTTP/1.1 occupies a connection's slot until its answer is read; a request over
-//! HTTP/2 occupies a *stream's*. Streams of all connections share one table ([`StreamPlaces`]),
+//! HTTP/2 occupies a *stream's*. Streams of all connections share one table ([`StreamSlots`]),
 //! which drops by the rule of `net::admission`: the oldest stream of the address with most streams
 //! makes room for a newer one. A client that reads none of a body's bytes loses the stream, and one
 //! that keeps cancelling streams loses the connection.
@@ -9,7 +9,7 @@
 //! Source: RFC 9113, sections 5.1.2, 6.9 and 10.5. Leaves out: server push, CONNECT, priorities.
 //! Read [`Streams`] first, then [`connection`].
 
-use crate::http1::Timed;
+use crate::http1::WriteTimeoutStream;
 use anabranch_net::admission::HalfOpenTable;
 use axum::body::HttpBody;
 use axum::http::Response;
@@ -54,9 +54,9 @@ tokio::task_local! {
 
 /// Streams of all connections of a server.
 #[derive(Clone)]
-pub(crate) struct StreamPlaces(Arc<Mutex<HalfOpenTable<Arc<Stream>>>>);
+pub(crate) struct StreamSlots(Arc<Mutex<HalfOpenTable<Arc<Stream>>>>);
 
-impl StreamPlaces {
+impl StreamSlots {
     /// A table of `streams_max`.
     pub(crate) fn new(streams_max: usize) -> Self {
         Self(Arc::new(Mutex::new(HalfOpenTable::new(streams_max))))
@@ -83,7 +83,7 @@ const DONE: u32 = 2;
 
 /// Streams of one connection.
 pub(crate) struct Streams {
-    places: StreamPlaces,
+    places: StreamSlots,
     from: IpAddr,
     write_time: Duration,
     open: AtomicUsize,
@@ -96,7 +96,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(crate) fn new(places: &StreamPlaces, from: IpAddr, write_time: Duration) -> Arc<Self> {
+    pub(crate) fn new(places: &StreamSlots, from: IpAddr, write_time: Duration) -> Arc<Self> {
         Arc::new(Self {
             places: places.clone(),
             from,
@@ -141,13 +141,13 @@ impl Streams {
 }
 
 /// A stream's place, given back when it is dropped.
-struct Place {
+struct StreamSlot {
     streams: Arc<Streams>,
     stream: Arc<Stream>,
     number: anabranch_net::admission::Number,
 }
 
-impl Place {
+impl StreamSlot {
     fn new(streams: Arc<Streams>) -> Self {
         let stream = Arc::new(Stream::default());
         streams.open.fetch_add(1, Relaxed);
@@ -162,7 +162,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.streams.places.0.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number);
         if self.streams.open.fetch_sub(1, Relaxed) == 1 {
@@ -183,7 +183,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, future: F) {
-        let place = Place::new(Arc::clone(&self.0));
+        let place = StreamSlot::new(Arc::clone(&self.0));
         tokio::spawn(async move {
             let (stream, write_time) = (Arc::clone(&place.stream), place.streams.write_time);
             let blocked = async {
@@ -287,7 +287,7 @@ pub(crate) fn connection<S, T, B>(
     service: S,
     head_bytes_max: usize,
     streams: Arc<Streams>,
-) -> Connection<TokioIo<Timed<T>>, S, StreamExecutor>
+) -> Connection<TokioIo<WriteTimeoutStream<T>>, S, StreamExecutor>
 where
     S: HttpService<Incoming, ResBody = Body<B>>,
     S::Future: Send + 'static,
@@ -308,7 +308,7 @@ where
         .max_send_buf_size(SEND_BYTES_MAX)
         .keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(PING_TIME)
-        .serve_connection(TokioIo::new(Timed::new(stream, write_time)), service)
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, write_time)), service)
 }
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
 //! Stores of a controller's decisions, with the lead among controllers that share a store: a file
 //! for a controller that is alone, etcd for several.
 //!
-//! A store keeps one value of any type that is [`Stored`]. [`anabranch_election::Replica`] asks the
-//! questions; a store answers them. Leaves out: who leads when (`election`). Read [`SharedStore`],
-//! [`FileStore`] and [`EtcdStore`] first.
+//! A store keeps one value of any type that is [`StoredValue`]. [`anabranch_election::Replica`]
+//! asks the questions; a store answers them. Leaves out: who leads when (`election`). Read
+//! [`SharedStore`], [`FileStore`] and [`EtcdStore`] first.
 //!
 //! A controller that is alone stores a value, and knows it after a restart:
 //!
 //! ```
-//! use anabranch_election::{Stamp, StoreAsk, StoreTold};
-//! use anabranch_http::lease::{FileStore, SharedStore, Stored};
+//! use anabranch_election::{Stamp, StoreReply, StoreRequest};
+//! use anabranch_http::lease::{FileStore, SharedStore, StoredValue};
 //! use std::sync::Arc;
 //!
 //! #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 //! struct Plan { round: u64, trees: Vec<String> }
 //!
-//! impl Stored for Plan {
+//! impl StoredValue for Plan {
 //!     const FORMAT: &'static str = "planner 1";
 //!     fn round(&self) -> u64 { self.round }
 //! }
@@ -23,8 +23,10 @@
 //! let store: Box<dyn SharedStore<Plan>> = Box::new(FileStore::in_memory()?);
 //! let before = Stamp::default();
 //! let plan = Arc::new(Plan { round: 1, trees: vec!["a-b".to_owned()] });
-//! store.answer(&StoreAsk::Keep { epoch: 1, decided: 1, before, decision: Arc::clone(&plan) })?;
-//! let StoreTold::Last { decision, .. } = store.answer(&StoreAsk::Read)? else { unreachable!() };
+//! let decision = Arc::clone(&plan);
+//! store.answer(&StoreRequest::Keep { epoch: 1, decided: 1, before, decision })?;
+//! let last = store.answer(&StoreRequest::Read)?;
+//! let StoreReply::Last { decision, .. } = last else { unreachable!() };
 //! assert_eq!(decision, Some(plan));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -37,14 +39,14 @@ pub use etcd::{EtcdConfig, EtcdConfigError, EtcdStore, PARTS_MAX};
 pub use file::FileStore;
 
 use crate::store::StoreError;
-use anabranch_election::{StoreAsk, StoreTold};
+use anabranch_election::{StoreReply, StoreRequest};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::time::Duration;
 
 /// A value that a [`SharedStore`] keeps, as JSON.
-pub trait Stored: Serialize + DeserializeOwned + Send + Sync + 'static {
+pub trait StoredValue: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Name of its form: the system's word, a blank and the version, as `broker 1`. A store refuses
     /// a value of another version.
     const FORMAT: &'static str;
@@ -53,7 +55,7 @@ pub trait Stored: Serialize + DeserializeOwned + Send + Sync + 'static {
 }
 
 /// The system's word in a name of a form.
-fn word<V: Stored>() -> &'static str {
+fn word<V: StoredValue>() -> &'static str {
     V::FORMAT.rsplit_once(' ').map_or(V::FORMAT, |(word, _)| word)
 }
 
@@ -65,7 +67,7 @@ pub trait SharedStore<V>: Send + Sync {
     /// Answers a question. Blocks until the store has answered.
     ///
     /// Errors: a store that cannot be used. The question may have been carried out.
-    fn answer(&self, ask: &StoreAsk<V>) -> Result<StoreTold<V>, LeaseError>;
+    fn answer(&self, ask: &StoreRequest<V>) -> Result<StoreReply<V>, LeaseError>;
     /// Gives the lead back, so that another controller need not wait for the end of the lease.
     ///
     /// Errors: a store that cannot be used; the lead then ends with the lease.

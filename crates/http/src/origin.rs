@@ -76,12 +76,12 @@ struct Connection {
 }
 
 /// A stream that counts the bytes read from it.
-struct Counted<T> {
+struct CountedStream<T> {
     stream: T,
     bytes_read: Arc<AtomicU64>,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CountedStream<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { stream, bytes_read } = self.get_mut();
         let before = buf.filled().len();
@@ -91,7 +91,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CountedStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -262,7 +262,7 @@ where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let bytes_read = Arc::new(AtomicU64::new(0));
-    let stream = Counted { stream, bytes_read: Arc::clone(&bytes_read) };
+    let stream = CountedStream { stream, bytes_read: Arc::clone(&bytes_read) };
     let (sender, connection) = Builder::new()
         .max_buf_size(READ_BYTES_MAX)
         .handshake(TokioIo::new(stream))

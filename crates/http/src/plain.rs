@@ -21,7 +21,7 @@ pub use proxies::{Proxies, ProxiesError};
 pub use rate::{ADDRESS_REQUESTS_PER_S, RequestRate};
 
 use crate::http1::{Bounds, body, close, connection};
-use crate::http2::{self, CANCELLED_PER_S_MAX, StreamPlaces, Streams};
+use crate::http2::{self, CANCELLED_PER_S_MAX, StreamSlots, Streams};
 use crate::server::PeerAddress;
 use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, HalfOpen, HalfOpenTable, Number};
 use anabranch_net::public::ServerCertificate;
@@ -222,11 +222,11 @@ impl PlainServer {
     {
         let Self { listener, limits, certificate, proxies, cors: _ } = self;
         let admission = Admission::new(limits.admission);
-        let shared = Arc::new(Serving {
+        let shared = Arc::new(ServerState {
             limits,
             certificate,
             proxies,
-            streams: StreamPlaces::new(limits.admission.speaking_max),
+            streams: StreamSlots::new(limits.admission.speaking_max),
             refusals: Refusals::default(),
         });
         let mut connections = tokio::task::JoinSet::new();
@@ -295,15 +295,15 @@ where
 }
 
 /// State of a server that its connections share.
-struct Serving {
+struct ServerState {
     limits: PlainLimits,
     certificate: Option<ServerCertificate>,
     proxies: Proxies,
-    streams: StreamPlaces,
+    streams: StreamSlots,
     refusals: Refusals,
 }
 
-impl Serving {
+impl ServerState {
     /// The client of a connection: its peer, or the one that a proxy names in front of it.
     ///
     /// Errors: a proxy that does not speak the protocol it should.
@@ -503,7 +503,7 @@ struct Bodies {
 }
 
 /// A body's place, given back when it is dropped.
-struct BodyPlace<'a> {
+struct BodySlot<'a> {
     bodies: &'a Bodies,
     number: Number,
     bell: Arc<Notify>,
@@ -518,17 +518,17 @@ impl Bodies {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, from: IpAddr) -> BodyPlace<'_> {
+    fn enter(&self, from: IpAddr) -> BodySlot<'_> {
         let bell = Arc::new(Notify::new());
         let (number, dropped) = self.lock().arrive(from, Arc::clone(&bell));
         if let Some(dropped) = dropped {
             dropped.notify_one();
         }
-        BodyPlace { bodies: self, number, bell }
+        BodySlot { bodies: self, number, bell }
     }
 }
 
-impl Drop for BodyPlace<'_> {
+impl Drop for BodySlot<'_> {
     fn drop(&mut self) {
         self.bodies.lock().leave(self.number);
     }

@@ -4,10 +4,10 @@
 //! HTTP/1.1 only. Leaves out: the requests themselves (each service's routes). Read [`Server`]
 //! first.
 
-use crate::answer::{BODY_BYTES_MAX, Refusal, Refused};
+use crate::answer::{BODY_BYTES_MAX, Refusal, RefusalReason};
 use crate::connection::why_broken;
 use crate::http1::{self, Bounds, close, connection};
-use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, ConnectionSlots};
 use anabranch_net::cause::cause;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -176,10 +176,11 @@ impl<S: Service> Server<S> {
         let router = router.layer(from_fn_with_state(Arc::clone(&refusals), note_refusal));
         let admission = Admission::new(config.half_open);
         let requests_max = config.peer_requests_max;
-        let places = Places::new(config.connections_max, config.peer_connections_max, move || PeerLimits {
-            requests: Arc::new(Semaphore::new(requests_max)),
-            large: Arc::new(Semaphore::new(1)),
-        });
+        let places =
+            ConnectionSlots::new(config.connections_max, config.peer_connections_max, move || PeerLimits {
+                requests: Arc::new(Semaphore::new(requests_max)),
+                large: Arc::new(Semaphore::new(1)),
+            });
         let mut connections = tokio::task::JoinSet::new();
         let serve = async {
             loop {
@@ -207,7 +208,7 @@ async fn serve_one(
     arrival: Arrival,
     identity: Identity,
     router: axum::Router,
-    places: Places<PeerLimits>,
+    places: ConnectionSlots<PeerLimits>,
     refusals: &Refusals,
     patience: Duration,
 ) -> Result<(), String> {
@@ -261,7 +262,7 @@ async fn note_refusal(
     let response = next.run(request).await;
     // Every site and host registers again after a restart, as it should.
     let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
-    if let Some(Refused(reason)) = response.extensions().get().filter(|_| is_news) {
+    if let Some(RefusalReason(reason)) = response.extensions().get().filter(|_| is_news) {
         let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));
         let line = format!("{peer} at {from} is refused: {reason} ({method} {path})");
         refusals.note(Some(&peer), &line);

@@ -3,7 +3,7 @@
 //! A killed process can undo nothing, and one that stands still undoes nothing either. The guard reads a pipe whose other end its ward alone
 //! holds: the pipe closes with the ward, however that ends. A ward that may stand still writes a byte at intervals, and the guard counts the
 //! time without one. A guard has its own process group, so that Ctrl-C and a stop of the ward's group spare it. A frozen cgroup
-//! freezes both. Leaves out: what is undone. Read [`start`] and [`Watch`].
+//! freezes both. Leaves out: what is undone. Read [`start`] and [`WardWatch`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,12 +34,12 @@ pub enum Sign {
 
 /// A guard's view of its ward.
 #[derive(Debug)]
-pub struct Watch {
+pub struct WardWatch {
     pipe: OwnedFd,
     patience: Option<Duration>,
 }
 
-impl Watch {
+impl WardWatch {
     /// Watches by this process's standard input. `patience` is the time after which a ward that writes nothing is silent; `None` for never.
     ///
     /// Errors: there is no standard input.
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn each_sign_of_the_ward_is_told() {
         let (reader, mut writer) = io::pipe().expect("a pipe");
-        let watch = Watch { pipe: reader.into(), patience: Some(Duration::from_millis(1)) };
+        let watch = WardWatch { pipe: reader.into(), patience: Some(Duration::from_millis(1)) };
         assert_eq!(watch.next(), Sign::Silence);
         writer.write_all(b"..").expect("it has room");
         assert_eq!(watch.next(), Sign::Beat);

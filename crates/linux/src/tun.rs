@@ -41,16 +41,16 @@ pub struct Device {
     name: String,
     mtu_bytes: u16,
     /// `None` once another program has deleted it.
-    device: Option<AsyncFd<Owned>>,
+    device: Option<AsyncFd<OwnedDevice>>,
     whole: Vec<u8>,
     packets: Vec<Vec<u8>>,
     lengths: Vec<usize>,
     joining: GROTable,
 }
 
-struct Owned(SyncDevice);
+struct OwnedDevice(SyncDevice);
 
-impl AsRawFd for Owned {
+impl AsRawFd for OwnedDevice {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -135,14 +135,14 @@ impl Device {
     }
 }
 
-fn open_offloaded(name: &str, mtu_bytes: u16) -> io::Result<AsyncFd<Owned>> {
+fn open_offloaded(name: &str, mtu_bytes: u16) -> io::Result<AsyncFd<OwnedDevice>> {
     let device = DeviceBuilder::new().name(name).mtu(mtu_bytes).offload(true).build_sync()?;
     fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
     #[expect(
         deprecated,
         reason = "unsound for types that change their descriptor, which a device never does"
     )]
-    AsyncFd::with_interest(Owned(device), Interest::READABLE)
+    AsyncFd::with_interest(OwnedDevice(device), Interest::READABLE)
 }
 
 /// Whether the system says that the device does not exist any more: reads find it shut down, later ones detached.

@@ -108,7 +108,7 @@ pub struct Group {
 /// The planned edge of a group for one object.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Place {
+pub struct PlannedEdge {
     /// Group of the viewers.
     pub group: GroupId,
     /// Stream that they watch.
@@ -134,7 +134,7 @@ pub struct DirectoryContents {
     pub default_group: Option<GroupId>,
     /// Planned places, at most one for each group and object.
     #[serde(default)]
-    pub places: Vec<Place>,
+    pub places: Vec<PlannedEdge>,
 }
 
 /// A defect of a directory.
@@ -300,7 +300,7 @@ impl Directory {
             edge.objects.sort_unstable();
         }
         contents.places.sort_unstable();
-        let key = |place: &Place| (place.group, place.object);
+        let key = |place: &PlannedEdge| (place.group, place.object);
         if let Some(pair) = contents.places.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])) {
             return Err(DirectoryError::PlaceTaken(pair[0].group, pair[0].object));
         }
@@ -518,7 +518,7 @@ fn group_table(contents: &DirectoryContents) -> Result<GroupTable, DirectoryErro
 
 fn check_places(contents: &DirectoryContents) -> Result<(), DirectoryError> {
     check_count("places", contents.places.len(), PLACES_MAX)?;
-    for Place { group, edge, .. } in &contents.places {
+    for PlannedEdge { group, edge, .. } in &contents.places {
         if group.0 as usize >= contents.groups.len() {
             return Err(DirectoryError::NoSuchGroup { place: "places", group: *group });
         }

@@ -41,7 +41,7 @@ pub use key::{Key, KeyError, QueryRule, TARGET_BYTES_MAX};
 pub use machine::{Action, FetchRequest, Flow, Relay, RelayConfig, RelayConfigError, RelayCounts, Resume};
 pub use object::{Failure, Hop, LegId, ViewerId};
 pub use timeline::share_timeline;
-pub use viewers::{Answer, JoinError, JoinRequest, Read};
+pub use viewers::{Answer, JoinError, JoinRequest, ReadStep};
 
 #[cfg(test)]
 mod tests;

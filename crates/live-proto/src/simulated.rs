@@ -8,14 +8,14 @@
 //! nearest edge is the one with the shortest delay to the host. Links fail by the scenario's `change`.
 //!
 //! Ideal, beside the programs: plans take no time, TLS takes bytes and no round trips, and viewers know
-//! the directory without DNS. Read [`Stage`] and `playing` first.
+//! the directory without DNS. Read [`ResolvedWorkload`] and `app` first.
 
-mod playing;
+mod app;
 mod relay;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod viewing;
+mod viewer;
 
 use crate::network::{Link, Network as Overlay, Node, NodeId, Tier};
 use anabranch_sim::scenario::SystemWorkload;
@@ -28,9 +28,9 @@ pub use settings::{Fault, FaultKind, Mode, Settings, host_of};
 
 /// `live` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "live"
     }
@@ -48,7 +48,11 @@ impl System for Simulated {
 ///
 /// Errors: a setting that is unknown or out of range; a network with too few hosts, or without ways
 /// between them.
-pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Stage, PlanError> {
+pub fn plan(
+    workload: &SystemWorkload,
+    network: &Network,
+    field: &str,
+) -> Result<ResolvedWorkload, PlanError> {
     settings::plan(workload, network, field)
 }
 
@@ -65,14 +69,14 @@ pub struct Viewer {
 
 /// A workload whose settings fit its network.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct ResolvedWorkload {
     settings: Settings,
     overlay: Overlay,
     /// Edges of each group with their prices, the nearest first.
     groups: Vec<Vec<(NodeId, f64)>>,
 }
 
-impl Stage {
+impl ResolvedWorkload {
     /// Settings of the workload.
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -101,9 +105,9 @@ impl Stage {
     }
 }
 
-impl SystemPlan for Stage {
+impl SystemPlan for ResolvedWorkload {
     fn app(&self, _: &Network, seed: Seed) -> Result<Box<dyn App>, PlanError> {
-        Ok(Box::new(playing::Playing::new(self, seed)))
+        Ok(Box::new(app::LiveApp::new(self, seed)))
     }
     fn has_end(&self) -> bool {
         false

@@ -2,7 +2,7 @@
 
 use crate::body::{Body, Pieces, RETRY_AFTER_S, text};
 use crate::shared::Shared;
-use anabranch_live_proto::relay::{Answer, Failure, JoinError, JoinRequest, Read, ViewerId};
+use anabranch_live_proto::relay::{Answer, Failure, JoinError, JoinRequest, ReadStep, ViewerId};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use hyper::Response;
@@ -29,10 +29,10 @@ pub(crate) type AnswerBody = Body<Viewer>;
 impl Pieces for Viewer {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         Poll::Ready(match ready!(self.shared.poll_read(cx, self.id)) {
-            Read::Bytes(bytes) => Some(Ok(bytes)),
-            Read::End => None,
-            Read::Broken(failure) | Read::Failed(failure) => Some(Err(io::Error::other(failure))),
-            Read::Pending | Read::Head(_) => unreachable!("a head comes once, before the body"),
+            ReadStep::Bytes(bytes) => Some(Ok(bytes)),
+            ReadStep::End => None,
+            ReadStep::Broken(failure) | ReadStep::Failed(failure) => Some(Err(io::Error::other(failure))),
+            ReadStep::Pending | ReadStep::Head(_) => unreachable!("a head comes once, before the body"),
         })
     }
 }
@@ -49,9 +49,9 @@ pub(crate) async fn answer(
         Err(error) => return refused(&error),
     };
     match poll_fn(|cx| shared.poll_read(cx, viewer.id)).await {
-        Read::Head(answer) => respond(viewer, &answer, is_head_only),
-        Read::Failed(failure) => failed(failure),
-        Read::Pending | Read::Bytes(_) | Read::End | Read::Broken(_) => {
+        ReadStep::Head(answer) => respond(viewer, &answer, is_head_only),
+        ReadStep::Failed(failure) => failed(failure),
+        ReadStep::Pending | ReadStep::Bytes(_) | ReadStep::End | ReadStep::Broken(_) => {
             unreachable!("a viewer's first news is its head or a failure")
         }
     }

@@ -12,7 +12,7 @@ mod transfers;
 use crate::body::UNSENT_BYTES_MAX;
 use crate::controller::client::ControllerClient;
 use crate::description::{DescriptionError, Layout, NodeEntry};
-use crate::parents::{Route, Waiting};
+use crate::parents::{PendingHop, Route};
 use anabranch_http::origin::{Origin, OriginUrlError, Security};
 use anabranch_http::plain::PlainLimits;
 use anabranch_http::{ClientError, PeerAddress};
@@ -196,7 +196,7 @@ struct State {
 
 /// A viewer that is not served, with the reason in words.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unserved(pub(crate) Refusal);
+pub(crate) struct UnservedViewer(pub(crate) Refusal);
 
 impl NodeControl {
     /// Takes the network's description and listens. `tiers` are the tiers that the calling program
@@ -389,7 +389,12 @@ impl NodeControl {
     /// Admits a viewer's request for part of an object, and waits for a route if there is none.
     ///
     /// Errors: the viewer must ask another edge, or for a lower bitrate.
-    pub(crate) async fn admit(&self, viewer: IpAddr, object: Object, key: &Key) -> Result<(), Unserved> {
+    pub(crate) async fn admit(
+        &self,
+        viewer: IpAddr,
+        object: Object,
+        key: &Key,
+    ) -> Result<(), UnservedViewer> {
         let shared = &self.shared;
         // Viewers outside all groups count as of a group that no plan has.
         let group = shared.layout().group_of(viewer).unwrap_or(GroupId(u32::MAX));
@@ -400,7 +405,7 @@ impl NodeControl {
                 return Ok(());
             }
             if state.waiting.len() >= WAITING_MAX {
-                return Err(Unserved(Refusal::TableFull));
+                return Err(UnservedViewer(Refusal::TableFull));
             }
             let (told, answer) = oneshot::channel();
             state.requests += 1;
@@ -409,7 +414,7 @@ impl NodeControl {
             (number, answer)
         };
         // A viewer that leaves while it waits gives its place back.
-        let place = Place { shared: Arc::clone(shared), number, object };
+        let place = WaitingSlot { shared: Arc::clone(shared), number, object };
         shared.with(|state, now| state.node.handle_viewer(now, number, group, object));
         let answer = timeout(shared.route_time, answer).await;
         drop(place);
@@ -424,8 +429,8 @@ impl NodeControl {
                 });
                 Ok(())
             }
-            Ok(Ok(Err(refusal))) => Err(Unserved(refusal)),
-            Ok(Err(_)) | Err(_) => Err(Unserved(Refusal::NoParent)),
+            Ok(Ok(Err(refusal))) => Err(UnservedViewer(refusal)),
+            Ok(Err(_)) | Err(_) => Err(UnservedViewer(Refusal::NoParent)),
         }
     }
 }
@@ -440,13 +445,13 @@ fn origin(parent: &NodeEntry, identity: &Identity) -> Result<Origin, OriginUrlEr
 }
 
 /// A waiting viewer's place, given back when it is dropped.
-struct Place {
+struct WaitingSlot {
     shared: Arc<Shared>,
     number: RequestId,
     object: Object,
 }
 
-impl Drop for Place {
+impl Drop for WaitingSlot {
     fn drop(&mut self) {
         let (number, object) = (self.number, self.object);
         self.shared.with(|state, _| {
@@ -664,7 +669,7 @@ impl Route for Routes {
         routed.or_else(nearest)
     }
 
-    fn wait(&self, key: &Key, tried: &[Hop]) -> Waiting {
+    fn wait(&self, key: &Key, tried: &[Hop]) -> PendingHop {
         let (routes, key, tried) = (Self(Arc::clone(&self.0)), key.clone(), tried.to_vec());
         Box::pin(async move {
             let found = async {

@@ -11,10 +11,10 @@ pub mod client;
 pub mod follow;
 mod http;
 mod registry;
-mod shown;
-mod stored;
+mod store_effects;
 #[cfg(test)]
 mod tests;
+mod views;
 pub mod wire;
 
 use crate::description::{Change, Description, DescriptionError, Layout};
@@ -28,7 +28,7 @@ use anabranch_live_proto::directory::Directory;
 use anabranch_live_proto::round::{Round, RoundSettings};
 use anabranch_live_proto::{NodeId, Object};
 use anabranch_units::{Duration, Instant};
-use registry::{Kept, Registry};
+use registry::{ControllerState, Registry};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -113,7 +113,7 @@ impl std::error::Error for ControllerError {}
 
 /// An operator's request, or a node's, that changes nothing.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Unchanged {
+pub(crate) enum RequestRefusal {
     /// Another controller leads: its address, if it is known.
     Follows(Option<String>),
     /// The network has no node of this name.
@@ -126,7 +126,7 @@ pub(crate) enum Unchanged {
     NotStored(String),
 }
 
-impl std::fmt::Display for Unchanged {
+impl std::fmt::Display for RequestRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Follows(Some(leader)) => write!(f, "this controller does not lead: ask {leader}"),
@@ -153,7 +153,7 @@ struct Shared {
     settings: ControllerSettings,
     state: Mutex<State>,
     round: Mutex<Round>,
-    store: Arc<dyn SharedStore<Kept>>,
+    store: Arc<dyn SharedStore<ControllerState>>,
     /// The machine has a new deadline, or a job; the store can be asked.
     changed: Notify,
     /// An event or a round has been added; a state is stored, or the lead has ended.
@@ -169,7 +169,7 @@ struct State {
     /// Version of the network.
     version: u64,
     /// `None` while another controller leads.
-    lead: Option<Lead>,
+    lead: Option<LeadState>,
     events: VecDeque<EventView>,
     events_ever: u64,
     rounds: VecDeque<RoundView>,
@@ -182,24 +182,24 @@ struct State {
 }
 
 /// A controller that leads.
-struct Lead {
+struct LeadState {
     machine: Controller,
     mailboxes: BTreeMap<NodeId, VecDeque<ToNode>>,
     /// The stored state that the machine has.
-    kept: Arc<Kept>,
+    kept: Arc<ControllerState>,
 }
 
 impl State {
     /// Network and lead of this controller.
     ///
     /// Errors: another controller leads.
-    fn leading(&self) -> Result<(&Lead, &Layout), Unchanged> {
+    fn leading(&self) -> Result<(&LeadState, &Layout), RequestRefusal> {
         let lead = self.lead.as_ref();
         lead.map(|lead| (lead, &*self.layout)).ok_or_else(|| self.follows())
     }
 
-    fn follows(&self) -> Unchanged {
-        Unchanged::Follows(self.replica.leader().map(str::to_owned))
+    fn follows(&self) -> RequestRefusal {
+        RequestRefusal::Follows(self.replica.leader().map(str::to_owned))
     }
 }
 
@@ -224,7 +224,7 @@ impl ControllerService {
         Controller::new(Instant::ZERO, network, groups, 1, config.settings)
             .map_err(ControllerError::Machine)?;
         let file = |error| ControllerError::Store(LeaseError::File(error));
-        let store: Arc<dyn SharedStore<Kept>> = match config.store {
+        let store: Arc<dyn SharedStore<ControllerState>> = match config.store {
             StoreConfig::File(path) => Arc::new(FileStore::open(&path).map_err(file)?),
             StoreConfig::Memory => Arc::new(FileStore::in_memory().map_err(file)?),
             StoreConfig::Etcd(etcd) => Arc::new(EtcdStore::new(etcd).map_err(ControllerError::Etcd)?),
@@ -272,7 +272,7 @@ impl ControllerService {
         lock(&self.shared.state).lead.is_some()
     }
 
-    fn follows(&self) -> Unchanged {
+    fn follows(&self) -> RequestRefusal {
         lock(&self.shared.state).follows()
     }
 
@@ -297,7 +297,7 @@ impl ControllerService {
 
     /// Takes what the machine sends and says.
     fn settle(&self, state: &mut State) {
-        let Some(Lead { machine, mailboxes, .. }) = &mut state.lead else { return };
+        let Some(LeadState { machine, mailboxes, .. }) = &mut state.lead else { return };
         while let Some((node, message)) = machine.poll_transmit() {
             let mailbox = mailboxes.entry(node).or_default();
             if mailbox.len() >= MAILBOX_MAX {
@@ -353,7 +353,7 @@ impl ControllerService {
 
     /// Publishes the places of viewers, if they differ from the published ones.
     fn publish(&self, state: &State) {
-        let Some(Lead { machine, .. }) = &state.lead else { return };
+        let Some(LeadState { machine, .. }) = &state.lead else { return };
         let is_open = |node| machine.is_open(node);
         let objects = |node| machine.streams(node).map(|(object, _)| object).collect();
         let directory = state.layout.directory(machine.version(), machine.mapping(), is_open, objects);
@@ -369,11 +369,11 @@ impl ControllerService {
     /// Takes a node's report. Returns the messages for the node.
     ///
     /// Errors: another controller leads; no such node.
-    fn report(&self, node: &str, report: Report) -> Result<ReportReply, Unchanged> {
+    fn report(&self, node: &str, report: Report) -> Result<ReportReply, RequestRefusal> {
         self.with(|state, now| {
             let follows = state.follows();
             let lead = state.lead.as_mut().ok_or(follows)?;
-            let unknown = || Unchanged::UnknownNode(node.to_owned());
+            let unknown = || RequestRefusal::UnknownNode(node.to_owned());
             let id = state.layout.network().find(node).ok_or_else(unknown)?;
             state.reports += 1;
             lead.machine.handle_report(now, id, report);
@@ -385,11 +385,11 @@ impl ControllerService {
     }
 
     /// Empties a node, or fills it again. Stored before it takes effect.
-    async fn drain(&self, name: &str, drains: bool) -> Result<(), Unchanged> {
+    async fn drain(&self, name: &str, drains: bool) -> Result<(), RequestRefusal> {
         self.decide(|layout, kept| {
             let is_there = layout.network().find(name).is_some();
             if !is_there || layout.description().removed.nodes.contains(name) {
-                return Err(Unchanged::UnknownNode(name.to_owned()));
+                return Err(RequestRefusal::UnknownNode(name.to_owned()));
             }
             let name = name.to_owned();
             Ok(if drains { kept.draining.insert(name) } else { kept.draining.remove(&name) })
@@ -400,18 +400,18 @@ impl ControllerService {
 
     /// Changes the network, if it still has this version. Stored before it takes effect. Returns the
     /// new version.
-    async fn change(&self, version: u64, changes: Vec<Change>) -> Result<u64, Unchanged> {
+    async fn change(&self, version: u64, changes: Vec<Change>) -> Result<u64, RequestRefusal> {
         let decided = self.decide(|layout, kept| {
             if kept.version != version {
-                return Err(Unchanged::OtherVersion(version, kept.version));
+                return Err(RequestRefusal::OtherVersion(version, kept.version));
             }
             // The layout may be older than decisions that are not stored yet.
             let mut head = None;
             let description = kept.network.as_ref().filter(|head| *head != layout.description());
             if let Some(description) = description {
-                head = Some(Layout::new(description.clone()).map_err(Unchanged::Bad)?);
+                head = Some(Layout::new(description.clone()).map_err(RequestRefusal::Bad)?);
             }
-            let changed = head.as_ref().unwrap_or(layout).changed(changes).map_err(Unchanged::Bad)?;
+            let changed = head.as_ref().unwrap_or(layout).changed(changes).map_err(RequestRefusal::Bad)?;
             let is_new = kept.network.as_ref() != Some(changed.description());
             if is_new {
                 kept.version += 1;
@@ -426,8 +426,8 @@ impl ControllerService {
     /// the network. `change` returns false if there is nothing to change.
     async fn decide(
         &self,
-        change: impl FnOnce(&Layout, &mut Kept) -> Result<bool, Unchanged>,
-    ) -> Result<u64, Unchanged> {
+        change: impl FnOnce(&Layout, &mut ControllerState) -> Result<bool, RequestRefusal>,
+    ) -> Result<u64, RequestRefusal> {
         let (version, round, lead) = {
             let mut state = lock(&self.shared.state);
             let lead = state.leading()?.0.kept.lead;
@@ -448,7 +448,7 @@ impl ControllerService {
             told.as_mut().enable();
             let error = {
                 let state = lock(&self.shared.state);
-                let (Lead { kept, .. }, _) = state.leading()?;
+                let (LeadState { kept, .. }, _) = state.leading()?;
                 if kept.lead != lead {
                     return Err(state.follows());
                 }
@@ -458,7 +458,7 @@ impl ControllerService {
                 state.store_error.clone()
             };
             if tokio::time::timeout_at(until, told).await.is_err() {
-                return Err(Unchanged::NotStored(error.unwrap_or_else(|| "no answer yet".to_owned())));
+                return Err(RequestRefusal::NotStored(error.unwrap_or_else(|| "no answer yet".to_owned())));
             }
         }
     }

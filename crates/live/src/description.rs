@@ -5,14 +5,14 @@
 
 mod change;
 
-pub use change::{CHANGES_MAX, Change, Removed};
+pub use change::{CHANGES_MAX, Change, RemovedEntries};
 
 use crate::url::host;
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::control::messages::GroupId;
 use anabranch_live_proto::control::tables::Version;
 use anabranch_live_proto::directory::{
-    AddressPrefix, Channel, Directory, DirectoryContents, DirectoryError, Edge, EdgeId, Group, Place,
+    AddressPrefix, Channel, Directory, DirectoryContents, DirectoryError, Edge, EdgeId, Group, PlannedEdge,
     Rendition,
 };
 use anabranch_live_proto::plan::{REFLECTORS_MAX, SOURCES_MAX};
@@ -47,8 +47,8 @@ pub struct Description {
     #[serde(default, rename = "channel")]
     pub channels: Vec<ChannelEntry>,
     /// Entries that count no longer, after changes at run time.
-    #[serde(default, skip_serializing_if = "Removed::is_empty")]
-    pub removed: Removed,
+    #[serde(default, skip_serializing_if = "RemovedEntries::is_empty")]
+    pub removed: RemovedEntries,
 }
 
 /// A node.
@@ -326,7 +326,7 @@ impl Layout {
         }
         let edge = |node: &NodeId| self.edges.binary_search(node).ok().map(|at| EdgeId(at as u32));
         let place = |(key, node): (&(GroupId, Object), &NodeId)| {
-            Some(Place { group: key.0, object: key.1, edge: edge(node)? })
+            Some(PlannedEdge { group: key.0, object: key.1, edge: edge(node)? })
         };
         contents.places = places.iter().filter_map(place).collect();
         without(&mut contents, &self.description.removed);
@@ -335,7 +335,7 @@ impl Layout {
 }
 
 /// Leaves removed entries out of a directory. Ids of the others close up.
-fn without(contents: &mut DirectoryContents, removed: &Removed) {
+fn without(contents: &mut DirectoryContents, removed: &RemovedEntries) {
     if removed.is_empty() {
         return;
     }
@@ -364,9 +364,9 @@ fn without(contents: &mut DirectoryContents, removed: &Removed) {
         entry.edges = entry.edges.iter().copied().filter_map(edge).collect();
     }
     *default_group = default_group.and_then(|group| new(&group_ids, group.0)).map(GroupId);
-    let place = |place: &Place| {
+    let place = |place: &PlannedEdge| {
         let group = GroupId(new(&group_ids, place.group.0)?);
-        Some(Place { group, object: object(place.object)?, edge: edge(place.edge)? })
+        Some(PlannedEdge { group, object: object(place.object)?, edge: edge(place.edge)? })
     };
     *places = places.iter().filter_map(place).collect();
 }

@@ -2,7 +2,7 @@
 
 use crate::answer::{AnswerBody, answer};
 use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, text};
-use crate::control::{NodeControl, Unserved};
+use crate::control::{NodeControl, UnservedViewer};
 use crate::metrics::{self, UnsignedCounts};
 use crate::parents::{Route, StaticParents};
 use crate::secure::SecureListener;
@@ -362,7 +362,7 @@ async fn admit(control: &NodeControl, from: IpAddr, key: &Key) -> Result<(), Box
     if control.tier() != Tier::Edge {
         return Ok(());
     }
-    control.admit(from, object, key).await.map_err(|Unserved(refusal)| {
+    control.admit(from, object, key).await.map_err(|UnservedViewer(refusal)| {
         let mut response = text(StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n"));
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         no_store(response)

@@ -30,7 +30,7 @@ pub trait Route: Send + Sync + 'static {
     /// The parent to ask for an object, outside of `tried`. `None` if there is none at present.
     fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop>;
     /// The same, as soon as there is one. `None` if no parent will come.
-    fn wait(&self, _key: &Key, _tried: &[Hop]) -> Waiting {
+    fn wait(&self, _key: &Key, _tried: &[Hop]) -> PendingHop {
         Box::pin(std::future::ready(None))
     }
     /// A meter of the transfer that begins. `is_ready`: the parent has the object whole.
@@ -48,7 +48,7 @@ pub trait Route: Send + Sync + 'static {
 }
 
 /// A parent that is not known yet.
-pub type Waiting = Pin<Box<dyn Future<Output = Option<Hop>> + Send>>;
+pub type PendingHop = Pin<Box<dyn Future<Output = Option<Hop>> + Send>>;
 
 /// Parents in a fixed order of preference: the first one that answers gets all requests.
 ///

@@ -2,7 +2,7 @@
 
 use crate::parents::Route;
 use anabranch_http::origin::{Origin, Reply};
-use anabranch_live_proto::relay::{Action, FetchRequest, Flow, Head, Hop, LegId, Read, Relay, ViewerId};
+use anabranch_live_proto::relay::{Action, FetchRequest, Flow, Head, Hop, LegId, ReadStep, Relay, ViewerId};
 use anabranch_units::{Duration, Instant};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
@@ -146,10 +146,10 @@ impl Shared {
     }
 
     /// The next of a viewer's answer.
-    pub(crate) fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>, viewer: ViewerId) -> Poll<Read> {
+    pub(crate) fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>, viewer: ViewerId) -> Poll<ReadStep> {
         self.with_inner(|inner, now| {
             let read = inner.relay.handle_read(now, viewer);
-            if read != Read::Pending {
+            if read != ReadStep::Pending {
                 return Poll::Ready(read);
             }
             if inner.wakers.len() <= viewer.index() {
@@ -223,10 +223,10 @@ async fn forward(
     }
     let mut head = Some(head(&reply));
     loop {
-        let mut arrived = Arrived::default();
+        let mut arrived = ArrivedParts::default();
         // A head is passed on even if no byte of the body is there.
         arrived.gather(&mut reply, head.is_some()).await;
-        let Arrived { pieces, end } = arrived;
+        let ArrivedParts { pieces, end } = arrived;
         if let Some(meter) = &meter {
             meter.note(pieces.iter().map(|piece| piece.len() as u64).sum());
         }
@@ -262,13 +262,13 @@ async fn forward(
 /// Parts of an answer that arrived together: the relay hears of them in one call, so that each
 /// viewer wakes and writes once.
 #[derive(Default)]
-struct Arrived {
+struct ArrivedParts {
     pieces: Vec<Bytes>,
     /// How the body ended. `None` while it goes on.
     end: Option<io::Result<()>>,
 }
 
-impl Arrived {
+impl ArrivedParts {
     /// Waits for some bytes, then takes all that the connection has read by then.
     async fn gather(&mut self, reply: &mut Reply, may_be_empty: bool) {
         if !may_be_empty {
@@ -359,8 +359,8 @@ mod tests {
         assert_eq!(lock().relay.poll_timeout(), None);
         lock().sleeps_until = None;
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(Read::Head(_))));
-        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(Read::Bytes(_))));
+        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(ReadStep::Head(_))));
+        assert!(matches!(shared.poll_read(&mut cx, viewer), Poll::Ready(ReadStep::Bytes(_))));
         let deadline = lock().relay.poll_timeout();
         assert!(deadline.is_some());
         assert_eq!(lock().sleeps_until, deadline);

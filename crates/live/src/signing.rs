@@ -133,7 +133,7 @@ impl std::error::Error for GrantPathError {}
 
 /// A signature as it is read from a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Signed<'a> {
+struct PathSignature<'a> {
     depth: usize,
     expires_unix_s: u64,
     clients: Option<AddressPrefix>,
@@ -145,7 +145,7 @@ struct Signed<'a> {
 }
 
 /// Splits a target into its signature and its path. `None` for a target that begins with none.
-fn read(target: &str) -> Option<Result<Signed<'_>, SignatureError>> {
+fn read(target: &str) -> Option<Result<PathSignature<'_>, SignatureError>> {
     let rest = target.strip_prefix(MARK)?;
     let read = || {
         let (segment, _) = rest.split_once('/')?;
@@ -162,7 +162,7 @@ fn read(target: &str) -> Option<Result<Signed<'_>, SignatureError>> {
         };
         let signature = BASE64.decode(signature).ok()?.try_into().ok()?;
         let depth = depth.parse().ok().filter(|depth| *depth <= DEPTH_MAX)?;
-        Some(Signed { depth, expires_unix_s: expires.parse().ok()?, clients, fields, signature, path })
+        Some(PathSignature { depth, expires_unix_s: expires.parse().ok()?, clients, fields, signature, path })
     };
     Some(read().ok_or(SignatureError::Bad))
 }

@@ -44,7 +44,7 @@ use channel::{Channel, ChannelPath};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use metrics::{Cause, SourceMetrics};
-use multivariant::Listed;
+use multivariant::ListedRendition;
 use publish::Upload;
 use pull::{PulledChannel, START_TIME};
 use std::collections::BTreeMap;
@@ -443,10 +443,10 @@ impl Shared {
         }
         let listed = |channel: &Arc<Channel>| {
             let (rendition, codecs) = (channel.path.rendition.clone(), channel.codecs());
-            Some(Listed { rendition, peak_rate: channel.peak_rate()?, codecs })
+            Some(ListedRendition { rendition, peak_rate: channel.peak_rate()?, codecs })
         };
         let running = of_channel.iter().filter(|channel| !channel.is_ended());
-        let listed: Vec<Listed> = running.filter_map(listed).collect();
+        let listed: Vec<ListedRendition> = running.filter_map(listed).collect();
         if listed.is_empty() {
             return unavailable("no segment yet\n");
         }

@@ -29,11 +29,11 @@ const STREAMS_MAX: usize = 1_024;
 #[derive(Default)]
 pub(crate) struct TimelineCheck {
     /// By the path of the playlist.
-    streams: Mutex<BTreeMap<String, Watched>>,
+    streams: Mutex<BTreeMap<String, WatchedTimeline>>,
     is_new: Notify,
 }
 
-struct Watched {
+struct WatchedTimeline {
     key: Key,
     seen_at: Instant,
     /// `None` before the first check.
@@ -55,7 +55,10 @@ impl TimelineCheck {
             let Ok(plain) = Key::read(key.path(), anabranch_live_proto::relay::QueryRule::Remove) else {
                 return;
             };
-            streams.insert(key.path().to_owned(), Watched { key: plain, seen_at: now, checked_at: None });
+            streams.insert(
+                key.path().to_owned(),
+                WatchedTimeline { key: plain, seen_at: now, checked_at: None },
+            );
             self.is_new.notify_one();
         }
     }
@@ -75,8 +78,9 @@ impl TimelineCheck {
         let now = Instant::now();
         let mut streams = self.lock();
         streams.retain(|_, stream| now.duration_since(stream.seen_at) < WATCHED_TIME);
-        let is_due =
-            |stream: &&mut Watched| stream.checked_at.is_none_or(|at| now.duration_since(at) >= CHECK_PAUSE);
+        let is_due = |stream: &&mut WatchedTimeline| {
+            stream.checked_at.is_none_or(|at| now.duration_since(at) >= CHECK_PAUSE)
+        };
         let due = streams.values_mut().filter(is_due);
         due.map(|stream| {
             stream.checked_at = Some(now);
@@ -85,7 +89,7 @@ impl TimelineCheck {
         .collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Watched>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, WatchedTimeline>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -78,7 +78,7 @@ impl std::error::Error for PrefixError {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct PrefixLine {
     prefix: String,
     location: String,
     isp: String,
@@ -112,8 +112,8 @@ impl PrefixTable {
     pub fn read(input: impl Read) -> Result<Self, PrefixError> {
         let mut table = Self::default();
         let mut reader = csv::Reader::from_reader(input);
-        for (line, row) in (2u64..).zip(reader.deserialize::<Line>()) {
-            let Line { prefix: text, location, isp } =
+        for (line, row) in (2u64..).zip(reader.deserialize::<PrefixLine>()) {
+            let PrefixLine { prefix: text, location, isp } =
                 row.map_err(|error| PrefixError::BadLine { line, reason: error.to_string() })?;
             let Some(found) = prefix(&text) else {
                 return Err(PrefixError::BadPrefix { line, prefix: text });

@@ -6,21 +6,21 @@
 //! is full, the oldest connection of the address with most of them is dropped ([`HalfOpenTable`]),
 //! and likewise when the process has no descriptor left; each table has its own time limit, too. So
 //! a newcomer always gets in, and an attacker with few addresses drops only his own connections. A
-//! peer that has shown its identity takes one of [`Places`]. These are counted apart, and each
-//! identity has a limited number.
+//! peer that has shown its identity takes one of [`ConnectionSlots`]. These are counted apart, and
+//! each identity has a limited number.
 //!
 //! A listener without TLS admits by the same rule ([`Arrival::unidentified`]). Its connections stay
 //! half-open for good: *silent* until the driver has read a first request, *speaking* from then on,
 //! and with each request the youngest again.
 //!
 //! Leaves out: what a peer may do once it is in. Read [`Admission`] first, then [`Arrival`] and
-//! [`Places`].
+//! [`ConnectionSlots`].
 
 mod half_open;
-mod places;
+mod slots;
 
 pub use half_open::{HalfOpenTable, Network, Number};
-pub use places::{Crowded, Place, Places};
+pub use slots::{ConnectionSlot, ConnectionSlots, NoFreeSlot};
 
 use crate::tls::{PeerIdentity, peer_identity};
 use rustls::ServerConfig;
@@ -105,7 +105,7 @@ struct Shared {
 }
 
 struct Tables {
-    /// One table for each [`Stage`]. The value of a connection wakes its task to drop it.
+    /// One table for each [`HalfOpenStage`]. The value of a connection wakes its task to drop it.
     stages: [HalfOpenTable<Arc<Notify>>; 2],
     /// Half-open connections with a descriptor: the tables' connections, and dropped ones that have
     /// not closed yet.
@@ -116,7 +116,7 @@ struct Tables {
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Stage {
+enum HalfOpenStage {
     Silent,
     Speaking,
 }
@@ -148,7 +148,7 @@ impl Tables {
         }
     }
 
-    fn enter(&mut self, stage: Stage, from: SocketAddr, bell: &Arc<Notify>) -> Number {
+    fn enter(&mut self, stage: HalfOpenStage, from: SocketAddr, bell: &Arc<Notify>) -> Number {
         let (number, dropped) = self.stages[stage as usize].arrive(from.ip(), Arc::clone(bell));
         self.note_dropped(dropped, "too many are half-open");
         number
@@ -207,11 +207,14 @@ impl Admission {
         let number = {
             let mut tables = self.shared.lock();
             tables.open += 1;
-            tables.enter(Stage::Silent, from, &bell)
+            tables.enter(HalfOpenStage::Silent, from, &bell)
         };
         let ends_at = Instant::now() + self.shared.limits.silent_time;
         let shared = Arc::clone(&self.shared);
-        Arrival { tcp, half_open: HalfOpen { shared, stage: Stage::Silent, number, bell, from, ends_at } }
+        Arrival {
+            tcp,
+            half_open: HalfOpen { shared, stage: HalfOpenStage::Silent, number, bell, from, ends_at },
+        }
     }
 
     /// Drops the oldest half-open connection of the address with most of them; a silent one if
@@ -344,7 +347,7 @@ fn dropped() -> io::Error {
 /// A connection's place among the half-open ones; given back when dropped.
 pub struct HalfOpen {
     shared: Arc<Shared>,
-    stage: Stage,
+    stage: HalfOpenStage,
     number: Number,
     bell: Arc<Notify>,
     from: SocketAddr,
@@ -360,8 +363,10 @@ impl HalfOpen {
         let limits = &self.shared.limits;
         let late = || {
             let (what, time) = match self.stage {
-                Stage::Silent => ("said nothing whole", limits.silent_time),
-                Stage::Speaking => ("did not finish its handshake and greeting", limits.speaking_time),
+                HalfOpenStage::Silent => ("said nothing whole", limits.silent_time),
+                HalfOpenStage::Speaking => {
+                    ("did not finish its handshake and greeting", limits.speaking_time)
+                }
             };
             io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {:.1} s", time.as_secs_f64()))
         };
@@ -391,7 +396,7 @@ impl HalfOpen {
     pub fn speaks(&mut self) {
         let mut tables = self.shared.lock();
         tables.stages[self.stage as usize].leave(self.number);
-        self.stage = Stage::Speaking;
+        self.stage = HalfOpenStage::Speaking;
         self.number = tables.enter(self.stage, self.from, &self.bell);
         drop(tables);
         self.ends_at = Instant::now() + self.shared.limits.speaking_time;

@@ -3,14 +3,14 @@
 //!
 //! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690. Only for certificates that webpki
 //! has taken apart: they are not checked here again. Leaves out: names
-//! ([`crate::tls::peer_identity`]). Read [`Facts`] first.
+//! ([`crate::tls::peer_identity`]). Read [`CertificateFacts`] first.
 
 use std::net::IpAddr;
 use time::{Date, Month, OffsetDateTime, Time};
 
 /// A certificate's facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct CertificateFacts {
     /// The first moment at which it is good.
     pub begin: OffsetDateTime,
     /// The last one.
@@ -59,7 +59,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-impl Facts {
+impl CertificateFacts {
     /// Facts of the certificate in `der`; `None` if it is invalid.
     pub fn of(der: &[u8]) -> Option<Self> {
         let mut signed = Elements(Elements(der).expect(SEQUENCE)?);
@@ -169,7 +169,7 @@ pub(crate) fn read(text: &str) -> Option<OffsetDateTime> {
 pub fn exercise(bytes: &[u8]) -> bool {
     // The readers check the format themselves; here they must only not panic.
     let _ = std::str::from_utf8(bytes).ok().and_then(read);
-    let Some(facts) = Facts::of(bytes) else { return false };
+    let Some(facts) = CertificateFacts::of(bytes) else { return false };
     for at in [facts.begin, facts.end] {
         assert_eq!(read(&written(at)), Some(at));
     }
@@ -207,7 +207,7 @@ mod tests {
         for now in ["2026-11-23T10:11:12Z", "2049-12-20T23:59:59Z", "2051-03-01T00:30:00Z"] {
             let now = read(now).expect("a moment");
             let der = controller_at(now, 30);
-            let facts = Facts::of(&der).expect("a certificate");
+            let facts = CertificateFacts::of(&der).expect("a certificate");
             assert_eq!(facts.begin, now - Duration::HOUR);
             assert_eq!(facts.end, now - Duration::HOUR + Duration::days(30));
             let expected = ["127.0.0.1", "::1", "10.1.2.3", "2001:db8::1"];
@@ -219,11 +219,11 @@ mod tests {
     fn cut_or_changed_certificates_never_panic() {
         let der = controller_at(OffsetDateTime::now_utc(), 30);
         for length in 0..der.len() {
-            assert_eq!(Facts::of(&der[..length]), None, "the first length is of the whole");
+            assert_eq!(CertificateFacts::of(&der[..length]), None, "the first length is of the whole");
             for value in [0, 1, 0x7f, 0x80, 0x84, 0xff] {
                 let mut changed = der.to_vec();
                 changed[length] = value;
-                let _ = Facts::of(&changed);
+                let _ = CertificateFacts::of(&changed);
             }
         }
     }

@@ -372,7 +372,7 @@ pub struct Counters {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct DatagramTally {
     sent: AtomicU64,
     sent_bytes: AtomicU64,
     send_calls: AtomicU64,
@@ -400,7 +400,7 @@ pub struct DatagramSocket {
     state_offload: UdpSocketState,
     offload: Offload,
     buffers: Buffers,
-    tally: Tally,
+    tally: DatagramTally,
 }
 
 impl DatagramSocket {
@@ -427,7 +427,7 @@ impl DatagramSocket {
             state_offload,
             offload: Offload(AtomicBool::new(offload)),
             buffers,
-            tally: Tally::default(),
+            tally: DatagramTally::default(),
         })
     }
 

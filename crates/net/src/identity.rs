@@ -2,7 +2,7 @@
 //! uses them, also when they change while the process runs. Read [`Identity`] first, then
 //! [`Guard`].
 
-use crate::certificate::{self, Facts};
+use crate::certificate::{self, CertificateFacts};
 use crate::keys::{Role, System};
 use crate::tls::{self, CredentialFiles, Credentials, PeerIdentity, TlsError, Trust};
 use rustls::pki_types::CertificateDer;
@@ -30,12 +30,12 @@ impl std::fmt::Debug for Identity {
 struct Shared {
     identity: PeerIdentity,
     /// Credential files, and their state at the last reading; `None` if they were never in files.
-    files: Option<(CredentialFiles, Mutex<Seen>)>,
-    current: watch::Sender<Arc<Current>>,
+    files: Option<(CredentialFiles, Mutex<FileFingerprint>)>,
+    current: watch::Sender<Arc<CurrentConfig>>,
 }
 
 /// TLS configuration in force until the certificate files change.
-struct Current {
+struct CurrentConfig {
     connector: TlsConnector,
     /// Connector that accepts a [`Role::Site`] of any name.
     connector_to_sites: TlsConnector,
@@ -44,7 +44,7 @@ struct Current {
     validity: (OffsetDateTime, OffsetDateTime),
 }
 
-impl Current {
+impl CurrentConfig {
     fn new(credentials: &Credentials) -> Result<Arc<Self>, rustls::Error> {
         Ok(Arc::new(Self {
             connector: credentials.client_config()?.into(),
@@ -57,9 +57,9 @@ impl Current {
 }
 
 /// Fingerprint of the files: each one's length and time of change.
-type Seen = [Option<(u64, Option<SystemTime>)>; 4];
+type FileFingerprint = [Option<(u64, Option<SystemTime>)>; 4];
 
-fn look(files: &CredentialFiles) -> Seen {
+fn look(files: &CredentialFiles) -> FileFingerprint {
     let seen = |path: &Path| path.metadata().ok().map(|found| (found.len(), found.modified().ok()));
     [seen(&files.ca), seen(&files.certificate), seen(&files.key), seen(&files.revoked())]
 }
@@ -86,9 +86,9 @@ impl Identity {
 
     fn with_files(
         credentials: &Credentials,
-        files: Option<(CredentialFiles, Mutex<Seen>)>,
+        files: Option<(CredentialFiles, Mutex<FileFingerprint>)>,
     ) -> Result<Self, rustls::Error> {
-        let current = watch::Sender::new(Current::new(credentials)?);
+        let current = watch::Sender::new(CurrentConfig::new(credentials)?);
         let identity = credentials.identity().clone();
         Ok(Self { shared: Arc::new(Shared { identity, files, current }) })
     }
@@ -115,7 +115,7 @@ impl Identity {
         self.shared.files.as_ref().map(|(files, _)| files.certificate.as_path())
     }
 
-    fn current(&self) -> Arc<Current> {
+    fn current(&self) -> Arc<CurrentConfig> {
         Arc::clone(&self.shared.current.borrow())
     }
 
@@ -141,7 +141,7 @@ impl Identity {
             |e: rustls::Error| TlsError::Unusable { path: files.certificate.clone(), reason: e.to_string() };
         let mut files = files.clone();
         files.holder = Some(self.shared.identity.clone());
-        let current = Current::new(&Credentials::load(&files)?).map_err(unusable)?;
+        let current = CurrentConfig::new(&Credentials::load(&files)?).map_err(unusable)?;
         self.shared.current.send_replace(current);
         Ok(())
     }
@@ -202,7 +202,7 @@ const CLOCK_EVERY: Duration = Duration::from_secs(30);
 /// revoked, or its authority was replaced. The owner of the connection then closes it.
 pub struct Guard {
     chain: Vec<CertificateDer<'static>>,
-    current: watch::Receiver<Arc<Current>>,
+    current: watch::Receiver<Arc<CurrentConfig>>,
     /// The wall clock.
     clock: fn() -> SystemTime,
     /// The longest time between two looks at it.
@@ -221,7 +221,7 @@ impl Guard {
             if let Some(reason) = trust.withdrawn(&self.chain, now) {
                 return reason;
             }
-            let left = self.chain.first().and_then(|leaf| Facts::of(leaf)).map(|facts| {
+            let left = self.chain.first().and_then(|leaf| CertificateFacts::of(leaf)).map(|facts| {
                 // Good until the end of its last second.
                 let left = facts.end - OffsetDateTime::from(now) + time::Duration::SECOND;
                 Duration::try_from(left).unwrap_or_default()

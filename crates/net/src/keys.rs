@@ -8,9 +8,9 @@
 //! ([`crate::revoked`]). Read [`make_set`], [`add_to_set`], [`write_set`], [`renew`], [`revoke`].
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
-use crate::certificate::Facts;
+use crate::certificate::CertificateFacts;
 use crate::party::{BACKDATED, PeerIdentity, of_dns_name, of_uri, stem, unescaped, uri};
-use crate::revoked::{self, BadLine, Revoked};
+use crate::revoked::{self, BadLine, RevocationList};
 use crate::tls::{CredentialFiles, Credentials, TlsError};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -220,11 +220,11 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
         holder: None,
     };
     let end = ca.not_after;
-    let maker = Maker {
+    let maker = CertificateMaker {
         system: request.system,
         now,
         end,
-        revoked: Revoked::default(),
+        revoked: RevocationList::default(),
         issuer: Issuer::new(ca, ca_key),
     };
     let leaves = maker.all(request, true)?;
@@ -237,7 +237,7 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
 /// Errors: see [`make_set`]; no authority there, another system's, or its key does not fit.
 pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysError> {
     check(request)?;
-    let (maker, certificate) = Maker::in_folder(folder, request.system)?;
+    let (maker, certificate) = CertificateMaker::in_folder(folder, request.system)?;
     let files = maker.all(request, false)?;
     checked(folder, &certificate, files)
 }
@@ -253,7 +253,7 @@ fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeyS
             key: "".into(),
             holder: file.holder.clone(),
         };
-        let list = Revoked::default();
+        let list = RevocationList::default();
         Credentials::from_pem(certificate.as_bytes(), leaf, key, &named, list).map_err(|error| {
             let reason = match error {
                 TlsError::WrongCa { .. } => "does not belong to ca.key".to_owned(),
@@ -305,7 +305,7 @@ pub fn renew(
     valid_days: u32,
 ) -> Result<KeySet, KeysError> {
     check_days(valid_days)?;
-    let (maker, certificate) = Maker::in_folder(folder, system)?;
+    let (maker, certificate) = CertificateMaker::in_folder(folder, system)?;
     let mut files = Vec::new();
     for holder in holders {
         let path = CredentialFiles::in_set(folder, system, holder.role, &holder.name).certificate;
@@ -313,7 +313,7 @@ pub fn renew(
             std::fs::read(&path).map_err(|error| KeysError::Unreadable { path: path.clone(), error })?;
         let bad = |reason: &str| KeysError::BadAuthority { path: path.clone(), reason: reason.to_owned() };
         let old = CertificateDer::from_pem_slice(&pem).map_err(|_| bad("holds no certificate"))?;
-        let facts = Facts::of(&old).ok_or_else(|| bad("holds no certificate"))?;
+        let facts = CertificateFacts::of(&old).ok_or_else(|| bad("holds no certificate"))?;
         let leaf = webpki::EndEntityCert::try_from(&old).map_err(|e| bad(&e.to_string()))?;
         let names = leaf.valid_dns_names().filter(|name| !name.ends_with(".anabranch")).map(str::to_owned);
         let hosts: Vec<_> = names.chain(facts.addresses.iter().map(IpAddr::to_string)).collect();
@@ -348,7 +348,7 @@ fn revoke_at(
 }
 
 /// The list of revoked certificates in `path`, as text and parsed; empty if there is no file.
-fn read_list(path: &Path) -> Result<(String, Revoked), KeysError> {
+fn read_list(path: &Path) -> Result<(String, RevocationList), KeysError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -378,7 +378,7 @@ pub(crate) fn more_of(authority: &KeyFile, request: &SetRequest) -> Vec<KeyFile>
     let now = OffsetDateTime::now_utc();
     let (system, end) = (request.system, now + Duration::days(VALID_DAYS_MAX.into()));
     let issuer = Issuer::new(self::authority(of, &key), key);
-    let maker = Maker { system, now, end, revoked: Revoked::default(), issuer };
+    let maker = CertificateMaker { system, now, end, revoked: RevocationList::default(), issuer };
     maker.all(request, true).expect("a good request")
 }
 
@@ -436,16 +436,16 @@ fn authority(system: System, key: &KeyPair) -> CertificateParams {
 }
 
 /// An authority that makes certificates.
-struct Maker {
+struct CertificateMaker {
     system: System,
     now: OffsetDateTime,
     /// The authority's own last moment.
     end: OffsetDateTime,
-    revoked: Revoked,
+    revoked: RevocationList,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Maker {
+impl CertificateMaker {
     /// The authority of the set in `folder`, which must be of this system; and its certificate.
     fn in_folder(folder: &Path, system: System) -> Result<(Self, String), KeysError> {
         let (key_path, certificate_path) = (folder.join("ca.key"), folder.join("ca.pem"));
@@ -453,8 +453,8 @@ impl Maker {
         let key = std::fs::read_to_string(&key_path).map_err(|e| bad(&key_path, e.to_string()))?;
         let key = KeyPair::from_pem(&key).map_err(|e| bad(&key_path, e.to_string()))?;
         let certificate = read_authority(folder, system)?;
-        let facts =
-            CertificateDer::from_pem_slice(certificate.as_bytes()).ok().and_then(|der| Facts::of(&der));
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok();
+        let facts = der.and_then(|der| CertificateFacts::of(&der));
         let facts = facts.ok_or_else(|| bad(&certificate_path, "holds no certificate".into()))?;
         let (_, revoked) = read_list(&folder.join("revoked"))?;
         let issuer = Issuer::new(authority(system, &key), key);
@@ -633,7 +633,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
         let _ = roots.add(certificate.clone());
     }
     holder_of(bytes);
-    let revoked = text.parse::<crate::revoked::Revoked>();
+    let revoked = text.parse::<crate::revoked::RevocationList>();
     let is_list = revoked.as_ref().is_ok_and(|revoked| !revoked.is_empty());
     let revoked = revoked.unwrap_or_default();
     for system in System::all() {
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificates_names_are_read_back_as_they_were_written() {
+    fn certificate_names_read_back_as_written() {
         for system in System::all() {
             for role in Role::ALL {
                 for name in ["seattle", "Seattle", "New York", "a:b", "-x-", "_41", "Zürich", "x.y"] {
@@ -791,7 +791,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_set_is_written_once_with_keys_for_the_owner_only() {
+    fn key_set_is_written_once_for_its_owner_only() {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = std::env::temp_dir().join(format!("anabranch-keys-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);

@@ -77,7 +77,7 @@ mod tests {
 
     /// #17: stores were made as the user's mask had it, mostly for all to read.
     #[test]
-    fn what_is_made_and_what_was_wider_is_its_owners_alone() {
+    fn new_and_formerly_wider_files_become_private() {
         let folder = folder("modes");
         let path = folder.join("store");
         open_here(&path).expect("a new file");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn links_pipes_folders_and_others_files_are_refused_and_left_alone() {
+    fn links_pipes_folders_and_foreign_files_are_left_alone() {
         let folder = folder("refused");
         let there = folder.join("there");
         std::fs::write(&there, "").expect("ours");

@@ -6,7 +6,7 @@
 //! first, then [`ServerTrust`] and [`server_cause`].
 
 use crate::cause::cause;
-use crate::certificate::{Facts, written};
+use crate::certificate::{CertificateFacts, written};
 use crate::tls::moment;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -142,10 +142,10 @@ pub struct CertificateFiles {
 }
 
 /// Length and time of the last change of each file.
-type Seen = [Option<(u64, Option<SystemTime>)>; 2];
+type FileFingerprint = [Option<(u64, Option<SystemTime>)>; 2];
 
 impl CertificateFiles {
-    fn look(&self) -> Seen {
+    fn look(&self) -> FileFingerprint {
         let seen = |path: &Path| path.metadata().ok().map(|found| (found.len(), found.modified().ok()));
         [seen(&self.chain), seen(&self.key)]
     }
@@ -163,13 +163,13 @@ struct Shared {
     protocols: &'static [&'static str],
     /// Keys of resumed sessions: a new certificate leaves them as they are.
     tickets: Arc<dyn rustls::server::ProducesTickets>,
-    current: Mutex<Current>,
+    current: Mutex<CurrentCertificate>,
 }
 
-struct Current {
+struct CurrentCertificate {
     config: Arc<ServerConfig>,
     end: OffsetDateTime,
-    seen: Seen,
+    seen: FileFingerprint,
 }
 
 impl fmt::Debug for ServerCertificate {
@@ -192,7 +192,7 @@ impl ServerCertificate {
         Ok(Self { shared: Arc::new(Shared { files, protocols, tickets, current: Mutex::new(current) }) })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CurrentCertificate> {
         self.shared.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,7 +229,7 @@ fn read_config(
     files: &CertificateFiles,
     protocols: &[&str],
     tickets: &Arc<dyn rustls::server::ProducesTickets>,
-) -> Result<Current, PublicTlsError> {
+) -> Result<CurrentCertificate, PublicTlsError> {
     let seen = files.look();
     let chain = certificates(&files.chain)?;
     let key = PrivateKeyDer::from_pem_slice(&read(&files.key, OTHERS_MODE)?)
@@ -246,14 +246,14 @@ fn read_config(
             other => unusable(&files.chain, other.to_string()),
         });
     let mut config = config?;
-    let facts =
-        Facts::of(&chain[0]).ok_or_else(|| unusable(&files.chain, "its dates cannot be read".to_owned()))?;
+    let facts = CertificateFacts::of(&chain[0])
+        .ok_or_else(|| unusable(&files.chain, "its dates cannot be read".to_owned()))?;
     if facts.end < OffsetDateTime::now_utc() {
         return Err(PublicTlsError::Expired { path: files.chain.clone(), end: facts.end });
     }
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.ticketer = Arc::clone(tickets);
-    Ok(Current { config: Arc::new(config), end: facts.end, seen })
+    Ok(CurrentCertificate { config: Arc::new(config), end: facts.end, seen })
 }
 
 /// Writes a certificate of `names` that vouches for itself, for tests, good until `year`.

@@ -26,12 +26,12 @@ const LINE_CHARS_MAX: usize = 800;
 /// Writes refusals to the log.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    strangers: Mutex<Said>,
-    peers: Mutex<Said>,
+    strangers: Mutex<LoggedLines>,
+    peers: Mutex<LoggedLines>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct LoggedLines {
     lines: VecDeque<Line>,
     unsaid: u64,
 }
@@ -43,7 +43,7 @@ struct Line {
     text: String,
 }
 
-impl Said {
+impl LoggedLines {
     /// Decides whether to write the line. Returns the number of suppressed lines since the last
     /// one, or `None`.
     fn say(&mut self, now: Instant, peer: Option<&PeerIdentity>, text: &str) -> Option<u64> {
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_ten_lines_and_a_minute_no_line_twice() {
-        let (mut said, begin) = (Said::default(), Instant::now());
+    fn ten_lines_a_second_without_repeats_within_a_minute() {
+        let (mut said, begin) = (LoggedLines::default(), Instant::now());
         let at = |ms| begin + Duration::from_millis(ms);
         for i in 0..LINES_MAX {
             assert_eq!(said.say(begin, None, &i.to_string()), Some(0));
@@ -108,8 +108,8 @@ mod tests {
 
     /// #17: 64 lines were remembered, and 600 may be written in a minute.
     #[test]
-    fn no_line_is_said_twice_in_a_minute_however_many_others_are() {
-        let (mut said, begin) = (Said::default(), Instant::now());
+    fn no_line_repeats_within_a_minute_among_many_others() {
+        let (mut said, begin) = (LoggedLines::default(), Instant::now());
         let mut said_at = std::collections::BTreeMap::<String, Vec<u64>>::new();
         for ms in (0..180_000).step_by(50) {
             for text in ["again".to_owned(), (ms % 45_000).to_string()] {
@@ -130,9 +130,9 @@ mod tests {
     /// #17: a peer that was refused often enough hid the refusals of all other peers.
     #[test]
     fn strangers_and_one_peer_leave_lines_to_the_others() {
-        let (mut said, now) = (Said::default(), Instant::now());
+        let (mut said, now) = (LoggedLines::default(), Instant::now());
         let (lima, paris) = (site("lima"), site("paris"));
-        let written = |said: &mut Said, peer: &PeerIdentity| {
+        let written = |said: &mut LoggedLines, peer: &PeerIdentity| {
             let lines = (0..100).filter(|i| said.say(now, Some(peer), &format!("{peer} {i}")).is_some());
             lines.count()
         };
@@ -161,7 +161,7 @@ mod tests {
             assert!(!said.lines.is_empty());
             assert!(said.lines.iter().all(|line| line.text.capacity() <= 4 * (LINE_CHARS_MAX + 3)));
         }
-        let (mut said, begin) = (Said::default(), Instant::now());
+        let (mut said, begin) = (LoggedLines::default(), Instant::now());
         for i in 0..100_000 {
             said.say(begin + Duration::from_millis(i), None, &i.to_string());
         }

@@ -5,7 +5,7 @@
 //! are refused, later ones are not; without a moment all are refused. Empty lines, and text after a
 //! `#`, are ignored. The file is not a CRL (RFC 5280, section 5), because an operator who notices a
 //! stolen key can read and extend this list without the authority's key, and the list cannot
-//! expire. Read [`Revoked`] first.
+//! expire. Read [`RevocationList`] first.
 
 use crate::certificate::{read, written};
 use crate::party::{self, PeerIdentity};
@@ -17,7 +17,7 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Holders whose certificates are refused, and which of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Revoked {
+pub struct RevocationList {
     /// Latest time of issue of the refused certificates, by the holder's [`party::uri`]; `None` for
     /// all certificates of the holder.
     until: BTreeMap<String, Option<OffsetDateTime>>,
@@ -43,7 +43,7 @@ impl std::fmt::Display for BadLine {
 }
 impl std::error::Error for BadLine {}
 
-impl Revoked {
+impl RevocationList {
     /// Number of holders in the list.
     pub fn len(&self) -> usize {
         self.until.len()
@@ -73,7 +73,7 @@ impl Revoked {
     }
 }
 
-impl std::str::FromStr for Revoked {
+impl std::str::FromStr for RevocationList {
     type Err = BadLine;
 
     fn from_str(text: &str) -> Result<Self, BadLine> {
@@ -113,11 +113,11 @@ mod tests {
     }
 
     #[test]
-    fn certificates_made_by_the_moment_are_refused_and_later_ones_are_not() {
+    fn certificates_made_by_the_revocation_time_are_refused() {
         let at = read("2026-11-23T10:00:00Z").expect("a moment");
         let first = line(&site("New York"), at);
         let text = format!("# lost on a train\n\n{first}anabranch:haul:site:b # for good\n");
-        let revoked: Revoked = text.parse().expect("good lines");
+        let revoked: RevocationList = text.parse().expect("good lines");
         assert_eq!(revoked.len(), 2);
         assert!(revoked.denies(&site("New York"), at));
         assert!(!revoked.denies(&site("New York"), at + Duration::SECOND));
@@ -132,10 +132,10 @@ mod tests {
         // In any order of lines the later moment applies, and a line without a moment is later than
         // all.
         for (a, b) in [(Some(at), None), (Some(at), Some(at + Duration::HOUR))] {
-            let mut both = Revoked::default();
+            let mut both = RevocationList::default();
             both.add("x".into(), a);
             both.add("x".into(), b);
-            let mut turned = Revoked::default();
+            let mut turned = RevocationList::default();
             turned.add("x".into(), b);
             turned.add("x".into(), a);
             assert_eq!((both.until["x"], turned.until["x"]), (b, b));
@@ -151,7 +151,7 @@ mod tests {
             ("anabranch:weave:site:a", 1),
             ("anabranch:haul:site:%41", 1),
         ] {
-            let error = text.parse::<Revoked>().expect_err("bad");
+            let error = text.parse::<RevocationList>().expect_err("bad");
             assert_eq!(error.line, line, "{error}");
             assert!(!error.to_string().contains('\n'));
         }

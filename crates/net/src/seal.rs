@@ -440,7 +440,7 @@ pub struct OpenCounters {
 
 /// A datagram that the other end has sealed, received for the first time.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Opened<'a> {
+pub struct OpenedDatagram<'a> {
     /// Packet number.
     pub number: u64,
     /// The sealed payload, now plain.
@@ -485,7 +485,7 @@ impl Opener {
     /// leaves its bytes changed.
     /// Cost: datagrams whose number is replayed or too old are refused before they are decrypted;
     /// no allocation.
-    pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
+    pub fn open<'a>(&mut self, datagram: &'a mut [u8]) -> Result<OpenedDatagram<'a>, OpenError> {
         let opened = self.admit(datagram);
         let counter = match &opened {
             Ok(_) => &mut self.counters.opened,
@@ -500,7 +500,7 @@ impl Opener {
         opened
     }
 
-    fn admit<'a>(&mut self, datagram: &'a mut [u8]) -> Result<Opened<'a>, OpenError> {
+    fn admit<'a>(&mut self, datagram: &'a mut [u8]) -> Result<OpenedDatagram<'a>, OpenError> {
         let channel = ChannelId::of(datagram).ok_or(OpenError::Malformed)?;
         if channel != self.id {
             return Err(OpenError::OtherChannel { channel });
@@ -522,7 +522,7 @@ impl Opener {
         // Only authentic datagrams move the window: a forged number must not push out the numbers
         // of datagrams that are still in transit.
         self.window.mark(number);
-        Ok(Opened { number, payload })
+        Ok(OpenedDatagram { number, payload })
     }
 
     /// The counters so far.

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_uses_the_congestion_control_that_was_asked_for() {
+    async fn connection_uses_the_requested_congestion_control() {
         let listener = listen("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let to = listener.local_addr().expect("bound");
         let options =
@@ -228,7 +228,7 @@ mod tests {
 
     /// #17: an address in use was reported by the system's error number alone.
     #[tokio::test]
-    async fn an_address_that_cannot_be_listened_on_is_named_with_the_cause() {
+    async fn impossible_listening_address_is_named_with_the_cause() {
         let first = listen(([127, 0, 0, 1], 0).into()).expect("a free port");
         let at = first.local_addr().expect("bound");
         let said = listen(at).expect_err("it is taken").to_string();

@@ -85,7 +85,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn it_waits_as_long_as_asked_and_can_be_set_anew() {
+    async fn timer_waits_as_requested_and_can_be_reset() {
         let mut timer = FineTimer::new().expect("timers are there");
         let begun = Instant::now();
         timer.wait(Some(begun)).await.expect("it goes off");

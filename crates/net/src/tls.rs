@@ -11,9 +11,9 @@ mod verify;
 
 pub(crate) use verify::moment;
 
-use crate::certificate::{Facts, written};
+use crate::certificate::{CertificateFacts, written};
 use crate::party::{self, BACKDATED, Role, System};
-use crate::revoked::{self, BadLine, Revoked};
+use crate::revoked::{self, BadLine, RevocationList};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
@@ -21,7 +21,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use time::OffsetDateTime;
-use verify::{Called, Callers, ChainError, Clock, verify_chain};
+use verify::{CallerVerifier, ChainError, Clock, ListenerVerifier, verify_chain};
 
 pub use crate::party::PeerIdentity;
 pub(crate) use verify::Trust;
@@ -69,7 +69,7 @@ impl CredentialFiles {
 /// A party's own certificate and key, and the authority it trusts.
 pub struct Credentials {
     identity: PeerIdentity,
-    facts: Facts,
+    facts: CertificateFacts,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     trust: Arc<Trust>,
@@ -264,7 +264,7 @@ const CLOCK_TEXT: &str = "this machine's clock is set before 1970: set it";
 fn read_file(
     path: &Path,
     bytes_max: u64,
-    denied: Denied,
+    denied: DeniedRights,
     system: Option<System>,
 ) -> Result<Vec<u8>, TlsError> {
     let unreadable = |error| TlsError::Unreadable { path: path.to_owned(), error, system };
@@ -274,7 +274,7 @@ fn read_file(
         use std::os::unix::fs::PermissionsExt as _;
         let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
         if mode & denied.mode != 0 {
-            let Denied { what, fix, .. } = denied;
+            let DeniedRights { what, fix, .. } = denied;
             return Err(TlsError::OpenToOthers { path: path.to_owned(), mode, what, fix });
         }
     }
@@ -288,16 +288,16 @@ fn read_file(
 
 /// Rights that only a file's owner may have.
 #[derive(Copy, Clone)]
-struct Denied {
+struct DeniedRights {
     mode: u32,
     what: &'static str,
     fix: &'static str,
 }
 
 /// Keys are their owner's alone.
-const SECRET: Denied = Denied { mode: 0o077, what: "read or write", fix: "600" };
+const SECRET: DeniedRights = DeniedRights { mode: 0o077, what: "read or write", fix: "600" };
 /// Only the owner, and at most the group, may decide which peers to trust.
-const TRUSTED: Denied = Denied { mode: 0o002, what: "write", fix: "644" };
+const TRUSTED: DeniedRights = DeniedRights { mode: 0o002, what: "write", fix: "644" };
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
@@ -317,7 +317,7 @@ impl Credentials {
                 .parse()
                 .map_err(|error| TlsError::BadList { path: list, error })?,
             Err(TlsError::Unreadable { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-                Revoked::default()
+                RevocationList::default()
             }
             Err(error) => return Err(error),
         };
@@ -332,7 +332,7 @@ impl Credentials {
         certificate: &[u8],
         key: &[u8],
         files: &CredentialFiles,
-        revoked: Revoked,
+        revoked: RevocationList,
     ) -> Result<Self, TlsError> {
         let certificates = |pem: &[u8], path: &Path| {
             let list: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
@@ -364,7 +364,7 @@ impl Credentials {
             let (path, expected) = (files.certificate.clone(), expected.clone());
             return Err(TlsError::WrongHolder { path, expected, found: identity });
         }
-        let facts = Facts::of(&chain[0])
+        let facts = CertificateFacts::of(&chain[0])
             .ok_or_else(|| TlsError::Unusable { path: path(), reason: "its dates cannot be read".into() })?;
         if revoked.denies(&identity, facts.begin + BACKDATED) {
             return Err(TlsError::Revoked { path: path(), list: files.revoked() });
@@ -399,7 +399,7 @@ impl Credentials {
     ///
     /// Errors: rustls's error about the certificate; none after [`Credentials::load`].
     pub fn server_config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
-        let verifier = Arc::new(Callers::new(self.trust.clone(), provider())?);
+        let verifier = Arc::new(CallerVerifier::new(self.trust.clone(), provider())?);
         let mut config = ServerConfig::builder_with_details(provider(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
@@ -427,7 +427,7 @@ impl Credentials {
     }
 
     fn client_config_with(&self, any_of: Option<Role>) -> Result<Arc<ClientConfig>, rustls::Error> {
-        let verifier = Arc::new(Called::new(self.trust.clone(), any_of, provider())?);
+        let verifier = Arc::new(ListenerVerifier::new(self.trust.clone(), any_of, provider())?);
         let mut config = ClientConfig::builder_with_details(provider(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
@@ -448,7 +448,7 @@ fn in_time(
     let mut good = Vec::new();
     for authority in authorities {
         let path = || path.to_owned();
-        let facts = Facts::of(&authority)
+        let facts = CertificateFacts::of(&authority)
             .ok_or_else(|| TlsError::Unusable { path: path(), reason: "it is no certificate".into() })?;
         let now = i128::from(now.as_secs());
         if i128::from(facts.end.unix_timestamp()) < now {

@@ -66,7 +66,7 @@ pub(crate) fn exercise_btf(bytes: &[u8]) -> bool {
 pub struct BpfPacer {
     wanted: sys::Map<KEY_BYTES, WANTED_BYTES>,
     before: sys::Map<KEY_BYTES, RATE_BYTES>,
-    limited: BTreeMap<FlowKey, Limited>,
+    limited: BTreeMap<FlowKey, LimitedFlow>,
     iterator: OwnedFd,
     /// The network namespace that this is for.
     namespace: Namespace,
@@ -75,7 +75,7 @@ pub struct BpfPacer {
 
 /// A flow that has a limit.
 #[derive(Copy, Clone, Debug)]
-struct Limited {
+struct LimitedFlow {
     /// Cookie of the only socket that the limit is for.
     cookie: Option<u64>,
     rate: BitRate,
@@ -181,7 +181,7 @@ impl BpfPacer {
         }
         let Connection { flow, cookie } = connection;
         self.note_before(flow, before);
-        self.limited.insert(flow, Limited { cookie, rate });
+        self.limited.insert(flow, LimitedFlow { cookie, rate });
         Ok(())
     }
 
@@ -219,7 +219,7 @@ impl BpfPacer {
         };
         written.map_err(|error| refused(flow, error))?;
         match limit {
-            Limit::Rate(rate) => drop(self.limited.insert(flow, Limited { cookie, rate })),
+            Limit::Rate(rate) => drop(self.limited.insert(flow, LimitedFlow { cookie, rate })),
             Limit::None => drop(self.limited.remove(&flow)),
         }
         Ok(())

@@ -41,7 +41,7 @@ const BATCH: usize = 64;
 
 /// Location of another process's socket, with the properties that distinguish it from others.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SocketLocation {
     pub(crate) pid: Pid,
     pub(crate) fd: RawFd,
     /// Inode, as in `/proc/PID/fd`.
@@ -63,7 +63,7 @@ pub(crate) enum Change {
 }
 
 /// A change of one socket.
-pub(crate) type Task = (Place, Change);
+pub(crate) type Task = (SocketLocation, Change);
 
 /// Execution of a task in the process. It must not allocate memory or take a lock.
 type Act = fn(&Task) -> Result<u64, Errno>;
@@ -73,19 +73,19 @@ type Act = fn(&Task) -> Result<u64, Errno>;
 pub(crate) struct Helper {
     act: Act,
     patience: Duration,
-    running: Option<Running>,
-    left_behind: Vec<LeftBehind>,
+    running: Option<HelperProcess>,
+    left_behind: Vec<LateProcess>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct HelperProcess {
     pid: Pid,
     socket: OwnedFd,
 }
 
 /// A process that was too late with a task.
 #[derive(Debug)]
-struct LeftBehind {
+struct LateProcess {
     pid: Pid,
     /// User of the process that it touched.
     user: u32,
@@ -162,9 +162,9 @@ impl Helper {
                 Ok((REPLY_BYTES, _)) => answers.push(decode_reply(&reply)),
                 Err(Errno::AGAIN) => {
                     let user = tasks.get(answers.len()).map_or(place.user, |(place, _)| place.user);
-                    let Running { pid, socket } = self.running.take().expect("it runs");
+                    let HelperProcess { pid, socket } = self.running.take().expect("it runs");
                     drop(socket);
-                    self.left_behind.push(LeftBehind { pid, user, ended_at: None });
+                    self.left_behind.push(LateProcess { pid, user, ended_at: None });
                     answers.push(Err(late(user, true)));
                     break;
                 }
@@ -193,7 +193,7 @@ impl Helper {
 
     /// Ends the process that waits for tasks.
     fn end(&mut self) {
-        if let Some(Running { pid, socket }) = self.running.take() {
+        if let Some(HelperProcess { pid, socket }) = self.running.take() {
             // The helper ends once the socket's other end is closed and its tasks are done.
             drop(socket);
             let _ = waitpid(Some(pid), WaitOptions::empty());
@@ -245,7 +245,7 @@ fn encode((place, change): &Task) -> [u8; REQUEST_BYTES] {
 fn decode(request: &[u8; REQUEST_BYTES]) -> Option<Task> {
     let word = |at: usize| request[at..].first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes));
     let long = |at: usize| request[at..].first_chunk::<8>().map(|bytes| u64::from_ne_bytes(*bytes));
-    let place = Place {
+    let place = SocketLocation {
         pid: Pid::from_raw(word(0)? as i32)?,
         fd: word(4)? as i32,
         inode: word(8)?,
@@ -269,7 +269,7 @@ fn decode_reply(reply: &[u8; REPLY_BYTES]) -> io::Result<u64> {
 }
 
 /// Starts a process that does tasks until the socket's other end is closed.
-fn start(act: Act, patience: Duration) -> io::Result<Running> {
+fn start(act: Act, patience: Duration) -> io::Result<HelperProcess> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&ours, Timeout::Recv, Some(patience))?;
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -290,7 +290,7 @@ fn start(act: Act, patience: Duration) -> io::Result<Running> {
     // SAFETY: `before` is what the first call wrote.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     let pid = Pid::from_raw(pid).filter(|pid| pid.as_raw_pid() > 0).ok_or(error)?;
-    Ok(Running { pid, socket: ours })
+    Ok(HelperProcess { pid, socket: ours })
 }
 
 /// Ends the process at once, also where something panics.
@@ -351,7 +351,7 @@ fn act(task: &Task) -> Result<u64, Errno> {
 }
 
 /// Checks that the descriptor is the wanted socket, as far as possible without touching it.
-fn is_there(place: &Place) -> bool {
+fn is_there(place: &SocketLocation) -> bool {
     let mut path = [0; 64];
     let mut rest = &mut path[..];
     if write!(rest, "/proc/{}/fd/{}", place.pid.as_raw_pid(), place.fd).is_err() {
@@ -363,7 +363,7 @@ fn is_there(place: &Place) -> bool {
     std::str::from_utf8(link).ok().and_then(socket_inode) == Some(place.inode)
 }
 
-fn duplicate_and_change(place: &Place, change: &Change) -> Result<u64, Errno> {
+fn duplicate_and_change(place: &SocketLocation, change: &Change) -> Result<u64, Errno> {
     let process = pidfd_open(place.pid, PidfdFlags::empty())?;
     let duplicate = pidfd_getfd(&process, place.fd, PidfdGetfdFlags::empty())?;
     // Not a socket, or another one: the owner has closed ours and opened something else.

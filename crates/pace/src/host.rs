@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_route_of_the_least_metric_names_the_device() {
+    fn default_route_of_least_metric_names_the_device() {
         let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
             wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
             eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\

@@ -35,7 +35,7 @@ use netlink_packet_route::tc::{
     TcU32SelectorFlags,
 };
 
-use crate::helper::{Change, Helper, Place};
+use crate::helper::{Change, Helper, SocketLocation};
 use crate::limit::canonical;
 use crate::owner::Sockets;
 use crate::{Connection, FlowKey, Limit, Mechanism, PaceError, StartError};
@@ -64,7 +64,7 @@ const ETH_P_IPV6: u16 = 0x86dd;
 #[derive(Copy, Clone, Debug)]
 enum Steering {
     /// The socket's priority; `before` is the priority that it had.
-    Priority { place: Place, before: u32 },
+    Priority { place: SocketLocation, before: u32 },
     /// A filter, whose preference is the class's minor number.
     Filter,
 }
@@ -221,7 +221,7 @@ impl HtbPacer {
         &mut self,
         connection: Connection,
         limit: Limit,
-        place: Option<&Place>,
+        place: Option<&SocketLocation>,
     ) -> Result<Vec<(RouteNetlinkMessage, u16)>, PaceError> {
         let bytes = limit.bytes_per_second(u64::MAX / 8)?;
         let (is_known, Connection { flow, cookie }) = (self.is_known(connection), connection);
@@ -257,13 +257,13 @@ impl HtbPacer {
     }
 
     /// Steers the socket's packets to this class; `None` if that is not possible.
-    fn steer(&mut self, place: Place, minor: u16) -> Option<Steering> {
+    fn steer(&mut self, place: SocketLocation, minor: u16) -> Option<Steering> {
         let before = self.set_priority(place, TcHandle { major: MAJOR, minor }.into())?;
         Some(Steering::Priority { place, before })
     }
 
     /// Restores a socket's priority, wherever the socket is now; a closed socket needs no change.
-    fn restore(&mut self, flow: FlowKey, place: Place, before: u32) {
+    fn restore(&mut self, flow: FlowKey, place: SocketLocation, before: u32) {
         if self.set_priority(place, before).is_none() {
             let connection = Connection { flow, cookie: Some(place.cookie) };
             let found = self.sockets.find(&[connection]).pop().and_then(Result::ok);
@@ -272,7 +272,7 @@ impl HtbPacer {
     }
 
     /// Returns the earlier priority; `None` if it could not be set.
-    fn set_priority(&mut self, place: Place, priority: u32) -> Option<u32> {
+    fn set_priority(&mut self, place: SocketLocation, priority: u32) -> Option<u32> {
         let answer = self.helper.carry_out(&[(place, Change::Priority(priority))]).pop()?;
         u32::try_from(answer.ok()?).ok()
     }
@@ -480,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_qdisc_is_ours_only_with_our_handle_and_default_class() {
+    fn qdisc_is_ours_by_handle_and_default_class() {
         let qdisc = |class: u32, major| {
             let mut init = vec![28, 0, TCA_HTB_INIT as u8, 0];
             init[..2].copy_from_slice(&24u16.to_ne_bytes());

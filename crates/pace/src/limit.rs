@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_taken_at_both_bounds_and_refused_past_them() {
+    fn rates_are_accepted_at_both_bounds_only() {
         let bytes = |bps| Limit::Rate(BitRate::bps(bps)).bytes_per_second(u64::from(u32::MAX) - 1).ok();
         assert_eq!(bytes(8_000), Some(Some(1_000)));
         assert_eq!(bytes(7_999), None);

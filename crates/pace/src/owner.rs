@@ -5,9 +5,9 @@
 //! which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
 //!
 //! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection.
-//! Only the socket's location is kept ([`Place`]); a descriptor found there counts as the flow's
-//! only if it has the same inode and cookie (`SO_COOKIE`), which no two sockets of one boot share.
-//! The module `helper` duplicates.
+//! Only the socket's location is kept ([`SocketLocation`]); a descriptor found there counts as the
+//! flow's only if it has the same inode and cookie (`SO_COOKIE`), which no two sockets of one boot
+//! share. The module `helper` duplicates.
 //!
 //! Leaves out: sockets that no process has open any more (the kernel still sends their data). Read
 //! [`Sockets`].
@@ -18,7 +18,7 @@ use std::os::fd::RawFd;
 
 use rustix::process::Pid;
 
-use crate::helper::{Place, socket_inode};
+use crate::helper::{SocketLocation, socket_inode};
 use crate::{Connection, FlowReader, PaceError};
 
 /// Finds the sockets of flows.
@@ -38,7 +38,7 @@ impl Sockets {
     ///
     /// Cost: a lookup in the kernel's table for each flow, and for all flows together one pass over
     /// the descriptors of the recent owners, and then, if some are still missing, of all processes.
-    pub(crate) fn find(&mut self, wanted: &[Connection]) -> Vec<Result<Place, PaceError>> {
+    pub(crate) fn find(&mut self, wanted: &[Connection]) -> Vec<Result<SocketLocation, PaceError>> {
         let mut look = |connection: &Connection| {
             let found = self.reader.find(connection.flow)?;
             Ok(found.filter(|state| connection.may_be(Some(state.cookie()))))
@@ -48,7 +48,7 @@ impl Sockets {
             states.iter().flatten().flatten().map(|state| state.inode).filter(|inode| *inode > 0).collect();
         let mut found = BTreeMap::new();
         if !missing.is_empty() {
-            self.owners.retain(|pid| look_through(*pid, &mut missing, &mut found) == Look::Found);
+            self.owners.retain(|pid| look_through(*pid, &mut missing, &mut found) == InspectionResult::Found);
         }
         let mut is_any_hidden = false;
         if !missing.is_empty() {
@@ -56,7 +56,7 @@ impl Sockets {
                 if missing.is_empty() {
                     break;
                 }
-                is_any_hidden |= look_through(pid, &mut missing, &mut found) == Look::Hidden;
+                is_any_hidden |= look_through(pid, &mut missing, &mut found) == InspectionResult::Hidden;
             }
         }
         let mut users: Vec<(Pid, u32)> = Vec::new();
@@ -81,7 +81,7 @@ impl Sockets {
             let nobody = PaceError::NoOwner { flow, is_any_hidden };
             let (pid, fd) = *found.get(&state.inode).ok_or(nobody)?;
             let user = users.iter().find(|(owner, _)| *owner == pid).map_or(0, |(_, user)| *user);
-            Ok(Place { pid, fd, inode: state.inode, cookie: state.cookie(), user })
+            Ok(SocketLocation { pid, fd, inode: state.inode, cookie: state.cookie(), user })
         };
         wanted.iter().zip(states).map(socket).collect()
     }
@@ -95,7 +95,7 @@ fn processes() -> impl Iterator<Item = Pid> {
 
 /// Result of inspecting a process's descriptors.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Look {
+enum InspectionResult {
     Found,
     Nothing,
     /// The process may not be inspected.
@@ -103,13 +103,17 @@ enum Look {
 }
 
 /// Moves the sockets of `missing` that this process holds to `found`.
-fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32, (Pid, RawFd)>) -> Look {
+fn look_through(
+    pid: Pid,
+    missing: &mut BTreeSet<u32>,
+    found: &mut BTreeMap<u32, (Pid, RawFd)>,
+) -> InspectionResult {
     let before = missing.len();
     let entries = match std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Look::Hidden,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return InspectionResult::Hidden,
         // The process has ended.
-        Err(_) => return Look::Nothing,
+        Err(_) => return InspectionResult::Nothing,
     };
     for entry in entries.flatten() {
         if missing.is_empty() {
@@ -123,7 +127,7 @@ fn look_through(pid: Pid, missing: &mut BTreeSet<u32>, found: &mut BTreeMap<u32,
             found.insert(inode, (pid, fd));
         }
     }
-    if missing.len() < before { Look::Found } else { Look::Nothing }
+    if missing.len() < before { InspectionResult::Found } else { InspectionResult::Nothing }
 }
 
 /// The process's real user; root if the process has ended meanwhile.
@@ -149,7 +153,7 @@ mod tests {
         }
     }
     #[test]
-    fn the_first_of_a_processs_users_is_the_real_one() {
+    fn first_user_of_a_process_is_the_real_one() {
         assert_eq!(real_user("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t7\t7\t7\t7\n"), Some(1000));
         assert_eq!(real_user("Name:\tUid:\n"), None);
     }

@@ -47,12 +47,12 @@ pub struct Pacer {
     bpf: Option<BpfPacer>,
     htb: Option<HtbPacer>,
     missing: Vec<StartError>,
-    used: BTreeMap<FlowKey, Used>,
+    used: BTreeMap<FlowKey, FlowLimit>,
 }
 
 /// Mechanism of a limited flow.
 #[derive(Copy, Clone, Debug)]
-struct Used {
+struct FlowLimit {
     mechanism: Mechanism,
     rate: BitRate,
     /// Cookie of the only socket that the limit is for.
@@ -137,7 +137,7 @@ impl Pacer {
                 let (Connection { flow, cookie }, limit) = changes[i];
                 match (&answer, limit) {
                     (Ok(()), Limit::Rate(rate)) => {
-                        self.used.insert(flow, Used { mechanism, rate, cookie });
+                        self.used.insert(flow, FlowLimit { mechanism, rate, cookie });
                     }
                     (Ok(()), Limit::None) => drop(self.used.remove(&flow)),
                     (Err(_), _) => {}
@@ -235,7 +235,7 @@ impl Pacer {
         let Some(used) = self.used.get(&flow).copied().filter(|used| used.mechanism != to) else {
             return true;
         };
-        let Used { mechanism: from, rate, cookie } = used;
+        let FlowLimit { mechanism: from, rate, cookie } = used;
         match (&mut self.socket, &mut self.bpf) {
             // Both set the same option: the limit stays, and the second must learn the rate that
             // the first had found.
@@ -245,7 +245,7 @@ impl Pacer {
                     return false;
                 }
                 socket.forget(flow);
-                self.used.insert(flow, Used { mechanism: to, ..used });
+                self.used.insert(flow, FlowLimit { mechanism: to, ..used });
             }
             _ => {
                 if self.set_by(from, &[(flow.into(), Limit::None)]).iter().any(Result::is_err) {

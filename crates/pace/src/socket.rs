@@ -23,7 +23,7 @@ use std::os::fd::AsFd;
 use anabranch_linux::socket_options as sys;
 use anabranch_units::BitRate;
 
-use crate::helper::{Change, Helper, Place, Task};
+use crate::helper::{Change, Helper, SocketLocation, Task};
 use crate::limit::canonical;
 use crate::owner::Sockets;
 use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError};
@@ -54,8 +54,8 @@ const RATE_MAX: u64 = u64::MAX / 8;
 
 /// A flow that has a limit.
 #[derive(Debug)]
-struct Limited {
-    place: Place,
+struct LimitedFlow {
+    place: SocketLocation,
     /// Earlier rate.
     before: u64,
     rate: BitRate,
@@ -68,7 +68,7 @@ struct Limited {
 pub struct SocketPacer {
     sockets: Sockets,
     helper: Helper,
-    limited: BTreeMap<FlowKey, Limited>,
+    limited: BTreeMap<FlowKey, LimitedFlow>,
     /// Rate that a flow gets back when its first limit of ours is lifted, if it differs from the
     /// present one.
     noted: Option<(FlowKey, u64)>,
@@ -129,7 +129,7 @@ impl SocketPacer {
     }
 
     /// State of this connection's limit.
-    fn known(&self, connection: Connection) -> Option<&Limited> {
+    fn known(&self, connection: Connection) -> Option<&LimitedFlow> {
         self.limited.get(&connection.flow).filter(|known| connection.may_be(Some(known.place.cookie)))
     }
 
@@ -166,7 +166,7 @@ impl SocketPacer {
     fn set_found(
         &mut self,
         changes: &[(Connection, Limit)],
-        found: Vec<(usize, Result<Place, PaceError>)>,
+        found: Vec<(usize, Result<SocketLocation, PaceError>)>,
         results: &mut [Option<Result<(), PaceError>>],
     ) {
         let mut room = FLOWS_MAX.saturating_sub(self.limited.len());
@@ -215,11 +215,11 @@ impl SocketPacer {
 
     /// Records the limit of a flow and, if the socket was just found, its location and earlier
     /// rate.
-    fn note(&mut self, flow: FlowKey, limit: Limit, news: Option<(Place, u64)>) {
+    fn note(&mut self, flow: FlowKey, limit: Limit, news: Option<(SocketLocation, u64)>) {
         match (limit, news) {
             (Limit::None, _) => drop(self.limited.remove(&flow)),
             (Limit::Rate(rate), Some((place, before))) => {
-                self.limited.insert(flow, Limited { place, before, rate });
+                self.limited.insert(flow, LimitedFlow { place, before, rate });
             }
             (Limit::Rate(rate), None) => {
                 if let Some(limited) = self.limited.get_mut(&flow) {

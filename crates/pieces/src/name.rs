@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_may_be_as_long_as_file_systems_take() {
+    fn component_may_reach_the_file_systems_limit() {
         assert!(normal(&"x".repeat(255)).is_ok());
         assert_eq!(
             normal(&format!("a/{}", "x".repeat(256))).map_err(|e| e.to_string().contains("256 bytes")),

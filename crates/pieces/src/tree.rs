@@ -277,7 +277,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_of_whole_chunks_make_up_the_files_hash_in_any_order(
+        fn pieces_of_whole_chunks_hash_in_any_order(
             length in 1usize..200_000,
             chunks in 1usize..40,
             portion in 1usize..5000,
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_one_subtree_is_left_to_its_reader() {
+    fn file_of_one_subtree_is_left_to_its_reader() {
         for length in [0, 1, 1024, 4096] {
             let file = bytes(length);
             let whole = ByteRange { start: 0, end: length as u64 };

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_within_their_bounds_and_passed_on_past_them() {
+    fn times_are_converted_within_bounds_and_passed_on_past() {
         let at = |tv_sec, tv_nsec| nanoseconds(&timespec { tv_sec, tv_nsec });
         assert_eq!(at(1, 5), Some(1_000_000_005));
         assert_eq!(at(0, SECOND_NS - 1), Some(SECOND_NS - 1));

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn sendfile_is_about_to_send_what_is_left_of_the_file() {
+    fn sendfile_announces_the_rest_of_the_file() {
         let mut file = tempfile();
         file.write_all(&[7; 1_000]).expect("room");
         file.rewind().expect("a file");

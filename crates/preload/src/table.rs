@@ -108,12 +108,12 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_shuffle_proto::coordinator::Settings;
+    use anabranch_shuffle_proto::coordinator::ClassSettings;
     use proptest::prelude::*;
 
     #[test]
     fn what_is_not_announced_would_pass_at_the_coordinator() {
-        assert_eq!(MICE_BELOW_BYTES, Settings::default().mice_below.as_u64());
+        assert_eq!(MICE_BELOW_BYTES, ClassSettings::default().mice_below.as_u64());
     }
 
     /// Announcement for TCP on descriptor 7 that is about to send this many bytes.
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn mice_are_not_announced_and_the_first_byte_past_them_is() {
+    fn flow_is_announced_at_its_first_byte_past_mice() {
         let table = Box::new(Table::new());
         assert_eq!(said(&table, MICE_BELOW_BYTES - 1), None);
         table.add(7, MICE_BELOW_BYTES - 1);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_is_another_one_begins_anew_and_is_asked_again() {
+    fn reused_descriptor_starts_anew_and_is_queried_again() {
         let table = Box::new(Table::new());
         table.announce(7, 60_000, || false, |_| panic!("it is no connection"));
         table.announce(7, 60_000, || panic!("it is known"), |_| panic!("it is no connection"));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_past_the_limit_and_below_zero_are_left_alone() {
+    fn descriptors_out_of_range_are_ignored() {
         let table = Box::new(Table::new());
         for fd in [-1, FDS_MAX as i32, i32::MAX, i32::MIN] {
             table.forget(fd);
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_it_is_sent_few_lines_say_nearly_all_of_it(calls in proptest::collection::vec(1..100_000u64, 1..400)) {
+        fn few_lines_announce_nearly_all_bytes(calls in proptest::collection::vec(1..100_000u64, 1..400)) {
             let (table, mut lines, mut last, mut sent) = (Box::new(Table::new()), 0, 0, 0);
             for bytes in calls {
                 if let Some(total) = said(&table, bytes) {

@@ -1,7 +1,7 @@
 //! The features by which systems of two control planes differ (§1.2.1).
 
 /// A choice among words.
-pub trait Word: Copy + PartialEq + 'static {
+pub trait FeatureWord: Copy + PartialEq + 'static {
     /// All choices, in the order of tables.
     const ALL: &'static [Self];
     /// The word.
@@ -17,7 +17,7 @@ macro_rules! words {
                 $($(#[$choice])* $variant,)+
             }
 
-            impl Word for $kind {
+            impl FeatureWord for $kind {
                 const ALL: &'static [Self] = &[$(Self::$variant),+];
                 fn name(self) -> &'static str {
                     match self { $(Self::$variant => $name,)+ }

@@ -17,7 +17,9 @@ mod rule;
 mod scenario;
 mod systems;
 
-pub use features::{Decision, Flow, Harm, Relation, Resources, Separation, Sharing, Word};
+pub use features::{Decision, FeatureWord, Flow, Harm, Relation, Resources, Separation, Sharing};
 pub use rule::{Mechanism, OPEN, OUTSIDE, mechanism};
-pub use scenario::{Administrations, Answer, Because, Feature, Number, Question, Scenario, Unclear};
+pub use scenario::{
+    Administrations, Answer, Feature, FeatureOrigin, Number, Question, Scenario, UnclearFeature,
+};
 pub use systems::{Advice, System, TABLE};

@@ -1,7 +1,7 @@
 //! The rule from the two deciding features to a mechanism (§1.2.3, Figure 1.6).
 
 use crate::features::words;
-use crate::{Resources, Sharing, Word};
+use crate::{FeatureWord, Resources, Sharing};
 
 words! {
     /// Mechanism by which two control planes coordinate (§1.1).

@@ -1,7 +1,7 @@
 //! From a scenario to the two deciding features (§1.2.1, §1.3 and §1.4), and on to a mechanism.
 
 use crate::features::words;
-use crate::{Mechanism, Resources, Separation, Sharing, Word, mechanism};
+use crate::{FeatureWord, Mechanism, Resources, Separation, Sharing, mechanism};
 use std::fmt;
 
 words! {
@@ -53,7 +53,7 @@ pub struct Scenario {
 
 /// Origin of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Because {
+pub enum FeatureOrigin {
     /// The scenario states it.
     Stated,
     /// It follows from the scenario, for this reason.
@@ -66,7 +66,7 @@ pub struct Feature<T> {
     /// The feature.
     pub value: T,
     /// Its origin.
-    pub because: Because,
+    pub because: FeatureOrigin,
     /// Feature that follows from the scenario, if the stated one differs.
     pub derived: Option<T>,
 }
@@ -85,7 +85,7 @@ pub struct Answer {
 /// A scenario from which a feature does not follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unclear {
+pub enum UnclearFeature {
     /// Sharing depends on questions without an answer.
     Sharing(Vec<Question>),
     /// Resources depend on questions without an answer.
@@ -96,7 +96,7 @@ pub enum Unclear {
     NotSplit,
 }
 
-impl fmt::Display for Unclear {
+impl fmt::Display for UnclearFeature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let options = |questions: &[Question]| {
             let options: Vec<String> =
@@ -122,10 +122,10 @@ impl fmt::Display for Unclear {
     }
 }
 
-impl std::error::Error for Unclear {}
+impl std::error::Error for UnclearFeature {}
 
 /// A feature, or the error of a scenario without it.
-type Found<T> = Result<(T, &'static str), Unclear>;
+type FeatureResult<T> = Result<(T, &'static str), UnclearFeature>;
 
 impl Scenario {
     /// The scenario of one boundary and no other.
@@ -152,7 +152,7 @@ impl Scenario {
     /// derived one.
     ///
     /// Errors: a feature that the rule needs and that neither is stated nor follows.
-    pub fn advise(&self) -> Result<Answer, Unclear> {
+    pub fn advise(&self) -> Result<Answer, UnclearFeature> {
         let sharing = feature(self.sharing, self.derived_sharing())?;
         let resources = feature(self.resources, self.derived_resources());
         match resources {
@@ -191,7 +191,7 @@ impl Scenario {
         of.iter().filter(is_open).copied().collect()
     }
 
-    fn derived_sharing(&self) -> Found<Sharing> {
+    fn derived_sharing(&self) -> FeatureResult<Sharing> {
         if self.administrations == Some(Administrations::Two) {
             return Ok((Sharing::Incomplete, "two companies keep some information private (§1.3)"));
         }
@@ -201,7 +201,7 @@ impl Scenario {
         }
         let open = self.unanswered(Question::ALL);
         if !open.is_empty() {
-            return Err(Unclear::Sharing(open));
+            return Err(UnclearFeature::Sharing(open));
         }
         match (self.layers, self.administrations) {
             (Some(Number::Two), _) => {
@@ -210,11 +210,11 @@ impl Scenario {
             (_, Some(Administrations::Parts)) => {
                 Ok((Sharing::Complete, "no business concern stops parts of one company (our reading)"))
             }
-            _ => Err(Unclear::NotSplit),
+            _ => Err(UnclearFeature::NotSplit),
         }
     }
 
-    fn derived_resources(&self) -> Found<Resources> {
+    fn derived_resources(&self) -> FeatureResult<Resources> {
         let global = self.has_global_control();
         match (self.administrations, global) {
             (Some(Administrations::Two), Some(false)) => {
@@ -223,26 +223,31 @@ impl Scenario {
             (Some(Administrations::One | Administrations::Parts), Some(true)) => {
                 Ok((Resources::Full, "global and local control decide for the same devices (§1.3)"))
             }
-            (Some(_), Some(_)) => Err(Unclear::ResourcesOpen),
+            (Some(_), Some(_)) => Err(UnclearFeature::ResourcesOpen),
             _ => {
                 let all = [Question::Administrations, Question::Granularity, Question::Timescales];
                 let needed = if global.is_some() { &all[..1] } else { &all[..] };
-                Err(Unclear::Resources(self.unanswered(needed)))
+                Err(UnclearFeature::Resources(self.unanswered(needed)))
             }
         }
     }
 }
 
 /// A stated feature before a derived one.
-fn feature<T: Copy + PartialEq>(stated: Option<T>, derived: Found<T>) -> Result<Feature<T>, Unclear> {
+fn feature<T: Copy + PartialEq>(
+    stated: Option<T>,
+    derived: FeatureResult<T>,
+) -> Result<Feature<T>, UnclearFeature> {
     match stated {
         Some(value) => {
             let derived = derived.ok().map(|(other, _)| other).filter(|other| *other != value);
-            Ok(Feature { value, because: Because::Stated, derived })
+            Ok(Feature { value, because: FeatureOrigin::Stated, derived })
         }
-        None => {
-            derived.map(|(value, reason)| Feature { value, because: Because::Derived(reason), derived: None })
-        }
+        None => derived.map(|(value, reason)| Feature {
+            value,
+            because: FeatureOrigin::Derived(reason),
+            derived: None,
+        }),
     }
 }
 
@@ -250,7 +255,7 @@ fn feature<T: Copy + PartialEq>(stated: Option<T>, derived: Found<T>) -> Result<
 mod tests {
     use super::*;
 
-    fn mechanism_of(scenario: Scenario) -> Result<Option<Mechanism>, Unclear> {
+    fn mechanism_of(scenario: Scenario) -> Result<Option<Mechanism>, UnclearFeature> {
         scenario.advise().map(|answer| answer.mechanism)
     }
 
@@ -271,12 +276,12 @@ mod tests {
     #[test]
     fn missing_answers_are_named() {
         let unknown = Scenario::default();
-        assert_eq!(mechanism_of(unknown), Err(Unclear::Sharing(Question::ALL.to_vec())));
+        assert_eq!(mechanism_of(unknown), Err(UnclearFeature::Sharing(Question::ALL.to_vec())));
         let companies = Scenario { administrations: Some(Administrations::Two), ..unknown };
         let missing = vec![Question::Granularity, Question::Timescales];
-        assert_eq!(mechanism_of(companies), Err(Unclear::Resources(missing)));
+        assert_eq!(mechanism_of(companies), Err(UnclearFeature::Resources(missing)));
         let regions = Scenario { timescales: Some(Number::Two), ..unknown };
-        assert_eq!(mechanism_of(regions), Err(Unclear::Resources(vec![Question::Administrations])));
+        assert_eq!(mechanism_of(regions), Err(UnclearFeature::Resources(vec![Question::Administrations])));
     }
 
     #[test]
@@ -321,7 +326,7 @@ mod tests {
     #[test]
     fn two_boundaries_of_unlike_resources_are_open() {
         let both = Scenario { timescales: Some(Number::Two), ..Scenario::of(Separation::HardAdministration) };
-        assert_eq!(mechanism_of(both), Err(Unclear::ResourcesOpen));
+        assert_eq!(mechanism_of(both), Err(UnclearFeature::ResourcesOpen));
         let stated = Scenario { resources: Some(Resources::Partial), ..both };
         assert_eq!(mechanism_of(stated), Ok(None));
     }
@@ -330,6 +335,6 @@ mod tests {
     fn one_control_plane_needs_no_mechanism() {
         let mut one = Scenario::of(Separation::Layering);
         one.layers = Some(Number::One);
-        assert_eq!(mechanism_of(one), Err(Unclear::NotSplit));
+        assert_eq!(mechanism_of(one), Err(UnclearFeature::NotSplit));
     }
 }

@@ -33,12 +33,12 @@ pub const FORMAT: u32 = 1;
 /// A run, as stored in [`RUN`].
 ///
 /// ```
-/// use anabranch_record::{Facts, Rows, Run};
+/// use anabranch_record::{Rows, Run, RunEnvironment};
 /// let mut rows = Rows::default();
 /// rows.push(&serde_json::json!({ "scheme": "coded", "rate_mbps": 19.5 })).unwrap();
 /// assert_eq!(rows.text(), "{\"rate_mbps\":19.5,\"scheme\":\"coded\"}\n");
 /// let config = serde_json::json!({ "size_bytes": 1000 });
-/// let run = Run::new("demo", config, None, Facts::default(), &rows);
+/// let run = Run::new("demo", config, None, RunEnvironment::default(), &rows);
 /// assert_eq!(Run::read(&run.text()).unwrap(), run);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub struct Run {
     pub seed: Option<Seed>,
     /// Place, time and program of the run.
     #[serde(flatten)]
-    pub facts: Facts,
+    pub facts: RunEnvironment,
     /// Number of rows.
     pub rows: u64,
     /// Lateness of each emulation, in their order; empty if nothing was emulated.
@@ -63,7 +63,7 @@ pub struct Run {
 
 /// Facts about the environment of a run, which a driver collects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct RunEnvironment {
     /// Version of the program.
     pub version: String,
     /// Commit from which it was built, with `+` if the sources had changes; `None` if the build did
@@ -185,7 +185,7 @@ fn check(name: &str, value: &Value) -> Result<(), RowError> {
 
 impl Run {
     /// A run that has ended.
-    pub fn new(command: &str, config: Value, seed: Option<Seed>, facts: Facts, rows: &Rows) -> Self {
+    pub fn new(command: &str, config: Value, seed: Option<Seed>, facts: RunEnvironment, rows: &Rows) -> Self {
         Self {
             format: FORMAT,
             command: command.to_owned(),
@@ -264,7 +264,8 @@ mod tests {
         let mut rows = Rows::default();
         rows.push(&json!({ "packets": 3, "took_s": 0.5 })).expect("units are there");
         let machine = Machine { load_1min: Some(0.25), cpus: Some(2), ..Machine::default() };
-        let facts = Facts { commit: Some("abc+".into()), took_s: 1.5, machine, ..Facts::default() };
+        let facts =
+            RunEnvironment { commit: Some("abc+".into()), took_s: 1.5, machine, ..RunEnvironment::default() };
         let mut run = Run::new("emulate", json!({ "rate_bps": 1 }), Some(Seed::new(7)), facts, &rows);
         run.emulations.push(Emulation { name: "coded".into(), report: json!({ "lateness_us_p99": 12.5 }) });
         assert_eq!(Run::read(&run.text()), Ok(run.clone()));
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_needs_a_unit_and_a_count_does_not() {
+    fn fraction_needs_a_unit_and_count_does_not() {
         let mut rows = Rows::default();
         for good in [
             json!({ "rate_mbps": 1.5, "count": 3, "name": "x", "none": null }),

@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_column_is_of_the_kind_that_all_its_values_share() {
+    fn column_has_the_kind_that_its_values_share() {
         let rows: Vec<Map<String, Value>> = [
             json!({ "count": 1, "rate_mbps": 1, "delta": -1, "any": true, "never": null }),
             json!({ "rate_mbps": 0.5, "delta": 2, "any": [1], "late": "yes" }),

@@ -10,7 +10,7 @@
 //!
 //! Leaves out: compression, statistics, indexes, nesting, reading. Read [`write`] first.
 
-use crate::table::{Column, Kind, Table, Texts, Values};
+use crate::table::{Column, ColumnValues, Kind, Table, TextColumn};
 use std::io::{self, Write};
 
 /// Maximum number of rows of a row group. A page of numbers is then 1 MiB, as the format
@@ -107,14 +107,14 @@ fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (
     let mut dictionary_bytes = None;
     let mut encoding = PLAIN;
     match &column.values {
-        Values::I64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
-        Values::U64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
-        Values::F64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
-        Values::Bool(all) => {
+        ColumnValues::I64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
+        ColumnValues::U64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
+        ColumnValues::F64(all) => all[values].iter().for_each(|x| body.extend(x.to_le_bytes())),
+        ColumnValues::Bool(all) => {
             let bits: Vec<u32> = all[values].iter().map(|x| u32::from(*x)).collect();
             pack(&mut body, &bits, 1);
         }
-        Values::Text(texts) => {
+        ColumnValues::Text(texts) => {
             let (dictionary, indices) = dictionary(texts, values);
             let page = plain_texts(&dictionary);
             write_page(&mut bytes, DICTIONARY_PAGE, dictionary.len(), PLAIN, &page);
@@ -132,7 +132,7 @@ fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (
 
 /// The distinct texts of these values in order of occurrence, and the index of each value among
 /// them.
-fn dictionary(texts: &Texts, values: std::ops::Range<usize>) -> (Vec<&str>, Vec<u32>) {
+fn dictionary(texts: &TextColumn, values: std::ops::Range<usize>) -> (Vec<&str>, Vec<u32>) {
     let mut places = std::collections::BTreeMap::new();
     let mut distinct = Vec::new();
     let place = |id: &u32| {

@@ -205,22 +205,22 @@ pub(crate) struct Column {
     pub name: String,
     /// For every row, whether there is a value.
     pub present: Vec<bool>,
-    pub values: Values,
+    pub values: ColumnValues,
 }
 
 /// The existing values of a column, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Values {
+pub(crate) enum ColumnValues {
     I64(Vec<i64>),
     U64(Vec<u64>),
     F64(Vec<f64>),
     Bool(Vec<bool>),
-    Text(Texts),
+    Text(TextColumn),
 }
 
 /// Texts; equal ones are stored once.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Texts {
+pub(crate) struct TextColumn {
     /// The distinct texts in order of occurrence.
     pub distinct: Vec<String>,
     /// Index of each text in `distinct`.
@@ -229,7 +229,7 @@ pub(crate) struct Texts {
     pub values: Vec<u32>,
 }
 
-impl Texts {
+impl TextColumn {
     fn push(&mut self, text: &str) {
         let id = self.ids.get(text).copied().unwrap_or_else(|| {
             let id = u32::try_from(self.distinct.len()).expect("memory ends before 2^32 distinct texts");
@@ -250,22 +250,22 @@ impl Column {
             return Err(TableError::NoUnit { column: name.to_owned() });
         }
         let values = match kind {
-            Kind::I64 => Values::I64(Vec::new()),
-            Kind::U64 => Values::U64(Vec::new()),
-            Kind::F64 => Values::F64(Vec::new()),
-            Kind::Bool => Values::Bool(Vec::new()),
-            Kind::Text => Values::Text(Texts::default()),
+            Kind::I64 => ColumnValues::I64(Vec::new()),
+            Kind::U64 => ColumnValues::U64(Vec::new()),
+            Kind::F64 => ColumnValues::F64(Vec::new()),
+            Kind::Bool => ColumnValues::Bool(Vec::new()),
+            Kind::Text => ColumnValues::Text(TextColumn::default()),
         };
         Ok(Self { name: name.to_owned(), present: Vec::new(), values })
     }
 
     pub fn kind(&self) -> Kind {
         match self.values {
-            Values::I64(_) => Kind::I64,
-            Values::U64(_) => Kind::U64,
-            Values::F64(_) => Kind::F64,
-            Values::Bool(_) => Kind::Bool,
-            Values::Text(_) => Kind::Text,
+            ColumnValues::I64(_) => Kind::I64,
+            ColumnValues::U64(_) => Kind::U64,
+            ColumnValues::F64(_) => Kind::F64,
+            ColumnValues::Bool(_) => Kind::Bool,
+            ColumnValues::Text(_) => Kind::Text,
         }
     }
 
@@ -287,11 +287,11 @@ impl Column {
         self.present.push(*cell != Cell::Null);
         match (&mut self.values, *cell) {
             (_, Cell::Null) => {}
-            (Values::I64(values), Cell::I64(x)) => values.push(x),
-            (Values::U64(values), Cell::U64(x)) => values.push(x),
-            (Values::F64(values), Cell::F64(x)) => values.push(x),
-            (Values::Bool(values), Cell::Bool(x)) => values.push(x),
-            (Values::Text(values), Cell::Text(x)) => values.push(x),
+            (ColumnValues::I64(values), Cell::I64(x)) => values.push(x),
+            (ColumnValues::U64(values), Cell::U64(x)) => values.push(x),
+            (ColumnValues::F64(values), Cell::F64(x)) => values.push(x),
+            (ColumnValues::Bool(values), Cell::Bool(x)) => values.push(x),
+            (ColumnValues::Text(values), Cell::Text(x)) => values.push(x),
             _ => unreachable!("the cell was checked against its column"),
         }
     }
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_needs_a_unit_and_a_count_does_not() {
+    fn fraction_needs_a_unit_and_count_does_not() {
         for (name, kind) in [
             ("packets", Kind::U64),
             ("rate", Kind::I64),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_leaves_the_table_as_it_was() {
+    fn refused_row_leaves_the_table_unchanged() {
         let mut table = Table::new(&[("flow", Kind::U64), ("took_s", Kind::F64), ("name", Kind::Text)])
             .expect("units are there");
         let limit = "x".repeat(TEXT_BYTES_MAX);

@@ -4,16 +4,19 @@
 //! cluster's host, and one `broker play` in each viewers' host. A fault of a network or agent stops its process, so that its connections stand
 //! without data, as in the simulator. A fault of the broker kills its process; the next one starts from the same store.
 //!
-//! Differs from the simulator's: players come at other times, and decisions and TLS take real time. Read [`Emulated`] first.
+//! Differs from the simulator's: players come at other times, and decisions and TLS take real time.
+//! Read [`EmulatedSystem`] first.
 
 pub mod play;
 
 use crate::fleet::{Fleet, ask, failed, quiet_program, refuse_only_simulated, started};
 use crate::program;
 use anabranch_broker::wire::{DecisionView, NetworkView, RoundView};
-use anabranch_broker_proto::simulated::{Fault, FaultKind, Settings, Stage, city, pathway, report_players};
+use anabranch_broker_proto::simulated::{
+    Fault, FaultKind, ResolvedWorkload, Settings, city, pathway, report_players,
+};
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
@@ -35,9 +38,9 @@ const ISP: &str = "emulated";
 
 /// `broker` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "broker"
     }
@@ -64,7 +67,7 @@ impl System for Emulated {
 }
 
 /// A workload, looked up.
-struct Workload(Stage);
+struct Workload(ResolvedWorkload);
 
 impl Rehearsal for Workload {
     fn start(
@@ -72,7 +75,7 @@ impl Rehearsal for Workload {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError> {
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Programs::start(&self.0, emulation, plan, seed))
     }
 }
@@ -115,7 +118,12 @@ fn clusters_text(capacities: &[BitRate], cost: f64) -> String {
 
 impl Programs {
     /// Errors: the system's; a program that does not come up.
-    fn start(stage: &Stage, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
+    fn start(
+        stage: &ResolvedWorkload,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> anyhow::Result<Self> {
         let fleet = Fleet::new("broker")?;
         let settings = stage.settings().clone();
         let sites = plan.network().hosts().to_vec();
@@ -173,7 +181,7 @@ impl Programs {
         format!("{}:{port}", emulation.site_address(self.site(0)))
     }
 
-    fn write_files(&self, stage: &Stage, emulation: &Emulation) -> anyhow::Result<()> {
+    fn write_files(&self, stage: &ResolvedWorkload, emulation: &Emulation) -> anyhow::Result<()> {
         let Settings { networks, clusters, .. } = self.settings;
         let costs = self.settings.costs(self.seed);
         let mut contracts = String::new();
@@ -332,12 +340,12 @@ impl Programs {
     }
 }
 
-impl Running for Programs {
+impl RunningSystem for Programs {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         self.play(emulation, time).map_err(failed)
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         row.flows = self.outcome.played.len() as u64;
         let segments = (self.measured, self.settings.segment_bytes());
         report_players(&self.outcome.played, &self.outcome.before, segments, row);

@@ -15,15 +15,15 @@
 pub mod interactive;
 
 use crate::fleet::{Fleet, make_keys};
-use crate::replicate::stage::{Heard, Sends, Stage, keys_of, make_file};
+use crate::replicate::stage::{DaemonSettings, RunningSends, TransferEvents, keys_of, make_file};
 use anabranch_emu::{Emulation, EmulationOptions, LinkCounters, Report};
 use anabranch_graph::Topology;
-use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT, ceilings, plans};
+use anabranch_replicate_proto::plan::schemes::{DrawnTransfer, JOINT, ceilings, plans};
 use anabranch_replicate_proto::plan::survey::concurrent;
 use anabranch_replicate_proto::plan::{Scheme, share_flows, share_flows_under, share_links};
 use anabranch_units::{BitRate, ByteCount, Seed, SiteId};
 use anyhow::{Context as _, ensure};
-use interactive::{Interactive, Totals};
+use interactive::{InteractiveTraffic, Totals};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -125,7 +125,7 @@ pub struct Row {
     /// The transfers, in the order of the draw.
     pub transfers: Vec<TransferRow>,
     /// The measurement; `None` for a prediction.
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasurementConditions>,
 }
 
 /// One transfer of a cell.
@@ -155,7 +155,7 @@ pub struct TransferRow {
 
 /// The conditions and the quality of a measurement.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Measured {
+pub struct MeasurementConditions {
     /// Time between the last transfer's start and the window.
     pub warm_up_s: u64,
     /// Length of the window.
@@ -203,7 +203,7 @@ pub struct Measured {
 /// The cell's transfers.
 ///
 /// Errors: counts and loads that the topology cannot have, in one line each.
-pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<Drawn>> {
+pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<DrawnTransfer>> {
     let (count, most) = (topology.sites().len(), topology.sites().len() - 1);
     ensure!(
         (1..=count).contains(&cell.concurrent),
@@ -219,7 +219,7 @@ pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<Drawn>> {
     );
     ensure!((0.0..0.9).contains(&cell.load), "--load {}: 0 to 0.9", cell.load);
     let drawn = concurrent(topology, Seed::new(cell.seed), cell.concurrent, cell.destinations);
-    Ok(drawn.into_iter().map(|(source, destinations)| Drawn { source, destinations }).collect())
+    Ok(drawn.into_iter().map(|(source, destinations)| DrawnTransfer { source, destinations }).collect())
 }
 
 /// Plans the cell's transfers by a scheme, and predicts their rates.
@@ -227,8 +227,8 @@ pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<Drawn>> {
 /// Errors: the planner's.
 pub fn predict(
     topology: &Topology,
-    drawn: &[Drawn],
-    traffic: &Interactive,
+    drawn: &[DrawnTransfer],
+    traffic: &InteractiveTraffic,
     scheme: &str,
     cell: &Cell,
 ) -> anyhow::Result<Row> {
@@ -293,8 +293,8 @@ const LINGER: Duration = Duration::from_millis(1_500);
 /// Errors: the system's; a transfer that did not start, or ended within the window.
 pub fn measure(
     topology: &Topology,
-    drawn: &[Drawn],
-    traffic: &Interactive,
+    drawn: &[DrawnTransfer],
+    traffic: &InteractiveTraffic,
     row: &mut Row,
     cell: &Cell,
 ) -> anyhow::Result<Report> {
@@ -304,7 +304,7 @@ pub fn measure(
     if !keys.join("ca.pem").exists() {
         make_keys(&keys, &keys_of(topology))?;
     }
-    let stage = Stage {
+    let stage = DaemonSettings {
         topology: topology.clone(),
         folder: out.join(format!("{}-{}", topology.name(), row.scheme)),
         keys,
@@ -360,7 +360,7 @@ pub fn measure(
     let received =
         if offered > 0.0 { totals.received_bytes as f64 / totals.sent_bytes.max(1) as f64 } else { 1.0 };
     let why = distrust(&report, received, &totals, lost.map(|index| &row.transfers[index]));
-    row.measured = Some(Measured {
+    row.measured = Some(MeasurementConditions {
         warm_up_s: cell.warm_up,
         window_s,
         congestion_control: cell.congestion_control.clone(),
@@ -389,13 +389,13 @@ pub fn measure(
 
 /// Begins all transfers, one after the other.
 fn send_all(
-    stage: &Stage,
+    stage: &DaemonSettings,
     emulation: &Emulation,
-    drawn: &[Drawn],
+    drawn: &[DrawnTransfer],
     scheme: &str,
     cell: &Cell,
-) -> anyhow::Result<Sends> {
-    let mut sends = Sends::default();
+) -> anyhow::Result<RunningSends> {
+    let mut sends = RunningSends::default();
     for (index, d) in drawn.iter().enumerate() {
         if index > 0 {
             std::thread::sleep(Duration::from_secs(cell.stagger));
@@ -448,7 +448,7 @@ struct Window {
 impl Window {
     /// Rate of a destination: from the first growth seen in the window to the last, so that how often news come does not
     /// matter. None seen is 0.
-    fn rate_mbps(&self, heard: &Heard, site: &str) -> f64 {
+    fn rate_mbps(&self, heard: &TransferEvents, site: &str) -> f64 {
         let empty = Vec::new();
         let grown = heard.grown.get(site).unwrap_or(&empty);
         let seen: Vec<_> = grown.iter().filter(|(at, _)| (self.begin..=self.end).contains(at)).collect();
@@ -466,7 +466,7 @@ impl Window {
 }
 
 /// Waits until all transfers have started, and then for the window.
-fn watch(emulation: &Emulation, sends: &Sends, cell: &Cell) -> anyhow::Result<Window> {
+fn watch(emulation: &Emulation, sends: &RunningSends, cell: &Cell) -> anyhow::Result<Window> {
     let has_ended = || sends.heard().any(|heard| heard.has_ended);
     let began = Instant::now();
     let started = loop {
@@ -497,9 +497,9 @@ fn watch(emulation: &Emulation, sends: &Sends, cell: &Cell) -> anyhow::Result<Wi
 }
 
 fn start_interactive(
-    stage: &Stage,
+    stage: &DaemonSettings,
     emulation: &Emulation,
-    traffic: &Interactive,
+    traffic: &InteractiveTraffic,
     cell: &Cell,
 ) -> anyhow::Result<Vec<Child>> {
     if traffic.pair.as_bps() == 0 {
@@ -553,7 +553,7 @@ mod tests {
         let cell = Line::parse_from([&["experiment"], words].concat()).cell;
         let defaults = Defaults::new(cell.rate);
         let topology = load("internet2", &defaults, |_| Err(std::io::ErrorKind::NotFound.into()))?;
-        let ids = |d: Drawn| (d.source.0, d.destinations.iter().map(|d| d.0).collect());
+        let ids = |d: DrawnTransfer| (d.source.0, d.destinations.iter().map(|d| d.0).collect());
         Ok(draw(&topology, &cell)?.into_iter().map(ids).collect())
     }
 

@@ -1,10 +1,11 @@
 //! The engine of `demo`: one file from one site to several over an emulated network, by one scheme.
 //!
 //! Each scheme gets a fresh network, so that lateness is counted per scheme. Copies are compared with the source's file here,
-//! besides the sites' own checks. Leaves out: tables, pictures and progress bars (`cli`). Read [`Show`] first.
+//! besides the sites' own checks. Leaves out: tables, pictures and progress bars (`cli`). Read
+//! [`DemoSettings`] first.
 
 use crate::fleet::Fleet;
-use crate::replicate::stage::{Stage, events};
+use crate::replicate::stage::{DaemonSettings, events};
 use anabranch_emu::{Emulation, EmulationOptions, Report};
 use anabranch_graph::Topology;
 use anabranch_pieces::FileHash;
@@ -48,10 +49,10 @@ pub struct Row {
 }
 
 /// Rate at the slowest destination over time.
-pub type Points = Vec<(Span, BitRate)>;
+pub type RatePoints = Vec<(Span, BitRate)>;
 
 /// One transfer on one network, for all schemes.
-pub struct Show<'a> {
+pub struct DemoSettings<'a> {
     /// The network.
     pub topology: &'a Topology,
     /// The site of the file, and of the controller.
@@ -76,7 +77,7 @@ pub struct Show<'a> {
 
 /// An event of a scheme under way.
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum SchemeEvent {
     /// Bytes that the slowest destination has verified.
     Verified(u64),
     /// The reason why the transfer waits or was stopped.
@@ -86,12 +87,16 @@ pub enum News {
 /// The window of the picture's rates.
 const WINDOW: Duration = Duration::from_millis(1_900);
 
-impl Show<'_> {
+impl DemoSettings<'_> {
     /// Runs one scheme on a fresh network. `hear` gets each event.
     ///
     /// Errors: the system's; a transfer that breaks off, with the last line of its log.
-    pub fn play(&self, scheme: &str, hear: &mut dyn FnMut(News)) -> anyhow::Result<(Row, Report, Points)> {
-        let stage = Stage {
+    pub fn play(
+        &self,
+        scheme: &str,
+        hear: &mut dyn FnMut(SchemeEvent),
+    ) -> anyhow::Result<(Row, Report, RatePoints)> {
+        let stage = DaemonSettings {
             topology: self.topology.clone(),
             folder: self.work.join(scheme),
             keys: self.keys.to_owned(),
@@ -151,11 +156,11 @@ impl Show<'_> {
     /// Runs `replicate send` at the source and follows its events.
     fn send(
         &self,
-        stage: &Stage,
+        stage: &DaemonSettings,
         emulation: &Emulation,
         scheme: &str,
-        hear: &mut dyn FnMut(News),
-    ) -> anyhow::Result<(serde_json::Value, Points)> {
+        hear: &mut dyn FnMut(SchemeEvent),
+    ) -> anyhow::Result<(serde_json::Value, RatePoints)> {
         let names = ("file.bin", "copy.bin", "send.log");
         let mut command = stage.send(emulation, self.source, self.destinations, scheme, names)?;
         command.args(["--stripes", &self.stripes.to_string()]);
@@ -180,7 +185,7 @@ impl Show<'_> {
                 let verified = event["destinations"].as_array().into_iter().flatten();
                 let least = verified.filter_map(|d| d["verified_bytes"].as_u64()).min().unwrap_or(0);
                 let now = told.map_or(Duration::ZERO, |s: Instant| s.elapsed());
-                hear(News::Verified(least));
+                hear(SchemeEvent::Verified(least));
                 while had.len() > 1 && now.saturating_sub(had[0].0) > WINDOW {
                     had.pop_front();
                 }
@@ -192,7 +197,7 @@ impl Show<'_> {
                 }
                 had.push_back((now, least));
             }
-            Some("waiting" | "stopped") => hear(News::Held(event["reason"].to_string())),
+            Some("waiting" | "stopped") => hear(SchemeEvent::Held(event["reason"].to_string())),
             _ => {}
         });
         let status = sender.wait()?;

@@ -4,7 +4,7 @@
 
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::{end, start};
-use anabranch_emu::scenario::{Running, ScenarioError};
+use anabranch_emu::scenario::{RunningSystem, ScenarioError};
 use anabranch_net::keys::{SetRequest, make_set, write_set};
 use anabranch_units::SiteId;
 use anyhow::{Context as _, ensure};
@@ -231,9 +231,9 @@ pub(crate) fn failed(error: anyhow::Error) -> ScenarioError {
 /// Started programs as a scenario takes them.
 ///
 /// Errors: as [`failed`].
-pub(crate) fn started<R: Running + 'static>(
+pub(crate) fn started<R: RunningSystem + 'static>(
     running: anyhow::Result<R>,
-) -> Result<Box<dyn Running>, ScenarioError> {
+) -> Result<Box<dyn RunningSystem>, ScenarioError> {
     Ok(Box::new(running.map_err(failed)?))
 }
 

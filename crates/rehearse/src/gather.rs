@@ -4,14 +4,14 @@
 //! client's host, once for each round.
 //!
 //! Differs from the simulator's: each round makes new connections. A round is timed from the last connection's handshake until
-//! all blocks are verified and on disk. Read [`Emulated`] first.
+//! all blocks are verified and on disk. Read [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, failed, quiet_program, refuse_only_simulated, started};
 use crate::program;
 use crate::replicate::stage::make_file;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_gather_proto::simulated::Gather;
 use anabranch_net::keys::{SetRequest, VALID_DAYS};
 use anabranch_sim::scenario::SystemWorkload;
@@ -29,9 +29,9 @@ const HEADERS_BYTES: u32 = 28;
 
 /// `gather` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "gather"
     }
@@ -57,7 +57,7 @@ impl Rehearsal for Workload {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError> {
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Rounds::start(&self.0, emulation, plan, seed))
     }
 }
@@ -150,7 +150,7 @@ impl Rounds {
     }
 }
 
-impl Running for Rounds {
+impl RunningSystem for Rounds {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         let began = Instant::now();
         for number in 0..self.warmup + self.rounds {
@@ -165,7 +165,7 @@ impl Running for Rounds {
         Ok(())
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         if !self.took_us.is_empty() {
             row.rounds(self.took_us.clone(), self.round_bytes);
         }

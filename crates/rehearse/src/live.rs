@@ -16,7 +16,7 @@ mod testbed;
 
 pub use machine::Processors;
 pub use samples::Sample;
-pub use scenario::Emulated;
+pub use scenario::EmulatedSystem;
 
 use crate::fleet::Fleet;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState, RATE_MIN};
@@ -232,7 +232,7 @@ pub struct Row {
     pub rate_mbps: f64, // tidy-allow: quantity (a row for figures)
     /// Begins of the viewers.
     #[serde(flatten)]
-    pub joins: Joins,
+    pub joins: JoinFigures,
     /// Service of the viewers.
     #[serde(flatten)]
     pub service: ServiceRow,
@@ -248,7 +248,7 @@ pub struct Row {
 
 /// Begins of the viewers.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Joins {
+pub struct JoinFigures {
     /// Viewers that have received video.
     pub joined: usize,
     /// Median of the join time: from the first question to the first byte of video.
@@ -505,7 +505,7 @@ fn row(cell: &Cell, reports: &[PlayerReport], samples: Vec<Sample>, conditions: 
         fault_share: matches!(cell.fault, Fault::LinksDegraded | Fault::UpdatesDropped).then_some(cell.share),
         channels: cell.channels,
         rate_mbps: cell.rate.as_mbps_f64(),
-        joins: Joins { joined: joins.len(), join_ms_p50: nth(0.5), join_ms_p99: nth(0.99) },
+        joins: JoinFigures { joined: joins.len(), join_ms_p50: nth(0.5), join_ms_p99: nth(0.99) },
         service: ServiceRow {
             mean_kbps: kbps / cell.channels as f64,
             optimal_kbps: optimal_kbps(cell),

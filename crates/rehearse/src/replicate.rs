@@ -1,25 +1,28 @@
 //! `replicate` on the emulator: a scenario's workload in which a real controller and real relays move real files.
 //!
-//! All programs are this binary, set up by [`Stage`]: the controller at the first transfer's source, a relay at each site,
-//! and a `replicate send` at its source for each transfer.
+//! All programs are this binary, set up by [`DaemonSettings`]: the controller at the first
+//! transfer's source, a relay at each site, and a `replicate send` at its source for each transfer.
 //!
 //! Differs from the simulator's: data is coded, hashed, encrypted and written; the controller's own traffic shares the links. A
-//! transfer is timed as `send` times it, from its first plan to the last destination's verdict. Read [`Emulated`] first.
+//! transfer is timed as `send` times it, from its first plan to the last destination's verdict.
+//! Read [`EmulatedSystem`] first.
 
 pub mod stage;
 
 use crate::fleet::{Fleet, ask, failed, refuse_only_simulated, started};
 use crate::program;
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System, congestion_control};
-use anabranch_replicate_proto::plan::schemes::{Drawn, JOINT};
+use anabranch_emu::scenario::{
+    HostObservations, Rehearsal, RunningSystem, ScenarioError, System, congestion_control,
+};
+use anabranch_replicate_proto::plan::schemes::{DrawnTransfer, JOINT};
 use anabranch_replicate_proto::simulated::{Replicate, Settings, plan, report_transfers};
 use anabranch_sim::scenario::SystemWorkload;
-use anabranch_sim::{CoflowRow, Plan, Times, WorkloadRow};
+use anabranch_sim::{CoflowRow, CompletionTimes, Plan, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration as Span, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
-use stage::{Heard, Sends, Stage, keys_of, make_file};
+use stage::{DaemonSettings, RunningSends, TransferEvents, keys_of, make_file};
 use std::time::{Duration, Instant};
 
 /// How long a destination may hold back its transfer: as in the simulator, for ever.
@@ -29,9 +32,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// `replicate` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "replicate"
     }
@@ -65,18 +68,18 @@ impl Rehearsal for Workload {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError> {
-        started(Replicating::start(self, emulation, plan, seed))
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
+        started(RunningTransfers::start(self, emulation, plan, seed))
     }
 }
 
 /// Daemons under way, and the transfers that are asked of them.
-struct Replicating {
+struct RunningTransfers {
     fleet: Fleet,
-    stage: Stage,
+    stage: DaemonSettings,
     settings: Settings,
     size: ByteCount,
-    transfers: Vec<Drawn>,
+    transfers: Vec<DrawnTransfer>,
     /// Sum of the plans' rates.
     planned: BitRate,
     congestion_control: &'static str,
@@ -86,16 +89,16 @@ struct Replicating {
     began: Instant,
     /// How long transfers could take.
     time: Duration,
-    heard: Vec<Heard>,
+    heard: Vec<TransferEvents>,
 }
 
-impl Replicating {
+impl RunningTransfers {
     /// Errors: the system's; relays that do not join in time.
     fn start(workload: &Workload, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
         let (network, settings) = (plan.network(), workload.replicate.settings());
         let transfers = workload.replicate.transfers(network, seed);
         let fleet = Fleet::new("replicate")?;
-        let stage = Stage {
+        let stage = DaemonSettings {
             topology: network.named_topology().clone(),
             folder: fleet.path("sites"),
             keys: fleet.keys(),
@@ -144,7 +147,7 @@ impl Replicating {
 
     /// Sends all files, each in its time.
     fn send(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
-        let mut sends = Sends::default();
+        let mut sends = RunningSends::default();
         for (index, transfer) in self.transfers.iter().enumerate() {
             let due = self.start_of(index);
             if due >= self.time {
@@ -195,7 +198,7 @@ impl Replicating {
     }
 }
 
-impl Running for Replicating {
+impl RunningSystem for RunningTransfers {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         (self.began, self.time) = (Instant::now(), time);
         self.send(emulation).map_err(failed)
@@ -209,7 +212,7 @@ impl Running for Replicating {
         })
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let all = 0..self.transfers.len();
         let ends: Option<Vec<Duration>> =
             all.clone().map(|index| Some(self.start_of(index) + self.took(index)?)).collect();
@@ -221,7 +224,7 @@ impl Running for Replicating {
         });
         let whole = all.filter_map(|index| Some((self.size.as_u64(), self.took(index)?.as_secs_f64() * 1e6)));
         let measured = Span::from_std(end.saturating_sub(self.warmup));
-        report_transfers(verified, measured, Some(Times(whole.collect())), self.planned, row);
+        report_transfers(verified, measured, Some(CompletionTimes(whole.collect())), self.planned, row);
         Vec::new()
     }
 }

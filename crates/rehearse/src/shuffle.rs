@@ -2,14 +2,16 @@
 //!
 //! All programs are this binary: `shuffle keys` makes certificates in a temporary folder, `shuffle coordinator` runs in its host,
 //! `shuffle agent` in each host that sends or receives, and the programs that send announce their flows over the agents' sockets.
-//! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows (`emu::scenario`). Read [`Emulated`]
-//! first.
+//! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows
+//! (`emu::scenario`). Read [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, ask, failed};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Announce, Rehearsal, Running, ScenarioError, Seen, SeenFlow, System};
+use anabranch_emu::scenario::{
+    Announce, FlowObservation, HostObservations, Rehearsal, RunningSystem, ScenarioError, System,
+};
 use anabranch_shuffle::wire::HostView;
 use anabranch_shuffle_proto::simulated::{Shuffle, report_coflows};
 use anabranch_sim::scenario::SystemWorkload;
@@ -26,9 +28,9 @@ const PORT: u16 = 7190;
 
 /// `shuffle` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "shuffle"
     }
@@ -46,7 +48,7 @@ impl System for Emulated {
 /// A workload, looked up.
 struct Workload(Shuffle);
 
-/// A flow's coflow, by its place in [`Shuffling::coflows`], and the flow's size.
+/// A flow's coflow, by its place in [`RunningFlows::coflows`], and the flow's size.
 type Flow = (usize, ByteCount);
 
 impl Workload {
@@ -63,25 +65,30 @@ impl Rehearsal for Workload {
     fn priority(&self) -> u8 {
         self.0.priority()
     }
-    fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        _: Seed,
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         let control = self.0.has_coordinator().then(|| Coordination::start(emulation, plan, &self.0));
         let control = control.transpose().map_err(failed)?;
         let coflows = self.0.coflows().map(|(name, _)| name.to_owned()).collect();
         let size = |start: Start| start.size.unwrap_or_default();
         let flows = self.starts().map(|(coflow, start)| (coflow, size(start))).collect();
-        Ok(Box::new(Shuffling { coflows, flows, control }))
+        Ok(Box::new(RunningFlows { coflows, flows, control }))
     }
 }
 
 /// A workload under way.
-struct Shuffling {
+struct RunningFlows {
     coflows: Vec<String>,
     /// In the order of [`Rehearsal::flows`].
     flows: Vec<Flow>,
     control: Option<Coordination>,
 }
 
-impl Running for Shuffling {
+impl RunningSystem for RunningFlows {
     fn announce(&self, site: SiteId, flow: usize) -> Option<Announce> {
         let socket = self.control.as_ref()?.socket(site);
         let (coflow, size) = self.flows[flow];
@@ -99,12 +106,12 @@ impl Running for Shuffling {
         self.control.as_ref().and_then(|control| control.distrust(emulation))
     }
 
-    fn report(&self, seen: &Seen, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, seen: &HostObservations, numbers: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let mut of = vec![Vec::new(); self.coflows.len()];
         for ((coflow, size), number) in self.flows.iter().zip(numbers) {
             of[*coflow].push((seen.flows.get(number), size.as_u64()));
         }
-        let row_of = |(name, flows): (&String, Vec<(Option<&SeenFlow>, u64)>)| {
+        let row_of = |(name, flows): (&String, Vec<(Option<&FlowObservation>, u64)>)| {
             let ends: Option<Vec<u64>> = flows.iter().map(|(flow, _)| (*flow)?.whole_ns).collect();
             let started_ns = flows.iter().filter_map(|(flow, _)| (*flow)?.start_ns).min().unwrap_or(0);
             let took_ns =
@@ -227,11 +234,11 @@ impl Coordination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_shuffle_proto::simulated::Simulated;
+    use anabranch_shuffle_proto::simulated::SimulatedSystem;
     use anabranch_sim::scenario::{self, Workload as Asked};
 
     #[test]
-    fn a_coflow_ends_when_the_last_of_its_flows_does() {
+    fn coflow_ends_with_its_last_flow() {
         let text = r#"
             [network]
             topology = "star"
@@ -247,7 +254,8 @@ mod tests {
         "#;
         let points = scenario::read("test.toml", text, &[]).expect("a good scenario");
         let read = |_: &str| unreachable!("it names no file");
-        let plan = Plan::with_systems(points[0].scenario.clone(), &read, &[&Simulated]).expect("a good plan");
+        let plan =
+            Plan::with_systems(points[0].scenario.clone(), &read, &[&SimulatedSystem]).expect("a good plan");
         let Asked::System(workload) = &plan.scenario().workload[0] else { panic!("a system's") };
         let shuffle = anabranch_shuffle_proto::simulated::plan(workload, plan.network(), "w").expect("good");
         let workload = Workload(shuffle);
@@ -255,14 +263,18 @@ mod tests {
         assert_eq!(flows.len(), 2);
         assert_eq!((flows[1].at.as_ns(), flows[1].size), (1_005_000_000, Some(ByteCount::new(20_000))));
         let flows = workload.starts().map(|(of, start)| (of, start.size.unwrap_or_default())).collect();
-        let running = Shuffling { coflows: vec!["t".to_owned()], flows, control: None };
+        let running = RunningFlows { coflows: vec!["t".to_owned()], flows, control: None };
         assert!(running.announce(SiteId(0), 0).is_none(), "nobody hears of flows without a coordinator");
-        let mut seen = Seen::default();
-        let flow =
-            |start_ns, whole_ns| SeenFlow { start_ns: Some(start_ns), whole_ns, ..SeenFlow::default() };
+        let mut seen = HostObservations::default();
+        let flow = |start_ns, whole_ns| FlowObservation {
+            start_ns: Some(start_ns),
+            whole_ns,
+            ..FlowObservation::default()
+        };
         seen.flows.insert(4, flow(1_000_000_000, Some(1_500_000_000)));
         seen.flows.insert(7, flow(1_005_000_000, None));
-        let cct_us = |seen: &Seen| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].cct_us;
+        let cct_us =
+            |seen: &HostObservations| running.report(seen, &[4, 7], &mut WorkloadRow::default())[0].cct_us;
         assert_eq!(cct_us(&seen), None, "its last flow is not whole");
         seen.flows.insert(7, flow(1_005_000_000, Some(2_250_000_000)));
         assert_eq!(cct_us(&seen), Some(1_250_000.0));

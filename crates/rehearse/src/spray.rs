@@ -1,13 +1,14 @@
 //! `spray` on the emulator: a real agent at each host, through which the kernel's TCP of all other workloads goes.
 //!
 //! All programs are this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
-//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read [`Emulated`] first.
+//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read
+//! [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, started};
 use crate::program;
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::name;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_spray::status::{LinkFigures, Status};
@@ -26,9 +27,9 @@ const HOSTS_MAX: usize = 32;
 
 /// `spray` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "spray"
     }
@@ -59,7 +60,12 @@ impl System for Emulated {
 struct Workload(Spray);
 
 impl Rehearsal for Workload {
-    fn start(&self, emulation: &Emulation, plan: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+    fn start(
+        &self,
+        emulation: &Emulation,
+        plan: &Plan,
+        _: Seed,
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Agents::start(emulation, plan, &self.0))
     }
 }
@@ -140,7 +146,7 @@ impl Agents {
     }
 }
 
-impl Running for Agents {
+impl RunningSystem for Agents {
     fn work(&mut self, _: &Emulation, _: Duration) -> Result<(), ScenarioError> {
         Ok(())
     }
@@ -157,7 +163,7 @@ impl Running for Agents {
         (down > 0).then(|| format!("{down} agents lost another one: free a processor"))
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let all = || said.iter().flat_map(|status| &status.peers).map(|peer| &peer.figures);
         let sum = |of: fn(&LinkFigures) -> u64| all().map(of).sum::<u64>() as f64;

@@ -8,7 +8,7 @@
 //! Leaves out: the transport of the messages (the `replicate` room) and the data itself (the `msg`
 //! module). Read [`Command`] and [`Report`] first.
 
-use crate::plan::{Decode, FlowId, Mode, Term};
+use crate::plan::{DecodeMap, FlowId, Mode, Term};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
@@ -161,9 +161,9 @@ pub struct SiteProgram {
     /// The file to read; set only at the source.
     pub source_path: Option<String>,
     /// Flows that arrive at this site.
-    pub incoming: Vec<Incoming>,
+    pub incoming: Vec<IncomingSpec>,
     /// Flows that leave this site, one virtual link each.
-    pub outgoing: Vec<Outgoing>,
+    pub outgoing: Vec<OutgoingSpec>,
     /// Groups that end at this site, with the file to write.
     pub sinks: Vec<SinkProgram>,
     /// Whether to store an entire incoming flow before passing it on.
@@ -215,7 +215,7 @@ pub struct GroupProgram {
 
 /// An incoming flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Incoming {
+pub struct IncomingSpec {
     /// The flow.
     pub flow: FlowId,
     /// Its group.
@@ -232,7 +232,7 @@ pub struct Incoming {
 
 /// An outgoing flow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outgoing {
+pub struct OutgoingSpec {
     /// The flow.
     pub flow: FlowId,
     /// Its group.
@@ -292,7 +292,7 @@ pub struct SinkProgram {
     /// Input flows, as in [`crate::plan::Sink::inputs`].
     pub inputs: Vec<FlowId>,
     /// Computation of the streams from the inputs; `None` for a routed group.
-    pub decode: Option<Decode>,
+    pub decode: Option<DecodeMap>,
     /// The file to write.
     pub path: String,
 }

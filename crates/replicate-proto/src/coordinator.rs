@@ -17,13 +17,13 @@
 //! plans (an injected [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.
 
 mod audit;
+mod joint_planning;
 mod links;
 mod planner;
 mod questions;
 mod ranges;
 mod request;
 mod status;
-mod together;
 mod transfer;
 
 #[cfg(test)]
@@ -43,14 +43,14 @@ use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
 use links::Links;
 use questions::Questions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use transfer::{Context, Freed, Transfer, one_line};
+use transfer::{Context, FreedRoom, Transfer, one_line};
 
-pub use links::{Carried, LinkStatus};
+pub use links::{LinkStatus, MeasuredRate};
 pub use planner::{DefaultPlanner, PlanRequest, Planner};
 pub use questions::{Answer, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX};
 pub use request::{
     CoordinatorConfig, CorruptPolicy, Destination, HopOverride, JointConfig, SchemeChoice, SubmitError,
-    Submitted, TransferRequest,
+    SubmitResult, TransferRequest,
 };
 pub use status::{
     DestinationProgress, DestinationSnapshot, DestinationStatus, Event, EventKind, Outcome, PhaseName,
@@ -113,22 +113,22 @@ pub struct Coordinator<P> {
 }
 
 /// Maximum number of slots: of one site, of all sites together, in total.
-struct Places {
+struct SlotLimits {
     of_site: usize,
     of_sites: usize,
     all: usize,
 }
 
-/// Which of the [`Places`] are full, with their number.
-enum Full {
+/// Which of the [`SlotLimits`] are full, with their number.
+enum FullSlots {
     OfSite(SiteId, usize),
     OfSites(usize),
     All(usize),
 }
 
-impl Places {
+impl SlotLimits {
     /// Checks whether a slot is free for this submitter, given the taken ones.
-    fn find(&self, submitter: Submitter, taken: impl Iterator<Item = Submitter>) -> Result<(), Full> {
+    fn find(&self, submitter: Submitter, taken: impl Iterator<Item = Submitter>) -> Result<(), FullSlots> {
         let (mut all, mut of_sites, mut own) = (0, 0, 0);
         for other in taken {
             all += 1;
@@ -136,9 +136,9 @@ impl Places {
             own += usize::from(other == submitter);
         }
         match submitter {
-            Submitter::Site(site) if own >= self.of_site => Err(Full::OfSite(site, self.of_site)),
-            Submitter::Site(_) if of_sites >= self.of_sites => Err(Full::OfSites(self.of_sites)),
-            _ if all >= self.all => Err(Full::All(self.all)),
+            Submitter::Site(site) if own >= self.of_site => Err(FullSlots::OfSite(site, self.of_site)),
+            Submitter::Site(_) if of_sites >= self.of_sites => Err(FullSlots::OfSites(self.of_sites)),
+            _ if all >= self.all => Err(FullSlots::All(self.all)),
             _ => Ok(()),
         }
     }
@@ -152,7 +152,7 @@ struct Outbox {
     events_dropped: u64,
     changed: BTreeSet<TransferId>,
     /// Room at sites for which other transfers may be waiting.
-    freed: Freed,
+    freed: FreedRoom,
 }
 
 impl<P: Planner> Coordinator<P> {
@@ -255,7 +255,7 @@ impl<P: Planner> Coordinator<P> {
         &mut self,
         now: Instant,
         request: TransferRequest,
-    ) -> Result<Submitted, SubmitError> {
+    ) -> Result<SubmitResult, SubmitError> {
         self.advance_clock(now);
         let request = self.accepted(request)?;
         let running = self.transfers.iter().filter(|(_, t)| t.outcome().is_none());
@@ -263,10 +263,10 @@ impl<P: Planner> Coordinator<P> {
         let twins = twins.map(|(id, twin)| (id, twin.differences(&request)));
         // Among several, prefer one with equal settings.
         let Some((id, differs)) = twins.min_by_key(|(_, differs)| !differs.is_empty()) else {
-            return self.begin(request).map(Submitted::New);
+            return self.begin(request).map(SubmitResult::New);
         };
         if differs.is_empty() {
-            Ok(Submitted::Attached(id))
+            Ok(SubmitResult::Attached(id))
         } else {
             Err(SubmitError::RunsOtherwise { transfer: id, differs })
         }
@@ -322,18 +322,18 @@ impl<P: Planner> Coordinator<P> {
     /// Checks whether a slot is free for a transfer of this submitter.
     fn find_place(&self, submitter: Submitter) -> Result<(), SubmitError> {
         let config = &self.config;
-        let places = Places {
+        let places = SlotLimits {
             of_site: config.site_transfers_max,
             of_sites: config.sites_transfers_max,
             all: config.transfers_max,
         };
         let under_way = self.transfers.values().filter(|t| t.outcome().is_none());
         places.find(submitter, under_way.map(Transfer::submitter)).map_err(|full| match full {
-            Full::OfSite(site, limit) => {
+            FullSlots::OfSite(site, limit) => {
                 SubmitError::TooManyOfSite { site: self.topology.site(site).name.clone(), limit }
             }
-            Full::OfSites(limit) => SubmitError::TooManyOfSites { limit },
-            Full::All(limit) => SubmitError::TooMany { limit },
+            FullSlots::OfSites(limit) => SubmitError::TooManyOfSites { limit },
+            FullSlots::All(limit) => SubmitError::TooMany { limit },
         })
     }
 

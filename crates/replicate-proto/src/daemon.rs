@@ -47,7 +47,7 @@ const NOT_INSTALLED: &str = "the attempt is not installed here";
 /// Work of the driver for a transfer, which ends with [`Daemon::handle_done`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Job {
-    /// Find the ranges of a file that the site holds. Ends with [`Done::Answer`].
+    /// Find the ranges of a file that the site holds. Ends with [`JobResult::Answer`].
     Inquire {
         /// The attempt that asks.
         run: Run,
@@ -59,7 +59,7 @@ pub enum Job {
         submitter: Submitter,
     },
     /// Set up an attempt; no other transfer may change its file until its removal. Ends with
-    /// [`Done::Installed`], or with a [`Done::Answer`] with the reason of a failure.
+    /// [`JobResult::Installed`], or with a [`JobResult::Answer`] with the reason of a failure.
     Install {
         /// The attempt.
         program: Box<SiteProgram>,
@@ -67,16 +67,16 @@ pub enum Job {
         /// smaller ones to fit into the memory ([`room`]).
         asked_packets: Option<u16>,
     },
-    /// Remove an attempt. Ends with [`Done::Nothing`].
+    /// Remove an attempt. Ends with [`JobResult::Nothing`].
     Remove {
         /// The attempt.
         run: Run,
     },
     /// Check a file and give it its name; no other transfer changes it in the meantime. Ends with
-    /// [`Done::Answer`], or with [`Done::NotYet`] if the attempt writes the file here and it is not
-    /// complete.
+    /// [`JobResult::Answer`], or with [`JobResult::NotYet`] if the attempt writes the file here and
+    /// it is not complete.
     Finish(Finish),
-    /// Read the whole file of the source. Ends with [`Done::Answer`].
+    /// Read the whole file of the source. Ends with [`JobResult::Answer`].
     Hash {
         /// The attempt or inquiry that needs the hash.
         run: Run,
@@ -84,7 +84,7 @@ pub enum Job {
         path: String,
     },
     /// Report the digests of the data that an installed attempt received and sent. Ends with
-    /// [`Done::Answer`].
+    /// [`JobResult::Answer`].
     Audit {
         /// The attempt.
         run: Run,
@@ -96,7 +96,7 @@ pub enum Job {
         vectors: Vec<FlowVector>,
     },
     /// Remove all attempts of a transfer, and close its unused resources. Ends with
-    /// [`Done::Nothing`].
+    /// [`JobResult::Nothing`].
     Forget {
         /// The transfer.
         transfer: TransferId,
@@ -120,7 +120,7 @@ impl Job {
 
 /// Result of a [`Job`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Done {
+pub enum JobResult {
     /// A report for the controller.
     Answer(Report),
     /// The attempt is installed.
@@ -133,7 +133,7 @@ pub enum Done {
 
 /// An attempt that is installed, or being installed.
 #[derive(Clone, Debug)]
-struct Part {
+struct InstalledAttempt {
     submitter: Submitter,
     memory_bytes: u64,
     /// Files that it writes, by their normalised names.
@@ -144,7 +144,7 @@ struct Part {
 
 /// State of a transfer's current command.
 #[derive(Debug)]
-enum Doing {
+enum CommandState {
     /// The driver has its job.
     Job(Kind),
     /// It waits for another transfer to release a file.
@@ -163,8 +163,8 @@ enum Kind {
 
 /// A transfer that has commands.
 #[derive(Debug, Default)]
-struct Lane {
-    doing: Option<Doing>,
+struct CommandQueue {
+    doing: Option<CommandState>,
     waiting: VecDeque<Command>,
 }
 
@@ -174,10 +174,10 @@ pub struct Daemon {
     /// Path of the served folder: names may begin with it.
     folder: String,
     memory_max: u64,
-    lanes: BTreeMap<TransferId, Lane>,
+    lanes: BTreeMap<TransferId, CommandQueue>,
     /// Number of waiting commands in all lanes.
     commands: usize,
-    parts: BTreeMap<Run, Part>,
+    parts: BTreeMap<Run, InstalledAttempt>,
     /// Files that a job is finishing, with their transfers.
     claims: BTreeMap<String, TransferId>,
     /// Files to finish when their attempt's sinks are done.
@@ -228,11 +228,13 @@ impl Daemon {
     /// The job of a transfer is done.
     ///
     /// Panics: if the transfer has no job, which is a mistake of the driver.
-    pub fn handle_done(&mut self, now: Instant, transfer: TransferId, done: Done) {
+    pub fn handle_done(&mut self, now: Instant, transfer: TransferId, done: JobResult) {
         let lane = self.lanes.get_mut(&transfer).expect("a transfer with a job has a lane");
-        let Some(Doing::Job(kind)) = lane.doing.take() else { panic!("{transfer}: no job is under way") };
+        let Some(CommandState::Job(kind)) = lane.doing.take() else {
+            panic!("{transfer}: no job is under way")
+        };
         match (kind, &done) {
-            (Kind::Install(run), Done::Answer(_)) => {
+            (Kind::Install(run), JobResult::Answer(_)) => {
                 self.parts.remove(&run);
                 self.note_refused(run);
             }
@@ -244,13 +246,13 @@ impl Daemon {
                 if let Some(name) = self.spelling(&file.path) {
                     self.claims.remove(&name);
                 }
-                if done == Done::NotYet {
+                if done == JobResult::NotYet {
                     self.put_off(file);
                 }
             }
             _ => {}
         }
-        if let Done::Answer(report) = done {
+        if let JobResult::Answer(report) = done {
             self.reports.push_back(report);
         }
         self.advance(now, transfer);
@@ -291,7 +293,7 @@ impl Daemon {
     /// Next time to call [`Daemon::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let untils = self.lanes.values().filter_map(|lane| match &lane.doing {
-            Some(Doing::Waits { until, .. }) => Some(*until),
+            Some(CommandState::Waits { until, .. }) => Some(*until),
             _ => None,
         });
         untils.min()
@@ -337,11 +339,12 @@ impl Daemon {
 
     /// Retries the commands that wait for a file.
     fn look_again(&mut self, now: Instant) {
-        let waiting = self.lanes.iter().filter(|(_, lane)| matches!(lane.doing, Some(Doing::Waits { .. })));
+        let waiting =
+            self.lanes.iter().filter(|(_, lane)| matches!(lane.doing, Some(CommandState::Waits { .. })));
         let waiting: Vec<TransferId> = waiting.map(|(transfer, _)| *transfer).collect();
         for transfer in waiting {
             let lane = self.lanes.get_mut(&transfer).expect("listed above");
-            let Some(Doing::Waits { command, until }) = lane.doing.take() else { continue };
+            let Some(CommandState::Waits { command, until }) = lane.doing.take() else { continue };
             let doing = self.carry_out(now, command, until);
             self.lanes.get_mut(&transfer).expect("listed above").doing = doing;
             self.advance(now, transfer);
@@ -350,7 +353,7 @@ impl Daemon {
 
     /// Begins a command, which waits for a file until `until` at most. `None` if it is done at
     /// once.
-    fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<Doing> {
+    fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<CommandState> {
         match command {
             Command::Inquire { run, is_source, path, submitter } => {
                 self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter })
@@ -374,22 +377,27 @@ impl Daemon {
         }
     }
 
-    fn job(&mut self, kind: Kind, job: Job) -> Option<Doing> {
+    fn job(&mut self, kind: Kind, job: Job) -> Option<CommandState> {
         self.jobs.push_back(job);
-        Some(Doing::Job(kind))
+        Some(CommandState::Job(kind))
     }
 
-    fn removal(&mut self, run: Run) -> Doing {
+    fn removal(&mut self, run: Run) -> CommandState {
         self.jobs.push_back(Job::Remove { run });
-        Doing::Job(Kind::Remove(run))
+        CommandState::Job(Kind::Remove(run))
     }
 
-    fn refuse(&mut self, run: Run, kind: FailureKind, reason: String) -> Option<Doing> {
+    fn refuse(&mut self, run: Run, kind: FailureKind, reason: String) -> Option<CommandState> {
         self.reports.push_back(Report::Failed { run, kind, reason });
         None
     }
 
-    fn install(&mut self, now: Instant, mut program: Box<SiteProgram>, until: Instant) -> Option<Doing> {
+    fn install(
+        &mut self,
+        now: Instant,
+        mut program: Box<SiteProgram>,
+        until: Instant,
+    ) -> Option<CommandState> {
         let run = program.run;
         // An attempt replaces the earlier attempts of the transfer.
         let mut earlier =
@@ -400,7 +408,7 @@ impl Daemon {
             return Some(self.removal(earlier));
         }
         let asked_packets = reduce_buffers(self.memory_max, &mut program);
-        let part = Part {
+        let part = InstalledAttempt {
             submitter: program.submitter,
             memory_bytes: memory_bytes(&program),
             writes: program.sinks.iter().filter_map(|sink| self.spelling(&sink.path)).collect(),
@@ -426,7 +434,7 @@ impl Daemon {
         self.refused.insert(run.transfer, run);
     }
 
-    fn find_room(&self, part: &Part) -> Result<(), (FailureKind, String)> {
+    fn find_room(&self, part: &InstalledAttempt) -> Result<(), (FailureKind, String)> {
         if self.parts.len() >= ATTEMPTS_MAX {
             let reason = format!("{ATTEMPTS_MAX} attempts are installed here, which is the limit");
             return Err((FailureKind::Busy, reason));
@@ -435,7 +443,7 @@ impl Daemon {
         find_room(self.memory_max, others, (part.submitter, part.memory_bytes))
     }
 
-    fn finish(&mut self, now: Instant, file: Finish, until: Instant) -> Option<Doing> {
+    fn finish(&mut self, now: Instant, file: Finish, until: Instant) -> Option<CommandState> {
         // The hash was announced before data that will not come: a check would have to read the
         // whole file.
         if self.refused.get(&file.run.transfer) == Some(&file.run) {
@@ -505,9 +513,9 @@ impl Daemon {
         until: Instant,
         name: &str,
         other: TransferId,
-    ) -> Option<Doing> {
+    ) -> Option<CommandState> {
         if now < until {
-            return Some(Doing::Waits { command, until });
+            return Some(CommandState::Waits { command, until });
         }
         let name = printable(name);
         let reason = format!(

@@ -102,7 +102,7 @@ const DELAY_MAX: usize = 4;
 pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
     let look = theme.look();
     let at = layout::positions(topology, plan.map(|p| p.source), FRAME);
-    let carried = plan.map(|plan| Carried::of(topology, plan));
+    let carried = plan.map(|plan| Content::of(topology, plan));
     let legend = legend_rows(topology, plan, carried.as_ref());
     let height = FRAME.3 + 80.0 + 28.0 * legend.len() as f64;
     let (title, subtitle) = titles(topology, plan);
@@ -111,7 +111,7 @@ pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
     svg.text((36.0, 76.0), "start", 14.0, "400", look.dim, &subtitle);
 
     let used = sites_used(topology, plan);
-    let mut busy = Busy { boxes: Vec::new(), lines: Vec::new() };
+    let mut busy = Area { boxes: Vec::new(), lines: Vec::new() };
     for p in &at {
         busy.boxes.push(Box2::around(*p, SITE_RADIUS * 2.0 + 8.0, SITE_RADIUS * 2.0 + 8.0));
     }
@@ -216,7 +216,7 @@ fn sites_used(topology: &Topology, plan: Option<&Plan>) -> Vec<bool> {
 const CLASS_CHARS_MAX: usize = 12;
 
 /// Contents of the flows of a plan in terms of its streams, and their labels.
-struct Carried {
+struct Content {
     /// Class of each flow.
     class: Vec<usize>,
     /// Label of each class: its sum, or `f1`, `f2`… if the sum is too long. Short sums come first.
@@ -232,7 +232,7 @@ struct Carried {
 /// Coefficients by stream and generations of delay; zeros are left out.
 type Combination = BTreeMap<(u16, usize), u8>;
 
-impl Carried {
+impl Content {
     fn of(topology: &Topology, plan: &Plan) -> Self {
         // Streams are numbered through all groups, so that each letter has one meaning.
         let mut first = vec![0u16];
@@ -424,12 +424,12 @@ impl Box2 {
 }
 
 /// The occupied places that labels avoid.
-struct Busy {
+struct Area {
     boxes: Vec<Box2>,
     lines: Vec<(Point, Point)>,
 }
 
-impl Busy {
+impl Area {
     /// Cost of a label at this place.
     fn cost(&self, label: &Box2) -> f64 {
         let outside = (FRAME.0 - 90.0 - label.0).max(0.0)
@@ -462,7 +462,7 @@ fn cables(topology: &Topology) -> BTreeMap<(SiteId, SiteId), (usize, usize)> {
     cables
 }
 
-fn draw_cables(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, busy: &mut Busy) {
+fn draw_cables(svg: &mut Svg, topology: &Topology, at: &[Point], look: &Look, busy: &mut Area) {
     for ((a, b), (there, back)) in cables(topology) {
         let (p, q) = (at[a.index()], at[b.index()]);
         let width = 3.0 + 2.0 * (there.max(back) - 1).min(4) as f64;
@@ -482,10 +482,10 @@ fn draw_flows(
     svg: &mut Svg,
     topology: &Topology,
     plan: &Plan,
-    carried: &Carried,
+    carried: &Content,
     at: &[Point],
     look: &Look,
-    busy: &mut Busy,
+    busy: &mut Area,
 ) -> Vec<(Point, Point)> {
     let mut lanes: BTreeMap<(SiteId, SiteId), usize> = BTreeMap::new();
     let mut arrows = Vec::with_capacity(plan.flows.len());
@@ -533,7 +533,7 @@ fn draw_site(svg: &mut Svg, site: SiteId, p: Point, role: Role, coding: bool, us
 }
 
 /// Writes a site's name, and below it the sums that it computes, at a free place.
-fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, look: &Look, busy: &mut Busy) {
+fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, look: &Look, busy: &mut Area) {
     const SUMS_MAX: usize = 4;
     let mut lines: Vec<String> = sums.iter().take(SUMS_MAX).map(|s| format!("⊕ {s}")).collect();
     if sums.len() > SUMS_MAX {
@@ -583,7 +583,7 @@ const DIRECTIONS: [Point; 12] = [
 const ALONG: [f64; 11] = [0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8, 0.14, 0.86];
 
 /// Writes the content of every arrow on it.
-fn draw_contents(svg: &mut Svg, carried: &Carried, arrows: &[(Point, Point)], look: &Look, busy: &mut Busy) {
+fn draw_contents(svg: &mut Svg, carried: &Content, arrows: &[(Point, Point)], look: &Look, busy: &mut Area) {
     for (class, (start, end)) in carried.class.iter().zip(arrows) {
         let text = carried.classes[*class].as_str();
         let (width, height) = (text_width(text, 12.0) + 10.0, 17.0);
@@ -619,7 +619,7 @@ fn one_capacity(topology: &Topology) -> Option<BitRate> {
 
 /// Writes the differing properties on every cable, capacity and (optionally) delay, if they are few
 /// enough to read.
-fn draw_labels(svg: &mut Svg, topology: &Topology, delays: bool, at: &[Point], look: &Look, busy: &mut Busy) {
+fn draw_labels(svg: &mut Svg, topology: &Topology, delays: bool, at: &[Point], look: &Look, busy: &mut Area) {
     const CABLES_MAX: usize = 60;
     let cables = cables(topology);
     let capacities = one_capacity(topology).is_none();
@@ -677,7 +677,7 @@ impl Entry {
 }
 
 /// The legend, divided into rows that fit.
-fn legend_rows(topology: &Topology, plan: Option<&Plan>, carried: Option<&Carried>) -> Vec<Vec<Entry>> {
+fn legend_rows(topology: &Topology, plan: Option<&Plan>, carried: Option<&Content>) -> Vec<Vec<Entry>> {
     const CLASSES_MAX: usize = 24;
     let (Some(plan), Some(carried)) = (plan, carried) else { return Vec::new() };
     let what = |((text, long), fill): ((&String, &Option<String>), &bool)| match plan.scheme {

@@ -6,7 +6,7 @@
 
 use crate::control::{Attempt, Command, HopSettings, Priority, Report, Run, SiteProgram, TransferId};
 use crate::plan::{FlowId, Planner, Request, Scheme};
-use crate::program::{Attempted, programs};
+use crate::program::{AttemptFacts, programs};
 use crate::site::{Packet, Site};
 use crate::symbol::CheckedSymbol;
 use anabranch_endpoint::{Bytes, Len};
@@ -28,7 +28,7 @@ static PROGRAMS: LazyLock<Vec<SiteProgram>> = LazyLock::new(|| {
     let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
     let to = [site("t1"), site("t2")];
     let planner = Planner::new(Request::new(&topology, site("s"), to)).expect("they can be reached");
-    let attempted = Attempted {
+    let attempted = AttemptFacts {
         run: Run { transfer: TransferId(1), attempt: Attempt(1) },
         length: LENGTH,
         source_path: "file",
@@ -68,9 +68,9 @@ pub fn exercise(bytes: &[u8]) -> bool {
 }
 
 /// Numbers of an input, zeros after its end.
-struct Drawn<'a>(&'a [u8]);
+struct InputNumbers<'a>(&'a [u8]);
 
-impl Drawn<'_> {
+impl InputNumbers<'_> {
     fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
@@ -90,14 +90,14 @@ fn drive<S: CheckedSymbol>(program: &SiteProgram, bytes: &[u8], symbol: impl Fn(
     let mut site = Site::<S>::new(program).expect("the programs are our own");
     let mut shelves: BTreeMap<(FlowId, u64), Packet<S>> = BTreeMap::new();
     let mut is_any_refused = false;
-    let mut drawn = Drawn(bytes);
+    let mut drawn = InputNumbers(bytes);
     for _ in 0..MESSAGES_MAX {
         if drawn.0.is_empty() {
             break;
         }
         let act = drawn.byte();
         // One more than the existing ones, to include unknown flows.
-        let flow = |drawn: &mut Drawn<'_>, of: &[FlowId]| {
+        let flow = |drawn: &mut InputNumbers<'_>, of: &[FlowId]| {
             let at = usize::from(drawn.byte()) % (of.len() + 1);
             of.get(at).copied().unwrap_or(FlowId(99))
         };

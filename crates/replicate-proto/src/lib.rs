@@ -14,9 +14,9 @@
 //! [`plan::Plan`]. [`coordinator`] completes a transfer in spite of failures. A [`site::Site`] is
 //! one site's state machine for one attempt; a [`daemon::Daemon`] is the one in front of all its
 //! attempts. [`sessions`] transfer commands and reports between controller and site. [`outbox`]
-//! stores reports while the controller is away. [`unsaved`] stores changes that a controller has
-//! not made durable yet. [`control`] has the messages of controller and sites, [`msg`] the messages
-//! of a flow; [`draw`] makes pictures.
+//! stores reports while the controller is away. [`unsaved_transfers`] stores changes that a
+//! controller has not made durable yet. [`control`] has the messages of controller and sites,
+//! [`msg`] the messages of a flow; [`draw`] makes pictures.
 
 mod bps;
 pub mod control;
@@ -38,5 +38,5 @@ pub mod simulated;
 pub mod site;
 mod spool;
 pub mod symbol;
-pub mod unsaved;
+pub mod unsaved_transfers;
 pub mod work;

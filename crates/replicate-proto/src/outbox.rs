@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn of_old_progress_only_the_last_is_kept_and_the_rest_in_order() {
+    fn only_the_last_old_progress_is_kept_in_order() {
         let (ready, completed) = (Report::Ready { run: RUN }, Report::Completed { run: RUN });
         let mut outbox = outbox([progress(1), ready.clone(), progress(2), completed.clone()]);
         outbox.thin();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_stays_away_costs_no_memory_and_the_newest_stay() {
+    fn absent_controller_costs_no_memory_and_newest_reports_stay() {
         let audit = |generation| Report::Audit { run: RUN, group: 0, generation, digests: vec![] };
         let mut outbox = Outbox::default();
         for generation in 0..10_000 {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::control::{Attempt, HopSettings, Priority, Run, TransferId};
     use crate::plan::{Plan, Planner, Request, Scheme};
-    use crate::program::{Attempted, programs, source_rate};
+    use crate::program::{AttemptFacts, programs, source_rate};
     use anabranch_graph::builtin::builtin;
     use anabranch_pieces::ByteRange;
 
@@ -70,7 +70,7 @@ mod tests {
         let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
         let request = Request::new(&topology, site("s"), [site("t1"), site("t2")]);
         let plan = Planner::new(request).and_then(|p| p.plan(scheme)).expect("they can be reached").plan;
-        let attempted = Attempted {
+        let attempted = AttemptFacts {
             run: Run { transfer: TransferId(1), attempt: Attempt(1) },
             length: LENGTH,
             source_path: "file",
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn held_to_its_share_a_file_takes_as_long_as_at_that_rate() {
+    fn limited_file_takes_the_time_of_its_share() {
         for scheme in [Scheme::Coded, Scheme::SteinerOneTree, Scheme::SinglePath] {
             let rate = BitRate::mbps(8);
             let program = source(scheme, |plan| source_rate(plan, rate));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_was_held_up_catches_up_for_fifty_milliseconds_only() {
+    fn delayed_source_catches_up_for_fifty_milliseconds_only() {
         let program = source(Scheme::SinglePath, |_| BitRate::mbps(8));
         let mut pace = Pace::of(&program).expect("it is held");
         let late = Instant::ZERO + Duration::from_secs(10);

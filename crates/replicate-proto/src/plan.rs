@@ -26,13 +26,13 @@ pub mod survey;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckError, Checked};
-pub use describe::{Function, SiteWork, sum_text};
-pub use effort::{Effort, Sending};
+pub use check::{CheckCounts, CheckError};
+pub use describe::{SiteFunction, SiteWork, sum_text};
+pub use effort::{Effort, FileToSend};
 pub use joint::{JointRequest, fairer, fairer_by, share_links, together};
 pub use planner::{
-    Choice, Comparison, Failure, Figures, Offer, Planned, Planner, RATE_TOLERANCE, SCHEMES, UnknownScheme,
-    plan,
+    Choice, Comparison, Failure, Figures, Offer, PlanWithFigures, Planner, RATE_TOLERANCE, SCHEMES,
+    UnknownScheme, plan,
 };
 pub(crate) use rates::CEILING_MIN;
 pub use request::{DESTINATIONS_MAX, Layout, Length, Options, PlanError, Request, STREAMS_MAX};
@@ -184,7 +184,7 @@ pub struct Sink {
     /// of the streams.
     pub inputs: Vec<FlowId>,
     /// Computation of the streams from the inputs; `None` for a routed group.
-    pub decode: Option<Decode>,
+    pub decode: Option<DecodeMap>,
 }
 
 /// The linear map from a sink's inputs to the streams.
@@ -198,7 +198,7 @@ pub struct Sink {
 /// Source: Massey and Sain, *Inverses of linear sequential circuits* (1968), for the inverse with
 /// delay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decode {
+pub struct DecodeMap {
     /// Number of generations after `g` that must have arrived before `g` can be decoded.
     pub lookahead: u16,
     /// Number of state symbols.

@@ -4,7 +4,7 @@
 //! site (`site`).
 
 use crate::control::{
-    GroupProgram, HopSettings, Incoming, Outgoing, Priority, Run, SinkProgram, SiteProgram, Submitter,
+    GroupProgram, HopSettings, IncomingSpec, OutgoingSpec, Priority, Run, SinkProgram, SiteProgram, Submitter,
 };
 use crate::plan::{Flow, FlowId, Input, Mode, Plan};
 use anabranch_graph::Topology;
@@ -13,7 +13,7 @@ use anabranch_units::{BitRate, LinkId, SiteId};
 use std::collections::BTreeMap;
 
 /// Facts of an attempt for its sites, in addition to the plan.
-pub struct Attempted<'a> {
+pub struct AttemptFacts<'a> {
     /// The attempt.
     pub run: Run,
     /// Length of the file in bytes.
@@ -45,9 +45,9 @@ pub struct Attempted<'a> {
 pub fn programs(
     topology: &Topology,
     plan: &Plan,
-    attempted: &Attempted<'_>,
+    attempted: &AttemptFacts<'_>,
 ) -> BTreeMap<SiteId, SiteProgram> {
-    let Attempted { run, length, .. } = *attempted;
+    let AttemptFacts { run, length, .. } = *attempted;
     let groups: Vec<GroupProgram> =
         (0..plan.groups.len()).map(|index| group_program(plan, index, attempted)).collect();
     let blank = |site: SiteId| SiteProgram {
@@ -73,7 +73,7 @@ pub fn programs(
         if plan.fills(flow) {
             hop = HopSettings { stripes: 1, priority: Priority::Fill, ..hop };
         }
-        programs.entry(link.to).or_insert_with(|| blank(link.to)).incoming.push(Incoming {
+        programs.entry(link.to).or_insert_with(|| blank(link.to)).incoming.push(IncomingSpec {
             flow: id,
             group: flow.group,
             from: link.from,
@@ -81,7 +81,7 @@ pub fn programs(
             link: flow.link,
             stripes: hop.stripes,
         });
-        programs.entry(link.from).or_insert_with(|| blank(link.from)).outgoing.push(Outgoing {
+        programs.entry(link.from).or_insert_with(|| blank(link.from)).outgoing.push(OutgoingSpec {
             flow: id,
             group: flow.group,
             to: link.to,
@@ -106,7 +106,7 @@ pub fn programs(
     programs
 }
 
-fn group_program(plan: &Plan, index: usize, attempted: &Attempted<'_>) -> GroupProgram {
+fn group_program(plan: &Plan, index: usize, attempted: &AttemptFacts<'_>) -> GroupProgram {
     let group = &plan.groups[index];
     // If a term is delayed, generations mix: at least one generation of zeros makes all symbols
     // equally long.

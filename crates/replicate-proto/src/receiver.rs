@@ -1,13 +1,13 @@
 //! The sink: decodes arriving packets, checks the data, and hands it out to be written.
 //!
-//! A coded sink applies the plan's [`Decode`]: with a lookahead it waits for later generations,
+//! A coded sink applies the plan's [`DecodeMap`]: with a lookahead it waits for later generations,
 //! with a state it decodes generations strictly in order. A routed sink accepts chunks in any
 //! order. Both check each generation or chunk against the hash in its packets before a byte is
 //! written.
 //!
 //! Leaves out: files (the driver writes them; see [`Write`]).
 
-use crate::plan::{Decode, Mode};
+use crate::plan::{DecodeMap, Mode};
 use crate::relay::ReceiveBuffer;
 use crate::symbol::CheckedSymbol;
 use crate::work::WorkMap;
@@ -31,7 +31,7 @@ pub struct Write<S> {
 
 /// Whether decoded bytes equal the bytes that the source read.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Check {
+pub(crate) enum CheckResult {
     Good,
     Bad,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Sink<S> {
     mode: Mode,
     streams: usize,
     pub(crate) inputs: Vec<ReceiveBuffer<S>>,
-    decode: Option<Arc<Decode>>,
+    decode: Option<Arc<DecodeMap>>,
     map: WorkMap,
     next: u64,
     /// Number of generations with data; `None` while the source may still end before all of the
@@ -58,13 +58,13 @@ pub(crate) struct Sink<S> {
     capacity: usize,
     writes: VecDeque<Write<S>>,
     /// State of each input's chunks, in a group that fills another.
-    confirming: Vec<Confirming>,
+    confirming: Vec<ConfirmedPrefix>,
     reported_done: bool,
 }
 
 /// Number of an input's chunks that are in the file, counted from the first without a gap.
 #[derive(Debug, Default)]
-struct Confirming {
+struct ConfirmedPrefix {
     /// Accepted chunks, by their first byte, and whether they are in the file.
     taken: VecDeque<(u64, bool)>,
     confirmed: u64,
@@ -73,7 +73,7 @@ struct Confirming {
     broken: bool,
 }
 
-impl Confirming {
+impl ConfirmedPrefix {
     fn take(&mut self, start: u64) {
         if !self.broken {
             self.taken.push_back((start, false));
@@ -117,7 +117,7 @@ pub struct DecodeJob<S> {
     generation: u64,
     range: ByteRange,
     hash: GenerationHash,
-    decode: Option<Arc<Decode>>,
+    decode: Option<Arc<DecodeMap>>,
     /// Inputs, lookahead and state in the order of the decoder's columns.
     symbols: Vec<S>,
     streams: usize,
@@ -125,18 +125,18 @@ pub struct DecodeJob<S> {
 
 /// The result of a [`DecodeJob`].
 #[derive(Debug)]
-pub struct Decoded<S> {
+pub struct DecodeResult<S> {
     pub(crate) sink: usize,
     pub(crate) generation: u64,
     range: ByteRange,
     parts: Vec<S>,
     piece: Piece,
-    pub(crate) check: Check,
+    pub(crate) check: CheckResult,
     state: Option<Vec<S>>,
 }
 
 impl<S: CheckedSymbol> DecodeJob<S> {
-    pub(crate) fn run(self) -> Decoded<S> {
+    pub(crate) fn run(self) -> DecodeResult<S> {
         let length = self.symbols.iter().map(|s| s.len()).max().unwrap_or(0);
         let (parts, state) = match &self.decode {
             None => (self.symbols, None),
@@ -155,9 +155,9 @@ impl<S: CheckedSymbol> DecodeJob<S> {
         // A hash of zeros means that no packet knew it (flows with only delayed terms): the file's
         // hash decides in that case.
         let known = self.hash != GenerationHash::default();
-        let check = if known && piece.hash != self.hash { Check::Bad } else { Check::Good };
+        let check = if known && piece.hash != self.hash { CheckResult::Bad } else { CheckResult::Good };
         let Self { sink, generation, range, .. } = self;
-        Decoded { sink, generation, range, parts, piece, check, state }
+        DecodeResult { sink, generation, range, parts, piece, check, state }
     }
 }
 
@@ -174,7 +174,7 @@ impl<S: CheckedSymbol> Sink<S> {
     pub(crate) fn new(
         group: SinkGroup,
         inputs: usize,
-        decode: Option<Decode>,
+        decode: Option<DecodeMap>,
         capacity: usize,
         symbol_bytes: usize,
     ) -> Self {
@@ -198,7 +198,9 @@ impl<S: CheckedSymbol> Sink<S> {
             in_flight: 0,
             capacity,
             writes: VecDeque::new(),
-            confirming: (0..if group.fills { inputs } else { 0 }).map(|_| Confirming::default()).collect(),
+            confirming: (0..if group.fills { inputs } else { 0 })
+                .map(|_| ConfirmedPrefix::default())
+                .collect(),
             reported_done: false,
         }
     }
@@ -276,11 +278,11 @@ impl<S: CheckedSymbol> Sink<S> {
 
     /// Accepts a job's result. Returns false for a generation that differs from the source's data.
     /// Data that the file already has is not written again.
-    pub(crate) fn complete(&mut self, done: Decoded<S>, have: Option<&RangeSet>) -> bool {
+    pub(crate) fn complete(&mut self, done: DecodeResult<S>, have: Option<&RangeSet>) -> bool {
         if let Some(state) = done.state {
             self.state = Some(state);
         }
-        if done.check == Check::Bad {
+        if done.check == CheckResult::Bad {
             self.in_flight -= 1;
             self.confirming.iter_mut().for_each(|c| c.spoil(done.range.start));
             return false;

@@ -45,12 +45,12 @@ pub(crate) struct SourceGroup {
     pub(crate) end: Option<u64>,
     pub(crate) ended: bool,
     /// State of a group that fills another.
-    pub(crate) filling: Option<Filling>,
+    pub(crate) filling: Option<FillState>,
 }
 
 /// Chunks in transit of a group that fills another.
 #[derive(Debug)]
-pub(crate) struct Filling {
+pub(crate) struct FillState {
     /// The group that it fills.
     pub(crate) group: u16,
     /// Chunks of each stream in transit, in the order of sending.
@@ -63,7 +63,7 @@ pub(crate) struct Filling {
 
 impl SourceGroup {
     pub(crate) fn new(mode: Mode, map: WorkMap, streams: usize, flush: u64, fills: Option<u16>) -> Self {
-        let filling = fills.map(|group| Filling {
+        let filling = fills.map(|group| FillState {
             group,
             on_the_way: vec![VecDeque::new(); streams],
             open: BTreeMap::new(),

@@ -4,7 +4,7 @@
 //! [`site_sessions`].
 
 use crate::control::Command;
-use anabranch_sessions::{Overflow, Rejoin, Sessions, SessionsConfig};
+use anabranch_sessions::{OverflowRule, Rejoin, Sessions, SessionsConfig};
 use anabranch_units::{Duration, SiteId};
 
 /// Maximum number of commands that wait for one site. A site with more waiting commands must join
@@ -23,7 +23,7 @@ pub const fn site_sessions(grace: Duration) -> SiteSessions {
         polls_keep_alive: true,
         rejoin: Rejoin::Resumes,
         mailbox_max: QUEUE_MAX,
-        overflow: Overflow::EndsSession,
+        overflow: OverflowRule::EndsSession,
         answer_max: COMMANDS_TOGETHER_MAX,
     })
 }

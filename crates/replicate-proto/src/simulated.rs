@@ -12,24 +12,24 @@
 
 mod settings;
 
-use crate::control::{Attempt, HopSettings, Outgoing, Priority, Run, SiteProgram, Submitter, TransferId};
+use crate::control::{Attempt, HopSettings, OutgoingSpec, Priority, Run, SiteProgram, Submitter, TransferId};
 use crate::daemon::CONFIRM_EVERY;
 use crate::msg::FrameHeader;
 use crate::pace::{Pace, cost};
 use crate::plan::{FlowId, Mode, Plan, share_flows_under};
-use crate::program::{Attempted, programs, source_rate};
+use crate::program::{AttemptFacts, programs, source_rate};
 use crate::site::{Frame, Packet, ProgramError, Site};
 use anabranch_endpoint::Len;
 use anabranch_pieces::{ByteRange, GenerationHash};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::traffic::{App, AppCx, Side, StreamEvent, StreamSpec, TLS_RECORD_BYTES};
-use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
+use anabranch_sim::{CompletionTimes, Network, PlanError, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 
-use crate::plan::schemes::{Drawn, SchemeError, ceilings, filled, plans};
+use crate::plan::schemes::{DrawnTransfer, SchemeError, ceilings, filled, plans};
 
 /// Length of an endless file: at 400 Gbit/s it takes 6 hours to send.
 const ENDLESS_BYTES: u64 = 1 << 50;
@@ -45,9 +45,9 @@ pub use settings::{Settings, plan};
 
 /// `replicate` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "replicate"
     }
@@ -66,7 +66,7 @@ impl System for Simulated {
 pub struct Replicate {
     settings: Settings,
     /// The listed transfers; `None` if they are drawn for each run.
-    listed: Option<Vec<Drawn>>,
+    listed: Option<Vec<DrawnTransfer>>,
     priorities: Vec<u8>,
     field: String,
 }
@@ -77,19 +77,19 @@ impl Replicate {
         &self.settings
     }
     /// The transfers of a run with this seed.
-    pub fn transfers(&self, network: &Network, seed: Seed) -> Vec<Drawn> {
+    pub fn transfers(&self, network: &Network, seed: Seed) -> Vec<DrawnTransfer> {
         self.listed.clone().unwrap_or_else(|| self.settings.draw(network.named_topology(), seed))
     }
     /// Total planned rate of these transfers, on links without other traffic.
     ///
     /// Errors: an error of a planner.
-    pub fn planned(&self, network: &Network, transfers: &[Drawn]) -> Result<BitRate, PlanError> {
-        Ok(Planned::new(&self.settings, network, transfers, &self.field)?.together)
+    pub fn planned(&self, network: &Network, transfers: &[DrawnTransfer]) -> Result<BitRate, PlanError> {
+        Ok(RunPlans::new(&self.settings, network, transfers, &self.field)?.together)
     }
 }
 
 /// The plans of a run.
-struct Planned {
+struct RunPlans {
     plans: Vec<Plan>,
     /// Maximum rate of each source.
     ceilings: Vec<Option<BitRate>>,
@@ -97,8 +97,13 @@ struct Planned {
     together: BitRate,
 }
 
-impl Planned {
-    fn new(settings: &Settings, network: &Network, drawn: &[Drawn], field: &str) -> Result<Self, PlanError> {
+impl RunPlans {
+    fn new(
+        settings: &Settings,
+        network: &Network,
+        drawn: &[DrawnTransfer],
+        field: &str,
+    ) -> Result<Self, PlanError> {
         let topology = network.named_topology();
         let wrong = |error: SchemeError| wrong_scheme(field, &error);
         let (plans, _) = plans(topology, drawn, &settings.scheme).map_err(wrong)?;
@@ -120,7 +125,7 @@ fn wrong_scheme(field: &str, error: &dyn Error) -> PlanError {
 pub fn report_transfers(
     verified_bytes: impl Iterator<Item = u64>,
     measured: Duration,
-    whole: Option<Times>,
+    whole: Option<CompletionTimes>,
     planned: BitRate,
     row: &mut WorkloadRow,
 ) {
@@ -226,9 +231,14 @@ fn wire_bytes(frame: &Frame<Len>) -> u64 {
 }
 
 impl Replication {
-    fn new(settings: &Settings, network: &Network, drawn: &[Drawn], field: &str) -> Result<Self, PlanError> {
+    fn new(
+        settings: &Settings,
+        network: &Network,
+        drawn: &[DrawnTransfer],
+        field: &str,
+    ) -> Result<Self, PlanError> {
         let wrong = |error: &dyn Error| wrong_scheme(field, error);
-        let Planned { plans, ceilings, together } = Planned::new(settings, network, drawn, field)?;
+        let RunPlans { plans, ceilings, together } = RunPlans::new(settings, network, drawn, field)?;
         let plans = match settings.fill {
             true => filled(network.named_topology(), &plans).map_err(|error| wrong(&error))?,
             false => plans,
@@ -348,7 +358,7 @@ impl Transfer {
         let length = settings.size.map_or(ENDLESS_BYTES, ByteCount::as_u64);
         let hop =
             HopSettings { stripes: settings.stripes, congestion_control: None, priority: Priority::Bulk };
-        let attempted = Attempted {
+        let attempted = AttemptFacts {
             run: Run { transfer: TransferId(index as u64), attempt: Attempt(1) },
             length,
             source_path: "file",
@@ -522,7 +532,7 @@ impl Hop {
         cx: &mut AppCx<'_, '_>,
         stream: u32,
         machine: &mut Site<Len>,
-        (out, buffer_bytes): (&Outgoing, u64),
+        (out, buffer_bytes): (&OutgoingSpec, u64),
     ) -> bool {
         let mut moved = false;
         while !self.has_ended
@@ -628,7 +638,7 @@ impl App for Replication {
                 let took = transfer.finished_at?.saturating_since(transfer.at);
                 Some((size.as_u64(), took.as_secs_f64() * 1e6))
             });
-            Times(whole.collect())
+            CompletionTimes(whole.collect())
         });
         let verified = self.transfers.iter().map(Transfer::verified_bytes);
         report_transfers(verified, measured, whole, self.planned, row);

@@ -23,7 +23,7 @@ pub use build::{BUFFER_PACKETS_MAX, ProgramError};
 
 use crate::plan::{FlowId, Mode};
 pub use crate::receiver::Write;
-use crate::receiver::{DecodeJob, Decoded, Sink};
+use crate::receiver::{DecodeJob, DecodeResult, Sink};
 use crate::relay::{CodeJob, VirtualLink};
 pub use crate::relay::{Frame, Packet};
 use crate::sender::SourceGroup;
@@ -43,7 +43,7 @@ const HAVE_RANGES_MAX: usize = 65_536;
 pub struct Site<S> {
     symbol_bytes: usize,
     groups: Vec<Group>,
-    incoming: BTreeMap<FlowId, Incoming>,
+    incoming: BTreeMap<FlowId, IncomingFlow>,
     links: Vec<VirtualLink<S>>,
     link_of: BTreeMap<FlowId, usize>,
     /// Spools of the flows that are stored before they are passed on.
@@ -91,7 +91,7 @@ enum Consumer {
 }
 
 #[derive(Debug)]
-struct Incoming {
+struct IncomingFlow {
     group: u16,
     consumers: Vec<Consumer>,
     received: u64,
@@ -190,7 +190,7 @@ pub enum Work<S> {
 
 /// Finished [`Work`].
 #[derive(Debug)]
-pub enum Done<S> {
+pub enum WorkResult<S> {
     /// A coded packet.
     Code {
         /// Index of the virtual link.
@@ -201,18 +201,18 @@ pub enum Done<S> {
         packet: Packet<S>,
     },
     /// A decoded generation.
-    Decode(Decoded<S>),
+    Decode(DecodeResult<S>),
 }
 
 impl<S: CheckedSymbol> Work<S> {
     /// Does the work.
-    pub fn run(self) -> Done<S> {
+    pub fn run(self) -> WorkResult<S> {
         match self {
             Self::Code(job) => {
                 let (link, number, packet) = job.run();
-                Done::Code { link, number, packet }
+                WorkResult::Code { link, number, packet }
             }
-            Self::Decode(job) => Done::Decode(job.run()),
+            Self::Decode(job) => WorkResult::Decode(job.run()),
         }
     }
 }
@@ -241,7 +241,7 @@ impl<S: CheckedSymbol> Site<S> {
         })
     }
 
-    fn takes(&self, flow: FlowId, incoming: &Incoming, index: u64) -> bool {
+    fn takes(&self, flow: FlowId, incoming: &IncomingFlow, index: u64) -> bool {
         incoming.consumers.iter().all(|c| self.buffer(*c).has_room(index))
             && self.spools.get(&flow).is_none_or(Spool::has_room)
     }
@@ -616,11 +616,11 @@ impl<S: CheckedSymbol> Site<S> {
     }
 
     /// Accepts the result of a piece of work.
-    pub fn complete(&mut self, done: Done<S>) {
+    pub fn complete(&mut self, done: WorkResult<S>) {
         self.stirred = true;
         match done {
-            Done::Code { link, number, packet } => self.links[link].complete(number, packet),
-            Done::Decode(decoded) => {
+            WorkResult::Code { link, number, packet } => self.links[link].complete(number, packet),
+            WorkResult::Decode(decoded) => {
                 let (sink, generation) = (decoded.sink, decoded.generation);
                 if !self.sinks[sink].complete(decoded, self.have.as_ref()) {
                     let group = self.sinks[sink].group;
@@ -687,8 +687,8 @@ impl<S: CheckedSymbol> Site<S> {
     }
 
     /// Length in bytes of the padding that the driver should send on `flow` now, if any; for flows
-    /// with [`Outgoing::padding_bytes`](crate::control::Outgoing::padding_bytes) that have no data
-    /// ready. `now` is the time since the attempt began.
+    /// with [`OutgoingSpec::padding_bytes`](crate::control::OutgoingSpec::padding_bytes) that have
+    /// no data ready. `now` is the time since the attempt began.
     pub fn poll_padding(&mut self, now: Instant, flow: FlowId) -> Option<u32> {
         let link = *self.link_of.get(&flow)?;
         let length = self.links[link].poll_padding(now, self.symbol_bytes as u64)?;

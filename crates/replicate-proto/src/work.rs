@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_is_out_of_order_or_empty_is_refused() {
+    fn unordered_or_empty_work_is_refused() {
         assert_eq!(WorkMap::new(&[range(10, 20), range(15, 30)], 10), None);
         assert_eq!(WorkMap::new(&[range(10, 10)], 10), None);
         assert_eq!(WorkMap::new(&[range(0, 10)], 0), None);

@@ -11,7 +11,7 @@ use anabranch_http::{BACKOFF, ClientError, Connection, REPLY_BYTES_MAX, REPLY_TI
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::escaped;
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
-use anabranch_replicate_proto::coordinator::Submitted;
+use anabranch_replicate_proto::coordinator::SubmitResult;
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_sessions::{PeerSession, Position};
 use http_body_util::BodyExt as _;
@@ -64,24 +64,24 @@ impl Client {
     }
 
     /// Submits a transfer, unless an equal one is active. Retried if the answer is lost: a transfer
-    /// started by the first attempt is then [`Submitted::Attached`]. If that transfer has ended
+    /// started by the first attempt is then [`SubmitResult::Attached`]. If that transfer has ended
     /// meanwhile, the retry starts another one.
     ///
     /// Errors: see [`ClientError`]; status 409 if an active transfer does the same with other
     /// settings.
-    pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<Submitted, ClientError> {
+    pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<SubmitResult, ClientError> {
         let body = self.connection.write(&SubmitRequest { attach: true, ..request.clone() })?;
         let reply = self.connection.send_again(Method::POST, "/v1/transfers", body, REPLY_TIME).await?;
         let reply: SubmitReply = self.connection.read(&reply)?;
         let id = TransferId(reply.id);
-        Ok(if reply.attached { Submitted::Attached(id) } else { Submitted::New(id) })
+        Ok(if reply.attached { SubmitResult::Attached(id) } else { SubmitResult::New(id) })
     }
 
     /// Submits a transfer, or attaches to an equal active one, and watches it.
     ///
     /// Errors: as [`Client::submit_or_attach`].
-    pub async fn send(&self, request: &SubmitRequest) -> Result<Watch, ClientError> {
-        let (Submitted::New(id) | Submitted::Attached(id)) = self.submit_or_attach(request).await?;
+    pub async fn send(&self, request: &SubmitRequest) -> Result<TransferWatch, ClientError> {
+        let (SubmitResult::New(id) | SubmitResult::Attached(id)) = self.submit_or_attach(request).await?;
         Ok(self.watch(id))
     }
 
@@ -164,8 +164,8 @@ impl Client {
     }
 
     /// Watches a transfer to its end; reconnects by itself.
-    pub fn watch(&self, id: TransferId) -> Watch {
-        Watch {
+    pub fn watch(&self, id: TransferId) -> TransferWatch {
+        TransferWatch {
             client: self.clone(),
             id,
             last: None,
@@ -223,7 +223,7 @@ pub enum WatchItem {
 }
 
 /// A watch on one transfer.
-pub struct Watch {
+pub struct TransferWatch {
     client: Client,
     id: TransferId,
     last: Option<String>,
@@ -233,18 +233,18 @@ pub struct Watch {
     told_over: bool,
     over: bool,
     patience: Duration,
-    lost: Option<Lost>,
+    lost: Option<Outage>,
 }
 
 /// State while the controller is unreachable.
-struct Lost {
+struct Outage {
     /// Time at which the watch gives up.
     until: Instant,
     /// True once the watcher has been told.
     is_said: bool,
 }
 
-impl Watch {
+impl TransferWatch {
     /// Sets the time during which the watch retries an unreachable controller.
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -257,7 +257,7 @@ impl Watch {
 
     /// Waits for the end of the transfer, discarding other updates. Returns the final status.
     ///
-    /// Errors: as [`Watch::next`].
+    /// Errors: as [`TransferWatch::next`].
     pub async fn end(mut self) -> Result<TransferView, ClientError> {
         let mut last = None;
         while let Some(item) = self.next().await? {
@@ -289,7 +289,7 @@ impl Watch {
             let is_first = self.lost.is_none();
             let pause = backoff.next_pause().to_std();
             let until = Instant::now() + self.patience;
-            let lost = self.lost.get_or_insert(Lost { until, is_said: false });
+            let lost = self.lost.get_or_insert(Outage { until, is_said: false });
             if !error.is_passing() || Instant::now() + pause >= lost.until {
                 return Err(error);
             }

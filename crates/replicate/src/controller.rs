@@ -7,7 +7,7 @@
 mod log;
 
 use crate::metrics::ControllerCounts;
-use crate::store::{Store, Stored, Times};
+use crate::store::{Store, StoreContents, TransferTimes};
 use crate::wire::EventView;
 use anabranch_graph::Topology;
 use anabranch_http::metrics::Metrics;
@@ -16,15 +16,15 @@ use anabranch_net::refusals::Refusals;
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{
     Answer, Coordinator, CoordinatorConfig, Event, EventKind, LinkStatus, Outcome, PlanRequest, Planner,
-    SubmitError, Submitted, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
+    SubmitError, SubmitResult, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
 };
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
-use anabranch_replicate_proto::unsaved::{Next, Unsaved};
+use anabranch_replicate_proto::unsaved_transfers::{NextAction, UnsavedTransfers};
 use anabranch_sessions::{NotJoined, Position, ProbeResult};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant, LinkId, SiteId};
-use log::{EventLog, Logged, queue_id, unix_ms};
+use log::{EventLog, LoggedEvent, queue_id, unix_ms};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,14 +86,14 @@ impl ControllerConfig {
 /// Reason for not accepting a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NotTaken {
+pub enum SubmitRefusal {
     /// The request is refused.
     Refused(SubmitError),
     /// The store is not writable, with the reason; the same request may succeed later.
     NotDurable(String),
 }
 
-impl std::fmt::Display for NotTaken {
+impl std::fmt::Display for SubmitRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(error) => error.fmt(f),
@@ -101,9 +101,9 @@ impl std::fmt::Display for NotTaken {
         }
     }
 }
-impl std::error::Error for NotTaken {}
+impl std::error::Error for SubmitRefusal {}
 
-impl From<SubmitError> for NotTaken {
+impl From<SubmitError> for SubmitRefusal {
     fn from(error: SubmitError) -> Self {
         Self::Refused(error)
     }
@@ -111,7 +111,7 @@ impl From<SubmitError> for NotTaken {
 
 /// Refusal of a registration: another process serves the site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct SiteTaken {
     /// Session of the other process.
     pub(crate) session: u64,
     /// Data address of the other process.
@@ -154,12 +154,12 @@ struct State {
     epoch: std::time::Instant,
     coordinator: Coordinator<BoxedPlanner>,
     store: Store,
-    unsaved: Unsaved,
+    unsaved: UnsavedTransfers,
     sessions: SiteSessions,
     /// Data address of each site's process.
     data_addresses: Vec<String>,
     logs: BTreeMap<TransferId, EventLog>,
-    times: BTreeMap<TransferId, Times>,
+    times: BTreeMap<TransferId, TransferTimes>,
     counts: ControllerCounts,
     /// Waiting callers of each question to a source.
     asking: BTreeMap<TransferId, oneshot::Sender<Answer>>,
@@ -181,7 +181,7 @@ impl Controller {
         Self::new(config, opened)
     }
 
-    fn new(config: ControllerConfig, (store, stored): (Store, Stored)) -> Result<Self, StoreError> {
+    fn new(config: ControllerConfig, (store, stored): (Store, StoreContents)) -> Result<Self, StoreError> {
         let sites = config.topology.sites().len();
         let open = stored.snapshots.iter().filter(|s| s.outcome.is_none()).count();
         if open > 0 {
@@ -201,7 +201,7 @@ impl Controller {
             epoch: std::time::Instant::now(),
             coordinator,
             store,
-            unsaved: Unsaved::default(),
+            unsaved: UnsavedTransfers::default(),
             sessions: site_sessions(config.site_grace),
             data_addresses: vec![String::new(); sites],
             logs: BTreeMap::new(),
@@ -251,28 +251,28 @@ impl Controller {
 
     /// Submits a transfer, which is durable when this returns.
     ///
-    /// Errors: see [`NotTaken`].
-    pub fn submit(&self, request: TransferRequest) -> Result<TransferId, NotTaken> {
-        let taken = self.take_on(|coordinator, now| coordinator.submit(now, request).map(Submitted::New));
-        taken.map(|(Submitted::New(id) | Submitted::Attached(id))| id)
+    /// Errors: see [`SubmitRefusal`].
+    pub fn submit(&self, request: TransferRequest) -> Result<TransferId, SubmitRefusal> {
+        let taken = self.take_on(|coordinator, now| coordinator.submit(now, request).map(SubmitResult::New));
+        taken.map(|(SubmitResult::New(id) | SubmitResult::Attached(id))| id)
     }
 
     /// Submits a transfer, unless an equal one is active.
     ///
-    /// Errors: see [`NotTaken`].
-    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<Submitted, NotTaken> {
+    /// Errors: see [`SubmitRefusal`].
+    pub fn submit_or_attach(&self, request: TransferRequest) -> Result<SubmitResult, SubmitRefusal> {
         self.take_on(|coordinator, now| coordinator.submit_or_attach(now, request))
     }
 
     fn take_on(
         &self,
-        submit: impl FnOnce(&mut Coordinator<BoxedPlanner>, Instant) -> Result<Submitted, SubmitError>,
-    ) -> Result<Submitted, NotTaken> {
+        submit: impl FnOnce(&mut Coordinator<BoxedPlanner>, Instant) -> Result<SubmitResult, SubmitError>,
+    ) -> Result<SubmitResult, SubmitRefusal> {
         self.change(|state, now| {
             state.is_writable()?;
             let submitted = submit(&mut state.coordinator, now)?;
             self.drain(state, now);
-            if let (Submitted::New(id), Err(error)) = (submitted, state.is_writable()) {
+            if let (SubmitResult::New(id), Err(error)) = (submitted, state.is_writable()) {
                 state.coordinator.cancel(now, id);
                 return Err(error);
             }
@@ -283,16 +283,16 @@ impl Controller {
     /// Asks the source of a request for its file, without starting a transfer. Dropping the future
     /// cancels the question.
     ///
-    /// Errors: see [`NotTaken`].
-    pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, NotTaken> {
+    /// Errors: see [`SubmitRefusal`].
+    pub async fn ask_source(&self, request: TransferRequest) -> Result<Answer, SubmitRefusal> {
         let (sender, answer) = oneshot::channel();
         let id = self.change(|state, now| {
             state.is_writable()?;
             let id = state.coordinator.ask_source(now, request)?;
             state.asking.insert(id, sender);
-            Ok::<_, NotTaken>(id)
+            Ok::<_, SubmitRefusal>(id)
         })?;
-        let _asking = Asking { controller: self, id };
+        let _asking = WaitingCaller { controller: self, id };
         Ok(answer.await.unwrap_or_else(|_| Err("the controller ends: ask again".to_owned())))
     }
 
@@ -336,7 +336,7 @@ impl Controller {
     }
 
     /// Times at which a transfer was accepted and ended.
-    pub fn times(&self, id: TransferId) -> Times {
+    pub fn times(&self, id: TransferId) -> TransferTimes {
         self.lock().times.get(&id).copied().unwrap_or_default()
     }
 
@@ -358,7 +358,7 @@ impl Controller {
         session: u64,
         addresses: Vec<(LinkId, String)>,
         take_over: bool,
-    ) -> Result<(u64, u64), Taken> {
+    ) -> Result<(u64, u64), SiteTaken> {
         if !take_over && let Some(other) = self.answers_still(site, session).await {
             return Err(other);
         }
@@ -379,7 +379,7 @@ impl Controller {
     }
 
     /// Returns another process of the site if it responds to a probe.
-    async fn answers_still(&self, site: SiteId, session: u64) -> Option<Taken> {
+    async fn answers_still(&self, site: SiteId, session: u64) -> Option<SiteTaken> {
         let probe = self.lock().sessions.probe(&site, session)?;
         self.shared.commands[site.index()].notify_waiters();
         const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
@@ -392,7 +392,7 @@ impl Controller {
                 ProbeResult::Gone => return None,
                 ProbeResult::Alive(session) => {
                     let address = state.data_addresses[site.index()].clone();
-                    return Some(Taken { session, address });
+                    return Some(SiteTaken { session, address });
                 }
                 ProbeResult::Silent => {}
             }
@@ -451,7 +451,7 @@ impl Controller {
     pub(crate) fn events_from(&self, id: TransferId, from: u64) -> (Vec<(u64, EventView)>, bool) {
         let state = self.lock();
         let name = |site: SiteId| self.shared.topology.site(site).name.clone();
-        let view = |logged: &Logged| EventView {
+        let view = |logged: &LoggedEvent| EventView {
             event: logged.event.clone().map_sites(name),
             at_unix_ms: logged.at_unix_ms,
         };
@@ -541,9 +541,9 @@ impl Controller {
     fn drain(&self, state: &mut State, now: Instant) {
         loop {
             match state.unsaved.poll(now, &mut state.coordinator) {
-                Next::Save(transfers) => state.save(now, &transfers),
-                Next::LetOut => break,
-                Next::Wait => return,
+                NextAction::Save(transfers) => state.save(now, &transfers),
+                NextAction::LetOut => break,
+                NextAction::Wait => return,
             }
         }
         while let Some((site, command)) = state.coordinator.poll_command() {
@@ -633,7 +633,7 @@ impl State {
                 self.counts.note_verdict(*site, verdict, length_bytes);
             }
             EventKind::Finished { outcome } => {
-                let Times { began_unix_ms, ended_unix_ms } =
+                let TransferTimes { began_unix_ms, ended_unix_ms } =
                     self.times.get(&event.transfer).copied().unwrap_or_default();
                 let took = ended_unix_ms.zip(began_unix_ms).map(|(end, begin)| end.saturating_sub(begin));
                 self.counts.note_end(*outcome, took.map(std::time::Duration::from_millis));
@@ -643,8 +643,8 @@ impl State {
     }
 
     /// Errors: the store is not writable.
-    fn is_writable(&self) -> Result<(), NotTaken> {
-        self.unsaved.trouble().map_or(Ok(()), |trouble| Err(NotTaken::NotDurable(trouble.to_owned())))
+    fn is_writable(&self) -> Result<(), SubmitRefusal> {
+        self.unsaved.trouble().map_or(Ok(()), |trouble| Err(SubmitRefusal::NotDurable(trouble.to_owned())))
     }
 
     /// Makes transfers durable, or records the error.
@@ -679,7 +679,8 @@ impl State {
                 self.times.remove(id);
                 continue;
             };
-            let times = self.times.entry(*id).or_insert(Times { began_unix_ms: now, ended_unix_ms: None });
+            let times =
+                self.times.entry(*id).or_insert(TransferTimes { began_unix_ms: now, ended_unix_ms: None });
             if snapshot.outcome.is_some() && times.ended_unix_ms.is_none() {
                 times.ended_unix_ms = now;
             }
@@ -688,12 +689,12 @@ impl State {
 }
 
 /// A caller that waits for the answer to a question.
-struct Asking<'a> {
+struct WaitingCaller<'a> {
     controller: &'a Controller,
     id: TransferId,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for WaitingCaller<'_> {
     fn drop(&mut self) {
         let mut state = self.controller.lock();
         state.asking.remove(&self.id);

@@ -4,7 +4,7 @@
 //! cancel transfers whose source it is (CodedBulk section 2.4, step 1). Leaves out: TLS and
 //! connections. Read [`router`] first.
 
-use crate::controller::{Controller, NotTaken, Taken};
+use crate::controller::{Controller, SiteTaken, SubmitRefusal};
 use crate::wire::{
     CommandsReply, DestinationRequest, DestinationView, EventView, HopOverrideRequest, HopRequest,
     LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest,
@@ -18,7 +18,7 @@ use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::PeerIdentity;
 use anabranch_replicate_proto::control::{HopSettings, Submitter, TransferId};
 use anabranch_replicate_proto::coordinator::{
-    Destination, EventKind, HopOverride, SubmitError, Submitted, TransferRequest, TransferStatus, Verdict,
+    Destination, EventKind, HopOverride, SubmitError, SubmitResult, TransferRequest, TransferStatus, Verdict,
     without_connecting,
 };
 use anabranch_sessions::Position;
@@ -190,7 +190,7 @@ async fn register(
     }
     let addresses = request.addresses.into_iter().map(|a| (a.link, a.address)).collect();
     let registered = controller.register(site, request.session, addresses, request.take_over).await;
-    let (after, queue) = registered.map_err(|Taken { session, address }| {
+    let (after, queue) = registered.map_err(|SiteTaken { session, address }| {
         let reason = format!(
             "another relay of site `{}` is running, which takes in data at {address} (session {session:016x}): end that \
              one, or start the new one with --take-over",
@@ -352,11 +352,15 @@ async fn submit(
     let submitted = if attach {
         controller.submit_or_attach(request)
     } else {
-        controller.submit(request).map(Submitted::New)
+        controller.submit(request).map(SubmitResult::New)
     };
     match submitted {
-        Ok(Submitted::New(id)) => Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false }))),
-        Ok(Submitted::Attached(id)) => Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true }))),
+        Ok(SubmitResult::New(id)) => {
+            Ok((StatusCode::CREATED, Json(SubmitReply { id: id.0, attached: false })))
+        }
+        Ok(SubmitResult::Attached(id)) => {
+            Ok((StatusCode::OK, Json(SubmitReply { id: id.0, attached: true })))
+        }
         Err(error) => Err(refused(&error)),
     }
 }
@@ -382,11 +386,11 @@ fn asked(
     Ok((request, attach))
 }
 
-fn refused(error: &NotTaken) -> Refusal {
+fn refused(error: &SubmitRefusal) -> Refusal {
     let status = match error {
-        NotTaken::NotDurable(_) => StatusCode::SERVICE_UNAVAILABLE,
-        NotTaken::Refused(SubmitError::RunsOtherwise { .. }) => StatusCode::CONFLICT,
-        NotTaken::Refused(error) if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
+        SubmitRefusal::NotDurable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        SubmitRefusal::Refused(SubmitError::RunsOtherwise { .. }) => StatusCode::CONFLICT,
+        SubmitRefusal::Refused(error) if error.is_passing() => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::BAD_REQUEST,
     };
     Refusal(status, error.to_string())
@@ -542,7 +546,7 @@ async fn transfer(
 
 /// Selects a plan of a transfer.
 #[derive(Deserialize)]
-struct WhichPlan {
+struct PlanQuery {
     #[serde(default)]
     widest: bool,
 }
@@ -554,7 +558,7 @@ async fn plan(
     State(controller): State<Controller>,
     Extension(peer): Extension<PeerIdentity>,
     Path(id): Path<u64>,
-    Query(which): Query<WhichPlan>,
+    Query(which): Query<PlanQuery>,
 ) -> Result<Response, Refusal> {
     seen(&controller, &peer, id)?;
     let id_of = TransferId(id);

@@ -73,10 +73,10 @@ pub mod wire;
 
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use anabranch_replicate_proto::control::{Priority, TransferId};
-pub use anabranch_replicate_proto::coordinator::{DefaultPlanner, Outcome, Submitted};
+pub use anabranch_replicate_proto::coordinator::{DefaultPlanner, Outcome, SubmitResult};
 pub use anabranch_replicate_proto::plan::{Plan, Scheme};
-pub use client::{Client, SiteLink, Watch, WatchItem};
-pub use controller::{BoxedPlanner, Controller, ControllerConfig, NotDurable, NotTaken};
+pub use client::{Client, SiteLink, TransferWatch, WatchItem};
+pub use controller::{BoxedPlanner, Controller, ControllerConfig, NotDurable, SubmitRefusal};
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_http, exercise_replies};
 pub use relay::{Relay, RelayConfig, RelayError};
@@ -84,7 +84,7 @@ pub use relay::{Relay, RelayConfig, RelayError};
 pub use runner::exercise_confirmations;
 pub use runner::{Fault, UnknownFault};
 pub use service::{AcceptFrom, CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, RuleError};
-pub use store::Times;
+pub use store::TransferTimes;
 pub use view::ViewError;
 
 anabranch_net::system! {

@@ -20,15 +20,15 @@ pub use connections::exercise_confirmations;
 mod files;
 
 use crate::metrics::SiteMetrics;
-use crate::spool::{Errand, Spool};
+use crate::spool::{Spool, SpoolTask};
 use anabranch_disk::folder::{Folder, lacks_descriptors};
 use anabranch_disk::partial::PartialFile;
 use anabranch_http::metrics::Counter;
-use anabranch_net::admission::Place;
+use anabranch_net::admission::ConnectionSlot;
 use anabranch_net::identity::{Guard, Identity};
 use anabranch_replicate_proto::control::{
-    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Incoming, Outgoing, Priority,
-    Report, SiteProgram,
+    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, IncomingSpec, OutgoingSpec,
+    Priority, Report, SiteProgram,
 };
 use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
 use anabranch_replicate_proto::msg::Hello;
@@ -97,7 +97,7 @@ struct Shared {
     // Bounded by the state machine, whose outstanding writes fit the capacities of its sinks and
     // spools ([`SiteProgram::memory_bytes`] counts them).
     writes: mpsc::UnboundedSender<Write<Bytes>>,
-    errands: mpsc::UnboundedSender<Errand>,
+    errands: mpsc::UnboundedSender<SpoolTask>,
     // Bounded by an attempt's reports: a few single ones, [`CORRUPT_REPORTS_MAX`], and progress
     // twice a second, which `relay` thins out.
     reports: mpsc::UnboundedSender<Report>,
@@ -118,7 +118,7 @@ struct FlowCounters {
     sent_bytes: AtomicU64,
     /// Payload bytes sent to its site, by all flows of all attempts.
     site_bytes: Counter,
-    blocked: Mutex<Blocked>,
+    blocked: Mutex<BlockedShare>,
     /// Total packets, once the end was taken from the state machine; `u64::MAX` before.
     end: Mutex<Option<u64>>,
     congestion_control: Mutex<Option<String>>,
@@ -130,17 +130,17 @@ struct IncomingFlow {
     received_bytes: AtomicU64,
     /// Payload bytes received from its site, by all flows of all attempts.
     site_bytes: Counter,
-    waits: Mutex<Waits>,
+    waits: Mutex<WaitShare>,
 }
 
 /// Time in which a stripe of a flow held a packet for which there was no room.
 #[derive(Default)]
-struct Waits {
+struct WaitShare {
     waiting: u16,
     share: Share,
 }
 
-impl Waits {
+impl WaitShare {
     /// Notes that one more stripe waits, or waits no longer.
     fn note(&mut self, more: bool) {
         self.waiting = if more { self.waiting + 1 } else { self.waiting - 1 };
@@ -149,7 +149,7 @@ impl Waits {
 }
 
 impl IncomingFlow {
-    fn new(flow: &Incoming, metrics: &SiteMetrics) -> Self {
+    fn new(flow: &IncomingSpec, metrics: &SiteMetrics) -> Self {
         Self {
             room: Notify::new(),
             received_bytes: AtomicU64::new(0),
@@ -160,19 +160,19 @@ impl IncomingFlow {
 }
 
 impl FlowCounters {
-    fn new(flow: &Outgoing, metrics: &SiteMetrics) -> Self {
+    fn new(flow: &OutgoingSpec, metrics: &SiteMetrics) -> Self {
         Self { site_bytes: metrics.sent_to(&flow.to_name), ..Self::default() }
     }
 }
 
 /// Share of time in which all stripes of a flow waited for TCP's send buffer.
 #[derive(Default)]
-struct Blocked {
+struct BlockedShare {
     writing: u16,
     share: Share,
 }
 
-impl Blocked {
+impl BlockedShare {
     /// Notes that one of `stripes` stripes starts (or stops) waiting for TCP.
     fn note(&mut self, more: bool, stripes: u16) {
         self.writing = if more { self.writing + 1 } else { self.writing - 1 };
@@ -416,7 +416,7 @@ impl Runner {
 
     /// Attaches an expected connection, which holds `place` among its peer's connections, for as
     /// long as `guard` trusts the peer.
-    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, guard: Guard, place: Place) {
+    pub fn attach(&self, hello: Hello, stream: TlsStream<TcpStream>, guard: Guard, place: ConnectionSlot) {
         let shared = Arc::clone(&self.shared);
         lock(&self.tasks).spawn(async move {
             shared.receive_flow(hello.flow, stream, guard).await;
@@ -501,14 +501,14 @@ struct Hop<'a> {
     way: &'static str,
 }
 
-impl<'a> From<&'a Outgoing> for Hop<'a> {
-    fn from(out: &'a Outgoing) -> Self {
+impl<'a> From<&'a OutgoingSpec> for Hop<'a> {
+    fn from(out: &'a OutgoingSpec) -> Self {
         Self { flow: out.flow, peer: out.to, name: &out.to_name, way: "to" }
     }
 }
 
-impl<'a> From<&'a Incoming> for Hop<'a> {
-    fn from(comes: &'a Incoming) -> Self {
+impl<'a> From<&'a IncomingSpec> for Hop<'a> {
+    fn from(comes: &'a IncomingSpec) -> Self {
         Self { flow: comes.flow, peer: comes.from, name: &comes.from_name, way: "from" }
     }
 }
@@ -585,10 +585,10 @@ impl Shared {
             let _ = self.writes.send(write);
         }
         while let Some(store) = site.poll_store() {
-            let _ = self.errands.send(Errand::Store(store));
+            let _ = self.errands.send(SpoolTask::Store(store));
         }
         while let Some(fetch) = site.poll_fetch() {
-            let _ = self.errands.send(Errand::Fetch(fetch));
+            let _ = self.errands.send(SpoolTask::Fetch(fetch));
         }
         while let Some(event) = site.poll_event() {
             self.note(event, &site);

@@ -9,7 +9,7 @@ use crate::runner::{Fault, Runner, SharedFile, SourceFile, failure, wait_for};
 use anabranch_disk::folder::{Folder, Name, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, attributes, hash_file_at, narrow};
 use anabranch_graph::{Topology, TopologyError};
-use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Place, Places};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, ConnectionSlot, ConnectionSlots};
 use anabranch_net::cause::cause;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -18,7 +18,7 @@ use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_pieces::name::{NameError, normal};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
 use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram, Submitter};
-use anabranch_replicate_proto::daemon::{Daemon, Done, Job, PROGRESS_EVERY, transfer_of};
+use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
 use anabranch_units::SiteId;
 use anabranch_units::text::printable;
@@ -151,21 +151,21 @@ pub struct Service {
     /// Tasks of the listeners, which end with the service.
     accepting: Mutex<JoinSet<()>>,
     /// The order in which commands are executed.
-    orders: Mutex<Orders>,
+    orders: Mutex<DaemonState>,
     /// Runtime for jobs, which any thread may start.
     runtime: Handle,
     refusals: Refusals,
 }
 
 /// The state machine, and the time for which its timer is set.
-struct Orders {
+struct DaemonState {
     daemon: Daemon,
     /// Zero of the state machine's clock.
     begun: Instant,
     alarm: Option<anabranch_units::Instant>,
 }
 
-impl Orders {
+impl DaemonState {
     /// Converts `real` to the state machine's clock.
     fn now(&self, real: Instant) -> anabranch_units::Instant {
         anabranch_units::Instant::from_std(real.saturating_duration_since(self.begun))
@@ -206,12 +206,12 @@ impl Service {
             from_runners,
             installed: Notify::new(),
             accepting: Mutex::default(),
-            orders: Mutex::new(Orders { daemon, begun: Instant::now(), alarm: None }),
+            orders: Mutex::new(DaemonState { daemon, begun: Instant::now(), alarm: None }),
             runtime: Handle::current(),
             refusals: Refusals::default(),
         });
         let admission = Admission::new(service.config.half_open);
-        let places = Places::new(CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, || ());
+        let places = ConnectionSlots::new(CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, || ());
         for listener in listeners {
             let (weak, admission, places) = (Arc::downgrade(&service), admission.clone(), places.clone());
             lock(&service.accepting).spawn(Self::accept(weak, listener, admission, places));
@@ -305,7 +305,7 @@ impl Service {
     }
 
     /// Executes all actions of the state machine.
-    fn follow(self: &Arc<Self>, orders: &mut Orders) {
+    fn follow(self: &Arc<Self>, orders: &mut DaemonState) {
         while let Some(report) = orders.daemon.poll_report() {
             self.report(report);
         }
@@ -335,10 +335,10 @@ impl Service {
         metrics.memory_bytes.set(i64::try_from(orders.daemon.memory_bytes()).unwrap_or(i64::MAX));
     }
 
-    fn carry_out(&self, job: Job) -> Done {
+    fn carry_out(&self, job: Job) -> JobResult {
         match job {
             Job::Inquire { run, is_source, path, submitter } => {
-                Done::Answer(self.inquire(run, is_source, &path, submitter))
+                JobResult::Answer(self.inquire(run, is_source, &path, submitter))
             }
             Job::Install { program, asked_packets } => {
                 let run = program.run;
@@ -350,25 +350,25 @@ impl Service {
                     );
                 }
                 match self.install(*program) {
-                    Ok(()) => Done::Installed,
-                    Err((kind, reason)) => Done::Answer(Report::Failed { run, kind, reason }),
+                    Ok(()) => JobResult::Installed,
+                    Err((kind, reason)) => JobResult::Answer(Report::Failed { run, kind, reason }),
                 }
             }
             Job::Remove { run } => {
                 lock(&self.runners).remove(&run);
-                Done::Nothing
+                JobResult::Nothing
             }
             Job::Finish(file) => {
                 let have = self.have(file.run);
                 if have.is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < file.length) {
-                    return Done::NotYet;
+                    return JobResult::NotYet;
                 }
-                Done::Answer(self.finish(&file))
+                JobResult::Answer(self.finish(&file))
             }
-            Job::Hash { run, path } => Done::Answer(self.hash(run, &path)),
+            Job::Hash { run, path } => JobResult::Answer(self.hash(run, &path)),
             Job::Audit { run, group, generation, vectors } => {
                 let runner = lock(&self.runners).get(&run).cloned();
-                runner.map_or(Done::Nothing, |r| Done::Answer(r.audit(group, generation, &vectors)))
+                runner.map_or(JobResult::Nothing, |r| JobResult::Answer(r.audit(group, generation, &vectors)))
             }
             Job::Forget { transfer } => {
                 self.config.metrics.take_start(transfer);
@@ -376,7 +376,7 @@ impl Service {
                 // Closes partial files that no attempt uses; their contents are verified again on
                 // the next use.
                 lock(&self.files).retain(|_, file| Arc::strong_count(file) > 1);
-                Done::Nothing
+                JobResult::Nothing
             }
         }
     }
@@ -438,7 +438,7 @@ impl Service {
     }
 
     /// Length and hash of the finished file with this name, if there is one.
-    fn finished(&self, name: &Name) -> io::Result<Option<Finished>> {
+    fn finished(&self, name: &Name) -> io::Result<Option<FinishedFile>> {
         let place = match self.config.folder.place(name, false) {
             Ok(place) => place,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -447,7 +447,7 @@ impl Service {
         let Some(file) = place.finished()? else { return Ok(None) };
         let attributes = attributes(&at(place.path(), file.metadata())?);
         let (length, hash) = at(place.path(), whole_hash(&file))?;
-        Ok(Some(Finished { file, attributes, length, hash }))
+        Ok(Some(FinishedFile { file, attributes, length, hash }))
     }
 
     /// Hashes a source file, and remembers the hash for as long as the file does not change.
@@ -593,7 +593,7 @@ impl Service {
         finish().unwrap_or_else(|error| failed(run, FailureKind::Unwritable, &error))
     }
 
-    async fn accept(weak: Weak<Self>, listener: TcpListener, admission: Admission, places: Places) {
+    async fn accept(weak: Weak<Self>, listener: TcpListener, admission: Admission, places: ConnectionSlots) {
         loop {
             let arrival = admission.accept(&listener).await;
             let Some(service) = weak.upgrade() else { return };
@@ -607,7 +607,7 @@ impl Service {
         }
     }
 
-    async fn greet(&self, arrival: Arrival, places: &Places) -> io::Result<()> {
+    async fn greet(&self, arrival: Arrival, places: &ConnectionSlots) -> io::Result<()> {
         let options = anabranch_net::socket::TcpOptions {
             // This end sends only acknowledgements and heartbeats. At a lower priority they would
             // wait in the queue of the reverse direction, and delay their flow.
@@ -634,7 +634,7 @@ impl Service {
         &self,
         mut stream: TlsStream<TcpStream>,
         peer: PeerIdentity,
-        place: Place,
+        place: ConnectionSlot,
     ) -> io::Result<()> {
         let mut greeting = [0; Hello::LEN];
         stream.read_exact(&mut greeting).await?;
@@ -683,7 +683,7 @@ impl Service {
 }
 
 /// A finished file in the folder.
-struct Finished {
+struct FinishedFile {
     file: File,
     attributes: Attributes,
     length: u64,

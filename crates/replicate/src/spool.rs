@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// A packet to store or to fetch.
 #[derive(Debug)]
-pub enum Errand {
+pub enum SpoolTask {
     /// A packet to store.
     Store(Store<Bytes>),
     /// A packet to fetch.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_by_comes_back_as_it_was_and_leaves_no_file() {
+    fn spooled_data_comes_back_intact_and_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let served = Folder::open(folder.path(), Links::Refused).expect("it is there");
         let mut spool = Spool::new(Arc::new(served), 10);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_gone_is_told_in_one_line() {
+    fn missing_folder_is_reported_in_one_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, served) = (folder.path().to_owned(), Folder::open(folder.path(), Links::Refused));
         drop(folder);

@@ -26,7 +26,7 @@ pub(crate) struct Store {
 
 /// Times at which a transfer was accepted and ended, in milliseconds since 1970; `None` if unknown.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Times {
+pub struct TransferTimes {
     /// Time of acceptance.
     pub began_unix_ms: Option<u64>,
     /// Time of the end.
@@ -34,13 +34,13 @@ pub struct Times {
 }
 
 /// A transfer and its new record; `None` once the transfer is forgotten.
-pub(crate) type Change = (TransferId, Option<(TransferSnapshot, Times)>);
+pub(crate) type Change = (TransferId, Option<(TransferSnapshot, TransferTimes)>);
 
 /// Contents of a store.
-pub(crate) struct Stored {
+pub(crate) struct StoreContents {
     pub(crate) next_transfer: TransferId,
     pub(crate) snapshots: Vec<TransferSnapshot>,
-    pub(crate) times: BTreeMap<TransferId, Times>,
+    pub(crate) times: BTreeMap<TransferId, TransferTimes>,
 }
 
 /// Names and link ends in order of ids, which give the ids their meaning.
@@ -57,16 +57,16 @@ pub(crate) fn fingerprint(topology: &Topology) -> Vec<u8> {
 
 impl Store {
     /// Opens or creates the store.
-    pub(crate) fn open(path: &Path, topology: &Topology) -> Result<(Self, Stored), StoreError> {
+    pub(crate) fn open(path: &Path, topology: &Topology) -> Result<(Self, StoreContents), StoreError> {
         Self::read(StoreFile::open(path, FORMAT)?, topology)
     }
 
     /// Creates a store without a file, for exercises of requests.
-    pub(crate) fn in_memory(topology: &Topology) -> Result<(Self, Stored), StoreError> {
+    pub(crate) fn in_memory(topology: &Topology) -> Result<(Self, StoreContents), StoreError> {
         Self::read(StoreFile::in_memory(FORMAT)?, topology)
     }
 
-    fn read(file: StoreFile, topology: &Topology) -> Result<(Self, Stored), StoreError> {
+    fn read(file: StoreFile, topology: &Topology) -> Result<(Self, StoreContents), StoreError> {
         let fingerprint = fingerprint(topology);
         let is_ours = file.run(|database| {
             let write = database.begin_write()?;
@@ -118,7 +118,7 @@ impl Store {
 }
 
 /// Reads all records. The inner error is a record of unknown form.
-fn read_all(database: &Database) -> Result<Result<Stored, String>, Failure> {
+fn read_all(database: &Database) -> Result<Result<StoreContents, String>, Failure> {
     let read = database.begin_read()?;
     let meta = read.open_table(META)?;
     let next_transfer = match meta.get("next_transfer")? {
@@ -141,5 +141,5 @@ fn read_all(database: &Database) -> Result<Result<Stored, String>, Failure> {
         times.insert(snapshot.id, at);
         snapshots.push(snapshot);
     }
-    Ok(Ok(Stored { next_transfer: TransferId(next_transfer), snapshots, times }))
+    Ok(Ok(StoreContents { next_transfer: TransferId(next_transfer), snapshots, times }))
 }

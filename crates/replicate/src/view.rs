@@ -4,7 +4,7 @@
 //! Leaves out: the state of sites. Read [`TopologyView::topology`].
 
 use crate::wire::TopologyView;
-use anabranch_graph::{DELAY_MAX, LinkProperties, Place, Topology, TopologyError};
+use anabranch_graph::{DELAY_MAX, GeoPoint, LinkProperties, Topology, TopologyError};
 use anabranch_units::{BitRate, Duration};
 
 /// Error of a description that is no network.
@@ -52,7 +52,7 @@ impl TopologyView {
             let place = site
                 .latitude_deg
                 .zip(site.longitude_deg)
-                .map(|(latitude_deg, longitude_deg)| Place { latitude_deg, longitude_deg });
+                .map(|(latitude_deg, longitude_deg)| GeoPoint { latitude_deg, longitude_deg });
             topology.add_site(&site.name, place)?;
         }
         for link in &self.links {
@@ -76,7 +76,7 @@ mod tests {
 
     /// #17: a delay of more than 213 days overflowed.
     #[test]
-    fn a_controllers_link_may_take_an_hour_and_no_longer() {
+    fn controller_link_delay_is_at_most_an_hour() {
         let site = |id, name: &str| SiteView {
             id,
             name: name.to_owned(),

@@ -30,7 +30,7 @@ pub enum Rejoin {
 
 /// Treatment of a message that meets a full mailbox.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Overflow {
+pub enum OverflowRule {
     /// The session ends: the peer has to join again, with an empty mailbox. For messages that must
     /// not be lost.
     EndsSession,
@@ -50,7 +50,7 @@ pub struct SessionsConfig {
     /// Most messages in a mailbox.
     pub mailbox_max: usize,
     /// Treatment of a message beyond [`SessionsConfig::mailbox_max`].
-    pub overflow: Overflow,
+    pub overflow: OverflowRule,
     /// Most messages in one answer; the others follow in the next.
     pub answer_max: usize,
 }
@@ -70,7 +70,7 @@ pub struct Position {
 
 /// Answer to a process that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinReply {
     /// Numbering of the messages to it.
     pub numbering: u64,
     /// Last message that it has acknowledged.
@@ -176,7 +176,7 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
 
     /// Takes a process in, in place of an earlier one of the peer. `numbering` must differ from all
     /// earlier ones of the peer that its process may remember; it is used if a new mailbox begins.
-    pub fn handle_join(&mut self, now: Instant, id: &Id, session: u64, numbering: u64) -> Joined {
+    pub fn handle_join(&mut self, now: Instant, id: &Id, session: u64, numbering: u64) -> JoinReply {
         let peer = self.peers.entry(id.clone()).or_default();
         let (is_up, is_other) = (peer.presence == Presence::Up, peer.session != Some(session));
         if is_other || self.config.rejoin == Rejoin::StartsAnew {
@@ -184,7 +184,7 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
             (peer.session, peer.numbering) = (Some(session), numbering);
         }
         (peer.presence, peer.heard_at) = (Presence::Up, Some(now));
-        Joined {
+        JoinReply {
             numbering: peer.numbering,
             after: peer.acknowledged,
             has_replaced: is_up && is_other,
@@ -309,12 +309,12 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         if peer.mailbox.len() >= self.config.mailbox_max {
             self.overflows += 1;
             match self.config.overflow {
-                Overflow::EndsSession => {
+                OverflowRule::EndsSession => {
                     peer.forget();
                     (peer.presence, peer.heard_at) = (Presence::Up, Some(now));
                     return false;
                 }
-                Overflow::DropsOldest => drop(peer.mailbox.pop_front()),
+                OverflowRule::DropsOldest => drop(peer.mailbox.pop_front()),
             }
         }
         peer.last_number += 1;

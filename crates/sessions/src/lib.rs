@@ -18,7 +18,7 @@ mod tests;
 
 pub use backoff::Backoff;
 pub use controller::{
-    Joined, NotJoined, Overflow, Position, Probe, ProbeResult, Rejoin, Sessions, SessionsConfig,
+    JoinReply, NotJoined, OverflowRule, Position, Probe, ProbeResult, Rejoin, Sessions, SessionsConfig,
 };
 pub use controllers::{Controllers, Failure, Retry};
 pub use peer::PeerSession;

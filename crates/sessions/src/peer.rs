@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_numbering_starts_anew_and_an_old_one_continues() {
+    fn new_numbering_restarts_and_old_one_continues() {
         let message = |number| (number, number);
         let mut peer = PeerSession::default();
         assert!(peer.must_join());

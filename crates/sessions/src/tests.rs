@@ -23,7 +23,7 @@ fn resuming() -> Sessions<PeerId, u64> {
         polls_keep_alive: true,
         rejoin: Rejoin::Resumes,
         mailbox_max: MAILBOX_MAX,
-        overflow: Overflow::EndsSession,
+        overflow: OverflowRule::EndsSession,
         answer_max: 2,
     })
 }
@@ -33,7 +33,7 @@ fn starting_anew() -> Sessions<PeerId, u64> {
     Sessions::new(SessionsConfig {
         polls_keep_alive: false,
         rejoin: Rejoin::StartsAnew,
-        overflow: Overflow::DropsOldest,
+        overflow: OverflowRule::DropsOldest,
         answer_max: MAILBOX_MAX,
         ..resuming().config()
     })
@@ -46,10 +46,10 @@ fn poll(sessions: &mut Sessions<PeerId, u64>, now: Instant, session: u64, after:
 }
 
 #[test]
-fn a_waiting_poll_keeps_a_peer_alive_and_silence_ends_it() {
+fn waiting_poll_keeps_a_peer_alive_silence_not() {
     let mut sessions = resuming();
     assert_eq!(sessions.poll_timeout(), None);
-    let first = Joined { after: 0, numbering: 100, has_replaced: false, is_news: true };
+    let first = JoinReply { after: 0, numbering: 100, has_replaced: false, is_news: true };
     assert_eq!(sessions.handle_join(at(0), &PEER, 7, 100), first);
     sessions.begin_poll(&PEER);
     assert_eq!(sessions.poll_messages(at(0), &PEER, 7, FIRST, &mut None), Ok(None));
@@ -66,7 +66,7 @@ fn a_waiting_poll_keeps_a_peer_alive_and_silence_ends_it() {
 }
 
 #[test]
-fn without_keep_alive_a_waiting_poll_does_not_delay_silence() {
+fn waiting_poll_without_keep_alive_does_not_delay_silence() {
     let mut sessions = starting_anew();
     sessions.handle_join(at(0), &PEER, 7, 100);
     sessions.begin_poll(&PEER);
@@ -77,7 +77,7 @@ fn without_keep_alive_a_waiting_poll_does_not_delay_silence() {
 }
 
 #[test]
-fn a_second_process_waits_for_a_sign_of_life_of_the_first() {
+fn second_process_waits_for_a_sign_of_the_first() {
     let mut sessions = resuming();
     assert_eq!(sessions.probe(&PEER, 8), None, "the place is free");
     sessions.handle_join(at(0), &PEER, 7, 100);
@@ -97,14 +97,14 @@ fn a_second_process_waits_for_a_sign_of_life_of_the_first() {
     sessions.end_poll(at(3), &PEER);
     // A process whose connection is broken has less time, and its place is free when it is silent.
     assert_eq!(sessions.probe(&PEER, 8).map(|probe| probe.within), Some(PROBE_DISCONNECTED));
-    let second = Joined { after: 0, numbering: 200, has_replaced: true, is_news: true };
+    let second = JoinReply { after: 0, numbering: 200, has_replaced: true, is_news: true };
     assert_eq!(sessions.handle_join(at(2_000), &PEER, 8, 200), second);
     assert_eq!(sessions.poll_messages(at(2_001), &PEER, 7, FIRST, &mut None), Err(NotJoined));
     assert_eq!(sessions.probe_result(&PEER, 8, probe), ProbeResult::Gone);
 }
 
 #[test]
-fn a_full_mailbox_ends_the_session_or_drops_the_oldest() {
+fn full_mailbox_ends_the_session_or_drops_the_oldest() {
     let mut sessions = resuming();
     sessions.handle_join(at(0), &PEER, 7, 100);
     assert!((0..MAILBOX_MAX as u64).all(|n| sessions.push(at(0), &PEER, n)));
@@ -149,7 +149,7 @@ fn an_expected_peer_has_its_time_to_join() {
 }
 
 #[test]
-fn a_peer_moves_on_to_the_next_controller_unless_told_to_join_again() {
+fn peer_tries_the_next_controller_unless_told_to_rejoin() {
     let backoff = Backoff::new(Duration::from_ms(100), Duration::from_secs(1));
     let mut controllers = Controllers::new(3, backoff);
     let mut fail = |failure| {
@@ -273,7 +273,7 @@ proptest! {
     /// A second process is refused if and only if the first one gives a sign of life within the
     /// time it has.
     #[test]
-    fn a_second_process_is_refused_while_the_first_is_alive(signs in proptest::collection::vec(0..4_000u64, 0..4)) {
+    fn second_process_is_refused_while_the_first_lives(signs in proptest::collection::vec(0..4_000u64, 0..4)) {
         let mut sessions = resuming();
         sessions.handle_join(at(0), &PEER, 1, 100);
         let probe = sessions.probe(&PEER, 2).expect("the first is up");

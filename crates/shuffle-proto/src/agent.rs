@@ -1,19 +1,19 @@
 //! A host's agent as a state machine: when it joins, lists connections and reports, and which
 //! limits are in force.
 //!
-//! The state machine asks its driver for actions ([`Ask`]), and gets the result of each
+//! The state machine asks its driver for actions ([`AgentAction`]), and gets the result of each
 //! ([`Answer`], or a [`Failure`]). While the coordinator is unreachable, no flow has a limit: after
 //! [`SILENCE_MAX`] without an answer all limits are lifted. When the coordinator is back, the agent
 //! joins again with all flows. After any failure between the two they start over in the same way.
 //!
-//! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::book`]), the limits
-//! in force ([`crate::enforcement`]). Read [`Agent`] and [`Ask`] first.
+//! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::announced_flows`]),
+//! the limits in force ([`crate::enforcement`]). Read [`Agent`] and [`AgentAction`] first.
 
+use crate::announced_flows::{AnnounceError, AnnouncedFlows, ListedConnection};
 use crate::announcement::Announcement;
-use crate::book::{AnnounceError, Book, Seen};
 use crate::control::{FlowKey, JoinRequest, Limit, ReportsRequest};
-use crate::coordinator::{HOST_FLOWS_MAX, Settings};
-use crate::enforcement::Order;
+use crate::coordinator::{ClassSettings, HOST_FLOWS_MAX};
+use crate::enforcement::LimitOrder;
 use crate::rules::Rules;
 use anabranch_sessions::{Backoff, Controllers};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -60,7 +60,7 @@ pub struct AgentConfig {
     /// Rules by which flows are announced on behalf of their programs.
     pub rules: Rules,
     /// Matching of flows, equal to the coordinator's.
-    pub settings: Settings,
+    pub settings: ClassSettings,
     /// True for an ideal network in simulations: nothing fails and requests keep their order. Then
     /// no request waits for the previous answer, there are no keep-alives, and the caller lists
     /// connections at will.
@@ -72,14 +72,14 @@ impl AgentConfig {
     /// coordinator.
     pub fn new(link_rate: BitRate) -> Self {
         let (addresses, addresses_here) = (Vec::new(), Vec::new());
-        let (rules, settings) = (Rules::default(), Settings::default());
+        let (rules, settings) = (Rules::default(), ClassSettings::default());
         Self { addresses, addresses_here, link_rate, rules, settings, is_ideal: false }
     }
 }
 
 /// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum AgentAction {
     /// Gather the input for joining: answered by [`Answer::Prepared`], within [`REPLY_MAX`].
     Prepare,
     /// List this host's connections: answered by [`Answer::Listing`].
@@ -101,7 +101,7 @@ pub enum Ask {
     },
 }
 
-/// Result of an [`Ask`].
+/// Result of an [`AgentAction`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Input for joining.
@@ -114,7 +114,7 @@ pub enum Answer {
     /// Connections of this host.
     Listing {
         /// Connections in the order of flows, announced ones included.
-        flows: Vec<Seen>,
+        flows: Vec<ListedConnection>,
         /// Number of further connections.
         left_out: u64,
     },
@@ -124,7 +124,7 @@ pub enum Answer {
     Limits(Vec<Limit>),
 }
 
-/// Reason for the failure of an [`Ask`], in one line.
+/// Reason for the failure of an [`AgentAction`], in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The coordinator does not know the agent's session.
@@ -146,7 +146,7 @@ impl fmt::Display for Failure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An order about limits; orders must be executed in sequence.
-    Order(Order),
+    Order(LimitOrder),
     /// A message for people.
     Notice(Notice),
     /// The coordinator refuses this agent for good, with the reason in one line. The driver must
@@ -206,7 +206,7 @@ impl fmt::Display for Notice {
 #[derive(Debug)]
 pub struct Agent {
     config: AgentConfig,
-    book: Book,
+    book: AnnouncedFlows,
     /// Last known addresses of the coordinator. Rules do not apply to connections with it.
     coordinator: Vec<SocketAddr>,
     now: Instant,
@@ -224,9 +224,9 @@ pub struct Agent {
     is_full: bool,
     /// Flows announced since the pending listing was requested, which may lack them, as the kernel
     /// described them then.
-    newer: BTreeMap<FlowKey, Seen>,
+    newer: BTreeMap<FlowKey, ListedConnection>,
     asks_so_far: u64,
-    asks: VecDeque<(u64, Ask)>,
+    asks: VecDeque<(u64, AgentAction)>,
     events: VecDeque<Event>,
 }
 
@@ -259,7 +259,7 @@ impl Agent {
     /// Creates an agent that is about to join.
     pub fn new(now: Instant, config: AgentConfig) -> Self {
         Self {
-            book: Book::new(config.settings),
+            book: AnnouncedFlows::new(config.settings),
             config,
             coordinator: Vec::new(),
             now,
@@ -289,7 +289,7 @@ impl Agent {
         &mut self,
         now: Instant,
         said: &Announcement,
-        seen: &Seen,
+        seen: &ListedConnection,
     ) -> Result<(), AnnounceError> {
         self.advance(now);
         match said {
@@ -314,7 +314,7 @@ impl Agent {
 
     /// Handles a listing of the host's connections in the order of flows, with the number of
     /// connections left out.
-    pub fn handle_listing(&mut self, now: Instant, flows: &[Seen], left_out: u64) {
+    pub fn handle_listing(&mut self, now: Instant, flows: &[ListedConnection], left_out: u64) {
         self.advance(now);
         let is_cut = left_out > 0;
         if !std::mem::replace(&mut self.is_cut, is_cut) && is_cut {
@@ -333,7 +333,7 @@ impl Agent {
         } else if flows.len() < HOST_FLOWS_MAX {
             self.is_full = false;
         }
-        self.events.push_back(Event::Order(Order::Keep(flows)));
+        self.events.push_back(Event::Order(LimitOrder::Keep(flows)));
     }
 
     /// Handles the end of a flow, whatever its connection does.
@@ -350,7 +350,7 @@ impl Agent {
             Phase::Preparing { asked } if *asked == number => match answer {
                 Ok(Answer::Prepared { coordinator, session }) => {
                     self.coordinator = coordinator.unwrap_or_else(|| std::mem::take(&mut self.coordinator));
-                    self.phase = Phase::Looking { asked: self.ask(Ask::Look), session };
+                    self.phase = Phase::Looking { asked: self.ask(AgentAction::Look), session };
                 }
                 Ok(_) => {}
                 Err(failure) => self.fail(failure),
@@ -391,7 +391,7 @@ impl Agent {
                 Ok(Answer::Limits(limits)) => {
                     let session = session.number;
                     self.take_limits(&limits);
-                    let asked = self.ask(Ask::Limits { session });
+                    let asked = self.ask(AgentAction::Limits { session });
                     if let Phase::Joined(session) = &mut self.phase {
                         session.limits = asked;
                     }
@@ -410,14 +410,14 @@ impl Agent {
         }
         (self.heard_at, self.lift_old_at) = (None, None);
         self.asks.clear();
-        self.events.push_back(Event::Order(Order::LiftAll));
+        self.events.push_back(Event::Order(LimitOrder::LiftAll));
         // Without this request the agent would count as gone a second later.
-        let asked = self.last_session.map(|session| self.ask(Ask::Leave { session }));
+        let asked = self.last_session.map(|session| self.ask(AgentAction::Leave { session }));
         self.phase = Phase::Ended { asked };
     }
 
     /// Returns the next action, and the number by which it is answered.
-    pub fn poll_ask(&mut self) -> Option<(u64, Ask)> {
+    pub fn poll_ask(&mut self) -> Option<(u64, AgentAction)> {
         if self.asks.is_empty() {
             self.go_on();
         }
@@ -473,8 +473,8 @@ impl Agent {
         matches!(self.phase, Phase::Joined(_))
     }
 
-    fn ask(&mut self, ask: Ask) -> u64 {
-        if ask == Ask::Look {
+    fn ask(&mut self, ask: AgentAction) -> u64 {
+        if ask == AgentAction::Look {
             self.newer.clear();
         }
         self.asks_so_far += 1;
@@ -495,11 +495,11 @@ impl Agent {
         let is_silent = |heard_at: &mut Instant| *heard_at + SILENCE_MAX <= self.now;
         if self.heard_at.take_if(is_silent).is_some() {
             self.notice(Notice::Silent);
-            self.events.push_back(Event::Order(Order::LiftAll));
+            self.events.push_back(Event::Order(LimitOrder::LiftAll));
             self.lift_old_at = None;
         }
         if self.lift_old_at.take_if(|at| *at <= self.now).is_some() {
-            self.events.push_back(Event::Order(Order::LiftOld));
+            self.events.push_back(Event::Order(LimitOrder::LiftOld));
         }
     }
 
@@ -508,7 +508,7 @@ impl Agent {
         let (now, is_ideal) = (self.now, self.config.is_ideal);
         match &self.phase {
             Phase::Pausing { until } if *until <= now => {
-                self.phase = Phase::Preparing { asked: self.ask(Ask::Prepare) };
+                self.phase = Phase::Preparing { asked: self.ask(AgentAction::Prepare) };
             }
             Phase::Joined(session) if is_ideal || session.report.is_none() && session.look.is_none() => {
                 let number = session.number;
@@ -520,11 +520,12 @@ impl Agent {
                 };
                 let (is_saying, is_empty) = (!reports.is_empty(), reports.is_empty());
                 let asked = match is_empty && is_look_due {
-                    true => Some((self.ask(Ask::Look), true)),
+                    true => Some((self.ask(AgentAction::Look), true)),
                     false if is_empty && !is_silent => None,
-                    false => {
-                        Some((self.ask(Ask::Report(ReportsRequest { session: number, reports })), false))
-                    }
+                    false => Some((
+                        self.ask(AgentAction::Report(ReportsRequest { session: number, reports })),
+                        false,
+                    )),
                 };
                 let Phase::Joined(session) = &mut self.phase else { return };
                 session.is_saying = is_saying;
@@ -565,7 +566,7 @@ impl Agent {
             // A flow that has ended meanwhile needs no limit.
             known.extend(self.book.socket(*flow).map(|socket| (*flow, rate, socket)));
         }
-        self.events.push_back(Event::Order(Order::Set(known)));
+        self.events.push_back(Event::Order(LimitOrder::Set(known)));
     }
 
     /// Joins with all flows, or with the first of them.
@@ -573,7 +574,7 @@ impl Agent {
         self.book.say_all();
         let reports = self.book.take(FLOWS_TOGETHER);
         let (addresses, link_rate_bps) = (self.config.addresses.clone(), self.config.link_rate.as_bps());
-        let asked = self.ask(Ask::Join(JoinRequest { session, addresses, link_rate_bps, reports }));
+        let asked = self.ask(AgentAction::Join(JoinRequest { session, addresses, link_rate_bps, reports }));
         self.phase = Phase::Joining { asked, session };
         if self.config.is_ideal {
             self.begin(session);
@@ -586,14 +587,14 @@ impl Agent {
         (self.heard_at, self.last_session) = (Some(now), Some(number));
         self.lift_old_at.get_or_insert(now + OLD_LIMITS);
         self.notice(Notice::Joined);
-        self.events.push_back(Event::Order(Order::BeginSession));
+        self.events.push_back(Event::Order(LimitOrder::BeginSession));
         if self.controllers.handle_joined() {
             self.notice(Notice::Back);
         }
         self.phase = Phase::Joined(Session {
             number,
             report: None,
-            limits: self.ask(Ask::Limits { session: number }),
+            limits: self.ask(AgentAction::Limits { session: number }),
             look: None,
             looked_at: now,
             look_took: Duration::ZERO,

@@ -62,7 +62,7 @@ impl std::error::Error for LineError {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct AnnouncementLine {
     flow: Option<FlowKey>,
     /// Earlier versions of the libraries send `transfer`.
     #[serde(alias = "transfer")]
@@ -83,10 +83,13 @@ impl Announcement {
         let reason =
             |error: serde_json::Error| LineError::Json(error.to_string().replace(char::is_control, " "));
         match serde_json::from_slice(line).map_err(reason)? {
-            Line { flow: Some(flow), coflow: Some(coflow), size_bytes: Some(size_bytes), ended: None } => {
-                Ok(Self::Flow { flow, coflow, size_bytes })
-            }
-            Line { flow: None, coflow, size_bytes: None, ended: Some(flow) } => {
+            AnnouncementLine {
+                flow: Some(flow),
+                coflow: Some(coflow),
+                size_bytes: Some(size_bytes),
+                ended: None,
+            } => Ok(Self::Flow { flow, coflow, size_bytes }),
+            AnnouncementLine { flow: None, coflow, size_bytes: None, ended: Some(flow) } => {
                 Ok(Self::Ended { flow, coflow })
             }
             _ => Err(LineError::Fields),
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_may_be_as_long_as_the_limit_and_no_longer() {
+    fn line_may_reach_the_limit_only() {
         let line = format!(r#"{{"ended":{FLOW}}}"#);
         let padded = |length: usize| format!("{line}{}", " ".repeat(length - line.len()));
         assert!(Announcement::read(padded(LINE_BYTES_MAX).as_bytes()).is_ok());

@@ -14,7 +14,7 @@
 //! each flow's completion. Equations 7 to 9 then make all flows of a coflow finish together: a
 //! faster flow is slowed down.
 
-use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, ROUNDING, Ranks};
+use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, CoflowOrder, Event, FlowId, LinkId, Plan, ROUNDING};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Order of coflows for leftover rate.
@@ -34,7 +34,7 @@ pub struct Chase {
     priority: Priority,
     is_work_conserving: bool,
     plan: Plan,
-    ranks: Ranks,
+    ranks: CoflowOrder,
     /// For each coflow that could not be sped up: the link that prevents it, valid while the link
     /// has no spare rate.
     held_by: BTreeMap<CoflowId, LinkId>,
@@ -58,7 +58,7 @@ impl Chase {
             priority,
             is_work_conserving,
             plan: Plan::default(),
-            ranks: Ranks::default(),
+            ranks: CoflowOrder::default(),
             held_by: BTreeMap::new(),
             bits: Vec::new(),
             given_bps: Vec::new(),
@@ -67,7 +67,7 @@ impl Chase {
     }
 
     /// Algorithm 1, for each arrived flow. Returns each coflow's time to completion in seconds.
-    fn intra_coflow(&mut self, event: &Event, active: &Active) -> BTreeMap<CoflowId, f64> {
+    fn intra_coflow(&mut self, event: &Event, active: &ActiveFlows) -> BTreeMap<CoflowId, f64> {
         let mut through_s = BTreeMap::new();
         // Lines 1 to 6: no flow finishes before its coflow's last.
         for coflow in active.coflows() {
@@ -97,7 +97,7 @@ impl Chase {
     }
 
     /// Lines 7 to 16 for the arrived flows of one coflow, which finishes in `time_s` without them.
-    fn arrive(&mut self, active: &Active, coflow: CoflowId, coming: &[FlowId], time_s: &mut f64) {
+    fn arrive(&mut self, active: &ActiveFlows, coflow: CoflowId, coming: &[FlowId], time_s: &mut f64) {
         let flows = active.flows_of(coflow);
         for id in flows.iter().filter(|id| !self.is_new[id.0 as usize]) {
             active.route(*id).for_each(|link| self.bits[link.0 as usize] += active.remaining_bits(*id));
@@ -122,7 +122,7 @@ impl Chase {
     }
 
     /// Coflows in the order in which they get leftover rate.
-    fn order(&self, active: &Active) -> Vec<CoflowId> {
+    fn order(&self, active: &ActiveFlows) -> Vec<CoflowId> {
         let bits = |coflow| match self.priority {
             Priority::Total => active.coflow_so_far(coflow).map_or(0.0, |(_, bits)| bits),
             Priority::Remaining => active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum(),
@@ -133,7 +133,7 @@ impl Chase {
     }
 
     /// Equations 7 to 10 for all coflows.
-    fn inter_coflow(&mut self, active: &mut Active, through_s: &BTreeMap<CoflowId, f64>) {
+    fn inter_coflow(&mut self, active: &mut ActiveFlows, through_s: &BTreeMap<CoflowId, f64>) {
         let Self { plan, .. } = self;
         let order = self.ranks.order();
         for coflow in order {
@@ -159,7 +159,7 @@ impl Chase {
     }
 
     /// Equations 7 to 9 for the coflows on links that a completed flow used.
-    fn inter_coflow_on(&mut self, active: &mut Active, links: &[LinkId]) {
+    fn inter_coflow_on(&mut self, active: &mut ActiveFlows, links: &[LinkId]) {
         let there: BTreeSet<CoflowId> = links
             .iter()
             .filter(|link| active.left_bps(**link) > 0.0)
@@ -178,7 +178,7 @@ impl Chase {
 
     /// Makes a coflow finish as early as the spare rate of its links allows, and records the link
     /// that limits it.
-    fn speed_up(&mut self, active: &mut Active, coflow: CoflowId) {
+    fn speed_up(&mut self, active: &mut ActiveFlows, coflow: CoflowId) {
         let flows = active.flows_of(coflow);
         let mut through_s = 0.0f64;
         for id in flows {
@@ -227,7 +227,7 @@ impl Allocator for Chase {
     /// Cost: when a flow arrives, a few passes over the routes of all active flows, and a sort of
     /// them. When a flow completes, the flows on its links, and the flows of coflows there that can
     /// be sped up.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         self.bits.resize(active.network().links(), 0.0);
         self.given_bps.resize(active.network().links(), 0.0);
         if self.ranks.is_new_order(event, active) {

@@ -20,7 +20,7 @@
 //!
 //! The scheduler knows the volumes of arrived flows, and nothing about future flows.
 
-use anabranch_fluid::{Active, Allocator, CoflowId, Event, FlowId, LinkId, Plan, Ranks};
+use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, CoflowOrder, Event, FlowId, LinkId, Plan};
 use anabranch_units::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -31,7 +31,7 @@ pub const SLOWDOWN_DUE: f64 = 20.0;
 
 /// A part to leave out, to measure its contribution.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Without {
+pub enum Ablation {
     /// Coflows are ordered by isolated completion time (SEBF).
     Order,
     /// A coflow's flows get the rates that its last flow needs (MADD); leftover rate goes to flows
@@ -44,9 +44,9 @@ pub enum Without {
 /// Earliest completion first, a coflow's flows in proportion, no starvation.
 #[derive(Clone, Debug, Default)]
 pub struct ChasePlus {
-    without: BTreeSet<Without>,
+    without: BTreeSet<Ablation>,
     plan: Plan,
-    ranks: Ranks,
+    ranks: CoflowOrder,
     /// For each link, in seconds: load of the coflows ordered so far, and of the current coflow.
     behind_s: Vec<f64>,
     load_s: Vec<f64>,
@@ -57,12 +57,12 @@ pub struct ChasePlus {
 }
 
 /// A coflow to be ordered, and its load on each of its links, in seconds.
-struct Waiting {
+struct WaitingCoflow {
     coflow: CoflowId,
     loads_s: Vec<(LinkId, f64)>,
 }
 
-impl Waiting {
+impl WaitingCoflow {
     /// Its completion time behind these loads, and the index of the link that limits it.
     fn through_s(&self, behind_s: &[f64]) -> (f64, usize) {
         let through = |(at, _): (usize, &(LinkId, f64))| (self.on_link_s(behind_s, at), at);
@@ -75,18 +75,18 @@ impl Waiting {
 
 impl ChasePlus {
     /// Creates the allocator without these parts.
-    pub fn without(parts: impl IntoIterator<Item = Without>) -> Self {
+    pub fn without(parts: impl IntoIterator<Item = Ablation>) -> Self {
         Self { without: parts.into_iter().collect(), ..Self::default() }
     }
 
-    fn order(&mut self, active: &Active) -> Vec<CoflowId> {
+    fn order(&mut self, active: &ActiveFlows) -> Vec<CoflowId> {
         self.behind_s.clear();
         self.behind_s.resize(active.network().links(), 0.0);
-        let (mut waiting, mut longest): (Vec<Waiting>, Vec<usize>) = (Vec::new(), Vec::new());
+        let (mut waiting, mut longest): (Vec<WaitingCoflow>, Vec<usize>) = (Vec::new(), Vec::new());
         for coflow in active.coflows() {
             let flows = active.flows_of(coflow).iter().map(|id| (*id, active.remaining_bits(*id)));
             let loads_s = loads_s(&mut self.load_s, active, flows);
-            waiting.push(Waiting { coflow, loads_s });
+            waiting.push(WaitingCoflow { coflow, loads_s });
         }
         let mut order = Vec::with_capacity(waiting.len());
         let mut due: Vec<(Instant, usize)> = Vec::new();
@@ -94,7 +94,7 @@ impl ChasePlus {
         for (at, one) in waiting.iter().enumerate() {
             let (through_s, link) = one.through_s(&self.behind_s);
             longest.push(link);
-            let is_due = |at: &&Instant| **at <= active.now() && !self.without.contains(&Without::Due);
+            let is_due = |at: &&Instant| **at <= active.now() && !self.without.contains(&Ablation::Due);
             if let Some(since) = self.due.get(&one.coflow).filter(is_due) {
                 due.push((*since, at));
             } else {
@@ -111,7 +111,7 @@ impl ChasePlus {
         // Ordering a coflow only delays the others, so queued times may be too early. Checking the
         // link that limited a coflow before usually proves it, without checking the other links.
         while let Some(Reverse((_, at))) = heap.pop() {
-            let next = heap.peek().filter(|_| !self.without.contains(&Without::Order)).map(|next| next.0);
+            let next = heap.peek().filter(|_| !self.without.contains(&Ablation::Order)).map(|next| next.0);
             let is_after = |through_s: f64| next.is_some_and(|next| (through_s.to_bits(), at) > next);
             let mut through_s = waiting[at].on_link_s(&self.behind_s, longest[at]);
             if !is_after(through_s) {
@@ -127,7 +127,7 @@ impl ChasePlus {
     }
 
     /// Sets the deadlines of coflows that have arrived or grown.
-    fn note_due(&mut self, event: &Event, active: &Active) {
+    fn note_due(&mut self, event: &Event, active: &ActiveFlows) {
         self.due.retain(|coflow, _| !active.flows_of(*coflow).is_empty());
         let mut came: BTreeMap<CoflowId, Vec<(FlowId, f64)>> = BTreeMap::new();
         let arrived = event.arrived.iter().map(|id| (*id, active.volume_bits(*id)));
@@ -147,7 +147,7 @@ impl ChasePlus {
 /// Load of these flows on each of their links, in seconds. `by_link` is all zeros before and after.
 fn loads_s(
     by_link: &mut Vec<f64>,
-    active: &Active,
+    active: &ActiveFlows,
     flows: impl Iterator<Item = (FlowId, f64)>,
 ) -> Vec<(LinkId, f64)> {
     by_link.resize(active.network().links(), 0.0);
@@ -169,7 +169,7 @@ fn loads_s(
 impl Allocator for ChasePlus {
     /// Cost: when a coflow arrives, grows or completes, a few passes over the routes of all active
     /// flows; otherwise the flows on the links of completed flows.
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         if !self.ranks.is_new_order(event, active) {
             return self.ranks.fill_changed(active);
         }
@@ -178,7 +178,7 @@ impl Allocator for ChasePlus {
         self.plan.begin(active);
         for coflow in &order {
             let flows = active.flows_of(*coflow);
-            if self.without.contains(&Without::Chase) {
+            if self.without.contains(&Ablation::Chase) {
                 let time_s = self.plan.left_s(active, flows);
                 if time_s.is_finite() {
                     flows

@@ -26,7 +26,7 @@ mod messages;
 mod progress;
 
 use crate::control::{FlowKey, Limit, Report};
-use anabranch_fluid::{Active, Allocator, CoflowId, DecisionError, FlowId, LinkId, Network};
+use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, DecisionError, FlowId, LinkId, Network};
 use anabranch_units::{BitRate, ByteCount, Instant};
 pub use messages::*;
 pub use progress::IDLE_AFTER;
@@ -58,13 +58,13 @@ pub const ENDED_MAX: usize = 4_096;
 /// Flows of all agents, and the rates that an allocator gives them.
 #[derive(Debug)]
 pub struct Coordinator<A> {
-    settings: Settings,
+    settings: ClassSettings,
     /// `None` while a decision is made elsewhere.
     allocator: Option<A>,
-    active: Active,
+    active: ActiveFlows,
     /// For each link: its rate, and the part reserved for slow flows in bits per second.
     links: Vec<(BitRate, u64)>,
-    hosts: BTreeMap<String, Joined>,
+    hosts: BTreeMap<String, JoinedHost>,
     uplinks: BTreeMap<String, Links>,
     by_address: BTreeMap<IpAddr, String>,
     /// Host and key of each active flow.
@@ -76,7 +76,7 @@ pub struct Coordinator<A> {
     coflows_so_far: u32,
     /// Names of begun coflows, until polled.
     begun: VecDeque<String>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedCoflow>,
     is_changed: bool,
 }
 
@@ -103,7 +103,7 @@ struct Links {
 }
 
 #[derive(Debug)]
-struct Joined {
+struct JoinedHost {
     session: u64,
     /// True while its agent is connected. An agent forgets its limits when it leaves.
     is_up: bool,
@@ -111,7 +111,7 @@ struct Joined {
     addresses: Vec<IpAddr>,
     link: Links,
     uplinks: Vec<String>,
-    flows: BTreeMap<FlowKey, Known>,
+    flows: BTreeMap<FlowKey, ReportedFlow>,
     /// Number of its flows in each coflow.
     coflows: BTreeMap<String, usize>,
     /// Flows with limits not yet sent.
@@ -119,7 +119,7 @@ struct Joined {
 }
 
 #[derive(Debug)]
-struct Known {
+struct ReportedFlow {
     coflow: String,
     size: ByteCount,
     moved: ByteCount,
@@ -135,21 +135,21 @@ enum State {
     /// A mouse, or a flow that crosses no link: no limit.
     Passes,
     /// A flow with a rate.
-    Active { id: FlowId, watch: Watch },
+    Active { id: FlowId, watch: ProgressWatch },
     /// A slow flow: it keeps its limit, and reserves `keeps_bps` on the links of `route`.
-    Slow { keeps_bps: u64, route: Vec<LinkId>, watch: Watch },
+    Slow { keeps_bps: u64, route: Vec<LinkId>, watch: ProgressWatch },
     /// An idle flow without a limit, with the bytes that it had moved when it stopped.
     Idle { moved: ByteCount },
 }
 
 /// Progress of a flow, and the time of its next check.
 #[derive(Copy, Clone, Debug)]
-struct Watch {
+struct ProgressWatch {
     progress: Progress,
     look_at: Instant,
 }
 
-impl Watch {
+impl ProgressWatch {
     fn new(now: Instant, moved: ByteCount, rate_bps: f64) -> Self {
         let mut progress = Progress::new(now, moved);
         progress.set_rate(now, rate_bps);
@@ -158,7 +158,7 @@ impl Watch {
 }
 
 impl State {
-    const fn watch(&mut self) -> Option<&mut Watch> {
+    const fn watch(&mut self) -> Option<&mut ProgressWatch> {
         match self {
             Self::Active { watch, .. } | Self::Slow { watch, .. } => Some(watch),
             Self::Passes | Self::Idle { .. } => None,
@@ -166,7 +166,7 @@ impl State {
     }
 }
 
-impl Known {
+impl ReportedFlow {
     const fn id(&self) -> Option<FlowId> {
         match self.state {
             State::Active { id, .. } => Some(id),
@@ -183,7 +183,7 @@ impl Known {
 /// A decision made apart from the coordinator, on the flows at the time of its start.
 #[derive(Debug)]
 pub struct Decision<A> {
-    active: Active,
+    active: ActiveFlows,
     allocator: A,
     result: Result<(), DecisionError>,
 }
@@ -197,12 +197,12 @@ impl<A: Allocator> Decision<A> {
 
 impl<A: Allocator> Coordinator<A> {
     /// Creates a coordinator without hosts.
-    pub fn new(settings: Settings, allocator: A) -> Self {
+    pub fn new(settings: ClassSettings, allocator: A) -> Self {
         let network = Network::new(Vec::new()).expect("a network may have no links");
         Self {
             settings,
             allocator: Some(allocator),
-            active: Active::new(network),
+            active: ActiveFlows::new(network),
             links: Vec::new(),
             hosts: BTreeMap::new(),
             uplinks: BTreeMap::new(),
@@ -262,7 +262,7 @@ impl<A: Allocator> Coordinator<A> {
             joined.joins += 1;
             (joined.addresses, joined.uplinks) = (addresses.clone(), uplinks);
         } else {
-            let joined = Joined {
+            let joined = JoinedHost {
                 session,
                 is_up: true,
                 joins: 1,
@@ -282,10 +282,10 @@ impl<A: Allocator> Coordinator<A> {
             self.keys.values().filter(|(_, key)| is_to_it(key)).cloned().collect();
         // A loopback address without a host counted as the sender's own.
         if self.hosts[name].addresses.iter().any(IpAddr::is_loopback) {
-            let passes = |(key, known): &(&FlowKey, &Known)| {
+            let passes = |(key, known): &(&FlowKey, &ReportedFlow)| {
                 is_to_it(key) && !known.is_waited_for() && known.size >= self.settings.mice_below
             };
-            let of_host = |(from, host): (&String, &Joined)| -> Vec<(String, FlowKey)> {
+            let of_host = |(from, host): (&String, &JoinedHost)| -> Vec<(String, FlowKey)> {
                 host.flows.iter().filter(passes).map(|(key, _)| (from.clone(), *key)).collect()
             };
             to_it.extend(self.hosts.iter().flat_map(of_host));
@@ -297,7 +297,7 @@ impl<A: Allocator> Coordinator<A> {
 
     /// Finds a host without an agent and without flows to it.
     fn unused_host(&self) -> Option<&String> {
-        let is_unused = |host: &Joined| {
+        let is_unused = |host: &JoinedHost| {
             let into = host.link.into;
             !host.is_up && self.active.flows_on(into).is_empty() && self.links[into.0 as usize].1 == 0
         };
@@ -339,7 +339,7 @@ impl<A: Allocator> Coordinator<A> {
                 room = room.checked_sub(1).ok_or(ReportError::TooManyUplinks)?;
                 continue;
             };
-            let is_behind = |(other, joined): &(&String, &Joined)| {
+            let is_behind = |(other, joined): &(&String, &JoinedHost)| {
                 *other != name && joined.is_up && joined.uplinks.contains(uplink)
             };
             if let Some((other, _)) = self.hosts.iter().filter(|_| known != *said).find(is_behind) {
@@ -432,7 +432,7 @@ impl<A: Allocator> Coordinator<A> {
         is_open: bool,
     ) -> Result<(), ReportError> {
         check_name(coflow)?;
-        let is_other = |known: &Known| known.coflow != coflow;
+        let is_other = |known: &ReportedFlow| known.coflow != coflow;
         // The same addresses and ports with another coflow belong to a new connection.
         if self.hosts[name].flows.get(&key).is_some_and(is_other) {
             self.forget_flow(now, name, key);
@@ -451,7 +451,7 @@ impl<A: Allocator> Coordinator<A> {
             // The connection may still have the limit of its earlier coflow.
             host.changed.insert(key);
         }
-        let known = host.flows.entry(key).or_insert_with(|| Known {
+        let known = host.flows.entry(key).or_insert_with(|| ReportedFlow {
             coflow: coflow.to_owned(),
             size: ByteCount::ZERO,
             moved: ByteCount::ZERO,
@@ -492,7 +492,7 @@ impl<A: Allocator> Coordinator<A> {
             }
             let id = active.insert(id, &route, remaining(known));
             let rate_bps = known.rate_bps.unwrap_or(0) as f64;
-            State::Active { id, watch: Watch::new(now, known.moved, rate_bps) }
+            State::Active { id, watch: ProgressWatch::new(now, known.moved, rate_bps) }
         });
     }
 
@@ -506,7 +506,7 @@ impl<A: Allocator> Coordinator<A> {
         }
         let Some(to) = to else { return vec![from.link.out] };
         let to = &self.hosts[to];
-        let apart = |of: &'_ Joined, from: &Joined| -> Vec<Links> {
+        let apart = |of: &'_ JoinedHost, from: &JoinedHost| -> Vec<Links> {
             let names = of.uplinks.iter().filter(|uplink| !from.uplinks.contains(uplink));
             names.map(|uplink| self.uplinks[uplink]).collect()
         };
@@ -521,7 +521,7 @@ impl<A: Allocator> Coordinator<A> {
         now: Instant,
         name: &str,
         key: FlowKey,
-        state: impl FnOnce(&mut Active, &Known, CoflowId) -> State,
+        state: impl FnOnce(&mut ActiveFlows, &ReportedFlow, CoflowId) -> State,
     ) {
         let Self { active, links, keys, looks, coflows, .. } = self;
         let host = self.hosts.get_mut(name).expect("only hosts that have joined have flows");
@@ -606,18 +606,18 @@ impl<A: Allocator> Coordinator<A> {
     }
 
     fn on_ended(&mut self, now: Instant, name: &str, key: FlowKey) {
-        let Some(known) = self.hosts[name].flows.get(&key) else { return };
-        if known.is_waited_for() {
-            let coflow = self.coflows.get_mut(&known.coflow).expect("what has a flow is there");
+        let Some(flow) = self.hosts[name].flows.get(&key) else { return };
+        if flow.is_waited_for() {
+            let coflow = self.coflows.get_mut(&flow.coflow).expect("what has a flow is there");
             coflow.flows_ended += 1;
-            let bytes = coflow.moved.as_u64().saturating_add(known.moved.as_u64());
+            let bytes = coflow.moved.as_u64().saturating_add(flow.moved.as_u64());
             coflow.moved = ByteCount::new(bytes);
             if coflow.flows == 1 {
                 if self.ended.len() >= ENDED_MAX {
                     self.ended.pop_front();
                 }
                 let Coflow { since, flows_ended: flows, moved: bytes, .. } = *coflow;
-                self.ended.push_back(Ended { name: known.coflow.clone(), since, at: now, flows, bytes });
+                self.ended.push_back(EndedCoflow { name: flow.coflow.clone(), since, at: now, flows, bytes });
             }
         }
         self.forget_flow(now, name, key);
@@ -625,7 +625,7 @@ impl<A: Allocator> Coordinator<A> {
 
     fn forget_flow(&mut self, now: Instant, name: &str, key: FlowKey) {
         let known = self.hosts.get(name).and_then(|host| host.flows.get(&key));
-        if known.is_some_and(Known::is_waited_for) {
+        if known.is_some_and(ReportedFlow::is_waited_for) {
             self.set_state(now, name, key, |_, _, _| State::Passes);
         }
         let Some(host) = self.hosts.get_mut(name) else { return };
@@ -830,13 +830,13 @@ impl<A: Allocator> Coordinator<A> {
     }
 
     /// Returns the next ended coflow. Flows that vanished with their agent count as not ended.
-    pub fn poll_ended(&mut self) -> Option<Ended> {
+    pub fn poll_ended(&mut self) -> Option<EndedCoflow> {
         self.ended.pop_front()
     }
 
     /// Hosts with limits to send, with their agents' sessions.
     pub fn hosts_changed(&self) -> impl Iterator<Item = (&str, u64)> {
-        let is_changed = |host: &Joined| host.is_up && !host.changed.is_empty();
+        let is_changed = |host: &JoinedHost| host.is_up && !host.changed.is_empty();
         self.hosts
             .iter()
             .filter(move |(_, host)| is_changed(host))
@@ -889,7 +889,7 @@ impl<A: Allocator> Coordinator<A> {
 
 /// Sets a link's two directions to this nonzero rate; adds the link if it is unknown.
 fn set_links(
-    active: &mut Active,
+    active: &mut ActiveFlows,
     links: &mut Vec<(BitRate, u64)>,
     known: Option<Links>,
     rate: BitRate,
@@ -908,7 +908,7 @@ fn set_links(
 }
 
 /// Sets the capacity of links to the part not reserved for slow flows, but at least a minimum.
-fn set_rates(active: &mut Active, links: &[(BitRate, u64)], changed: &[LinkId]) {
+fn set_rates(active: &mut ActiveFlows, links: &[(BitRate, u64)], changed: &[LinkId]) {
     for link in changed {
         let (rate, kept_bps) = links[link.0 as usize];
         let least_bps = (PART_MIN * rate.as_bps() as f64) as u64;
@@ -918,7 +918,7 @@ fn set_rates(active: &mut Active, links: &[(BitRate, u64)], changed: &[LinkId]) 
 }
 
 /// Assumed remaining bytes of a known flow.
-fn remaining(known: &Known) -> ByteCount {
+fn remaining(known: &ReportedFlow) -> ByteCount {
     ByteCount::new(known.size.as_u64() - known.moved.as_u64()).max(REMAINING_MIN)
 }
 

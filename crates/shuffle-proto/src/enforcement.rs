@@ -1,22 +1,22 @@
 //! Limits in force on a host: the limited flows, the session of each limit, and limits that could
 //! not be lifted.
 //!
-//! The agent's state machine gives [`Order`]s; the [`Host`] records and sets limits. Before a flow
-//! gets its first limit, its earlier rate is recorded, so that another process can restore it after
-//! a kill. A limit that cannot be lifted is retried with each [`Order::Keep`]. [`lift_left`] lifts
-//! the limits of a killed agent by its records. Leaves out: how a limit is enforced, and the file
-//! of records (drivers). Read [`Enforcement`] first.
+//! The agent's state machine gives [`LimitOrder`]s; the [`Host`] records and sets limits. Before a
+//! flow gets its first limit, its earlier rate is recorded, so that another process can restore it
+//! after a kill. A limit that cannot be lifted is retried with each [`LimitOrder::Keep`].
+//! [`lift_left`] lifts the limits of a killed agent by its records. Leaves out: how a limit is
+//! enforced, and the file of records (drivers). Read [`Enforcement`] first.
 
-use crate::book::Socket;
+use crate::announced_flows::Socket;
 use crate::control::FlowKey;
-use crate::state::Limited;
+use crate::state::LimitedConnection;
 use anabranch_units::BitRate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// An order about limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum LimitOrder {
     /// Set these limits; no rate lifts. The last entry of a flow counts.
     Set(Vec<(FlowKey, Option<BitRate>, Socket)>),
     /// Only these flows exist: forget the limits of all others, and lift them where still possible.
@@ -53,7 +53,7 @@ pub enum Outcome {
 
 /// A problem with limits, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum LimitProblem {
     /// Flows without limits because recording failed: an unrecorded limit is worse than none.
     Unnoted {
         /// Number of flows.
@@ -75,7 +75,7 @@ pub enum Trouble {
     },
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for LimitProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unnoted { flows, error } => {
@@ -92,17 +92,17 @@ pub trait Host {
     /// Records, beyond the life of the process, that these connections are about to get limits.
     ///
     /// Errors: the reason, in one line.
-    fn note(&mut self, limited: &[Limited]) -> Result<(), String>;
+    fn note(&mut self, limited: &[LimitedConnection]) -> Result<(), String>;
     /// Sets and lifts limits. Returns one outcome for each change, in order.
     fn set(&mut self, changes: &[Change]) -> Vec<Outcome>;
     /// Drops all records except these, after limits were lifted.
-    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>);
+    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, LimitedConnection>);
     /// Reports a problem.
-    fn warn(&mut self, trouble: &Trouble);
+    fn warn(&mut self, trouble: &LimitProblem);
 }
 
 /// The host on which a killed agent has left limits.
-pub trait Remains {
+pub trait LeftoverHost {
     /// Error of looking up connections.
     type Error;
     /// Finds the connection with these addresses, and its current limit.
@@ -110,27 +110,27 @@ pub trait Remains {
     /// Errors: the lookup failed.
     fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error>;
     /// Restores a connection with limit `limit` to its earlier rate.
-    fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome;
+    fn restore(&mut self, limited: &LimitedConnection, limit: BitRate) -> Outcome;
 }
 
 /// Result of lifting a killed agent's limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lifted {
+pub struct LiftResult {
     /// Number of lifted limits.
     pub lifted: usize,
     /// Limits that could not be lifted, each with the reason in one line.
-    pub stuck: Vec<(Limited, String)>,
+    pub stuck: Vec<(LimitedConnection, String)>,
 }
 
 /// Lifts a killed agent's limits by its records, in order, on connections that still exist.
 ///
 /// Errors: connections cannot be looked up. Some limits may be lifted by then; all records must be
 /// kept.
-pub fn lift_left<R: Remains>(
-    left: impl IntoIterator<Item = Limited>,
+pub fn lift_left<R: LeftoverHost>(
+    left: impl IntoIterator<Item = LimitedConnection>,
     host: &mut R,
-) -> Result<Lifted, R::Error> {
-    let mut outcome = Lifted::default();
+) -> Result<LiftResult, R::Error> {
+    let mut outcome = LiftResult::default();
     // The first record of a connection has its rate before any limit of ours.
     let mut seen = BTreeSet::new();
     for limited in left {
@@ -156,7 +156,7 @@ pub fn lift_left<R: Remains>(
 #[derive(Debug)]
 pub struct Enforcement<H> {
     host: H,
-    limited: BTreeMap<FlowKey, Limited>,
+    limited: BTreeMap<FlowKey, LimitedConnection>,
     /// Flows with limits of the current session.
     fresh: BTreeSet<FlowKey>,
     /// Flows whose limits could not be lifted or changed, and must still be lifted.
@@ -172,23 +172,23 @@ impl<H: Host> Enforcement<H> {
     }
 
     /// Executes an order.
-    pub fn carry_out(&mut self, order: Order) {
+    pub fn carry_out(&mut self, order: LimitOrder) {
         match order {
-            Order::Set(limits) => {
+            LimitOrder::Set(limits) => {
                 self.set(limits.into_iter().map(|(flow, rate, socket)| (flow, (rate, socket))).collect());
             }
-            Order::Keep(flows) => {
+            LimitOrder::Keep(flows) => {
                 // Failed lifts are retried with every listing of flows.
                 let unlifted = self.unlifted.clone();
                 self.lift(|flow| !flows.contains(flow) || unlifted.contains(flow));
             }
-            Order::BeginSession => self.fresh.clear(),
-            Order::LiftOld => {
+            LimitOrder::BeginSession => self.fresh.clear(),
+            LimitOrder::LiftOld => {
                 let fresh = std::mem::take(&mut self.fresh);
                 self.lift(|flow| !fresh.contains(flow));
                 self.fresh = fresh;
             }
-            Order::LiftAll => self.lift(|_| true),
+            LimitOrder::LiftAll => self.lift(|_| true),
         }
     }
 
@@ -203,7 +203,7 @@ impl<H: Host> Enforcement<H> {
     }
 
     /// Flows that have or may have limits.
-    pub const fn limited(&self) -> &BTreeMap<FlowKey, Limited> {
+    pub const fn limited(&self) -> &BTreeMap<FlowKey, LimitedConnection> {
         &self.limited
     }
 
@@ -214,12 +214,12 @@ impl<H: Host> Enforcement<H> {
             if rate.is_some() && !is_known {
                 let FlowKey { local, remote } = *flow;
                 let before_bps = socket.limit.map(BitRate::as_bps);
-                noted.push((*flow, Limited { local, remote, cookie: socket.cookie, before_bps }));
+                noted.push((*flow, LimitedConnection { local, remote, cookie: socket.cookie, before_bps }));
             }
         }
         let news: BTreeSet<FlowKey> = noted.iter().map(|(flow, _)| *flow).collect();
         if !noted.is_empty() {
-            let lines: Vec<Limited> = noted.iter().map(|(_, limited)| *limited).collect();
+            let lines: Vec<LimitedConnection> = noted.iter().map(|(_, limited)| *limited).collect();
             match self.host.note(&lines) {
                 Ok(()) => self.limited.extend(noted),
                 // Flows with recorded limits go on.
@@ -227,7 +227,7 @@ impl<H: Host> Enforcement<H> {
                     for flow in &news {
                         limits.remove(flow);
                     }
-                    self.host.warn(&Trouble::Unnoted { flows: news.len(), error });
+                    self.host.warn(&LimitProblem::Unnoted { flows: news.len(), error });
                 }
             }
         }
@@ -257,7 +257,7 @@ impl<H: Host> Enforcement<H> {
                         self.unlifted.insert(flow);
                     }
                     let is_first = !std::mem::replace(&mut self.is_warned, true);
-                    self.host.warn(&Trouble::Unlimited { error, is_first });
+                    self.host.warn(&LimitProblem::Unlimited { error, is_first });
                 }
             }
         }
@@ -266,13 +266,13 @@ impl<H: Host> Enforcement<H> {
     /// Reports a failed lift once for each flow, however often it is retried.
     fn note_unlifted(&mut self, flow: FlowKey, error: String) {
         if self.unlifted.insert(flow) {
-            self.host.warn(&Trouble::Unlifted { error });
+            self.host.warn(&LimitProblem::Unlifted { error });
         }
     }
 
     /// Lifts the limits of the selected flows.
     fn lift(&mut self, is_lifted: impl Fn(&FlowKey) -> bool) {
-        let lift = |(flow, limited): (&FlowKey, &Limited)| Change {
+        let lift = |(flow, limited): (&FlowKey, &LimitedConnection)| Change {
             flow: *flow,
             cookie: limited.cookie,
             rate: None,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     impl Host for Kernel {
-        fn note(&mut self, limited: &[Limited]) -> Result<(), String> {
+        fn note(&mut self, limited: &[LimitedConnection]) -> Result<(), String> {
             self.noted += limited.len();
             Ok(())
         }
@@ -325,42 +325,46 @@ mod tests {
             }
             vec![Outcome::Done; changes.len()]
         }
-        fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
+        fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, LimitedConnection>) {
             self.noted = limited.len();
         }
-        fn warn(&mut self, _: &Trouble) {}
+        fn warn(&mut self, _: &LimitProblem) {}
     }
 
     fn flow(port: u16) -> FlowKey {
         FlowKey { local: ([10, 0, 0, 1], port).into(), remote: ([10, 0, 0, 2], 7_000).into() }
     }
-    fn set(port: u16, mbps: u64) -> Order {
-        Order::Set(vec![(flow(port), Some(BitRate::mbps(mbps)), Socket { cookie: port.into(), limit: None })])
+    fn set(port: u16, mbps: u64) -> LimitOrder {
+        LimitOrder::Set(vec![(
+            flow(port),
+            Some(BitRate::mbps(mbps)),
+            Socket { cookie: port.into(), limit: None },
+        )])
     }
 
     #[test]
-    fn limits_are_noted_before_they_are_set_and_old_ones_are_lifted_alone() {
+    fn limits_are_noted_before_set_and_old_ones_lifted() {
         let mut limits = Enforcement::new(Kernel::default());
         limits.carry_out(set(1, 5));
         limits.carry_out(set(2, 5));
-        limits.carry_out(Order::BeginSession);
+        limits.carry_out(LimitOrder::BeginSession);
         limits.carry_out(set(2, 6));
         assert_eq!((limits.host().noted, limits.host().limits.len()), (2, 2));
-        limits.carry_out(Order::LiftOld);
+        limits.carry_out(LimitOrder::LiftOld);
         assert_eq!(limits.host().limits, BTreeMap::from([(flow(2), BitRate::mbps(6))]));
-        limits.carry_out(Order::Keep(BTreeSet::new()));
+        limits.carry_out(LimitOrder::Keep(BTreeSet::new()));
         assert_eq!((limits.host().noted, limits.host().limits.len()), (0, 0));
     }
 
     /// Connections left by a killed agent, and the flows whose limits cannot be lifted.
     struct Machine(BTreeMap<FlowKey, Socket>, BTreeSet<FlowKey>);
 
-    impl Remains for Machine {
+    impl LeftoverHost for Machine {
         type Error = std::convert::Infallible;
         fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error> {
             Ok(self.0.get(&flow).copied())
         }
-        fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome {
+        fn restore(&mut self, limited: &LimitedConnection, limit: BitRate) -> Outcome {
             let flow = FlowKey { local: limited.local, remote: limited.remote };
             let socket = self.0.get_mut(&flow).expect("it was found");
             assert_eq!(socket.limit, Some(limit));
@@ -373,11 +377,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_lifted_once_by_its_first_note_where_its_connection_is_still_there() {
+    fn leftover_limits_are_lifted_once_by_their_first_note() {
         let mbps = |mbps| Some(BitRate::mbps(mbps));
         let note = |port: u16, cookie, before: Option<BitRate>| {
             let FlowKey { local, remote } = flow(port);
-            Limited { local, remote, cookie, before_bps: before.map(BitRate::as_bps) }
+            LimitedConnection { local, remote, cookie, before_bps: before.map(BitRate::as_bps) }
         };
         let sockets = [(1, 1, mbps(5)), (2, 9, mbps(5)), (3, 3, mbps(5)), (4, 4, mbps(5)), (5, 5, mbps(5))];
         let sockets = sockets.map(|(port, cookie, limit)| (flow(port), Socket { cookie, limit }));
@@ -402,19 +406,19 @@ mod tests {
     /// A failed raise left the low limit in force, and the coordinator took the flow for slow, for
     /// ever (#18).
     #[test]
-    fn a_flow_that_cannot_have_its_new_limit_does_not_keep_its_old_one() {
+    fn flow_that_cannot_get_its_limit_loses_the_old() {
         let mut limits = Enforcement::new(Kernel::default());
         limits.carry_out(set(1, 5));
         limits.host_mut().is_refusing = true;
         limits.carry_out(set(1, 50));
-        limits.carry_out(Order::Keep(BTreeSet::from([flow(1)])));
+        limits.carry_out(LimitOrder::Keep(BTreeSet::from([flow(1)])));
         assert_eq!(limits.host().limits[&flow(1)], BitRate::mbps(5));
         limits.host_mut().is_refusing = false;
-        limits.carry_out(Order::Keep(BTreeSet::from([flow(1)])));
+        limits.carry_out(LimitOrder::Keep(BTreeSet::from([flow(1)])));
         assert!(limits.host().limits.is_empty());
         // The flow gets the next limit.
         limits.carry_out(set(1, 60));
-        limits.carry_out(Order::Keep(BTreeSet::from([flow(1)])));
+        limits.carry_out(LimitOrder::Keep(BTreeSet::from([flow(1)])));
         assert_eq!(limits.host().limits[&flow(1)], BitRate::mbps(60));
     }
 }

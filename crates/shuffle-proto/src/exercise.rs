@@ -2,12 +2,12 @@
 
 use crate::announcement::Announcement;
 use crate::control::{FlowKey, Report};
-use crate::coordinator::{Host, Settings, check_name};
+use crate::coordinator::{ClassSettings, Host, check_name};
 use crate::hosts::Hosts;
 use crate::rules::Rules;
 use crate::state;
 use crate::{Chase, ChasePlus, Coordinator};
-use anabranch_fluid::{Law, Network, RunError, Watched, benchmark, run};
+use anabranch_fluid::{Invariant, InvariantCheck, Network, RunError, benchmark, run};
 use anabranch_units::{BitRate, Duration, Instant};
 
 /// Parses a trace; a small one runs under both of Flow Chasing's rules. Returns true if it is
@@ -23,8 +23,12 @@ pub fn exercise_trace(bytes: &[u8]) -> bool {
     let end = |outcome: Result<_, RunError>| {
         assert!(matches!(outcome, Ok(_) | Err(RunError::TooLong(_))), "{:?}", outcome.err());
     };
-    end(run(&network, &trace.flows, &mut Watched::new(Chase::default(), Law::WorkConserving)));
-    end(run(&network, &trace.flows, &mut Watched::new(ChasePlus::default(), Law::WorkConserving)));
+    end(run(&network, &trace.flows, &mut InvariantCheck::new(Chase::default(), Invariant::WorkConserving)));
+    end(run(
+        &network,
+        &trace.flows,
+        &mut InvariantCheck::new(ChasePlus::default(), Invariant::WorkConserving),
+    ));
     true
 }
 
@@ -32,7 +36,7 @@ pub fn exercise_trace(bytes: &[u8]) -> bool {
 /// are valid.
 #[doc(hidden)]
 pub fn exercise_reports(bytes: &[u8]) -> bool {
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
     let mut now = Instant::ZERO;
     for (name, last) in [("a", 1), ("b", 2)] {
         let host =
@@ -58,7 +62,7 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
 /// are accepted.
 #[doc(hidden)]
 pub fn exercise_announcements(bytes: &[u8]) -> bool {
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
     let mut now = Instant::ZERO;
     let host = Host { addresses: vec![[10, 0, 0, 1].into()], rate: BitRate::mbps(100), uplinks: Vec::new() };
     coordinator.handle_join(now, "a", 1, host).expect("it joins");
@@ -119,7 +123,7 @@ pub fn exercise_hosts(bytes: &[u8]) -> bool {
             return false;
         }
     };
-    let mut coordinator = Coordinator::new(Settings::default(), ChasePlus::default());
+    let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
     for name in ["h1", "h2", "a"] {
         if let Some(placed) = hosts.place(name) {
             let rate = placed.link.unwrap_or(BitRate::mbps(100));
@@ -135,8 +139,8 @@ pub fn exercise_hosts(bytes: &[u8]) -> bool {
 #[doc(hidden)]
 pub fn exercise_state(bytes: &[u8]) -> bool {
     let left = state::read(bytes);
-    let lines = left.limited.iter().map(|limited| state::Line::Limited(*limited));
-    let bursts = state::Line::Bursts { tso_rtt_log: left.tso_rtt_log };
+    let lines = left.limited.iter().map(|limited| state::StateLine::Limited(*limited));
+    let bursts = state::StateLine::Bursts { tso_rtt_log: left.tso_rtt_log };
     let mut text = Vec::new();
     for line in lines.chain([bursts]) {
         serde_json::to_writer(&mut text, &line).expect("memory takes it");

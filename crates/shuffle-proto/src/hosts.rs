@@ -19,11 +19,11 @@ pub const FILE_BYTES_MAX: usize = 8 << 20;
 
 /// Hosts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hosts(BTreeMap<String, Placed>);
+pub struct Hosts(BTreeMap<String, HostPosition>);
 
 /// A host's position in the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct HostPosition {
     /// Addresses of flows to the host. If empty, its agent's source address.
     pub addresses: Vec<IpAddr>,
     /// Goodput of its link, each way; `None` for the agent's value.
@@ -162,7 +162,7 @@ impl FromStr for Hosts {
                 behind.push(Uplink { name: uplink.clone(), rate });
             }
             let link = table.link.as_ref().map(rate).transpose()?;
-            let placed = Placed { addresses, link, uplinks: behind };
+            let placed = HostPosition { addresses, link, uplinks: behind };
             if hosts.insert(host.clone(), placed).is_some() {
                 return Err(wrong(at, format!("host {host}: is there twice")));
             }
@@ -173,7 +173,7 @@ impl FromStr for Hosts {
 
 impl Hosts {
     /// Returns the host of this name, if the file has it.
-    pub fn place(&self, name: &str) -> Option<&Placed> {
+    pub fn place(&self, name: &str) -> Option<&HostPosition> {
         self.0.get(name)
     }
 }
@@ -197,11 +197,11 @@ mod tests {
         assert_eq!(hosts.place("h3"), None);
         // A host with only an uplink.
         let hosts: Hosts = "[[host]]\nname = 'h'".parse().expect("good hosts");
-        assert_eq!(hosts.place("h"), Some(&Placed { addresses: vec![], link: None, uplinks: vec![] }));
+        assert_eq!(hosts.place("h"), Some(&HostPosition { addresses: vec![], link: None, uplinks: vec![] }));
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_one_line_with_its_place() {
+    fn errors_are_one_line_with_their_place() {
         let host = |more: &str| format!("[[host]]\nname = 'h'\naddresses = ['10.0.0.1']\n{more}");
         for (text, line, says) in [
             (host("port = 1"), 4, "unknown field"),

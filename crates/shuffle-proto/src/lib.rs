@@ -11,14 +11,15 @@
 //! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for
 //! [`anabranch_fluid::run`]. [`Coordinator`] applies any allocator to real flows, which hosts'
 //! agents report by [`control`]. An [`Agent`] learns of flows by [`announcement`] and [`rules`],
-//! keeps them in a [`book::Book`], and has limits enforced ([`enforcement`]). [`hosts`] lists the
-//! hosts whose agents may join. [`simulated`] runs all of it in the packet simulator.
+//! keeps them in a [`announced_flows::AnnouncedFlows`], and has limits enforced ([`enforcement`]).
+//! [`hosts`] lists the hosts whose agents may join. [`simulated`] runs all of it in the packet
+//! simulator.
 //!
 //! Leaves out: the other schedulers (`fluid`), transport of messages and enforcing rates (drivers).
 
 pub mod agent;
+pub mod announced_flows;
 pub mod announcement;
-pub mod book;
 mod chase;
 mod chase_plus;
 pub mod control;
@@ -35,7 +36,7 @@ pub mod state;
 
 pub use agent::Agent;
 pub use chase::{Chase, Priority};
-pub use chase_plus::{ChasePlus, SLOWDOWN_DUE, Without};
+pub use chase_plus::{Ablation, ChasePlus, SLOWDOWN_DUE};
 pub use coordinator::Coordinator;
 pub use scheduler::{BoxedAllocator, Scheduler, UnknownScheduler};
 pub use sessions::Sessions;

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_one_line_with_its_place() {
+    fn errors_are_one_line_with_their_place() {
         for (text, line, says) in [
             ("[[rule]]\ncoflow = 'a'\nport = 1", 3, "unknown field"),
             ("\n[[rule]]\nremote = '10.0.0.0/33'\ncoflow = 'a'", 3, "at most 32 bits"),
@@ -335,7 +335,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic_and_every_name_is_one(text in "(\\[\\[rule\\]\\]\n|coflow = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
+        fn no_text_panics_and_every_name_is_one(text in "(\\[\\[rule\\]\\]\n|coflow = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
             let rules: Rules = text.parse().unwrap_or_default();
             if let Some(name) = rules.coflow(flow("10.0.0.1:5", "10.1.2.3:7000")) {
                 prop_assert!(crate::coordinator::check_name(&name).is_ok());

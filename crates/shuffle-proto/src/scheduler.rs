@@ -3,7 +3,7 @@
 //! A new scheduler needs one entry in [`Scheduler::ALL`], besides its allocator. Read
 //! [`Scheduler`].
 
-use crate::{Chase, ChasePlus, Priority, Without};
+use crate::{Ablation, Chase, ChasePlus, Priority};
 use anabranch_fluid::{Aalo, Allocator, Fifo, MaxMin, Sincronia, Srf, Varys, Wss};
 use std::fmt;
 use std::str::FromStr;
@@ -75,17 +75,17 @@ impl Scheduler {
         Self::new(
             "chase+without-order",
             "chase+ with coflows ordered by the time that each needs alone",
-            || Box::new(ChasePlus::without([Without::Order])),
+            || Box::new(ChasePlus::without([Ablation::Order])),
         )
         .part(),
         Self::new(
             "chase+without-chase",
             "chase+ with MADD and backfilling in place of flows in proportion",
-            || Box::new(ChasePlus::without([Without::Chase])),
+            || Box::new(ChasePlus::without([Ablation::Chase])),
         )
         .part(),
         Self::new("chase+without-due", "chase+ with coflows that may starve", || {
-            Box::new(ChasePlus::without([Without::Due]))
+            Box::new(ChasePlus::without([Ablation::Due]))
         })
         .part(),
     ];
@@ -181,17 +181,17 @@ impl FromStr for Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_fluid::{Active, CoflowId, LinkId, Network};
+    use anabranch_fluid::{ActiveFlows, CoflowId, LinkId, Network};
     use anabranch_units::{BitRate, ByteCount};
 
     /// max-min set the rate of a flow that no longer existed: it panicked, or the link was
     /// overloaded (#18).
     #[test]
-    fn a_flow_that_comes_and_goes_between_two_decisions_leaves_rates_as_they_were() {
+    fn flow_between_two_decisions_leaves_rates_unchanged() {
         for scheduler in Scheduler::ALL {
             let network = Network::new(vec![BitRate::mbps(80)]).expect("a link");
-            let (mut active, mut allocator) = (Active::new(network), scheduler.make());
-            let insert = |active: &mut Active, coflow| {
+            let (mut active, mut allocator) = (ActiveFlows::new(network), scheduler.make());
+            let insert = |active: &mut ActiveFlows, coflow| {
                 active.insert(CoflowId(coflow), &[LinkId(0)], ByteCount::new(1_000_000))
             };
             let stays = insert(&mut active, 1);

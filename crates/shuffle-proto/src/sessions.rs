@@ -11,9 +11,9 @@
 
 use crate::Coordinator;
 use crate::control::{Limit, Report};
-use crate::coordinator::{CoflowView, Decision, Ended, Host, ReportError, Settings};
+use crate::coordinator::{ClassSettings, CoflowView, Decision, EndedCoflow, Host, ReportError};
 use anabranch_fluid::{Allocator, DecisionError};
-use anabranch_sessions::{Overflow, Rejoin};
+use anabranch_sessions::{OverflowRule, Rejoin};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ pub const WAITS_MAX: usize = 64;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SessionsConfig {
     /// Classification of flows.
-    pub settings: Settings,
+    pub settings: ClassSettings,
     /// Silence after which an agent counts as gone.
     pub silence_max: Duration,
 }
@@ -33,7 +33,7 @@ pub struct SessionsConfig {
 impl Default for SessionsConfig {
     /// One second of silence.
     fn default() -> Self {
-        Self { settings: Settings::default(), silence_max: Duration::from_secs(1) }
+        Self { settings: ClassSettings::default(), silence_max: Duration::from_secs(1) }
     }
 }
 
@@ -47,12 +47,12 @@ pub enum Event {
     /// The coflow of this name has begun.
     Begun(String),
     /// A coflow has ended.
-    Ended(Ended),
+    Ended(EndedCoflow),
 }
 
 /// Counters since the start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SessionCounts {
     /// Number of registrations of agents.
     pub joins: u64,
     /// Number of agents that fell silent.
@@ -84,7 +84,7 @@ pub struct Sessions<A> {
     is_deciding: bool,
     answers: VecDeque<(u64, Result<Vec<Limit>, ReportError>)>,
     events: VecDeque<Event>,
-    counts: Counts,
+    counts: SessionCounts,
 }
 
 impl<A: Allocator> Sessions<A> {
@@ -97,7 +97,7 @@ impl<A: Allocator> Sessions<A> {
                 polls_keep_alive: false,
                 rejoin: Rejoin::StartsAnew,
                 mailbox_max: 0,
-                overflow: Overflow::DropsOldest,
+                overflow: OverflowRule::DropsOldest,
                 answer_max: 0,
             }),
             waits: BTreeMap::new(),
@@ -106,7 +106,7 @@ impl<A: Allocator> Sessions<A> {
             is_deciding: false,
             answers: VecDeque::new(),
             events: VecDeque::new(),
-            counts: Counts::default(),
+            counts: SessionCounts::default(),
         }
     }
 
@@ -264,7 +264,7 @@ impl<A: Allocator> Sessions<A> {
     }
 
     /// Counters since the start.
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> SessionCounts {
         self.counts
     }
 

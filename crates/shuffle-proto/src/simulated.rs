@@ -10,16 +10,16 @@
 //! Ideal, compared with real programs: decisions take no time, agents list their flows in step,
 //! programs know at once that all bytes have arrived, and no agent fails, so there are no
 //! keep-alives. Each agent's two connections, one for waiting requests, are a single one here. Read
-//! [`Shuffle`] and [`Shuffling`] first.
+//! [`Shuffle`] and [`ShuffleApp`] first.
 
 mod settings;
 
-use crate::agent::{Agent, AgentConfig, Answer, Ask, Event};
+use crate::agent::{Agent, AgentAction, AgentConfig, Answer, Event};
+use crate::announced_flows::ListedConnection;
 use crate::announcement::Announcement;
-use crate::book::Seen;
 use crate::control::{FlowKey, JoinRequest, Limit, LimitsReply, ReportsRequest};
-use crate::coordinator::{Host, Settings};
-use crate::enforcement::Order;
+use crate::coordinator::{ClassSettings, Host};
+use crate::enforcement::LimitOrder;
 use crate::scheduler::BoxedAllocator;
 use crate::{Coordinator, Scheduler};
 use anabranch_sim::scenario::SystemWorkload;
@@ -27,7 +27,7 @@ use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::traffic::{
     App, AppCx, Coflow, Messages, Side, Start, StreamEvent, StreamSpec, TLS_RECORD_BYTES,
 };
-use anabranch_sim::{Network, PlanError, Times, WorkloadRow};
+use anabranch_sim::{CompletionTimes, Network, PlanError, WorkloadRow};
 use anabranch_units::stats::{mean, percentile};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use serde::Serialize;
@@ -54,9 +54,9 @@ const DECIDE: u16 = 2;
 
 /// `shuffle` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "shuffle"
     }
@@ -74,7 +74,7 @@ impl System for Simulated {
 #[derive(Debug)]
 pub struct Shuffle {
     allocator: Option<Scheduler>,
-    settings: Settings,
+    settings: ClassSettings,
     coordinator: u16,
     look_every: Duration,
     /// Priorities of data and of control messages.
@@ -135,7 +135,7 @@ pub fn report_coflows(mut times: Vec<f64>, all: usize, row: &mut WorkloadRow) {
 
 impl SystemPlan for Shuffle {
     fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
-        Ok(Box::new(Shuffling::new(self)))
+        Ok(Box::new(ShuffleApp::new(self)))
     }
     fn has_end(&self) -> bool {
         true
@@ -146,9 +146,9 @@ impl SystemPlan for Shuffle {
 }
 
 /// Active coflows of a run.
-pub struct Shuffling {
+pub struct ShuffleApp {
     coordinator: Option<Coordinator<BoxedAllocator>>,
-    settings: Settings,
+    settings: ClassSettings,
     coordinator_host: u16,
     /// Time of the next decision without new input.
     decides_at: Option<Instant>,
@@ -163,13 +163,13 @@ pub struct Shuffling {
     finished: usize,
     ended_at: Option<Instant>,
     /// Content of each stream, by stream number.
-    streams: Vec<Option<Carries>>,
+    streams: Vec<Option<StreamContent>>,
     /// Time of each flow without its first limit, in microseconds.
     unlimited_us: Vec<f64>,
     control_bytes: u64,
 }
 
-impl fmt::Debug for Shuffling {
+impl fmt::Debug for ShuffleApp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // An allocator has no debug output.
         f.debug_struct("Shuffling")
@@ -181,7 +181,7 @@ impl fmt::Debug for Shuffling {
 
 /// Content of a stream.
 #[derive(Copy, Clone, Debug)]
-enum Carries {
+enum StreamContent {
     /// Control messages between this host's agent and the coordinator.
     Control(u16),
     /// The data of this flow.
@@ -208,8 +208,8 @@ struct HostAgent {
 
 impl HostAgent {
     /// Sending connections of its host, in order.
-    fn listing(&self, cx: &AppCx<'_, '_>, flows: &[Flow]) -> Vec<Seen> {
-        let mut listing: Vec<Seen> =
+    fn listing(&self, cx: &AppCx<'_, '_>, flows: &[Flow]) -> Vec<ListedConnection> {
+        let mut listing: Vec<ListedConnection> =
             self.flows.iter().map(|number| flows[*number].seen(cx, *number)).collect();
         listing.sort_by_key(|seen| seen.flow);
         listing
@@ -224,10 +224,10 @@ impl HostAgent {
 
 impl Flow {
     /// Returns the flow as a listing shows it. `number` serves as the socket's cookie.
-    fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> Seen {
+    fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> ListedConnection {
         let written_bytes = self.written_bytes;
         let acked_bytes = written_bytes - cx.unacknowledged_bytes(self.stream, Side::Opener);
-        Seen {
+        ListedConnection {
             flow: self.key,
             cookie: number as u64,
             user: 0,
@@ -264,7 +264,7 @@ struct Flow {
     limit: Option<BitRate>,
 }
 
-/// Index of the flow with a key made by [`Shuffling::new`].
+/// Index of the flow with a key made by [`ShuffleApp::new`].
 fn number_of(key: FlowKey) -> usize {
     let (local, remote) = (key.local.port() - LOCAL_PORTS.0, key.remote.port() - REMOTE_PORT);
     (u32::from(remote) * LOCAL_PORTS.1 + u32::from(local)) as usize
@@ -284,7 +284,7 @@ fn json_bytes(body: &impl Serialize) -> u64 {
     serde_json::to_vec(body).map_or(0, |json| json.len() as u64)
 }
 
-impl Shuffling {
+impl ShuffleApp {
     fn new(plan: &Shuffle) -> Self {
         let named = plan.coflows.iter().enumerate();
         let mut flows: Vec<Flow> = named
@@ -343,7 +343,7 @@ impl Shuffling {
         }
     }
 
-    fn note(&mut self, stream: u32, carries: Carries) {
+    fn note(&mut self, stream: u32, carries: StreamContent) {
         let at = stream as usize;
         if self.streams.len() <= at {
             self.streams.resize(at + 1, None);
@@ -365,7 +365,7 @@ impl Shuffling {
             };
             let (stream, number) = (cx.open(&spec), self.begun);
             self.flows[number].stream = stream;
-            self.note(stream, Carries::Data(number));
+            self.note(stream, StreamContent::Data(number));
             self.begun += 1;
             if !cx.has_handshakes() {
                 self.announce(cx, number);
@@ -425,7 +425,7 @@ impl Shuffling {
             let agent = self.agent(host);
             let machine = &mut agent.machine;
             match machine.poll_event() {
-                Some(Event::Order(Order::Set(limits))) => {
+                Some(Event::Order(LimitOrder::Set(limits))) => {
                     let limits = limits.into_iter().map(|(flow, rate, _)| (flow, rate));
                     self.enforce(cx, limits);
                     continue;
@@ -438,25 +438,25 @@ impl Shuffling {
             let Some((number, ask)) = asked else { return };
             let now = cx.now();
             match ask {
-                Ask::Prepare => {
+                AgentAction::Prepare => {
                     let prepared = Answer::Prepared { coordinator: None, session: SESSION };
                     machine.handle_answer(now, number, Ok(prepared));
                 }
-                Ask::Look => {
+                AgentAction::Look => {
                     let agent = &self.agents[&host];
                     let listing = Answer::Listing { flows: agent.listing(cx, &self.flows), left_out: 0 };
                     self.agent(host).machine.handle_answer(now, number, Ok(listing));
                 }
-                Ask::Join(body) => {
+                AgentAction::Join(body) => {
                     let bytes = json_bytes(&body);
                     self.ask(cx, host, Request::Join(body), bytes);
                 }
-                Ask::Report(body) => {
+                AgentAction::Report(body) => {
                     let bytes = json_bytes(&body);
                     self.ask(cx, host, Request::Report(body), bytes);
                 }
-                Ask::Limits { .. } => agent.limits_asked = number,
-                Ask::Leave { .. } => {}
+                AgentAction::Limits { .. } => agent.limits_asked = number,
+                AgentAction::Leave { .. } => {}
             }
         }
     }
@@ -559,7 +559,7 @@ fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-impl App for Shuffling {
+impl App for ShuffleApp {
     fn start(&mut self, cx: &mut AppCx<'_, '_>) {
         let (share, now, settings) = (cx.data_share(), cx.now(), self.settings);
         let hosts: Vec<u16> = self.agents.keys().copied().collect();
@@ -580,7 +580,7 @@ impl App for Shuffling {
                     is_control: true,
                 });
                 self.agent(from).stream = Some(stream);
-                self.note(stream, Carries::Control(from));
+                self.note(stream, StreamContent::Control(from));
             }
             if from == self.coordinator_host || !cx.has_handshakes() {
                 self.join(cx, from);
@@ -607,23 +607,23 @@ impl App for Shuffling {
     fn on_stream(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, side: Side, event: StreamEvent) {
         let Some(carries) = self.streams.get(stream as usize).copied().flatten() else { return };
         match (carries, side, event) {
-            (Carries::Control(host), Side::Opener, StreamEvent::Connected) => self.join(cx, host),
-            (Carries::Control(host), Side::Acceptor, StreamEvent::Arrived { bytes }) => {
+            (StreamContent::Control(host), Side::Opener, StreamEvent::Connected) => self.join(cx, host),
+            (StreamContent::Control(host), Side::Acceptor, StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
                 self.agent(host).to_coordinator.note_arrived(bytes);
                 while let Some(request) = self.agent(host).to_coordinator.pop() {
                     self.answer(cx, host, request);
                 }
             }
-            (Carries::Control(host), Side::Opener, StreamEvent::Arrived { bytes }) => {
+            (StreamContent::Control(host), Side::Opener, StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
                 self.agent(host).to_agent.note_arrived(bytes);
                 while let Some(limits) = self.agent(host).to_agent.pop() {
                     self.hear(cx, host, limits);
                 }
             }
-            (Carries::Data(number), Side::Opener, StreamEvent::Connected) => self.announce(cx, number),
-            (Carries::Data(number), Side::Acceptor, StreamEvent::Arrived { bytes }) => {
+            (StreamContent::Data(number), Side::Opener, StreamEvent::Connected) => self.announce(cx, number),
+            (StreamContent::Data(number), Side::Acceptor, StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
                 let flow = &mut self.flows[number];
                 flow.arrived_bytes += bytes;
@@ -633,12 +633,12 @@ impl App for Shuffling {
                     self.ended_at = (self.finished == self.flows.len()).then(|| cx.now());
                 }
             }
-            (Carries::Data(number), Side::Opener, StreamEvent::Acknowledged)
+            (StreamContent::Data(number), Side::Opener, StreamEvent::Acknowledged)
                 if cx.unacknowledged_bytes(stream, side) == 0 =>
             {
                 self.end(cx, number);
             }
-            (Carries::Data(number), Side::Opener, StreamEvent::GivenUp) => self.end(cx, number),
+            (StreamContent::Data(number), Side::Opener, StreamEvent::GivenUp) => self.end(cx, number),
             _ => {}
         }
     }
@@ -649,8 +649,8 @@ impl App for Shuffling {
     }
     fn allowed_bps(&self, stream: u32) -> Option<f64> {
         match self.streams.get(stream as usize).copied().flatten()? {
-            Carries::Data(number) => self.flows[number].limit.map(|limit| limit.as_bps() as f64),
-            Carries::Control(_) => None,
+            StreamContent::Data(number) => self.flows[number].limit.map(|limit| limit.as_bps() as f64),
+            StreamContent::Control(_) => None,
         }
     }
     fn progress(&self) -> Option<f64> {
@@ -680,7 +680,7 @@ impl App for Shuffling {
             let took = flow.finished_at?.saturating_since(flow.spec.start);
             Some((flow.spec.size.as_u64(), us(took)))
         });
-        row.complete(&Times(whole.collect()));
+        row.complete(&CompletionTimes(whole.collect()));
         let ended = self.coflows();
         let took = |coflow: &Coflow| Some(us(coflow.finished_at?.saturating_since(coflow.started_at)));
         report_coflows(ended.iter().filter_map(took).collect(), ended.len(), row);

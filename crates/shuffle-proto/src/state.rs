@@ -1,7 +1,7 @@
 //! An agent's records before each change, from which a killed agent's changes are undone: lines of
 //! JSON.
 //!
-//! Leaves out: the file, and undoing changes. Read [`Line`] and [`read`].
+//! Leaves out: the file, and undoing changes. Read [`StateLine`] and [`read`].
 
 use anabranch_units::BitRate;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 /// A connection about to get a limit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limited {
+pub struct LimitedConnection {
     /// Local address and port.
     pub local: SocketAddr,
     /// Remote address and port.
@@ -20,7 +20,7 @@ pub struct Limited {
     pub before_bps: Option<u64>,
 }
 
-impl Limited {
+impl LimitedConnection {
     /// Earlier rate limit.
     pub fn before(&self) -> Option<BitRate> {
         self.before_bps.map(BitRate::bps)
@@ -30,9 +30,9 @@ impl Limited {
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Line {
+pub enum StateLine {
     /// A connection about to get a limit.
-    Limited(Limited),
+    Limited(LimitedConnection),
     /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, if any. The last such line counts.
     Bursts {
         /// The value.
@@ -42,9 +42,9 @@ pub enum Line {
 
 /// State left by a killed agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct LeftoverState {
     /// Connections that may have limits, in order.
-    pub limited: Vec<Limited>,
+    pub limited: Vec<LimitedConnection>,
     /// Value of the bursts setting to restore.
     pub tso_rtt_log: Option<u8>,
     /// Bytes of complete lines. A truncated line belongs to a change that was not made.
@@ -52,13 +52,13 @@ pub struct Left {
 }
 
 /// Parses lines; invalid ones are skipped.
-pub fn read(text: &[u8]) -> Left {
+pub fn read(text: &[u8]) -> LeftoverState {
     let whole_bytes = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    let mut left = Left { whole_bytes, ..Left::default() };
+    let mut left = LeftoverState { whole_bytes, ..LeftoverState::default() };
     for line in text[..whole_bytes].split(|byte| *byte == b'\n') {
         match serde_json::from_slice(line) {
-            Ok(Line::Limited(limited)) => left.limited.push(limited),
-            Ok(Line::Bursts { tso_rtt_log }) => left.tso_rtt_log = tso_rtt_log,
+            Ok(StateLine::Limited(limited)) => left.limited.push(limited),
+            Ok(StateLine::Bursts { tso_rtt_log }) => left.tso_rtt_log = tso_rtt_log,
             Err(_) => {}
         }
     }
@@ -70,12 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_lines_are_read_and_the_last_word_on_bursts_counts() {
+    fn whole_lines_are_read_and_the_last_burst_counts() {
         let line = r#"{"local":"10.0.0.1:5","remote":"[fd00::2]:9","cookie":7,"before_bps":null}"#;
         let text = format!("{line}\n{{\"tso_rtt_log\":9}}\nwhat?\n{{\"tso_rtt_log\":3}}\n{line}");
         let left = read(text.as_bytes());
         assert_eq!((left.limited.len(), left.limited[0].cookie, left.tso_rtt_log), (1, 7, Some(3)));
         assert_eq!(&text[left.whole_bytes..], line);
-        assert_eq!(read(b""), Left::default());
+        assert_eq!(read(b""), LeftoverState::default());
     }
 }

@@ -8,7 +8,8 @@ use anabranch_net::keys::{Role, SetRequest, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pace::pacing_limit;
 use anabranch_shuffle::{
-    Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, Listen, Scheduler, ServeConfig, Server,
+    Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, ListenConfig, Scheduler, ServeConfig,
+    Server,
 };
 use anabranch_units::{BitRate, ByteCount};
 use std::future::pending;
@@ -42,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (host, address) in [("a", "127.0.0.1"), ("b", "127.0.0.2")] {
         let mut config = AgentConfig::new(host, &coordinator, path(&format!("{host}.jsonl")));
         (config.addresses, config.link_rate) = (vec![address.parse()?], Some(BitRate::mbps(80)));
-        config.listen = Some(Listen { path: path(&format!("{host}.sock")), group: None });
+        config.listen = Some(ListenConfig { path: path(&format!("{host}.sock")), group: None });
         // One process sets the limits of both hosts, so it leaves the BPF program out.
         (config.pacer.bpf, config.has_small_bursts) = (false, false);
         tokio::spawn(Agent::start(config, &identity(Role::Site, host)?)?.run(pending()));

@@ -27,14 +27,14 @@ use anabranch_pace::{
     FlowReader, FlowState, Listing, Pacer, PacerOptions, addresses, link_rate, set_tso_rtt_log, tso_rtt_log,
 };
 use anabranch_shuffle_proto::agent::{
-    self as machine, Answer, Ask, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
+    self as machine, AgentAction, Answer, CONNECTIONS_MAX, Event, Failure, LIMITS_WAIT, Notice, REPLY_MAX,
 };
+use anabranch_shuffle_proto::announced_flows::ListedConnection;
 use anabranch_shuffle_proto::announcement::Announcement;
-use anabranch_shuffle_proto::book::Seen;
 use anabranch_shuffle_proto::coordinator::{ADDRESSES_MAX, check_name};
 use anabranch_shuffle_proto::rules::Rules;
 use anabranch_units::{BitRate, ByteCount, Instant};
-use enforce::{Enforcer, State};
+use enforce::{Enforcer, StateFile};
 use metrics::{AgentMetrics, Cause};
 use std::collections::BTreeMap;
 use std::fs::remove_file;
@@ -61,7 +61,7 @@ pub struct AgentConfig {
     /// Rules by which flows are announced on behalf of their programs.
     pub rules: Rules,
     /// Socket on which programs announce their flows; `None` for no socket.
-    pub listen: Option<Listen>,
+    pub listen: Option<ListenConfig>,
     /// Mechanisms by which flows may be held to rates.
     pub pacer: PacerOptions,
     /// True if the agent keeps `net.ipv4.tcp_tso_rtt_log` at 0 for the network namespace, so that
@@ -77,7 +77,7 @@ pub struct AgentConfig {
 
 /// A Unix socket over which programs announce flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenConfig {
     /// Path of the socket.
     pub path: PathBuf,
     /// Group that may use the socket beside its owner, by name or number.
@@ -115,10 +115,10 @@ pub struct Agent {
     /// Rules by which flows are announced.
     rules: Rules,
     /// Files and processes to remove after the agent's end.
-    leavings: Leavings,
+    leavings: AgentLeftovers,
 }
 
-struct Leavings {
+struct AgentLeftovers {
     listen: Option<PathBuf>,
     state: PathBuf,
     device: Option<String>,
@@ -127,13 +127,13 @@ struct Leavings {
 
 /// State shared by the announcement server and the agent's task.
 struct Shared {
-    clocked: Mutex<Clocked>,
+    clocked: Mutex<ClockedAgent>,
     /// Wakes the agent's task.
     changed: Notify,
 }
 
 /// The state machine and its clock.
-struct Clocked {
+struct ClockedAgent {
     machine: machine::Agent,
     epoch: std::time::Instant,
 }
@@ -143,12 +143,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Converts the kernel's state of a connection for the agent's book.
-fn seen(state: &FlowState) -> Seen {
+fn seen(state: &FlowState) -> ListedConnection {
     let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
     let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
     // Among acknowledged bytes SYN and FIN count one each; older kernels do not count sent ones.
     let acked_bytes = bytes(state.bytes_acked).min(state.bytes_sent.map_or(u64::MAX, |_| sent));
-    Seen {
+    ListedConnection {
         flow: state.flow,
         cookie: state.cookie(),
         user: state.uid,
@@ -161,7 +161,7 @@ fn seen(state: &FlowState) -> Seen {
 
 /// Sets the kernel to small bursts, so that raised limits take effect soon. The value to restore is
 /// in the state file, because a killed agent may have left a value there.
-fn small_bursts(state: &mut State) {
+fn small_bursts(state: &mut StateFile) {
     let mut set = || match tso_rtt_log()? {
         0 => Ok(()),
         log => {
@@ -187,7 +187,7 @@ fn failure(error: ClientError) -> Failure {
     }
 }
 
-impl Clocked {
+impl ClockedAgent {
     fn now(&self) -> Instant {
         Instant::from_std(self.epoch.elapsed())
     }
@@ -203,19 +203,19 @@ impl Shared {
 }
 
 /// Next step of the agent's task.
-enum Next {
+enum AgentStep {
     Event(Event),
-    Ask(u64, Ask),
+    Ask(u64, AgentAction),
 }
 
 /// Requests in flight.
 #[derive(Default)]
-struct UnderWay {
+struct RequestsInFlight {
     tasks: JoinSet<(u64, Result<Answer, Failure>)>,
     handles: BTreeMap<u64, AbortHandle>,
 }
 
-impl UnderWay {
+impl RequestsInFlight {
     fn begin(&mut self, number: u64, answer: impl Future<Output = Result<Answer, Failure>> + Send + 'static) {
         let handle = self.tasks.spawn(async move { (number, answer.await) });
         self.handles.insert(number, handle);
@@ -265,7 +265,7 @@ impl Agent {
             return Err(AgentError::TooManyAddresses(named.len()));
         }
         let addresses_here = addresses()?;
-        let (mut state, left) = State::open(&config.state)?;
+        let (mut state, left) = StateFile::open(&config.state)?;
         let mut pacer = Pacer::new(&options).map_err(AgentError::Pacer)?;
         for missing in pacer.missing() {
             tracing::warn!("{missing}");
@@ -275,7 +275,7 @@ impl Agent {
             tracing::warn!("limits of {lifted} flows that an agent had left are lifted");
         }
         let announcements = match &listen {
-            Some(Listen { path, group }) => {
+            Some(ListenConfig { path, group }) => {
                 Some((anabranch_net::local::listen(path, group.as_deref())?, FlowReader::new()?))
             }
             None => None,
@@ -296,7 +296,7 @@ impl Agent {
             rules: rules.clone(),
             ..machine::AgentConfig::new(link_rate)
         };
-        let clocked = Clocked {
+        let clocked = ClockedAgent {
             machine: machine::Agent::new(Instant::ZERO, machine),
             epoch: std::time::Instant::now(),
         };
@@ -311,7 +311,7 @@ impl Agent {
             metrics,
             announcements,
             rules,
-            leavings: Leavings {
+            leavings: AgentLeftovers {
                 listen: listen.map(|listen| listen.path),
                 state: config.state,
                 device: options.device,
@@ -346,7 +346,7 @@ impl Agent {
         let answering = async {
             match announcements {
                 Some((listener, reader)) => {
-                    let take = move |said: &Announcement, seen: &Seen| {
+                    let take = move |said: &Announcement, seen: &ListedConnection| {
                         let taken =
                             shared.change(|machine, now| machine.handle_announcement(now, said, seen));
                         shared.changed.notify_one();
@@ -376,17 +376,17 @@ impl Agent {
 
     /// Runs the state machine's requests until it gives up. Returns the reason in one line.
     async fn work(&self) -> String {
-        let mut under_way = UnderWay::default();
+        let mut under_way = RequestsInFlight::default();
         loop {
             while let Some(next) = self.next() {
                 match next {
-                    Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
-                    Next::Event(Event::Notice(notice)) => self.say(&notice),
-                    Next::Event(Event::GivenUp(line)) => {
+                    AgentStep::Event(Event::Order(order)) => self.enforcer.order(order).await,
+                    AgentStep::Event(Event::Notice(notice)) => self.say(&notice),
+                    AgentStep::Event(Event::GivenUp(line)) => {
                         self.metrics.note_failure(Cause::Refused);
                         return line;
                     }
-                    Next::Ask(number, ask) => self.begin(&mut under_way, number, ask),
+                    AgentStep::Ask(number, ask) => self.begin(&mut under_way, number, ask),
                 }
             }
             let due = {
@@ -426,10 +426,10 @@ impl Agent {
         }
     }
 
-    fn next(&self) -> Option<Next> {
+    fn next(&self) -> Option<AgentStep> {
         let machine = &mut lock(&self.shared.clocked).machine;
-        let event = machine.poll_event().map(Next::Event);
-        event.or_else(|| machine.poll_ask().map(|(number, ask)| Next::Ask(number, ask)))
+        let event = machine.poll_event().map(AgentStep::Event);
+        event.or_else(|| machine.poll_ask().map(|(number, ask)| AgentStep::Ask(number, ask)))
     }
 
     fn say(&self, notice: &Notice) {
@@ -445,13 +445,13 @@ impl Agent {
     }
 
     /// Starts a request of the state machine.
-    fn begin(&self, under_way: &mut UnderWay, number: u64, ask: Ask) {
+    fn begin(&self, under_way: &mut RequestsInFlight, number: u64, ask: AgentAction) {
         let (client, name) = (self.client.clone(), self.name.clone());
         let within = REPLY_MAX.to_std();
         let (metrics, begun) = (Arc::clone(&self.metrics), std::time::Instant::now());
         let took = move || metrics.report_seconds.observe(begun.elapsed().as_secs_f64());
         match ask {
-            Ask::Prepare => under_way.begin(number, async move {
+            AgentAction::Prepare => under_way.begin(number, async move {
                 // The address of a name may change. If the lookup fails, the client fails as well,
                 // and reports it.
                 let found = timeout(within, lookup(client.address())).await;
@@ -459,7 +459,7 @@ impl Agent {
                 let failed = |error| Failure::Refused(format!("/dev/urandom: {error}"));
                 Ok(Answer::Prepared { coordinator, session: random().map_err(failed)? })
             }),
-            Ask::Look => {
+            AgentAction::Look => {
                 let (reader, shared) = (self.reader.clone(), self.shared.clone());
                 under_way.begin(number, async move {
                     // Listing the kernel's table takes some microseconds for each flow.
@@ -471,22 +471,22 @@ impl Agent {
                     Ok(Answer::Listing { flows, left_out: left_out as u64 })
                 });
             }
-            Ask::Join(request) => under_way.begin(number, async move {
+            AgentAction::Join(request) => under_way.begin(number, async move {
                 let joined = client.join(&name, &request, within).await;
                 took();
                 joined.map(|()| Answer::Taken).map_err(failure)
             }),
-            Ask::Report(request) => under_way.begin(number, async move {
+            AgentAction::Report(request) => under_way.begin(number, async move {
                 let reported = client.report(&name, &request, within).await;
                 took();
                 reported.map(|()| Answer::Taken).map_err(failure)
             }),
-            Ask::Limits { session } => under_way.begin(number, async move {
+            AgentAction::Limits { session } => under_way.begin(number, async move {
                 let limits = client.limits(&name, session, LIMITS_WAIT.to_std(), within).await;
                 limits.map(Answer::Limits).map_err(failure)
             }),
             // Requested at the end only.
-            Ask::Leave { .. } => {}
+            AgentAction::Leave { .. } => {}
         }
     }
 
@@ -494,12 +494,12 @@ impl Agent {
         self.shared.change(machine::Agent::handle_end);
         while let Some(next) = self.next() {
             match next {
-                Next::Event(Event::Order(order)) => self.enforcer.order(order).await,
-                Next::Ask(_, Ask::Leave { session }) => {
+                AgentStep::Event(Event::Order(order)) => self.enforcer.order(order).await,
+                AgentStep::Ask(_, AgentAction::Leave { session }) => {
                     self.enforcer.done().await;
                     let _ = self.client.leave(&self.name, session, REPLY_MAX.to_std() / 2).await;
                 }
-                Next::Event(_) | Next::Ask(..) => {}
+                AgentStep::Event(_) | AgentStep::Ask(..) => {}
             }
         }
         self.enforcer.done().await;
@@ -517,7 +517,7 @@ fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing>
     reader.list_with(CONNECTIONS_MAX, |flow| known.contains(&flow))
 }
 
-impl Leavings {
+impl AgentLeftovers {
     /// Removes the socket, and restores the size of bursts, through the guard if there is one.
     fn clear(self) -> Result<(), AgentError> {
         if let Some(path) = &self.listen {

@@ -4,7 +4,7 @@
 //! once that the coordinator is unreachable. Leaves out: enforcing limits. Read [`Client`] first.
 
 use crate::wire::{
-    CoflowsView, EndedView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply,
+    CoflowsView, EndedCoflowView, HistoryView, HostView, HostsView, JoinRequest, LeaveRequest, LimitsReply,
     ReportsRequest,
 };
 use anabranch_http::{ClientError, Connection};
@@ -109,7 +109,7 @@ impl Client {
     /// Lists the last `count` coflows that have ended, newest first.
     ///
     /// Errors: see [`ClientError`].
-    pub async fn history(&self, count: u64) -> Result<Vec<EndedView>, ClientError> {
+    pub async fn history(&self, count: u64) -> Result<Vec<EndedCoflowView>, ClientError> {
         let path = format!("/v1/history?count={count}");
         self.connection.get::<HistoryView>(&path).await.map(|view| view.coflows)
     }

@@ -9,7 +9,7 @@ use anabranch_http::exercise::requests;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::PeerIdentity;
 use anabranch_shuffle_proto::ChasePlus;
-use anabranch_shuffle_proto::book::{Book, Seen};
+use anabranch_shuffle_proto::announced_flows::{AnnouncedFlows, ListedConnection};
 use anabranch_shuffle_proto::control::{FlowKey, Limit};
 use anabranch_units::BitRate;
 use axum::extract::Extension;
@@ -19,18 +19,25 @@ use axum::extract::Extension;
 #[doc(hidden)]
 pub fn exercise_limits(bytes: &[u8]) -> bool {
     let Ok(LimitsReply { limits }) = serde_json::from_slice(bytes) else { return false };
-    let mut book = Book::default();
+    let mut book = AnnouncedFlows::default();
     let [local, remote] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 7_000).into()];
     let flow = FlowKey { local, remote };
-    let state =
-        Seen { flow, cookie: 1, user: 0, may_send: true, acked_bytes: 0, written_bytes: 60_000, limit: None };
+    let state = ListedConnection {
+        flow,
+        cookie: 1,
+        user: 0,
+        may_send: true,
+        acked_bytes: 0,
+        written_bytes: 60_000,
+        limit: None,
+    };
     book.announce(&state, "a", 60_000).expect("there is room");
     for Limit { flow, rate_bps } in limits {
         book.limit(flow, rate_bps.map(BitRate::bps));
         // As the agent does with each limit.
         let _ = (book.socket(flow), book.soonest_end());
     }
-    book.observe(&[Seen { acked_bytes: 10, ..state }], |_| None);
+    book.observe(&[ListedConnection { acked_bytes: 10, ..state }], |_| None);
     true
 }
 

@@ -5,7 +5,7 @@
 
 use crate::service::{CoordinatorService, JoinError};
 use crate::wire::{
-    CoflowView, CoflowsView, EndedView, FlowView, HistoryView, HostView, HostsView, JoinRequest,
+    CoflowView, CoflowsView, EndedCoflowView, FlowView, HistoryView, HostView, HostsView, JoinRequest,
     LeaveRequest, LimitsReply, ReportsRequest,
 };
 use anabranch_http::answer::{
@@ -54,7 +54,7 @@ const COUNT_MAX: usize = 10_000;
         HostsView,
         HostView,
         HistoryView,
-        EndedView
+        EndedCoflowView
     ))
 )]
 struct Description;

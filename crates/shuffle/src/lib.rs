@@ -14,7 +14,8 @@
 //! use anabranch_net::keys::Role;
 //! use anabranch_pace::pacing_limit;
 //! use anabranch_shuffle::{
-//!     Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, Listen, Scheduler, ServeConfig, Server,
+//!     Agent, AgentConfig, CoordinatorService, CoordinatorServiceConfig, ListenConfig, Scheduler,
+//!     ServeConfig, Server,
 //! };
 //! use anabranch_units::{BitRate, ByteCount};
 //! # use anabranch_net::{identity::Identity, keys::{SetRequest, make_set, write_set}, tls::CredentialFiles};
@@ -39,7 +40,7 @@
 //! for (host, address) in [("a", "127.0.0.1"), ("b", "127.0.0.2")] {
 //!     let mut config = AgentConfig::new(host, &coordinator, path(&format!("{host}.jsonl")));
 //!     (config.addresses, config.link_rate) = (vec![address.parse()?], Some(BitRate::mbps(80)));
-//!     config.listen = Some(Listen { path: path(&format!("{host}.sock")), group: None });
+//!     config.listen = Some(ListenConfig { path: path(&format!("{host}.sock")), group: None });
 //! #   (config.pacer.bpf, config.has_small_bursts) = (false, false);
 //!     tokio::spawn(Agent::start(config, &identity(Role::Site, host)?)?.run(pending()));
 //! }
@@ -67,7 +68,7 @@ mod service;
 mod store;
 pub mod wire;
 
-pub use agent::{Agent, AgentConfig, AgentError, Listen, ListenError};
+pub use agent::{Agent, AgentConfig, AgentError, ListenConfig, ListenError};
 pub use anabranch_http::store::StoreError;
 pub use anabranch_http::{ClientError, ServeConfig, ServeError, Server};
 pub use anabranch_shuffle_proto::hosts::Hosts;

@@ -9,14 +9,14 @@
 
 use crate::store::History;
 use crate::wire::{
-    self, CoflowView, CoflowsView, EndedView, FlowView, HostView, JoinRequest, ReportsRequest,
+    self, CoflowView, CoflowsView, EndedCoflowView, FlowView, HostView, JoinRequest, ReportsRequest,
 };
 use anabranch_http::metrics::{Counter, Histogram, Metrics, seconds};
 use anabranch_http::store::StoreError;
 use anabranch_shuffle_proto::BoxedAllocator;
 use anabranch_shuffle_proto::control::Limit;
-use anabranch_shuffle_proto::coordinator::{self, Decision, Ended, Host, ReportError};
-use anabranch_shuffle_proto::hosts::{Hosts, Placed};
+use anabranch_shuffle_proto::coordinator::{self, Decision, EndedCoflow, Host, ReportError};
+use anabranch_shuffle_proto::hosts::{HostPosition, Hosts};
 use anabranch_shuffle_proto::sessions::{Event, Sessions, SessionsConfig};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -123,8 +123,8 @@ impl CoordinatorServiceConfig {
         let placed = self.hosts.as_ref().map(|hosts| hosts.place(name).cloned());
         let placed =
             placed.map(|placed| placed.ok_or_else(|| JoinError::Unknown(name.to_owned()))).transpose()?;
-        let Placed { addresses: known, link, uplinks } =
-            placed.unwrap_or(Placed { addresses: Vec::new(), link: None, uplinks: Vec::new() });
+        let HostPosition { addresses: known, link, uplinks } =
+            placed.unwrap_or(HostPosition { addresses: Vec::new(), link: None, uplinks: Vec::new() });
         let is_in_file = !known.is_empty();
         let is_its = |address: IpAddr| match address.to_canonical() {
             address if is_in_file => known.contains(&address),
@@ -172,7 +172,7 @@ struct State {
     waiting: BTreeMap<u64, oneshot::Sender<Result<Vec<Limit>, ReportError>>>,
     /// Time of the driver's next pass unless it is woken before.
     looks_at: Instant,
-    unsaved: VecDeque<EndedView>,
+    unsaved: VecDeque<EndedCoflowView>,
     store_error: Option<String>,
     counters: Counters,
 }
@@ -201,13 +201,13 @@ impl Counters {
 }
 
 /// A request that waits for limits, until dropped.
-struct Waiting<'a> {
+struct WaitingReport<'a> {
     service: &'a CoordinatorService,
     name: &'a str,
     number: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingReport<'_> {
     fn drop(&mut self) {
         let mut state = self.service.lock();
         // An answered request is no longer in the table.
@@ -287,7 +287,7 @@ impl CoordinatorService {
             let number = state.machine.handle_limits(now, name, session, until)?;
             state.waiting.insert(number, tell);
             state.answer();
-            (Waiting { service: self, name, number }, until < state.looks_at)
+            (WaitingReport { service: self, name, number }, until < state.looks_at)
         };
         if is_sooner {
             self.shared.changed.notify_one();
@@ -336,7 +336,7 @@ impl CoordinatorService {
         state.machine.coordinator().hosts().map(view).collect()
     }
 
-    pub(crate) async fn history(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
+    pub(crate) async fn history(&self, count: usize) -> Result<Vec<EndedCoflowView>, StoreError> {
         let Some(history) = self.shared.history.clone() else { return Ok(Vec::new()) };
         let read = tokio::task::spawn_blocking(move || history.last(count));
         read.await.expect("reading does not panic, and the runtime is there while requests are")
@@ -499,7 +499,7 @@ impl CoordinatorService {
     }
 
     /// Records the result of a write. Unwritten coflows are kept for the next attempt.
-    fn is_saved(&self, result: Result<(), StoreError>, unsaved: Vec<EndedView>) -> bool {
+    fn is_saved(&self, result: Result<(), StoreError>, unsaved: Vec<EndedCoflowView>) -> bool {
         let mut state = self.lock();
         state.store_error = result.err().map(|error| error.to_string());
         let Some(error) = &state.store_error else { return true };
@@ -529,8 +529,8 @@ impl State {
     }
 
     /// Queues an ended coflow for the store.
-    fn keep(&mut self, ended: Ended, now: Instant, now_unix_ms: u64) {
-        let Ended { name, since, at, flows, bytes } = ended;
+    fn keep(&mut self, ended: EndedCoflow, now: Instant, now_unix_ms: u64) {
+        let EndedCoflow { name, since, at, flows, bytes } = ended;
         let ago = |then: Instant| now_unix_ms.saturating_sub(now.saturating_since(then).as_us() / 1_000);
         let took_s = at.saturating_since(since).as_secs_f64();
         self.counters.moved_bytes.inc_by(bytes.as_u64());
@@ -540,7 +540,7 @@ impl State {
             self.unsaved.pop_front();
         }
         let (began_unix_ms, ended_unix_ms, moved_bytes) = (ago(since), ago(at), bytes.as_u64());
-        self.unsaved.push_back(EndedView { name, began_unix_ms, ended_unix_ms, flows, moved_bytes });
+        self.unsaved.push_back(EndedCoflowView { name, began_unix_ms, ended_unix_ms, flows, moved_bytes });
     }
 }
 

@@ -3,7 +3,7 @@
 //! Leaves out: all state that agents report again. Read [`History`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: its test makes files")]
 
-use crate::wire::EndedView;
+use crate::wire::EndedCoflowView;
 use anabranch_http::store::{StoreError, StoreFile};
 use redb::{ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition};
 use std::path::Path;
@@ -27,7 +27,7 @@ impl History {
     }
 
     /// Adds coflows, oldest first, in one transaction.
-    pub(crate) fn add(&self, ended: &[EndedView]) -> Result<(), StoreError> {
+    pub(crate) fn add(&self, ended: &[EndedCoflowView]) -> Result<(), StoreError> {
         self.file.run(|database| {
             let write = database.begin_write()?;
             {
@@ -45,7 +45,7 @@ impl History {
     }
 
     /// Returns the last `count` coflows, newest first.
-    pub(crate) fn last(&self, count: usize) -> Result<Vec<EndedView>, StoreError> {
+    pub(crate) fn last(&self, count: usize) -> Result<Vec<EndedCoflowView>, StoreError> {
         self.file.run(|database| {
             let table = database.begin_read()?.open_table(ENDED)?;
             let mut ended = Vec::new();
@@ -61,8 +61,8 @@ impl History {
 mod tests {
     use super::*;
 
-    fn ended(number: u64) -> EndedView {
-        EndedView {
+    fn ended(number: u64) -> EndedCoflowView {
+        EndedCoflowView {
             name: number.to_string(),
             began_unix_ms: number,
             ended_unix_ms: number,
@@ -74,11 +74,11 @@ mod tests {
     #[test]
     fn what_an_earlier_version_stored_reads() {
         let stored = r#"{"name":"7","began_unix_ms":7,"ended_unix_ms":7,"flows":1,"bytes":9}"#;
-        assert_eq!(serde_json::from_str::<EndedView>(stored).expect("as it was written"), ended(7));
+        assert_eq!(serde_json::from_str::<EndedCoflowView>(stored).expect("as it was written"), ended(7));
     }
 
     #[test]
-    fn the_last_coflows_outlive_the_process_and_the_oldest_are_dropped() {
+    fn last_coflows_outlive_the_process_and_oldest_are_dropped() {
         let path = std::env::temp_dir().join(format!("anabranch-shuffle-store-{}.redb", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let many: Vec<_> = (0..HISTORY_MAX + 3).map(ended).collect();

@@ -88,12 +88,12 @@ pub struct HostView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryView {
     /// Coflows, newest first.
-    pub coflows: Vec<EndedView>,
+    pub coflows: Vec<EndedCoflowView>,
 }
 
 /// An ended coflow: all its flows are complete, or their programs have exited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EndedView {
+pub struct EndedCoflowView {
     /// Name of the coflow.
     pub name: String,
     /// Time of the first flow, in milliseconds since 1970.

@@ -9,7 +9,8 @@ use crate::end::Msg;
 use crate::rows::WeekRow;
 use crate::traffic::{ENDLESS_BYTES, Job, Traffic};
 use anabranch_fabric::{
-    CircuitCounters, CircuitSwitch, Envelope, EventQueue, Fabric, Hosts, Matching, Tapped, Target, Timetable,
+    CircuitCounters, CircuitSwitch, Envelope, EventQueue, Fabric, Hosts, Matching, TappedPacket, Target,
+    Timetable,
 };
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::fmt::Debug;
@@ -168,7 +169,7 @@ impl Weeks {
         &mut self,
         now: Instant,
         fabric: &mut Fabric<Hosts<Traffic>, Q>,
-        tapped: &mut Vec<Tapped<Envelope<Msg>>>,
+        tapped: &mut Vec<TappedPacket<Envelope<Msg>>>,
     ) {
         if self.ends_at <= now {
             self.count(switch(fabric, self.switch), self.ends_at);
@@ -246,7 +247,7 @@ impl Weeks {
     /// A flow announces its size when it starts, as a program that writes everything at once. An
     /// endless flow announces the bytes it writes; a system's flow without a known size announces
     /// nothing.
-    fn tell_of_flows(&mut self, traffic: &Traffic, tapped: &mut Vec<Tapped<Envelope<Msg>>>) {
+    fn tell_of_flows(&mut self, traffic: &Traffic, tapped: &mut Vec<TappedPacket<Envelope<Msg>>>) {
         let flows = traffic.flows();
         let rack = |host: u16| self.racks.get(usize::from(host)).copied().flatten();
         for (number, flow) in (0u32..).zip(flows).skip(self.flows) {

@@ -34,7 +34,7 @@ pub use error::PlanError;
 pub use network::{Network, NetworkError};
 pub use plan::Plan;
 pub use rows::{
-    CoflowRow, FlowEnd, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Sample, Times, WeekRow,
+    CoflowRow, CompletionTimes, FlowEnd, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Sample, WeekRow,
     WorkloadRow,
 };
 pub use run::Simulation;

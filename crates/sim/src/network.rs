@@ -4,14 +4,14 @@
 //! Links with one priority that never change get the one-event port. Hosts are numbered by site,
 //! without switches; all of them share one node. Read [`Network`] first.
 
-use crate::scenario::{CircuitSpec, NetworkSpec, Spread};
+use crate::scenario::{CircuitSpec, NetworkSpec, PathSpread};
 use crate::topologies::GENERATED;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_fabric::{
     AnyElement, BufferId, CircuitError, CircuitSettings, CircuitSwitch, FifoPort, Policy, Port, PortError,
     PortSettings, SharedBuffer, Switch, Target,
 };
-use anabranch_graph::file::{Defaults, Loaded, load_with_warnings};
+use anabranch_graph::file::{Defaults, LoadedTopology, load_with_warnings};
 use anabranch_graph::{LinkProperties, Routes, Topology, TopologyError, datacentre};
 use anabranch_units::text::known;
 use anabranch_units::{BitRate, ByteCount, LinkId, Seed, SiteId};
@@ -32,7 +32,7 @@ pub struct Network {
     hosts: Vec<SiteId>,
     routes: Routes,
     ports: Vec<PortSettings>,
-    spread: Spread,
+    spread: PathSpread,
     shared: Option<SharedBuffer>,
     /// Site of the hybrid switch, and its settings.
     circuit: Option<(SiteId, CircuitSettings)>,
@@ -57,7 +57,7 @@ impl Network {
     ) -> Result<Self, NetworkError> {
         let wrong = |field, message: String| NetworkError { field, message };
         let loaded = topology(spec, read).map_err(|message| wrong("network.topology", message))?;
-        let Loaded { topology, warnings } = loaded;
+        let LoadedTopology { topology, warnings } = loaded;
         let wrong_links = |error: TopologyError| wrong("network.ways_back", error.to_string());
         let wired = spec.ways_back.then(|| topology.with_ways_back()).transpose().map_err(wrong_links)?;
         let (topology, named) = match wired {
@@ -293,8 +293,8 @@ impl Network {
 
     fn policy(&self, site: SiteId, seed: Seed) -> Policy {
         let kind = match self.spread {
-            Spread::By(kind) => kind,
-            Spread::DModK | Spread::DHash => PolicyKind::Ecmp,
+            PathSpread::By(kind) => kind,
+            PathSpread::DModK | PathSpread::DHash => PolicyKind::Ecmp,
         };
         kind.drawn(&|name| seed.stream(name, site.0.into()))
     }
@@ -392,7 +392,10 @@ impl Network {
     }
 }
 
-fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) -> Result<Loaded, String> {
+fn topology(
+    spec: &NetworkSpec,
+    read: &dyn Fn(&str) -> std::io::Result<String>,
+) -> Result<LoadedTopology, String> {
     let edge = LinkProperties::new(spec.rate, spec.delay);
     let uplink =
         LinkProperties::new(spec.uplink_rate.unwrap_or(spec.rate), spec.uplink_delay.unwrap_or(spec.delay));
@@ -410,7 +413,7 @@ fn topology(spec: &NetworkSpec, read: &dyn Fn(&str) -> std::io::Result<String>) 
         }
     };
     let topology = generated.map_err(|error| error.to_string())?;
-    Ok(Loaded { topology, warnings: Vec::new() })
+    Ok(LoadedTopology { topology, warnings: Vec::new() })
 }
 
 /// Kind of a link's port.

@@ -5,11 +5,13 @@ use crate::circuits::{CircuitPlan, CircuitSchedule};
 use crate::end::Msg;
 use crate::error::PlanError;
 use crate::network::{Network, host_rate_bps};
-use crate::scenario::{DURATION_MAX, KINDS, Long, Pairs, Pattern, Racks, Scenario, UDP_RATE_MIN, Workload};
+use crate::scenario::{
+    DURATION_MAX, KINDS, LongWorkload, Pairs, Pattern, Racks, Scenario, UDP_RATE_MIN, Workload,
+};
 use crate::sizes::Sizes;
 use crate::system::{System, SystemPlan};
 use crate::traffic::{
-    Arrivals, Incast, IncastSettings, Job, RackLoad, Sending, Start, Traffic, Transfers, Udp, UdpFlow,
+    Arrivals, Incast, IncastSettings, Job, RackLoad, SendPattern, Start, Traffic, Transfers, Udp, UdpFlow,
 };
 use anabranch_fabric::{CircuitSettings, Layer, PortSettings};
 use anabranch_units::text::printable;
@@ -23,7 +25,7 @@ use std::sync::Arc;
 pub struct Plan {
     pub(crate) scenario: Scenario,
     pub(crate) network: Network,
-    work: Vec<Work>,
+    work: Vec<ResolvedWorkload>,
     /// Changes of links, by time.
     pub(crate) changes: Vec<(Instant, LinkId, PortSettings)>,
     pub(crate) probed_links: Vec<LinkId>,
@@ -36,11 +38,11 @@ const FLOWS_AT_ONCE_MAX: usize = 1_000_000;
 
 /// A resolved workload.
 #[derive(Debug)]
-enum Work {
-    Long { pairs: Who, size: Option<ByteCount>, start: Duration, jitter: Duration, streams: u32 },
+enum ResolvedWorkload {
+    Long { pairs: PairList, size: Option<ByteCount>, start: Duration, jitter: Duration, streams: u32 },
     Incast { client: u16, servers: usize, is_random: bool, block_bytes: u64 },
     Poisson { gap: Duration, sizes: Sizes },
-    Udp { pairs: Who, rate: BitRate },
+    Udp { pairs: PairList, rate: BitRate },
     Trace { starts: Vec<Start> },
     Racks(RackLoad),
     System(Box<dyn SystemPlan>),
@@ -48,7 +50,7 @@ enum Work {
 
 /// Pairs of sender and receiver.
 #[derive(Clone, Debug)]
-enum Who {
+enum PairList {
     Listed(Vec<(u16, u16)>),
     Permutation,
 }
@@ -96,10 +98,10 @@ impl Plan {
                 Workload::System(workload) => {
                     let system = systems.iter().find(|system| system.kind() == workload.kind);
                     let system = system.ok_or_else(|| unknown(&workload.kind, &field, systems))?;
-                    Work::System(system.plan(workload, &network, &field)?)
+                    ResolvedWorkload::System(system.plan(workload, &network, &field)?)
                 }
                 Workload::Racks(racks) => {
-                    Work::Racks(rack_load(&network, racks, scenario.duration, &field, read)?)
+                    ResolvedWorkload::Racks(rack_load(&network, racks, scenario.duration, &field, read)?)
                 }
                 _ => look_up(&network, workload, &field, read)?,
             });
@@ -109,7 +111,8 @@ impl Plan {
             let message = format!("workload[{first}] is a layer of all hosts already: there can be one");
             return Err(wrong(format!("workload[{second}].kind"), message));
         }
-        let is_endless = |work: &Work| matches!(work, Work::System(system) if !system.has_end());
+        let is_endless =
+            |work: &ResolvedWorkload| matches!(work, ResolvedWorkload::System(system) if !system.has_end());
         if scenario.duration.is_none() && work.iter().any(is_endless) {
             return Err(wrong("duration", "missing: a workload here has no end of its own"));
         }
@@ -179,14 +182,18 @@ impl Plan {
         for (index, work) in self.work.iter().enumerate() {
             let (mut is_drawn, mut some) = (false, None);
             let pairs: Box<dyn Iterator<Item = (u16, u16)> + '_> = match work {
-                Work::Long { pairs: Who::Listed(pairs), .. }
-                | Work::Udp { pairs: Who::Listed(pairs), .. } => Box::new(pairs.iter().copied()),
-                Work::Trace { starts } => Box::new(starts.iter().map(|start| (start.src, start.dst))),
-                Work::Incast { client, servers, is_random: false, .. } => {
+                ResolvedWorkload::Long { pairs: PairList::Listed(pairs), .. }
+                | ResolvedWorkload::Udp { pairs: PairList::Listed(pairs), .. } => {
+                    Box::new(pairs.iter().copied())
+                }
+                ResolvedWorkload::Trace { starts } => {
+                    Box::new(starts.iter().map(|start| (start.src, start.dst)))
+                }
+                ResolvedWorkload::Incast { client, servers, is_random: false, .. } => {
                     let servers = self.network.servers(*client, *servers, None);
                     Box::new(servers.into_iter().map(|server| (server, *client)))
                 }
-                Work::Incast { client, .. } => {
+                ResolvedWorkload::Incast { client, .. } => {
                     is_drawn = true;
                     Box::new((0..hosts).map(|server| (server, *client)))
                 }
@@ -241,7 +248,7 @@ impl Plan {
     /// Hosts of incast `index` in a run with this seed: client, then servers.
     pub fn incast_hosts(&self, seed: Seed, index: usize) -> Option<(u16, Vec<u16>)> {
         match self.work.get(index)? {
-            Work::Incast { client, servers, is_random, .. } => {
+            ResolvedWorkload::Incast { client, servers, is_random, .. } => {
                 Some((*client, self.network.servers(*client, *servers, is_random.then_some(seed))))
             }
             _ => None,
@@ -252,7 +259,7 @@ impl Plan {
     pub(crate) fn needs_plain(&self, link: LinkId) -> bool {
         let own = self.scenario.workload.iter().filter_map(Workload::priority);
         let systems = self.work.iter().filter_map(|work| match work {
-            Work::System(system) => Some(system.priorities()),
+            ResolvedWorkload::System(system) => Some(system.priorities()),
             _ => None,
         });
         let of_acks = self.scenario.network.acks_first.then_some(0);
@@ -264,7 +271,7 @@ impl Plan {
     /// The layer between machines and network in a run with this seed, if a workload has one.
     pub(crate) fn layer(&self, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
         self.work.iter().find_map(|work| match work {
-            Work::System(system) => system.layer(&self.network, seed),
+            ResolvedWorkload::System(system) => system.layer(&self.network, seed),
             _ => None,
         })
     }
@@ -285,13 +292,19 @@ impl Plan {
             .with_acks_first(self.scenario.network.acks_first))
     }
 
-    fn job(&self, seed: Seed, number: u64, work: &Work, workload: &Workload) -> Result<Job, PlanError> {
+    fn job(
+        &self,
+        seed: Seed,
+        number: u64,
+        work: &ResolvedWorkload,
+        workload: &Workload,
+    ) -> Result<Job, PlanError> {
         let hosts = self.network.hosts().len() as u16;
         let mut random = seed.stream("workload", number);
         let priority = workload.priority().unwrap_or_default();
         Ok(match (work, workload) {
-            (Work::System(system), _) => Job::App(system.app(&self.network, seed)?),
-            (Work::Long { pairs, size, start, jitter, streams }, _) => {
+            (ResolvedWorkload::System(system), _) => Job::App(system.app(&self.network, seed)?),
+            (ResolvedWorkload::Long { pairs, size, start, jitter, streams }, _) => {
                 let mut starts = Vec::new();
                 for (src, dst) in pairs.draw(hosts, &mut random) {
                     for _ in 0..*streams {
@@ -302,29 +315,30 @@ impl Plan {
                 let transfers = Transfers::listed(starts, priority).with_control(workload.control());
                 Job::Transfers(transfers.with_copies(workload.twice_below()))
             }
-            (Work::Incast { client, servers, is_random, block_bytes }, Workload::Incast(spec)) => {
-                Job::Incast(Incast::new(IncastSettings {
-                    client: *client,
-                    servers: self.network.servers(*client, *servers, is_random.then_some(seed)),
-                    block_bytes: *block_bytes,
-                    request_bytes: spec.request.as_u64(),
-                    jitter: spec.jitter,
-                    random,
-                    rounds: spec.rounds,
-                    warmup_rounds: spec.warmup_rounds,
-                    priority,
-                }))
-            }
-            (Work::Poisson { gap, sizes }, Workload::Poisson(spec)) => {
+            (
+                ResolvedWorkload::Incast { client, servers, is_random, block_bytes },
+                Workload::Incast(spec),
+            ) => Job::Incast(Incast::new(IncastSettings {
+                client: *client,
+                servers: self.network.servers(*client, *servers, is_random.then_some(seed)),
+                block_bytes: *block_bytes,
+                request_bytes: spec.request.as_u64(),
+                jitter: spec.jitter,
+                random,
+                rounds: spec.rounds,
+                warmup_rounds: spec.warmup_rounds,
+                priority,
+            })),
+            (ResolvedWorkload::Poisson { gap, sizes }, Workload::Poisson(spec)) => {
                 let arrivals = Arrivals { gap: *gap, sizes: sizes.clone(), hosts, left: spec.flows, random };
                 Job::Transfers(Transfers::arriving(arrivals, priority).with_copies(spec.twice_below))
             }
-            (Work::Udp { pairs, rate }, Workload::Udp(spec)) => {
+            (ResolvedWorkload::Udp { pairs, rate }, Workload::Udp(spec)) => {
                 let pairs = pairs.draw(hosts, &mut random);
                 let sending = match (spec.on, spec.off) {
-                    (Some(on), Some(off)) => Sending::OnOff { on, off },
-                    _ if spec.random => Sending::Random { batch: spec.batch },
-                    _ => Sending::Constant,
+                    (Some(on), Some(off)) => SendPattern::OnOff { on, off },
+                    _ if spec.random => SendPattern::Random { batch: spec.batch },
+                    _ => SendPattern::Constant,
                 };
                 let flows = pairs.into_iter().enumerate().map(|(i, (src, dst))| UdpFlow {
                     src,
@@ -338,11 +352,11 @@ impl Plan {
                 let stop = spec.stop.map(|stop| Instant::ZERO + stop);
                 Job::Udp(Udp::new(flows.collect(), priority, Instant::ZERO + spec.start, stop))
             }
-            (Work::Trace { starts }, _) => {
+            (ResolvedWorkload::Trace { starts }, _) => {
                 let transfers = Transfers::listed(starts.clone(), priority);
                 Job::Transfers(transfers.with_copies(workload.twice_below()))
             }
-            (Work::Racks(load), _) => {
+            (ResolvedWorkload::Racks(load), _) => {
                 let transfers = Transfers::listed(load.starts(&mut random), priority);
                 Job::Transfers(transfers.with_control(workload.control()))
             }
@@ -351,11 +365,11 @@ impl Plan {
     }
 }
 
-fn has_layer(work: &Work) -> bool {
-    matches!(work, Work::System(system) if system.has_layer())
+fn has_layer(work: &ResolvedWorkload) -> bool {
+    matches!(work, ResolvedWorkload::System(system) if system.has_layer())
 }
 
-impl Who {
+impl PairList {
     const fn count(&self, hosts: usize) -> usize {
         match self {
             Self::Listed(pairs) => pairs.len(),
@@ -378,11 +392,11 @@ impl Who {
     }
 }
 
-fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> {
+fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<PairList, PlanError> {
     let hosts = network.hosts().len() as u16;
     let field = format!("{field}.pairs");
-    Ok(Who::Listed(match pairs {
-        Pairs::Named(Pattern::Permutation) => return Ok(Who::Permutation),
+    Ok(PairList::Listed(match pairs {
+        Pairs::Named(Pattern::Permutation) => return Ok(PairList::Permutation),
         Pairs::Named(Pattern::All) => {
             let others = |src: u16| (0..hosts).filter(move |dst| *dst != src).map(move |dst| (src, dst));
             (0..hosts).flat_map(others).collect()
@@ -418,13 +432,13 @@ fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<Who, PlanError> 
 
 /// Rate of each pair at which the share `load` of the links' rates is used, on average over all
 /// links.
-fn pair_rate(network: &Network, pairs: &Who, load: f64) -> BitRate {
+fn pair_rate(network: &Network, pairs: &PairList, load: f64) -> BitRate {
     let capacity: u64 = network.topology().links().iter().map(|l| l.properties.capacity.as_bps()).sum();
     let hosts = network.hosts().len() as u16;
     let hops: u64 = match pairs {
-        Who::Listed(pairs) => pairs.iter().map(|(src, dst)| network.hops(*src, *dst)).sum(),
+        PairList::Listed(pairs) => pairs.iter().map(|(src, dst)| network.hops(*src, *dst)).sum(),
         // The permutation is drawn later: every pair is equally likely.
-        Who::Permutation => {
+        PairList::Permutation => {
             let all = (0..hosts).flat_map(|src| (0..hosts).map(move |dst| (src, dst)));
             let sum: u64 = all.filter(|(src, dst)| src != dst).map(|(src, dst)| network.hops(src, dst)).sum();
             sum / (u64::from(hosts) - 1)
@@ -513,7 +527,7 @@ fn look_up(
     workload: &Workload,
     field: &str,
     read: &dyn Fn(&str) -> io::Result<String>,
-) -> Result<Work, PlanError> {
+) -> Result<ResolvedWorkload, PlanError> {
     let hosts = network.hosts().len();
     let file = |field: String, name: &str| {
         read(name).map_err(|error| wrong(field, format!("{name}: {error}: name a file that can be read")))
@@ -526,8 +540,8 @@ fn look_up(
                 let message = format!("{}: {flows} flows: must be at most {FLOWS_AT_ONCE_MAX}", long.streams);
                 return Err(wrong(format!("{field}.streams"), message));
             }
-            let Long { size, start, jitter, streams, .. } = *long;
-            Work::Long { pairs, size, start, jitter, streams }
+            let LongWorkload { size, start, jitter, streams, .. } = *long;
+            ResolvedWorkload::Long { pairs, size, start, jitter, streams }
         }
         Workload::Incast(incast) => {
             let client = incast.client.as_deref().map_or(Ok(0), |name| network.find_host(name));
@@ -540,7 +554,7 @@ fn look_up(
             let block_bytes =
                 incast.block_bytes().map_err(|message| wrong(format!("{field}.block"), message))?;
             let (servers, is_random) = (incast.servers, incast.random_servers);
-            Work::Incast { client, servers, is_random, block_bytes }
+            ResolvedWorkload::Incast { client, servers, is_random, block_bytes }
         }
         Workload::Poisson(poisson) => {
             let sizes = sizes(&poisson.sizes, field, read)?;
@@ -554,7 +568,7 @@ fn look_up(
                 );
                 return Err(wrong(format!("{field}.load"), message));
             }
-            Work::Poisson { gap, sizes }
+            ResolvedWorkload::Poisson { gap, sizes }
         }
         Workload::Udp(udp) => {
             let pairs = who(network, &udp.pairs, field)?;
@@ -566,14 +580,14 @@ fn look_up(
                 let message = format!("{rate} for each pair: must be at least {UDP_RATE_MIN}");
                 return Err(wrong(format!("{field}.{name}"), message));
             }
-            Work::Udp { pairs, rate }
+            ResolvedWorkload::Udp { pairs, rate }
         }
         Workload::Trace(trace) => {
             let field = format!("{field}.file");
             let text = file(field.clone(), &trace.file)?;
             let starts = read_trace(network, &text)
                 .map_err(|message| wrong(field, format!("{}: {message}", trace.file)))?;
-            Work::Trace { starts }
+            ResolvedWorkload::Trace { starts }
         }
         Workload::Racks(_) | Workload::System(_) => unreachable!("they are looked up elsewhere"),
     })

@@ -1,22 +1,22 @@
 //! Summary figures of a run's samples: evenness of the probed flows' shares per interval, and the
 //! longest time of a flow without data.
 //!
-//! Intervals after the warm-up count. Read [`Seen`] first.
+//! Intervals after the warm-up count. Read [`ProbeSummary`] first.
 
 use anabranch_units::Duration;
 
 /// Summary of all probed links and flows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct ProbeSummary {
     /// Minimum use of a probed link in an interval, as a share of its rate.
     pub link_use_share_min: Option<f64>,
     /// Summaries of the probed flows, in order.
-    pub flows: Vec<SeenFlow>,
+    pub flows: Vec<ProbedFlow>,
 }
 
 /// Summary of a probed flow.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-pub(crate) struct SeenFlow {
+pub(crate) struct ProbedFlow {
     /// Minimum and maximum share in an interval, relative to the mean of all probed flows.
     pub shares: Option<(f64, f64)>,
     /// Longest time without data after its start, in whole intervals.
@@ -24,7 +24,7 @@ pub(crate) struct SeenFlow {
     idle: Duration,
 }
 
-impl Seen {
+impl ProbeSummary {
     /// Records the use of a link in an interval, as a share of its rate.
     pub(crate) fn link(&mut self, use_share: f64) {
         self.link_use_share_min =
@@ -34,7 +34,7 @@ impl Seen {
     /// Records an interval of the probed flows: the amount that each received, in one common unit,
     /// and whether it has started; `None` for an ended flow. New flows come last.
     pub(crate) fn flows(&mut self, interval: Duration, got: &[Option<(f64, bool)>]) {
-        self.flows.resize(got.len().max(self.flows.len()), SeenFlow::default());
+        self.flows.resize(got.len().max(self.flows.len()), ProbedFlow::default());
         let sum: f64 = got.iter().flatten().map(|(got, _)| got).sum();
         let mean = sum / got.iter().flatten().count().max(1) as f64;
         for (flow, got) in self.flows.iter_mut().zip(got) {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn shares_are_of_the_mean_of_each_interval() {
-        let mut seen = Seen::default();
+        let mut seen = ProbeSummary::default();
         seen.flows(Duration::from_ms(1), &[Some((1.0, true)), Some((3.0, true))]);
         seen.flows(Duration::from_ms(1), &[Some((8.0, true)), Some((8.0, true))]);
         assert_eq!(
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_flow_idles_from_its_beginning_to_its_end() {
-        let mut seen = Seen::default();
+        let mut seen = ProbeSummary::default();
         let mut has_begun = false;
         for got in [Some(0.0), Some(0.0), Some(1.0), Some(0.0), Some(0.0), Some(1.0), Some(0.0), None, None] {
             has_begun |= got > Some(0.0);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn of_a_links_intervals_the_least_counts() {
-        let mut seen = Seen::default();
+        let mut seen = ProbeSummary::default();
         assert_eq!(seen.link_use_share_min, None);
         [0.9, 0.4, 1.0].iter().for_each(|share| seen.link(*share));
         assert_eq!(seen.link_use_share_min, Some(0.4));

@@ -6,7 +6,7 @@
 use crate::end::End;
 use crate::network::Network;
 use crate::rows::{
-    CoflowRow, FlowEnd, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, Times, WorkloadRow,
+    CoflowRow, CompletionTimes, FlowEnd, FlowRow, LatencyRow, LinkRow, NetworkRow, Outcome, WorkloadRow,
 };
 use crate::run::Simulation;
 use crate::scenario::Workload;
@@ -158,7 +158,7 @@ fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Count
                 .iter()
                 .filter(|(flow, _)| !flow.is_copy)
                 .filter_map(|(flow, _)| Some((flow.size?.as_u64(), us(flow.finished_at? - flow.started_at))));
-            row.complete(&Times(whole.collect()));
+            row.complete(&CompletionTimes(whole.collect()));
         }
         Job::Incast(incast) => {
             let times = incast.rounds().iter().map(|round| us(round.ended_at - round.began_at)).collect();

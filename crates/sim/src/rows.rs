@@ -143,7 +143,7 @@ pub struct WorkloadRow {
 
 /// Complete flows: size in bytes, completion time in microseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Times(pub Vec<(u64, f64)>);
+pub struct CompletionTimes(pub Vec<(u64, f64)>);
 
 /// One flow at the end of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl WorkloadRow {
     }
 
     /// Fills in completion times.
-    pub fn complete(&mut self, whole: &Times) {
+    pub fn complete(&mut self, whole: &CompletionTimes) {
         let times = |least: u64, most: u64| {
             let sized = whole.0.iter().filter(|(size, _)| (least..=most).contains(size));
             let mut times: Vec<f64> = sized.map(|(_, us)| *us).collect();

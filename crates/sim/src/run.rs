@@ -7,10 +7,10 @@ use crate::end::{End, Msg};
 use crate::error::PlanError;
 use crate::network::{HOSTS, Network};
 use crate::plan::Plan;
-use crate::probe::{Seen, SeenFlow};
+use crate::probe::{ProbeSummary, ProbedFlow};
 use crate::rows::{Sample, WeekRow};
 use crate::traffic::{Flow, Job, Traffic};
-use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, Tapped, Totals};
+use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, TappedPacket, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
 
 /// Events between checks for the end of the work. Fixed, so that equal runs end at the same event.
@@ -27,11 +27,11 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     series: Vec<Sample>,
     /// Sent bytes of each probed link, and delivered bytes of each probed flow, at the last sample.
     before: Vec<u64>,
-    seen: Seen,
+    seen: ProbeSummary,
     /// Circuits that follow demand.
     weeks: Option<Weeks>,
     /// Tapped packets not yet taken.
-    tapped: Vec<Tapped<Envelope<Msg>>>,
+    tapped: Vec<TappedPacket<Envelope<Msg>>>,
 }
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
@@ -74,7 +74,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
             next_sample: probe.map(|probe| Instant::ZERO + probe.interval),
             series: Vec::new(),
             before: Vec::new(),
-            seen: Seen::default(),
+            seen: ProbeSummary::default(),
             weeks,
             tapped: Vec::new(),
         }
@@ -120,8 +120,8 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         self.fabric.tap(Network::port(link));
     }
     /// Packets of tapped links since the last call, each with its link.
-    pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, Tapped<Envelope<Msg>>)> {
-        let links = |tapped: Tapped<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
+    pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, TappedPacket<Envelope<Msg>>)> {
+        let links = |tapped: TappedPacket<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
         let mut tapped = std::mem::take(&mut self.tapped);
         tapped.append(&mut self.fabric.take_tapped());
         // Packets of the switch are used for the weeks only.
@@ -238,7 +238,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     }
 
     /// Summaries of the probed flows of job `number`, and of links.
-    pub(crate) fn seen(&self, number: u16) -> (impl Iterator<Item = &SeenFlow>, Option<f64>) {
+    pub(crate) fn seen(&self, number: u16) -> (impl Iterator<Item = &ProbedFlow>, Option<f64>) {
         let flows = self.plan.scenario.probe.as_ref().map_or(0, |probe| probe.flows);
         let of_job = probed(self.traffic(), flows).zip(&self.seen.flows);
         let of_job = of_job.filter(move |((_, flow), _)| flow.job == number).map(|(_, seen)| seen);

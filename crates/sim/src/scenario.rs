@@ -1,8 +1,9 @@
 //! Scenarios: network, transport, workloads, probes, changes, and sweeps of settings.
 //!
-//! A scenario is a TOML file (or an equivalent [`toml::Table`]). `read` expands it into [`Point`]s,
-//! one for each combination of swept values, each with its resolved [`Scenario`]. A missing setting
-//! has a default; a setting that is unknown, impossible or contradictory is refused with its line.
+//! A scenario is a TOML file (or an equivalent [`toml::Table`]). `read` expands it into
+//! [`SweepPoint`]s, one for each combination of swept values, each with its resolved [`Scenario`].
+//! A missing setting has a default; a setting that is unknown, impossible or contradictory is
+//! refused with its line.
 //!
 //! ```toml
 //! [network]
@@ -26,7 +27,7 @@ mod read;
 
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
 pub use circuit::{CircuitSpec, DemandSource, ResizeSpec, ScheduleSpec};
-pub use read::{Point, ScenarioError, place, read};
+pub use read::{ScenarioError, SweepPoint, place, read};
 
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, Control};
@@ -158,7 +159,7 @@ pub struct NetworkSpec {
     pub uplink_queue: Option<ByteCount>,
     /// How switches choose among equal paths.
     #[serde(default)]
-    pub spread: Spread,
+    pub spread: PathSpread,
     /// Maximum random delay of a packet's departure from its host; order is kept. A packet's time
     /// at the bottleneck prevents flows from synchronising (see
     /// [`anabranch_fabric::Hosts::with_jitter`]). Simulator only: emulated hosts are irregular
@@ -190,7 +191,7 @@ const fn host_queue() -> ByteCount {
 /// How switches choose among equal paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Spread {
+pub enum PathSpread {
     /// By the switches' policy with this name.
     By(PolicyKind),
     /// By destination, evenly: host d of a fat tree is reached over core (d mod h) h + (d / h) mod
@@ -200,19 +201,19 @@ pub enum Spread {
     DHash,
 }
 
-impl Default for Spread {
+impl Default for PathSpread {
     fn default() -> Self {
         Self::By(PolicyKind::Ecmp)
     }
 }
 
-impl From<Spread> for String {
-    fn from(spread: Spread) -> Self {
+impl From<PathSpread> for String {
+    fn from(spread: PathSpread) -> Self {
         spread.word().to_owned()
     }
 }
 
-impl TryFrom<String> for Spread {
+impl TryFrom<String> for PathSpread {
     type Error = String;
 
     fn try_from(word: String) -> Result<Self, String> {
@@ -223,7 +224,7 @@ impl TryFrom<String> for Spread {
     }
 }
 
-impl Spread {
+impl PathSpread {
     fn all() -> impl Iterator<Item = Self> {
         PolicyKind::ALL.iter().map(|kind| Self::By(*kind)).chain([Self::DModK, Self::DHash])
     }
@@ -263,7 +264,7 @@ pub const KINDS: [&str; 6] = ["long", "incast", "poisson", "udp", "trace", "rack
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Workload {
     /// One stream per pair, endless or of a given size.
-    Long(Long),
+    Long(LongWorkload),
     /// Barrier-synchronised requests: a client requests a block from each server, and again once
     /// all have arrived.
     Incast(Incast),
@@ -317,7 +318,7 @@ pub enum Pattern {
 /// Streams between pairs; see [`Workload::Long`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Long {
+pub struct LongWorkload {
     /// Pairs: `"permutation"`, `"halves"`, `"all"`, a stride, or `[["h0", "h1"], …]`.
     pub pairs: Pairs,
     /// Bytes of each stream; endless by default.

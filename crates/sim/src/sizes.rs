@@ -139,7 +139,7 @@ mod tests {
     use anabranch_units::Seed;
 
     #[test]
-    fn the_carried_files_are_distributions_and_draws_have_their_mean() {
+    fn carried_files_are_distributions_and_draws_have_their_mean() {
         for (name, _) in CARRIED {
             let sizes = Sizes::carried(name).expect("carried");
             let mut random = Seed::new(1).stream("sizes", 0);

@@ -14,11 +14,11 @@ mod transfers;
 mod udp;
 
 pub use app::{App, AppCx, Coflow, Side, StreamEvent, StreamSpec};
-pub use incast::{Incast, Round, Settings as IncastSettings};
+pub use incast::{Incast, IncastSettings, Round};
 pub use messages::Messages;
 pub use racks::RackLoad;
 pub use transfers::{Arrivals, Start, Transfers};
-pub use udp::{Sending, Udp, UdpFlow};
+pub use udp::{SendPattern, Udp, UdpFlow};
 
 use crate::end::{End, Report};
 use anabranch_endpoint::PeerId;
@@ -91,12 +91,12 @@ pub enum Job {
 #[derive(Debug)]
 pub struct Traffic {
     jobs: Vec<Job>,
-    world: World,
+    world: TrafficState,
 }
 
 /// State shared by jobs.
 #[derive(Debug)]
-pub struct World {
+pub struct TrafficState {
     config: Config,
     /// Whether packets of receivers, that is acknowledgements, have the first priority.
     acks_first: bool,
@@ -115,7 +115,7 @@ pub(crate) const ENDLESS_BYTES: u64 = 1 << 50;
 
 /// A flow to open.
 #[derive(Copy, Clone, Debug)]
-struct Opening {
+struct PendingFlow {
     job: u16,
     priority: u8,
     src: u16,
@@ -127,7 +127,7 @@ struct Opening {
     doors: [Option<Target>; 2],
 }
 
-impl World {
+impl TrafficState {
     /// Opens a connection from `src` to `dst`, and writes its data.
     fn open(
         &mut self,
@@ -139,7 +139,8 @@ impl World {
         let own = self.config.control;
         self.config.control = control.unwrap_or(own);
         let to_send = size.or(Some(ByteCount::new(ENDLESS_BYTES)));
-        let flow = self.connect(cx, &Opening { job, priority, src, dst, size, to_send, doors: [None; 2] });
+        let flow =
+            self.connect(cx, &PendingFlow { job, priority, src, dst, size, to_send, doors: [None; 2] });
         self.config.control = own;
         let sender = self.flows[flow as usize].sender;
         self.unfinished += u64::from(size.is_some());
@@ -148,7 +149,7 @@ impl World {
     }
 
     /// Opens a connection from `src` without writing.
-    fn connect(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> u32 {
+    fn connect(&mut self, cx: &mut HostsCx<'_, End>, opening: &PendingFlow) -> u32 {
         let checked = "a scenario's transport is checked before it runs";
         let (flow, sender, receiver) = self.enter(cx, opening);
         let mut random = self.seed.stream("tcp", flow.into());
@@ -162,7 +163,7 @@ impl World {
     }
 
     /// The same for a connection whose received data waits until it is read.
-    fn connect_unread(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> u32 {
+    fn connect_unread(&mut self, cx: &mut HostsCx<'_, End>, opening: &PendingFlow) -> u32 {
         let reads_at_once = std::mem::replace(&mut self.config.reads_at_once, false);
         let flow = self.connect(cx, opening);
         self.config.reads_at_once = reads_at_once;
@@ -170,8 +171,8 @@ impl World {
     }
 
     /// Reserves both ends of a flow, and records it.
-    fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &Opening) -> (u32, PeerId, PeerId) {
-        let Opening { job, priority, src, dst, size, to_send, doors } = *opening;
+    fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &PendingFlow) -> (u32, PeerId, PeerId) {
+        let PendingFlow { job, priority, src, dst, size, to_send, doors } = *opening;
         let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
         let mut reserve = |door: Option<Target>, host, priority| match door {
             None => cx.reserve(host, flow, priority),
@@ -220,7 +221,13 @@ impl Traffic {
     pub const fn new(config: Config, jobs: Vec<Job>) -> Self {
         Self {
             jobs,
-            world: World { config, acks_first: false, seed: Seed::new(0), flows: Vec::new(), unfinished: 0 },
+            world: TrafficState {
+                config,
+                acks_first: false,
+                seed: Seed::new(0),
+                flows: Vec::new(),
+                unfinished: 0,
+            },
         }
     }
     /// The same, with this seed for the connections' random draws.

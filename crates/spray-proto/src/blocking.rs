@@ -7,7 +7,7 @@
 //! meaningful, so all flows to the same host count together, for some tens of milliseconds. Flows
 //! to other hosts supplement a small sample.
 //!
-//! Read [`Blocking`] and [`Share`] first.
+//! Read [`BlockingEstimator`] and [`Share`] first.
 
 use crate::model::BLOCKED_MAX;
 use anabranch_units::{Duration, Instant};
@@ -57,7 +57,7 @@ impl Share {
 
 /// Round-trip statistics of one host.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Blocking {
+pub(crate) struct BlockingEstimator {
     smoothed: Option<Duration>,
     period_at: Instant,
     /// Sum in seconds, and number, of the period's round trips.
@@ -69,7 +69,7 @@ pub(crate) struct Blocking {
     share: Share,
 }
 
-impl Blocking {
+impl BlockingEstimator {
     /// Records a packet's round trip. Returns whether the packet was blocked, once that is known.
     /// An excess below `jitter` does not count as blocking.
     pub(crate) fn sample(&mut self, now: Instant, rtt: Duration, jitter: Duration) -> Option<bool> {
@@ -118,8 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn periods_have_means_from_which_the_smoothed_round_trip_differs() {
-        let mut blocking = Blocking::default();
+    fn periods_have_means_apart_from_the_smoothed_round_trip() {
+        let mut blocking = BlockingEstimator::default();
         for (us, rtt) in [(0, 100), (100, 300), (300, 400), (600, 400)] {
             blocking.sample(at(us), Duration::from_us(rtt), Duration::ZERO);
         }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_share_of_long_round_trips_is_the_probability() {
-        let (mut blocking, mut pooled) = (Blocking::default(), Share::default());
+        let (mut blocking, mut pooled) = (BlockingEstimator::default(), Share::default());
         for n in 0..2_000 {
             let rtt = if n % 10 == 0 { 1_000 } else { 100 };
             if let Some(is_blocked) = blocking.sample(at(n * 20), Duration::from_us(rtt), Duration::ZERO) {
@@ -147,14 +147,14 @@ mod tests {
         assert_eq!(free, Some(Duration::from_us(100)));
         assert_eq!(blocked, Some(Duration::from_us(1_000)));
         // An unknown host is assumed to be like the others.
-        assert!((Blocking::default().probability(now, &pooled) - 0.1).abs() < 0.01);
+        assert!((BlockingEstimator::default().probability(now, &pooled) - 0.1).abs() < 0.01);
         // Old observations do not count.
         assert!(blocking.probability(at(1_040_000), &pooled) == 0.0);
     }
 
     #[test]
     fn what_is_within_the_jitter_is_not_blocked() {
-        let mut blocking = Blocking::default();
+        let mut blocking = BlockingEstimator::default();
         let mut counts = [0, 0];
         for n in 0..1_000 {
             let rtt = Duration::from_us([100, 500, 700][usize::from(n % 20 == 0) + usize::from(n % 40 == 0)]);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn few_packets_are_no_probability_and_none_is_above_the_limit() {
+    fn few_packets_give_no_probability_and_all_are_limited() {
         let mut share = Share::default();
         for n in 0..3 {
             share.count(at(n), true);

@@ -51,7 +51,7 @@ pub struct Config {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum UnitSize {
     /// Optimum of equation 4 among units with few parities
-    /// ([`Ways::frugal_unit`](crate::model::Ways::frugal_unit)).
+    /// ([`PathModel::frugal_unit`](crate::model::PathModel::frugal_unit)).
     Best,
     /// A whole window.
     Window,

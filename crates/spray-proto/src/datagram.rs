@@ -13,7 +13,7 @@
 //! are rounded to microseconds. Leaves out: encryption, which also limits a datagram's length. Read
 //! [`Datagram`] first.
 
-use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, Wire};
+use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, WireMessage};
 use anabranch_units::{Duration, Instant};
 
 /// A flow in both directions, by the host at its other end and its number.
@@ -43,6 +43,8 @@ pub struct Datagram<P> {
 
 /// Maximum number of echoes in a datagram.
 pub const ECHOES_MAX: usize = 32;
+/// Flow number in probes of a host that hears nothing. Each one is answered at once and separately.
+pub const DARK: u32 = 1;
 
 /// Content of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +158,7 @@ fn put_instant(out: &mut Vec<u8>, at: Instant) {
     out.extend(&us.to_be_bytes()[2..]);
 }
 
-impl Wire for Datagram<Bytes> {
+impl WireMessage for Datagram<Bytes> {
     fn encode(&self, out: &mut Vec<u8>) {
         let kind = match self.body {
             Body::Bare => BARE,

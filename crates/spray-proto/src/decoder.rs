@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_handed_over_in_order_and_mended_by_parities() {
+    fn packets_are_delivered_in_order_and_recovered_by_parities() {
         let mut end = End::new();
         end.source(0, 0);
         end.source(1, 2);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_given_up_in_time_and_filled_when_its_packet_comes() {
+    fn gap_is_given_up_in_time_and_filled_late() {
         let mut end = End::new();
         end.source(10, 1);
         end.source(30, 3);
@@ -449,7 +449,7 @@ mod tests {
 
     /// #48: a packet recovered beyond a gap waited for it without limit.
     #[test]
-    fn mended_packets_wait_for_a_gap_no_longer_than_held_ones() {
+    fn recovered_packets_wait_no_longer_than_held_ones() {
         let mut end = End::new();
         end.parity(10, (5, 1), 0);
         assert!(end.handed().is_empty());
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_was_given_up_is_mended_after_all() {
+    fn abandoned_gap_is_recovered_later() {
         let mut end = End::new();
         end.source(0, 1);
         end.timeout(100);

@@ -133,7 +133,7 @@ mod tests {
     use anabranch_endpoint::Bytes;
 
     #[test]
-    fn a_unit_is_whole_at_its_size_and_forgets_what_has_come() {
+    fn unit_is_complete_at_its_size_and_forgets_arrivals() {
         let mut encoder = Encoder::<Bytes>::new();
         let at = |us| Instant::ZERO + Duration::from_us(us);
         assert!(encoder.is_between() && encoder.take().is_none());

@@ -8,11 +8,11 @@
 use crate::Config;
 use crate::datagram::Datagram;
 use crate::datagram::FlowId;
-use crate::host::{Host, Outgoing};
+use crate::host::{Host, OutgoingPacket};
 use crate::memory::MEMORY_MIN;
 use crate::packet::{Coder, Packet as _, UNIT_MAX};
 use crate::segment::{CE, Segment, mark};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_units::{ByteCount, Duration, Instant};
 
 /// Maximum steps of one list, to bound the running time.
@@ -61,7 +61,7 @@ fn exercise_host(bytes: &[u8], config: Config) -> bool {
                 let (payload_bytes, is_acknowledgement) = (packet.len() as u32, packet.is_empty());
                 let is_end = *wait == 9;
                 let outgoing =
-                    Outgoing { packet, payload_bytes, is_acknowledgement, is_end, flow_size: None };
+                    OutgoingPacket { packet, payload_bytes, is_acknowledgement, is_end, flow_size: None };
                 host.handle_packet(now, id, outgoing);
             }
         }

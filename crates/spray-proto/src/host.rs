@@ -5,17 +5,18 @@
 //! [`Host::poll_leaving`]. Its parts are one file each: `encoder`, `decoder`, `blocking`, `spread`,
 //! `repeats`, `memory`. Source: CAPS, sections IV, VI and VII. Read [`Host`] first.
 
-use crate::blocking::{Blocking, Share};
+use crate::blocking::{BlockingEstimator, Share};
 use crate::config::{Config, ConfigError, Parities, UnitSize};
-use crate::datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId};
+use crate::datagram::{Body, DARK, Datagram, ECHO_BYTES, Echo, FlowId};
 use crate::decoder::{Decoder, DecoderCounts, NUMBER_MAX};
 use crate::encoder::Encoder;
-use crate::memory::{Ages, FLOW_BYTES, Held, Place, kept_time, states_max};
-use crate::model::{self, Ways};
+use crate::memory::{Ages, FLOW_BYTES, FlowPosition, PeerMemory, kept_time, states_max};
+use crate::model::{self, PathModel};
 use crate::packet::{Packet, UNIT_MAX};
-use crate::repeats::{REPEATS_MAX, Repeats, Unheard};
-use crate::sent::{Came, Sent};
-use crate::spread::{Least, Spread};
+use crate::repeats::{REPEATS_MAX, Repeats, UnackedSource};
+use crate::sent_datagrams::{ReceivedDatagrams, SentDatagrams};
+use crate::spread::{ExcessWindows, Least};
+use crate::ways::DatagramClass;
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -38,14 +39,12 @@ const FORGOTTEN: Duration = Duration::from_ms(10);
 const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
 /// Delay of the first repeat while no round trip is known.
 const REPEAT_FIRST: Duration = Duration::from_ms(50);
-/// Flow number in probes of a host that hears nothing. Each one is answered at once and separately.
-const DARK: u32 = 1;
 /// Bounds of the pause that ends a unit; within them it is one round trip.
 const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
 
 /// A packet from TCP.
 #[derive(Clone, Debug)]
-pub struct Outgoing<P> {
+pub struct OutgoingPacket<P> {
     /// The packet.
     pub packet: P,
     /// Bytes of data in the packet; 0 for a pure acknowledgement.
@@ -60,24 +59,22 @@ pub struct Outgoing<P> {
 
 /// A datagram to send.
 #[derive(Clone, Debug)]
-pub struct Leaving<P> {
+pub struct OutgoingDatagram<P> {
     /// Number of the destination host.
     pub to: u32,
     /// True if the flow is short so far.
     pub is_short: bool,
     /// Bytes of data that the flow had sent before.
     pub sent_bytes: u64,
-    /// True if the datagram carries data or a parity.
-    pub is_data: bool,
-    /// True for a bare answer to a host that hears nothing.
-    pub is_answer: bool,
+    /// Class by which its path is chosen.
+    pub class: DatagramClass,
     /// The datagram.
     pub datagram: Datagram<P>,
 }
 
 /// A packet for TCP.
 #[derive(Clone, Debug)]
-pub struct Arrived<P> {
+pub struct DeliveredPacket<P> {
     /// Flow of the packet.
     pub id: FlowId,
     /// The packet.
@@ -86,7 +83,7 @@ pub struct Arrived<P> {
 
 /// Counters of a host's layer.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-pub struct Counts {
+pub struct HostCounts {
     /// Source packets sent.
     pub sources: u64,
     /// Parities sent.
@@ -136,35 +133,35 @@ struct Flow<P> {
     held_at: Instant,
     due: Option<Instant>,
     /// Bytes of the flow that are included in its peer's sum.
-    held: Held,
+    held: PeerMemory,
     /// Position in the list of ages, while the flow is in the table.
-    place: Option<Place>,
+    place: Option<FlowPosition>,
 }
 
 #[derive(Debug)]
 struct Peer {
-    blocking: Blocking,
+    blocking: BlockingEstimator,
     least: Least,
-    sent: Sent,
-    came: Came,
+    sent: SentDatagrams,
+    came: ReceivedDatagrams,
     /// Maximum length of a datagram.
     datagram_max: usize,
     /// Fastest round trip.
     base: Option<Duration>,
     /// Bytes that its flows hold.
-    held: Held,
+    held: PeerMemory,
 }
 
 impl Default for Peer {
     fn default() -> Self {
         Self {
-            blocking: Blocking::default(),
+            blocking: BlockingEstimator::default(),
             least: Least::default(),
-            sent: Sent::default(),
-            came: Came::default(),
+            sent: SentDatagrams::default(),
+            came: ReceivedDatagrams::default(),
             datagram_max: usize::MAX,
             base: None,
-            held: Held::default(),
+            held: PeerMemory::default(),
         }
     }
 }
@@ -200,7 +197,7 @@ pub struct PeerView {
 }
 
 /// A datagram to assemble.
-struct Going<P> {
+struct Draft<P> {
     body: Body<P>,
     is_short: bool,
     is_data: bool,
@@ -209,7 +206,7 @@ struct Going<P> {
     repeats: u32,
 }
 
-impl<P> Going<P> {
+impl<P> Draft<P> {
     /// A datagram with echoes only.
     const fn bare() -> Self {
         Self { body: Body::Bare, is_short: true, is_data: false, sent_bytes: 0, repeats: 0 }
@@ -225,17 +222,17 @@ pub struct Host<P: Packet> {
     /// Blocking statistics of all peers together.
     others: Share,
     /// Delay statistics of short flows' packets, and of long flows'.
-    spread: [Spread; 2],
+    spread: [ExcessWindows; 2],
     flows: BTreeMap<FlowId, Box<Flow<P>>>,
     due: BTreeSet<(Instant, FlowId)>,
     /// Deadlines of the echoes to each peer.
-    say_due: BTreeSet<(Instant, u32)>,
+    report_deadlines: BTreeSet<(Instant, u32)>,
     repeats: Repeats<P>,
     ages: Ages,
     swept_at: Instant,
-    leaving: VecDeque<Leaving<P>>,
-    arrived: VecDeque<Arrived<P>>,
-    counts: Counts,
+    leaving: VecDeque<OutgoingDatagram<P>>,
+    arrived: VecDeque<DeliveredPacket<P>>,
+    counts: HostCounts,
 }
 
 impl<P: Packet> Host<P> {
@@ -252,18 +249,18 @@ impl<P: Packet> Host<P> {
             spread: Default::default(),
             flows: BTreeMap::new(),
             due: BTreeSet::new(),
-            say_due: BTreeSet::new(),
+            report_deadlines: BTreeSet::new(),
             repeats: Repeats::new(),
             ages: Ages::default(),
             swept_at: Instant::ZERO,
             leaving: VecDeque::new(),
             arrived: VecDeque::new(),
-            counts: Counts::default(),
+            counts: HostCounts::default(),
         })
     }
 
     /// Counters so far.
-    pub const fn counts(&self) -> &Counts {
+    pub const fn counts(&self) -> &HostCounts {
         &self.counts
     }
 
@@ -318,7 +315,7 @@ impl<P: Packet> Host<P> {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.sent.expire(now, Duration::ZERO);
         if let Some(due) = std::mem::take(&mut known.came).due {
-            self.say_due.remove(&(due, peer));
+            self.report_deadlines.remove(&(due, peer));
         }
     }
 
@@ -332,12 +329,12 @@ impl<P: Packet> Host<P> {
     }
 
     /// Handles a packet from TCP.
-    pub fn handle_packet(&mut self, now: Instant, id: FlowId, outgoing: Outgoing<P>) {
-        let Outgoing { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
+    pub fn handle_packet(&mut self, now: Instant, id: FlowId, outgoing: OutgoingPacket<P>) {
+        let OutgoingPacket { packet, payload_bytes, is_acknowledgement, is_end, flow_size } = outgoing;
         let Some(mut flow) = self.open(now, id) else {
             let (is_short, is_data, sent_bytes) = (false, !is_acknowledgement, 0);
             let body = Body::Plain(packet);
-            return self.send(now, id, Going { body, is_short, is_data, sent_bytes, repeats: 0 });
+            return self.send(now, id, Draft { body, is_short, is_data, sent_bytes, repeats: 0 });
         };
         flow.flow_size = flow_size.or(flow.flow_size);
         let (is_short, sent_bytes) = (flow.is_short(&self.config), flow.sent_bytes);
@@ -364,7 +361,7 @@ impl<P: Packet> Host<P> {
         };
         // A flow that has become long leaves no incomplete unit behind.
         is_whole |= !is_short && !flow.encoder.is_between();
-        self.send(now, id, Going { body, is_short, is_data: !is_acknowledgement, sent_bytes, repeats: 0 });
+        self.send(now, id, Draft { body, is_short, is_data: !is_acknowledgement, sent_bytes, repeats: 0 });
         if is_whole {
             self.protect(now, id, &mut flow, true);
         }
@@ -419,9 +416,9 @@ impl<P: Packet> Host<P> {
         if is_numbered {
             let was_due = peer.came.due.is_some();
             let is_full = peer.came.push(number, now, is_marked, self.config.say_within);
-            self.say_due.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
+            self.report_deadlines.extend(peer.came.due.filter(|_| !was_due).map(|due| (due, from)));
             if is_full || (is_probe && id.flow == DARK) {
-                self.send(now, id, Going::bare());
+                self.send(now, id, Draft::bare());
             }
         }
         if is_probe {
@@ -429,7 +426,7 @@ impl<P: Packet> Host<P> {
         }
         let Some(mut flow) = self.open(now, id) else {
             if let Body::Plain(packet) | Body::Source { packet, .. } = body {
-                self.arrived.push_back(Arrived { id, packet });
+                self.arrived.push_back(DeliveredPacket { id, packet });
             }
             return;
         };
@@ -465,7 +462,7 @@ impl<P: Packet> Host<P> {
             }
         }
         self.counts.add(before, flow.decoder.counts);
-        self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
+        self.arrived.extend(out.into_iter().map(|packet| DeliveredPacket { id, packet }));
         self.close(id, flow);
     }
 
@@ -503,13 +500,13 @@ impl<P: Packet> Host<P> {
     }
 
     /// Sends a datagram, with as many echoes as fit.
-    fn send(&mut self, now: Instant, id: FlowId, going: Going<P>) {
-        let Going { body, is_short, is_data, sent_bytes, repeats } = going;
+    fn send(&mut self, now: Instant, id: FlowId, draft: Draft<P>) {
+        let Draft { body, is_short, is_data, sent_bytes, repeats } = draft;
         let peer = self.peers.entry(id.peer).or_default();
         let is_coded = is_short && is_data;
         if matches!(body, Body::Source { .. }) && self.config.repeats && is_short && repeats < REPEATS_MAX {
             let due = now + peer.patience(&self.config, repeats);
-            self.repeats.keep(id, Unheard { body: body.clone(), sent_bytes, repeats, due });
+            self.repeats.keep(id, UnackedSource { body: body.clone(), sent_bytes, repeats, due });
         }
         let number = match &body {
             Body::Source { number, .. } => peer.sent.push(now, Some((id.flow, *number)), is_coded),
@@ -523,34 +520,34 @@ impl<P: Packet> Host<P> {
         // host's round trips.
         let is_quick = is_short || !is_data || !self.config.numbers_all;
         if let Some(due) = peer.came.due.filter(|_| is_quick) {
-            self.say_due.remove(&(due, id.peer));
+            self.report_deadlines.remove(&(due, id.peer));
             let bytes = datagram.header_bytes() + datagram.carried().map_or(0, Packet::len_bytes);
             datagram.echoes = peer.came.take(now, peer.datagram_max.saturating_sub(bytes) / ECHO_BYTES);
-            self.say_due.extend(peer.came.due.map(|due| (due, id.peer)));
+            self.report_deadlines.extend(peer.came.due.map(|due| (due, id.peer)));
         }
-        let is_answer = matches!(datagram.body, Body::Bare) && id.flow == DARK;
-        self.leaving.push_back(Leaving { to: id.peer, is_short, sent_bytes, is_data, is_answer, datagram });
+        let class = DatagramClass::of(&datagram, is_data, is_short);
+        self.leaving.push_back(OutgoingDatagram { to: id.peer, is_short, sent_bytes, class, datagram });
     }
 
     /// Sends a probe, whose arrival the other host echoes. With `is_dark`, nothing is heard from
     /// that host, and it must answer at once over any path. The probe is the next datagram to
     /// leave.
     pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
-        let going = Going { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
-        self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, going);
+        let draft = Draft { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
+        self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, draft);
         self.bound_memory(now, peer);
     }
 
     /// Handles due deadlines.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((_, peer)) = self.say_due.first().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, peer)) = self.report_deadlines.first().copied().filter(|(at, _)| *at <= now) {
             let id = FlowId { peer, flow: 0 };
-            self.send(now, id, Going::bare());
+            self.send(now, id, Draft::bare());
         }
-        while let Some((id, Unheard { body, sent_bytes, repeats, .. })) = self.repeats.poll(now) {
+        while let Some((id, UnackedSource { body, sent_bytes, repeats, .. })) = self.repeats.poll(now) {
             self.counts.repeated += 1;
             let (is_short, is_data, repeats) = (true, true, repeats + 1);
-            self.send(now, id, Going { body, is_short, is_data, sent_bytes, repeats });
+            self.send(now, id, Draft { body, is_short, is_data, sent_bytes, repeats });
         }
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             let Some(mut flow) = self.flows.remove(&id) else {
@@ -566,7 +563,7 @@ impl<P: Packet> Host<P> {
             self.counts.held_s += flow.take_held(now);
             flow.decoder.handle_timeout(now, &mut out);
             self.counts.add(before, flow.decoder.counts);
-            self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
+            self.arrived.extend(out.into_iter().map(|packet| DeliveredPacket { id, packet }));
             self.close(id, flow);
         }
         if self.expires_at().is_some_and(|at| at <= now) {
@@ -579,16 +576,16 @@ impl<P: Packet> Host<P> {
     }
 
     /// Returns the next datagram to send, until `None`.
-    pub fn poll_leaving(&mut self) -> Option<Leaving<P>> {
+    pub fn poll_leaving(&mut self) -> Option<OutgoingDatagram<P>> {
         self.leaving.pop_front()
     }
     /// Returns the next packet for TCP, until `None`.
-    pub fn poll_arrived(&mut self) -> Option<Arrived<P>> {
+    pub fn poll_arrived(&mut self) -> Option<DeliveredPacket<P>> {
         self.arrived.pop_front()
     }
     /// Time of the next [`Host::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let say = self.say_due.first().map(|(at, _)| *at);
+        let say = self.report_deadlines.first().map(|(at, _)| *at);
         let due = self.due.first().map(|(at, _)| *at);
         due.into_iter().chain(say).chain(self.repeats.due()).chain(self.expires_at()).min()
     }
@@ -701,7 +698,7 @@ impl<P: Packet> Host<P> {
         flow.decoder.shed(&mut out);
         flow.encoder.take();
         self.counts.add(before, flow.decoder.counts);
-        self.arrived.extend(out.into_iter().map(|packet| Arrived { id, packet }));
+        self.arrived.extend(out.into_iter().map(|packet| DeliveredPacket { id, packet }));
     }
 
     /// Forgets a flow. Its held packets are delivered.
@@ -712,7 +709,7 @@ impl<P: Packet> Host<P> {
             self.due.remove(&(due, id));
         }
         if let Some(peer) = self.peers.get_mut(&id.peer) {
-            peer.held.replace(flow.held, Held::default());
+            peer.held.replace(flow.held, PeerMemory::default());
         }
     }
 
@@ -755,7 +752,7 @@ impl<P: Packet> Host<P> {
         flow.held = held;
         let is_laden = held.packets > 0 && self.config.memory.is_some();
         if flow.place.is_none_or(|place| place.is_laden != is_laden) {
-            let place = Place { is_laden, at: flow.last_at };
+            let place = FlowPosition { is_laden, at: flow.last_at };
             if let Some(before) = flow.place.replace(place) {
                 self.ages.remove(id, before);
             }
@@ -771,7 +768,7 @@ impl<P: Packet> Host<P> {
     }
 
     fn blocked(&self, now: Instant, peer: u32) -> f64 {
-        let nothing = Blocking::default();
+        let nothing = BlockingEstimator::default();
         let blocking = self.peers.get(&peer).map_or(&nothing, |peer| &peer.blocking);
         blocking.probability(now, &self.others)
     }
@@ -788,7 +785,7 @@ impl<P: Packet> Host<P> {
                 let longest = self.peers.get(&peer).map_or((None, None), |peer| peer.blocking.longest());
                 let rtt_free = longest.0.unwrap_or(RTT_FREE);
                 let rtt_blocked = longest.1.unwrap_or(RTT_BLOCKED).max(rtt_free);
-                let ways = Ways { rate: self.config.rate, packet: PACKET, rtt_free, rtt_blocked };
+                let ways = PathModel { rate: self.config.rate, packet: PACKET, rtt_free, rtt_blocked };
                 ways.frugal_unit(window, self.blocked(now, peer)).0
             }
         };
@@ -821,12 +818,12 @@ impl<P: Packet> Host<P> {
             let (epoch, first, packets) = (flow.epoch, unit.first, packets as u8);
             let body = Body::Parity { epoch, first, packets, index, parity };
             let sent_bytes = flow.sent_bytes;
-            self.send(now, id, Going { body, is_short: true, is_data: true, sent_bytes, repeats: 0 });
+            self.send(now, id, Draft { body, is_short: true, is_data: true, sent_bytes, repeats: 0 });
         }
     }
 }
 
-impl Counts {
+impl HostCounts {
     fn add(&mut self, before: DecoderCounts, after: DecoderCounts) {
         self.recovered += after.recovered - before.recovered;
         self.surplus += after.surplus - before.surplus;
@@ -849,15 +846,15 @@ impl<P: Packet> Flow<P> {
             last_at: now,
             held_at: now,
             due: None,
-            held: Held::default(),
+            held: PeerMemory::default(),
             place: None,
         }
     }
 
     /// Bytes that the flow holds.
-    fn count(&self) -> Held {
+    fn count(&self) -> PeerMemory {
         let states = FLOW_BYTES + self.decoder.skipped_bytes();
-        Held { states, packets: self.decoder.bytes() + self.encoder.bytes() }
+        PeerMemory { states, packets: self.decoder.bytes() + self.encoder.bytes() }
     }
 
     /// Total holding time of its packets since the last call, in seconds.

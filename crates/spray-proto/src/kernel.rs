@@ -161,7 +161,7 @@ pub struct Route {
 
 /// A peer's addresses and port.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct PeerPlace {
+pub struct PeerEndpoint {
     /// The peer's address.
     pub address: IpAddr,
     /// Our address towards it.
@@ -172,7 +172,7 @@ pub struct PeerPlace {
 
 /// The kernel's actual state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct KernelState {
     /// Number of beats of the forwarding thread so far.
     pub beats: u64,
     /// True if the device is up; `None` if it does not exist.
@@ -220,7 +220,7 @@ pub enum Event {
 }
 
 #[derive(Debug)]
-struct GivenUp {
+struct FaultHold {
     fault: Fault,
     /// Time of the next attempt.
     until: Instant,
@@ -237,13 +237,13 @@ struct GivenUp {
 pub struct Reconciler {
     table: u32,
     port: u16,
-    peers: Vec<PeerPlace>,
+    peers: Vec<PeerEndpoint>,
     routes: BTreeMap<IpAddr, Route>,
     host_filters: bool,
     rules: BTreeSet<Rule>,
     /// Times of the last repairs of each fault.
     repaired_at: BTreeMap<Fault, VecDeque<Instant>>,
-    given_up: Option<GivenUp>,
+    given_up: Option<FaultHold>,
     hold: Duration,
     last_given_up_at: Option<Instant>,
     /// Last count of beats, and number of observations since it changed.
@@ -253,7 +253,7 @@ pub struct Reconciler {
 
 impl Reconciler {
     /// Creates a reconciler for an agent with this table, port and peers, without routes.
-    pub fn new(table: u32, port: u16, peers: Vec<PeerPlace>, host_filters: bool) -> Self {
+    pub fn new(table: u32, port: u16, peers: Vec<PeerEndpoint>, host_filters: bool) -> Self {
         Self {
             rules: rules(table, port, &peers, host_filters),
             table,
@@ -284,7 +284,7 @@ impl Reconciler {
 
     /// Replaces the peers, and returns the repairs of rules that follow: new rules first. Routes of
     /// peers that are gone are no longer needed.
-    pub fn handle_peers(&mut self, peers: Vec<PeerPlace>) -> Vec<Repair> {
+    pub fn handle_peers(&mut self, peers: Vec<PeerEndpoint>) -> Vec<Repair> {
         let wanted = rules(self.table, self.port, &peers, self.host_filters);
         let before = std::mem::replace(&mut self.rules, wanted);
         self.routes.retain(|to, _| peers.iter().any(|peer| peer.address == *to));
@@ -328,7 +328,7 @@ impl Reconciler {
     }
 
     /// Compares the states, and returns the repairs in order.
-    pub fn handle_observed(&mut self, now: Instant, observed: &Observed) -> Vec<Repair> {
+    pub fn handle_observed(&mut self, now: Instant, observed: &KernelState) -> Vec<Repair> {
         let was_still = self.beats.1 >= STALLS_MAX;
         let stalls = if observed.beats == self.beats.0 { self.beats.1.saturating_add(1) } else { 0 };
         self.beats = (observed.beats, stalls);
@@ -389,7 +389,7 @@ impl Reconciler {
         let (until, hold) = (now + HOLD_REFUSED, HOLD_REFUSED);
         if self.given_up.is_none() {
             self.events.push_back(Event::GaveUp(fault, hold));
-            self.given_up = Some(GivenUp { fault, until, hold, is_trial: false });
+            self.given_up = Some(FaultHold { fault, until, hold, is_trial: false });
         }
     }
 
@@ -399,12 +399,12 @@ impl Reconciler {
         self.hold = if is_again { (self.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
         self.last_given_up_at = Some(now);
         let hold = self.hold;
-        self.given_up = Some(GivenUp { fault, until: now + hold, hold, is_trial: false });
+        self.given_up = Some(FaultHold { fault, until: now + hold, hold, is_trial: false });
         self.events.push_back(Event::GaveUp(fault, hold));
     }
 
     /// Returns the first fault, which may cause later faults, and all repairs.
-    fn compare(&mut self, observed: &Observed) -> (Option<Fault>, Vec<Repair>) {
+    fn compare(&mut self, observed: &KernelState) -> (Option<Fault>, Vec<Repair>) {
         let Some(is_up) = observed.device_is_up else {
             return (Some(Fault::DeviceDeleted), vec![Repair::MakeDevice]);
         };
@@ -450,7 +450,7 @@ impl Reconciler {
 }
 
 /// The rules of an agent.
-fn rules(table: u32, port: u16, peers: &[PeerPlace], host_filters: bool) -> BTreeSet<Rule> {
+fn rules(table: u32, port: u16, peers: &[PeerEndpoint], host_filters: bool) -> BTreeSet<Rule> {
     let mut rules = BTreeSet::new();
     for peer in peers {
         let is_ipv6 = peer.address.is_ipv6();

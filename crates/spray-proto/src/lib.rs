@@ -36,15 +36,15 @@ mod packet;
 mod pair;
 mod repeats;
 mod segment;
-mod sent;
+mod sent_datagrams;
 pub mod simulated;
 mod spread;
 pub mod ways;
 
 pub use config::{AGENT_HELD_MAX, Config, ConfigError, Parities, UnitSize};
 pub use datagram::{Body, Datagram, ECHO_BYTES, Echo, FlowId, HEAD_BYTES_MAX};
-pub use host::{Arrived, Counts, Host, Leaving, Outgoing, PeerView};
+pub use host::{DeliveredPacket, Host, HostCounts, OutgoingDatagram, OutgoingPacket, PeerView};
 pub use memory::{PEER_FLOWS_MAX, PEER_MEMORY_MAX};
-pub use packet::{Carried, Packet};
+pub use packet::{CarriedPacket, Packet};
 pub use repeats::UNHEARD_MAX;
 pub use segment::{Segment, mark};

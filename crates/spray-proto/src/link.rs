@@ -34,7 +34,7 @@ const TRIES: u32 = 6;
 
 /// Reason why packets do not travel in datagrams.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DirectReason {
     /// The other agent is silent.
     Silent,
     /// Datagrams do not arrive, although the agent is reachable.
@@ -49,7 +49,7 @@ pub enum Why {
     OtherFaulty(Fault),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for DirectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Faulty(fault) => return write!(f, "{fault}"),
@@ -74,9 +74,9 @@ pub enum Action {
     /// Send packets in datagrams up to this length; repeated when the length changes.
     Up(usize),
     /// Send packets over the ordinary route.
-    Down(Why),
+    Down(DirectReason),
     /// Close the connection.
-    Close(Why),
+    Close(DirectReason),
 }
 
 /// State machine of one end. Actions come from [`Link::poll_action`].
@@ -101,7 +101,7 @@ pub struct Link {
     fault: Option<Fault>,
     up: Option<usize>,
     /// Reason in the last [`Action::Down`], until packets travel in datagrams.
-    told: Option<Why>,
+    told: Option<DirectReason>,
     say_at: Instant,
     search_at: Option<Instant>,
     actions: VecDeque<Action>,
@@ -148,7 +148,7 @@ impl Link {
         match message {
             // Only valid before the link exists.
             Control::Hello { .. } => {}
-            Control::Bye => self.close(Why::Bye),
+            Control::Bye => self.close(DirectReason::Bye),
             Control::Alive { readiness, longest_bytes, came } => {
                 self.other = readiness;
                 if came > self.came {
@@ -208,7 +208,7 @@ impl Link {
             return;
         }
         if now >= self.heard_at + SILENCE_MAX {
-            return self.close(Why::Silent);
+            return self.close(DirectReason::Silent);
         }
         let fault = self.fault;
         let alive = |passes: Option<usize>| {
@@ -289,8 +289,8 @@ impl Link {
 
     fn decide(&mut self) {
         let fault = match (self.fault, self.other) {
-            (Some(fault), _) => Some(Why::Faulty(fault)),
-            (None, Readiness::Faulty(fault)) => Some(Why::OtherFaulty(fault)),
+            (Some(fault), _) => Some(DirectReason::Faulty(fault)),
+            (None, Readiness::Faulty(fault)) => Some(DirectReason::OtherFaulty(fault)),
             _ => None,
         };
         let is_other_ready = self.other == Readiness::Ready;
@@ -301,7 +301,8 @@ impl Link {
                 self.actions.push_back(Action::Up(bytes));
             }
             (Some(_), None) => {
-                let not_passing = if self.passes.is_none() { Why::Blocked } else { Why::NotReady };
+                let not_passing =
+                    if self.passes.is_none() { DirectReason::Blocked } else { DirectReason::NotReady };
                 self.tell(fault.unwrap_or(not_passing));
             }
             // A faulty host's peer is told the reason in any case.
@@ -311,13 +312,13 @@ impl Link {
         self.up = may;
     }
 
-    fn tell(&mut self, why: Why) {
+    fn tell(&mut self, why: DirectReason) {
         if self.told.replace(why) != Some(why) {
             self.actions.push_back(Action::Down(why));
         }
     }
 
-    fn close(&mut self, why: Why) {
+    fn close(&mut self, why: DirectReason) {
         if self.up.take().is_some() {
             self.actions.push_back(Action::Down(why));
         }
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_by_datagrams_within_a_quarter_of_a_second_where_all_is_well() {
+    fn packets_use_datagrams_within_a_quarter_second() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(250);
         assert_eq!(world.happened, [[Action::Up(1_444)], [Action::Up(1_444)]]);
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_drops_long_datagrams_is_used_with_short_ones_also_when_it_becomes_so() {
+    fn path_without_long_datagrams_carries_short_ones() {
         let mut world = World::new(8_944, [1_444, 8_944]);
         world.run(2_000);
         assert_eq!(world.happened, [[Action::Up(8_944)], [Action::Up(1_372)]]);
@@ -428,12 +429,12 @@ mod tests {
         assert_eq!(world.ends.each_ref().map(Link::up), [Some(1_444); 2]);
         world.passes = [1_444, 0];
         world.run(35_000);
-        assert_eq!(world.happened[0], [Action::Up(1_444), Action::Down(Why::Blocked)]);
-        assert_eq!(world.happened[1], [Action::Up(1_444), Action::Down(Why::NotReady)]);
+        assert_eq!(world.happened[0], [Action::Up(1_444), Action::Down(DirectReason::Blocked)]);
+        assert_eq!(world.happened[1], [Action::Up(1_444), Action::Down(DirectReason::NotReady)]);
     }
 
     #[test]
-    fn an_end_that_says_nothing_is_gone_after_three_seconds() {
+    fn silent_end_is_gone_after_three_seconds() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(5_000);
         world.is_heard = false;
@@ -441,37 +442,41 @@ mod tests {
         assert_eq!(world.ends.each_ref().map(Link::up), [Some(1_444); 2], "datagrams say it");
         world.passes = [0; 2];
         world.run(24_100);
-        let gone = [Action::Up(1_444), Action::Down(Why::Silent), Action::Close(Why::Silent)];
+        let gone =
+            [Action::Up(1_444), Action::Down(DirectReason::Silent), Action::Close(DirectReason::Silent)];
         assert_eq!(world.happened, [gone.clone(), gone]);
         assert_eq!(world.ends[0].poll_timeout(), None);
         let mut link = Link::new(at(0), 1_444);
         link.handle_message(at(1), Control::Bye);
-        assert_eq!(link.poll_action(), Some(Action::Close(Why::Bye)));
+        assert_eq!(link.poll_action(), Some(Action::Close(DirectReason::Bye)));
     }
 
     /// #48: the reason is shown at both ends, and packets travel in datagrams again once the fault
     /// is gone.
     #[test]
-    fn a_fault_of_one_host_is_told_at_both_ends() {
+    fn fault_of_one_host_is_reported_at_both_ends() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(1_000);
         world.ends[0].handle_fault(at(1_000), Some(Fault::RulesRemoved));
         world.run(1_100);
         let down = |why| vec![Action::Up(1_444), Action::Down(why)];
-        assert_eq!(world.happened[0], down(Why::Faulty(Fault::RulesRemoved)));
-        assert_eq!(world.happened[1], down(Why::OtherFaulty(Fault::RulesRemoved)));
+        assert_eq!(world.happened[0], down(DirectReason::Faulty(Fault::RulesRemoved)));
+        assert_eq!(world.happened[1], down(DirectReason::OtherFaulty(Fault::RulesRemoved)));
         world.run(20_000);
         assert_eq!(world.happened.each_ref().map(Vec::len), [2, 2], "the same is told once");
         world.ends[0].handle_fault(at(20_000), Some(Fault::Standstill));
         world.run(21_000);
-        assert_eq!(world.happened[1].last(), Some(&Action::Down(Why::OtherFaulty(Fault::Standstill))));
+        assert_eq!(
+            world.happened[1].last(),
+            Some(&Action::Down(DirectReason::OtherFaulty(Fault::Standstill)))
+        );
         world.ends[0].handle_fault(at(21_000), None);
         world.run(23_000);
         assert_eq!(world.ends.each_ref().map(Link::up), [Some(1_444); 2]);
     }
 
     #[test]
-    fn a_first_hop_that_allows_less_is_believed_at_once() {
+    fn smaller_first_hop_mtu_is_accepted_at_once() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(1_000);
         world.ends[0].handle_longest(at(1_000), 1_300);

@@ -40,14 +40,14 @@ pub(crate) fn kept_time(hold_max: Duration) -> Duration {
 
 /// Bytes that flows of one peer hold.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct PeerMemory {
     /// States of flows.
     pub(crate) states: u64,
     /// Packets and parities.
     pub(crate) packets: u64,
 }
 
-impl Held {
+impl PeerMemory {
     pub(crate) const fn all(self) -> u64 {
         self.states + self.packets
     }
@@ -60,7 +60,7 @@ impl Held {
 
 /// Position of a flow among the flows of its peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FlowPosition {
     /// True if the flow holds packets.
     pub(crate) is_laden: bool,
     /// Time of the flow's last packet, or an earlier one: the position is corrected when the flow
@@ -75,11 +75,11 @@ pub(crate) struct Ages([BTreeSet<(u32, Instant, u32)>; 2]);
 
 impl Ages {
     /// Inserts a flow into its list.
-    pub(crate) fn insert(&mut self, id: FlowId, place: Place) {
+    pub(crate) fn insert(&mut self, id: FlowId, place: FlowPosition) {
         self.0[usize::from(place.is_laden)].insert((id.peer, place.at, id.flow));
     }
     /// Removes a flow from its list.
-    pub(crate) fn remove(&mut self, id: FlowId, place: Place) {
+    pub(crate) fn remove(&mut self, id: FlowId, place: FlowPosition) {
         self.0[usize::from(place.is_laden)].remove(&(id.peer, place.at, id.flow));
     }
     /// First flow of a peer, and the time of its position.

@@ -57,7 +57,7 @@ fn binomial(n: u32, p: f64) -> impl Iterator<Item = f64> {
 
 /// The network that a window crosses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Ways {
+pub struct PathModel {
     /// Rate of the narrowest link.
     pub rate: BitRate,
     /// Packet length on that link.
@@ -68,7 +68,7 @@ pub struct Ways {
     pub rtt_blocked: Duration,
 }
 
-impl Ways {
+impl PathModel {
     /// Mean wait of a packet for the rest of its unit, in seconds.
     ///
     /// Source: equation 3.
@@ -106,8 +106,8 @@ impl Ways {
         self.best_of(w, p, |_, _| true)
     }
 
-    /// As [`Ways::best_unit`], among the whole window and the units whose rounded parities exceed
-    /// the mean number of blocked packets by at most a quarter.
+    /// As [`PathModel::best_unit`], among the whole window and the units whose rounded parities
+    /// exceed the mean number of blocked packets by at most a quarter.
     ///
     /// Differs: equation 4 has no cost for parities. For few packets its optimum is a unit of one
     /// or two packets with one parity, which sends every packet twice.
@@ -139,8 +139,8 @@ mod tests {
     fn is_near(value: f64, want: f64) -> bool {
         (value - want).abs() < 1e-9
     }
-    fn paper() -> Ways {
-        Ways {
+    fn paper() -> PathModel {
+        PathModel {
             rate: BitRate::gbps(1),
             packet: ByteCount::new(1_500),
             rtt_free: Duration::from_us(100),
@@ -205,11 +205,11 @@ mod tests {
         }
 
         #[test]
-        fn the_best_unit_is_that_of_a_search_of_all(
+        fn best_unit_equals_exhaustive_search(
             w in 1u32..100, p in 0.0..=BLOCKED_MAX, free_us in 10u64..1_000, more_us in 0u64..10_000,
         ) {
             let (rtt_free, rtt_blocked) = (Duration::from_us(free_us), Duration::from_us(free_us + more_us));
-            let ways = Ways { rtt_free, rtt_blocked, ..paper() };
+            let ways = PathModel { rtt_free, rtt_blocked, ..paper() };
             let (unit, delay) = ways.best_unit(w, p);
             for k in 1..=w {
                 let other = ways.window_delay_s(w, k, parities(k, p), p);
@@ -219,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn a_frugal_unit_has_few_parities_and_is_the_best_of_those(w in 1u32..100, p in 0.0..=BLOCKED_MAX) {
+        fn frugal_unit_is_the_best_with_few_parities(w in 1u32..100, p in 0.0..=BLOCKED_MAX) {
             let (unit, delay) = paper().frugal_unit(w, p);
             let is_frugal = |k: u32| k == w || f64::from(parities(k, p)) <= FRUGAL * p / (1.0 - p) * f64::from(k);
             prop_assert!((1..=w).contains(&unit) && is_frugal(unit));

@@ -108,20 +108,20 @@ impl Packet for Bytes {
 /// A packet's bytes as sent, with its congestion mark (ECN) kept apart: applying the mark earlier
 /// would change the bytes that recovery needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
+pub struct CarriedPacket {
     /// The bytes.
     pub bytes: Bytes,
     /// True if it arrived with a mark.
     pub is_marked: bool,
 }
 
-impl From<Bytes> for Carried {
+impl From<Bytes> for CarriedPacket {
     fn from(bytes: Bytes) -> Self {
         Self { bytes, is_marked: false }
     }
 }
 
-impl Packet for Carried {
+impl Packet for CarriedPacket {
     type Coder = Coder;
 
     fn len_bytes(&self) -> usize {
@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn parities_of_a_sender_that_lies_are_no_packets_and_no_panic(
+        fn false_parities_give_no_packets_and_no_panic(
             packets in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..50)), 1..20),
             parities in prop::collection::vec((0u8..64, prop::collection::vec(any::<u8>(), 0..50)), 0..20),
         ) {

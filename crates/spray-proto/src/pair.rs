@@ -3,8 +3,8 @@
 //!
 //! Leaves out: the behaviour of each part alone, which is tested beside it. Read [`Pair`] first.
 
-use crate::ways::{Chooser, Going};
-use crate::{Body, Config, Datagram, FlowId, Host, Outgoing};
+use crate::ways::{Chooser, DatagramClass};
+use crate::{Body, Config, Datagram, FlowId, Host, OutgoingPacket};
 use anabranch_endpoint::Bytes;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
@@ -53,7 +53,7 @@ impl Pair {
     }
 
     fn send(&mut self, from: usize, flow: u32, packet: u8, payload_bytes: u32) {
-        let outgoing = Outgoing {
+        let outgoing = OutgoingPacket {
             packet: Bytes::from(vec![packet]),
             payload_bytes,
             is_acknowledgement: payload_bytes == 0,
@@ -79,10 +79,9 @@ impl Pair {
             }
             loop {
                 while let Some(leaving) = self.hosts[end].poll_leaving() {
-                    let going = Going::of(&leaving);
                     let way = match leaving.datagram.body {
-                        Body::Bare => self.choosers[end].choose(now, going),
-                        _ => self.choosers[end].handle_leaving(now, going).1,
+                        Body::Bare => self.choosers[end].choose(now, leaving.class),
+                        _ => self.choosers[end].handle_leaving(now, leaving.class).1,
                     };
                     self.fly(end, way, Some(leaving.datagram));
                 }
@@ -105,7 +104,7 @@ impl Pair {
                 self.say_at = now + SAY;
                 for end in 0..2 {
                     for _ in 0..SAID {
-                        let way = self.choosers[end].choose(now, Going::Other);
+                        let way = self.choosers[end].choose(now, DatagramClass::Other);
                         self.fly(end, way, None);
                         self.hosts[end].handle_probe(now, 1 - end as u32, false);
                     }
@@ -140,7 +139,7 @@ impl Pair {
 
 /// Half of all paths are dead and unknown. Most connections begin without a retransmission by TCP.
 #[test]
-fn where_half_of_the_ways_are_dead_connections_begin_soon() {
+fn connections_start_soon_though_half_the_paths_are_dead() {
     let mut slow = [0; 4];
     for seed in 0..200 {
         let mut pair = Pair::new(seed, |_, way| way % 2 == 0);
@@ -157,7 +156,7 @@ fn where_half_of_the_ways_are_dead_connections_begin_soon() {
 /// One half of the paths dies, then the other half, all at once. TCP continues by its own timer,
 /// mostly with the second attempt and within a second and a half, and both ends stay connected.
 #[test]
-fn when_all_ways_that_were_taken_die_others_are_found() {
+fn other_paths_are_found_when_all_used_ones_die() {
     let mut took = Vec::new();
     for seed in 0..200 {
         let mut pair = Pair::new(seed, |_, way| way % 2 == 0);

@@ -24,7 +24,7 @@ pub const UNHEARD_MAX: usize = 1_024;
 
 /// A source packet that has left.
 #[derive(Debug)]
-pub(crate) struct Unheard<P> {
+pub(crate) struct UnackedSource<P> {
     pub(crate) body: Body<P>,
     /// Bytes of data that its flow had sent before.
     pub(crate) sent_bytes: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Unheard<P> {
     pub(crate) due: Instant,
 }
 
-impl<P: Packet> Unheard<P> {
+impl<P: Packet> UnackedSource<P> {
     fn kept_bytes(&self) -> u64 {
         let Body::Source { packet, .. } = &self.body else { return 0 };
         packet.len_bytes() as u64 + PACKET_BYTES
@@ -61,7 +61,7 @@ impl Default for Budget {
 /// A host's unacknowledged packets, by flow and number.
 #[derive(Debug)]
 pub(crate) struct Repeats<P> {
-    unheard: BTreeMap<(FlowId, u32), Unheard<P>>,
+    unheard: BTreeMap<(FlowId, u32), UnackedSource<P>>,
     due: BTreeSet<(Instant, FlowId, u32)>,
     budgets: BTreeMap<u32, Budget>,
 }
@@ -72,7 +72,7 @@ impl<P: Packet> Repeats<P> {
     }
 
     /// Keeps a source packet that leaves, if there is room.
-    pub(crate) fn keep(&mut self, id: FlowId, unheard: Unheard<P>) {
+    pub(crate) fn keep(&mut self, id: FlowId, unheard: UnackedSource<P>) {
         let Body::Source { number, packet, .. } = &unheard.body else { return };
         let budget = self.budgets.entry(id.peer).or_default();
         if budget.kept >= UNHEARD_MAX {
@@ -99,7 +99,7 @@ impl<P: Packet> Repeats<P> {
         self.take(id, number);
     }
 
-    fn take(&mut self, id: FlowId, number: u32) -> Option<Unheard<P>> {
+    fn take(&mut self, id: FlowId, number: u32) -> Option<UnackedSource<P>> {
         let unheard = self.unheard.remove(&(id, number))?;
         self.due.remove(&(unheard.due, id, number));
         if let Some(budget) = self.budgets.get_mut(&id.peer) {
@@ -136,7 +136,7 @@ impl<P: Packet> Repeats<P> {
     }
 
     /// Takes the next packet that is due and within the budget, until `None`.
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<(FlowId, Unheard<P>)> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<(FlowId, UnackedSource<P>)> {
         while let Some((_, id, number)) = self.due.first().copied().filter(|(due, ..)| *due <= now) {
             let Some(unheard) = self.take(id, number) else { break };
             let Body::Source { packet, .. } = &unheard.body else { continue };
@@ -167,16 +167,16 @@ mod tests {
     fn flow(peer: u32) -> FlowId {
         FlowId { peer, flow: 7 }
     }
-    fn unheard(number: u32, bytes: usize, due_us: u64) -> Unheard<Bytes> {
+    fn unheard(number: u32, bytes: usize, due_us: u64) -> UnackedSource<Bytes> {
         let body = Body::Source { epoch: Instant::ZERO, number, packet: Bytes::from(vec![0; bytes]) };
-        Unheard { body, sent_bytes: 0, repeats: 0, due: at(due_us) }
+        UnackedSource { body, sent_bytes: 0, repeats: 0, due: at(due_us) }
     }
     fn polled(repeats: &mut Repeats<Bytes>, us: u64) -> usize {
         std::iter::from_fn(|| repeats.poll(at(us))).count()
     }
 
     #[test]
-    fn what_is_heard_of_is_not_sent_again_and_the_rest_once_when_it_is_due() {
+    fn unacknowledged_packets_are_repeated_once_when_due() {
         let mut repeats = Repeats::new();
         for number in 0..3 {
             repeats.keep(flow(1), unheard(number, 100, 50 + u64::from(number)));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_twentieth_and_three_thousand_bytes_go_again() {
+    fn repeats_stay_below_a_twentieth_and_three_thousand_bytes() {
         let mut repeats = Repeats::new();
         for number in 0..200 {
             repeats.keep(flow(1), unheard(number, 1_000, 10));

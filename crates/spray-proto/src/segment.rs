@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_in_the_header_and_the_checksum_stays_good() {
+    fn mark_is_in_the_header_and_checksum_stays_valid() {
         for (ecn, is_taken) in [(0, false), (1, true), (2, true), (3, true)] {
             let mut packet = v4((80, 4_000), false, b"hello", false);
             let mut header = etherparse::Ipv4Header::from_slice(&packet).expect("it is one").0;

@@ -27,9 +27,9 @@ use serde::Deserialize;
 
 /// `spray` in scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Simulated;
+pub struct SimulatedSystem;
 
-impl System for Simulated {
+impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "spray"
     }
@@ -118,12 +118,12 @@ impl Spray {
 
 impl SystemPlan for Spray {
     fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn App>, PlanError> {
-        Ok(Box::new(Idle))
+        Ok(Box::new(IdleApp))
     }
     fn layer(&self, network: &Network, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
         Some(match self.scheme {
-            Scheme::Ways(kind) => Box::new(spreading::Spreading::new(kind, seed)),
-            _ => Box::new(layer::Spraying::new(self, network.hosts().len(), seed)),
+            Scheme::Ways(kind) => Box::new(spreading::SpreadLayer::new(kind, seed)),
+            _ => Box::new(layer::SprayLayer::new(self, network.hosts().len(), seed)),
         })
     }
     fn has_layer(&self) -> bool {
@@ -136,9 +136,9 @@ impl SystemPlan for Spray {
 
 /// An application without work.
 #[derive(Debug)]
-struct Idle;
+struct IdleApp;
 
-impl App for Idle {
+impl App for IdleApp {
     fn start(&mut self, _: &mut AppCx<'_, '_>) {}
     fn on_timer(&mut self, _: &mut AppCx<'_, '_>, _: u16) {}
     fn ended_at(&self) -> Option<Instant> {

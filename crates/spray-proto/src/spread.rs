@@ -3,7 +3,8 @@
 //!
 //! A packet's *excess* is its delay beyond the fastest packet from the same host. The offset
 //! between two clocks shifts all delays equally, so it cancels out. Short flows end before much is
-//! known of one host, so excesses of packets from all hosts count together. Read [`Spread`] first.
+//! known of one host, so excesses of packets from all hosts count together. Read [`ExcessWindows`]
+//! first.
 
 use anabranch_units::{Duration, Instant};
 
@@ -42,12 +43,12 @@ pub(crate) struct Least(Windows<i128>);
 
 /// Excesses of packets from all hosts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spread {
+pub(crate) struct ExcessWindows {
     longest: Windows<u64>,
     packets: u32,
 }
 
-impl Spread {
+impl ExcessWindows {
     /// Records a packet. Returns how long earlier packets may still be in flight, at most
     /// `hold_max`, and `hold_max` while excesses are unknown.
     pub(crate) fn sample(
@@ -77,8 +78,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_by_the_fastest_way_waits_for_the_slowest_and_a_quarter() {
-        let (mut spread, mut least) = (Spread::default(), Least::default());
+    fn fastest_path_waits_for_the_slowest_and_a_quarter() {
+        let (mut spread, mut least) = (ExcessWindows::default(), Least::default());
         let hold_max = Duration::from_ms(4);
         let at = |us| Instant::ZERO + Duration::from_us(us);
         let mut hold = |least: &mut Least, sent, came| spread.sample(least, (at(sent), at(came)), hold_max);

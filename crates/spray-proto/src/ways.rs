@@ -15,7 +15,7 @@ mod prr;
 mod reps;
 mod timed;
 
-pub use chooser::{Chooser, Going, WAYS_MAX, WayReport, WhyLeft};
+pub use chooser::{AvoidReason, Chooser, DatagramClass, PathReport, WAYS_MAX};
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use std::fmt::Debug;
 
 /// Fate of a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PacketFate {
     /// The packet has arrived.
     Came,
     /// The packet has arrived with a congestion mark (ECN).
@@ -43,7 +43,7 @@ pub trait Spreader: Debug + Send {
     /// Handles a packet that leaves with this value.
     fn handle_leaving(&mut self, _now: Instant, _value: u16) {}
     /// Handles the fate of a packet with this value.
-    fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate);
+    fn handle_fate(&mut self, now: Instant, value: u16, fate: PacketFate);
     /// Handles a packet's round trip; called before its fate.
     fn handle_round_trip(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
     /// Handles the arrival of a packet that had been reported late.
@@ -106,7 +106,7 @@ spreaders! {
 /// Packets in flight, oldest first: of one flow, or of all flows to one host.
 #[derive(Debug)]
 pub struct Flight<S: ?Sized = dyn Spreader> {
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentValue>,
     next: u32,
     /// Number of packets in `sent`, from the oldest on, whose lateness was decided.
     judged: usize,
@@ -123,15 +123,15 @@ pub struct Flight<S: ?Sized = dyn Spreader> {
 }
 
 #[derive(Copy, Clone, Debug)]
-struct Sent {
+struct SentValue {
     value: u16,
     at: Instant,
     is_probe: bool,
-    state: State,
+    state: SentState,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum State {
+enum SentState {
     OnItsWay,
     Late,
     Known,
@@ -206,7 +206,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
         if self.sent.len() == SENT_MAX {
             self.forget_first(now);
         }
-        self.sent.push_back(Sent { value, at: now, is_probe, state: State::OnItsWay });
+        self.sent.push_back(SentValue { value, at: now, is_probe, state: SentState::OnItsWay });
         self.spreader.handle_leaving(now, value);
         self.in_flight += 1;
         self.next = self.next.wrapping_add(1);
@@ -218,9 +218,9 @@ impl<S: Spreader + ?Sized> Flight<S> {
         self.heard_at = now;
         let back = self.next.wrapping_sub(number) as usize;
         let Some(place) = self.sent.len().checked_sub(back).filter(|_| back > 0) else { return };
-        let Sent { value, at, state, .. } = self.sent[place];
+        let SentValue { value, at, state, .. } = self.sent[place];
         let rtt = Duration::from_ps(now.saturating_since(at).as_ps().saturating_sub(ago.as_ps()));
-        if state == State::Known {
+        if state == SentState::Known {
             return;
         }
         self.came_at = self.came_at.max(Some(at));
@@ -228,15 +228,19 @@ impl<S: Spreader + ?Sized> Flight<S> {
         let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
         self.smoothed = Some(self.smoothed.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
         match state {
-            State::Known => {}
-            State::Late => self.spreader.handle_belated(now, value, rtt),
-            State::OnItsWay => {
+            SentState::Known => {}
+            SentState::Late => self.spreader.handle_belated(now, value, rtt),
+            SentState::OnItsWay => {
                 self.in_flight -= 1;
                 self.spreader.handle_round_trip(now, value, rtt);
-                self.spreader.handle_fate(now, value, if is_marked { Fate::Marked } else { Fate::Came });
+                self.spreader.handle_fate(
+                    now,
+                    value,
+                    if is_marked { PacketFate::Marked } else { PacketFate::Came },
+                );
             }
         }
-        self.sent[place].state = State::Known;
+        self.sent[place].state = SentState::Known;
         self.judge(now);
     }
 
@@ -246,18 +250,19 @@ impl<S: Spreader + ?Sized> Flight<S> {
         while let Some(sent) = self.sent.get_mut(self.judged)
             && now.saturating_since(sent.at) > late
         {
-            if sent.state == State::OnItsWay {
-                sent.state = State::Late;
+            if sent.state == SentState::OnItsWay {
+                sent.state = SentState::Late;
                 self.in_flight -= 1;
                 if !sent.is_probe && self.came_at.is_none_or(|at| sent.at > at) {
                     self.spreader.handle_darkness(now);
                 }
-                self.spreader.handle_fate(now, sent.value, Fate::Late);
+                self.spreader.handle_fate(now, sent.value, PacketFate::Late);
             }
             self.judged += 1;
         }
-        let is_over =
-            |sent: &Sent| sent.state == State::Known || now.saturating_since(sent.at) > late * BELATED;
+        let is_over = |sent: &SentValue| {
+            sent.state == SentState::Known || now.saturating_since(sent.at) > late * BELATED
+        };
         while self.sent.front().is_some_and(is_over) {
             self.forget_first(now);
         }
@@ -265,7 +270,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
 
     /// Time at which the oldest undecided packet becomes late.
     pub(crate) fn late_at(&mut self) -> Option<Instant> {
-        while self.sent.get(self.judged).is_some_and(|sent| sent.state == State::Known) {
+        while self.sent.get(self.judged).is_some_and(|sent| sent.state == SentState::Known) {
             self.judged += 1;
         }
         self.sent.get(self.judged).map(|sent| sent.at + self.late_after() + Duration::from_ns(1))
@@ -279,10 +284,10 @@ impl<S: Spreader + ?Sized> Flight<S> {
 
     fn forget_first(&mut self, now: Instant) {
         self.judged = self.judged.saturating_sub(1);
-        if let Some(first) = self.sent.pop_front().filter(|sent| sent.state == State::OnItsWay) {
+        if let Some(first) = self.sent.pop_front().filter(|sent| sent.state == SentState::OnItsWay) {
             // The list is full, so this packet is no longer awaited.
             self.in_flight -= 1;
-            self.spreader.handle_fate(now, first.value, Fate::Late);
+            self.spreader.handle_fate(now, first.value, PacketFate::Late);
         }
     }
 }
@@ -320,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn plb_and_prr_keep_to_one_way_while_nothing_is_wrong() {
+    fn plb_and_prr_keep_one_path_without_faults() {
         for kind in [SpreaderKind::Plb, SpreaderKind::Prr] {
             let values = run(kind, 1_000, |_, _| Some(false));
             assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), 1, "{}", kind.word());
@@ -347,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_spray_leave_marked_and_dead_ways_within_some_round_trips() {
+    fn spraying_leaves_marked_and_dead_paths_in_round_trips() {
         // A fifth of all values is bad.
         let is_bad = |value: u16| value.is_multiple_of(5);
         for kind in [SpreaderKind::Reps, SpreaderKind::Bitmap, SpreaderKind::Mixed] {
@@ -369,7 +374,7 @@ mod tests {
 
     /// A late packet was never recognised on arrival, so an increased round trip stayed unknown.
     #[test]
-    fn round_trips_that_have_grown_are_known_after_some_packets() {
+    fn grown_round_trips_are_detected_after_some_packets() {
         let (mut flight, mut echoes) = (flight(SpreaderKind::Bitmap), VecDeque::new());
         for n in 0..2_000u64 {
             let now = n * 10;

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_a_host_with_a_name_and_a_port() {
+    fn peer_is_a_host_with_a_name_and_port() {
         let parsed = |text: &str| text.parse::<Peer>().map(|peer| (peer.name, peer.host, peer.port));
         let peer = |name: &str, host: &str, port| Ok((name.to_owned(), host.to_owned(), port));
         assert_eq!(parsed("node-b"), peer("node-b", "node-b", 7_200));

@@ -5,7 +5,7 @@
 //! has another one. Read [`Directory`] first.
 
 use crate::routing::Routing;
-use anabranch_spray_proto::kernel::PeerPlace;
+use anabranch_spray_proto::kernel::PeerEndpoint;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -15,14 +15,14 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsStream;
 
 /// Calls of one peer.
-pub(crate) type Calls = mpsc::Sender<TlsStream<TcpStream>>;
+pub(crate) type CallSender = mpsc::Sender<TlsStream<TcpStream>>;
 
 /// A peer with an address.
 struct Entry {
     link: usize,
     name: String,
-    place: PeerPlace,
-    calls: Calls,
+    place: PeerEndpoint,
+    calls: CallSender,
 }
 
 /// All peers with an address.
@@ -44,7 +44,13 @@ impl Directory {
     /// netlink.
     ///
     /// Errors: another peer has the address; the kernel refuses a rule.
-    pub(crate) fn claim(&self, link: usize, name: &str, place: PeerPlace, calls: Calls) -> io::Result<()> {
+    pub(crate) fn claim(
+        &self,
+        link: usize,
+        name: &str,
+        place: PeerEndpoint,
+        calls: CallSender,
+    ) -> io::Result<()> {
         let mut entries = self.lock();
         if let Some(other) = entries.get(&place.address).filter(|entry| entry.link != link) {
             let line = format!("{} is the address of peer `{}`, too", place.address, other.name);
@@ -71,7 +77,7 @@ impl Directory {
     }
 
     /// Where calls of this peer go to, if it calls from its own address.
-    pub(crate) fn calls_of(&self, name: &str, from: IpAddr) -> Option<Calls> {
+    pub(crate) fn calls_of(&self, name: &str, from: IpAddr) -> Option<CallSender> {
         self.lock().get(&from).filter(|entry| entry.name == name).map(|entry| entry.calls.clone())
     }
 

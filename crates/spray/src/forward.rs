@@ -7,19 +7,20 @@
 //! room are dropped, as in a full queue. Read [`Forwarder`] first.
 
 use crate::config::MEMORY_MAX;
-use crate::outbox::{Left, Outbox};
+use crate::outbox::{Outbox, SendOutcome};
 use crate::pulse::{BEAT_EVERY, Pulse};
-use crate::status::{LinkFigures, WayFigures};
-use anabranch_endpoint::{Bytes, Message as _, Wire as _};
+use crate::status::{LinkFigures, PathFigures};
+use anabranch_endpoint::{Bytes, Message as _, WireMessage as _};
 use anabranch_linux::tun::{Device, HEADROOM};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket, Ecn, SendSocket};
 use anabranch_net::seal::{Channel, ChannelId, HEADER_BYTES, OVERHEAD_BYTES, Opener, Sealer, TAG_BYTES};
 use anabranch_net::timer::FineTimer;
 use anabranch_spray_proto::control::Control;
-use anabranch_spray_proto::kernel::PeerPlace;
-use anabranch_spray_proto::ways::{self, Chooser, Going};
+use anabranch_spray_proto::kernel::PeerEndpoint;
+use anabranch_spray_proto::ways::{self, Chooser, DatagramClass};
 use anabranch_spray_proto::{
-    Body, Carried, Config, Datagram, FlowId, Host, Leaving, Outgoing, Segment, control, mark,
+    Body, CarriedPacket, Config, Datagram, FlowId, Host, OutgoingDatagram, OutgoingPacket, Segment, control,
+    mark,
 };
 use anabranch_units::{ByteCount, Duration, Instant, Seed};
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ const PEER: u32 = 0;
 /// Commands of sessions to this thread.
 pub(crate) enum Command {
     /// Give the link a peer, which reports to `came`, or take its peer away.
-    Place { link: usize, place: Option<PeerPlace>, came: Arc<Came> },
+    Place { link: usize, place: Option<PeerEndpoint>, came: Arc<ReceiveState> },
     /// Install keys of this peer. The reply is true if the channel number is free.
     Open { link: usize, channel: Box<Channel>, reply: oneshot::Sender<bool> },
     /// Limit the peer's sealed datagrams to `bytes`. `None` stops taking its packets.
@@ -58,7 +59,7 @@ pub(crate) enum Command {
 
 /// State of a peer's received datagrams that its session reads without a command.
 #[derive(Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct ReceiveState {
     /// Datagrams received with the current keys.
     pub(crate) count: AtomicU64,
     /// Length of the longest datagram received since the last read, in bytes.
@@ -82,15 +83,15 @@ pub(crate) struct Setup {
 
 /// State of one peer.
 struct Link {
-    place: PeerPlace,
+    place: PeerEndpoint,
     to: SocketAddr,
-    host: Host<Carried>,
+    host: Host<CarriedPacket>,
     chooser: Chooser,
     keys: Option<(Sealer, Opener)>,
     /// Datagrams that the keys may still seal, if the configured limit is below the cipher's.
     seals_left: u64,
     bytes_max: Option<usize>,
-    came: Arc<Came>,
+    came: Arc<ReceiveState>,
     figures: LinkFigures,
     /// True if the state machine may have output.
     is_touched: bool,
@@ -151,7 +152,7 @@ fn set_filters(device: &str) {
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{device}/accept_ra"), "0");
 }
 
-fn machines(config: &Config, ways: u16, seed: Seed, number: usize) -> (Host<Carried>, Chooser) {
+fn machines(config: &Config, ways: u16, seed: Seed, number: usize) -> (Host<CarriedPacket>, Chooser) {
     let host = Host::new(config.clone()).expect("settings are checked before the thread starts");
     (host, Chooser::new(seed.stream("ways", number as u64), ways, config.rate))
 }
@@ -209,7 +210,7 @@ impl Forwarder {
     }
 
     /// Gives a link a peer, with new machines, or takes its peer away.
-    fn place(&mut self, number: usize, place: Option<PeerPlace>, came: Arc<Came>) {
+    fn place(&mut self, number: usize, place: Option<PeerEndpoint>, came: Arc<ReceiveState>) {
         self.by_address.retain(|_, link| *link != number);
         self.by_channel.retain(|_, link| *link != number);
         if let Some(link) = self.links.get_mut(number) {
@@ -220,7 +221,8 @@ impl Forwarder {
         }
         let Some(place) = place else { return };
         while self.links.len() <= number {
-            let nowhere = PeerPlace { address: IpAddr::from([0; 4]), local: IpAddr::from([0; 4]), port: 0 };
+            let nowhere =
+                PeerEndpoint { address: IpAddr::from([0; 4]), local: IpAddr::from([0; 4]), port: 0 };
             let link = self.link(self.links.len(), nowhere, Arc::default());
             self.links.push(link);
         }
@@ -228,7 +230,7 @@ impl Forwarder {
         self.by_address.insert(place.address, number);
     }
 
-    fn link(&self, number: usize, place: PeerPlace, came: Arc<Came>) -> Link {
+    fn link(&self, number: usize, place: PeerEndpoint, came: Arc<ReceiveState>) -> Link {
         let (host, chooser) = machines(&self.config, self.ways.len() as u16, self.seed, number);
         Link {
             place,
@@ -325,7 +327,7 @@ impl Forwarder {
             }
             Command::Probe { link, bytes, says } => {
                 let now = self.now();
-                let way = self.links[link].chooser.choose(now, Going::Other);
+                let way = self.links[link].chooser.choose(now, DatagramClass::Other);
                 let probe = control::probe(bytes.saturating_sub(OVERHEAD_BYTES), &says);
                 self.post(link, way, (OVERHEAD_BYTES + probe.len(), None), |out| out.extend(&probe));
                 if bytes == 0 {
@@ -377,8 +379,8 @@ impl Forwarder {
                     link.figures.packets.refused_out_packets += 1;
                     continue;
                 }
-                let outgoing = Outgoing {
-                    packet: Carried::from(Bytes::copy_from_slice(packet)),
+                let outgoing = OutgoingPacket {
+                    packet: CarriedPacket::from(Bytes::copy_from_slice(packet)),
                     payload_bytes: segment.payload_bytes,
                     is_acknowledgement: segment.is_acknowledgement,
                     is_end: segment.is_end,
@@ -430,7 +432,7 @@ impl Forwarder {
                 }
                 Body::Bare | Body::Probe | Body::Parity { .. } => 0,
             };
-            let datagram = datagram.map(|bytes| Carried { bytes, is_marked });
+            let datagram = datagram.map(|bytes| CarriedPacket { bytes, is_marked });
             link.host.handle_datagram(now, PEER, datagram, (payload_bytes, is_marked));
             link.is_touched = true;
         }
@@ -500,21 +502,20 @@ impl Forwarder {
     }
 
     /// Sends a datagram that a state machine emitted.
-    fn leave(&mut self, now: Instant, number: usize, leaving: Leaving<Carried>) {
+    fn leave(&mut self, now: Instant, number: usize, leaving: OutgoingDatagram<CarriedPacket>) {
         let link = &mut self.links[number];
-        let going = Going::of(&leaving);
-        let Leaving { is_data, datagram, .. } = leaving;
-        let is_spread = !(matches!(going, Going::Long(_)) && link.chooser.is_short_on(now));
+        let OutgoingDatagram { class, datagram, .. } = leaving;
+        let is_spread = !(matches!(class, DatagramClass::Long(_)) && link.chooser.is_short_on(now));
         let way = match &datagram.body {
-            Body::Bare => link.chooser.choose(now, going),
+            Body::Bare => link.chooser.choose(now, class),
             _ => {
-                let (told, way) = link.chooser.handle_leaving(now, going);
+                let (told, way) = link.chooser.handle_leaving(now, class);
                 debug_assert_eq!(told, datagram.number, "both count the same datagrams");
                 way
             }
         };
-        link.figures.sprayable_packets += u64::from(is_data);
-        link.figures.sprayed_packets += u64::from(is_data && is_spread);
+        link.figures.sprayable_packets += u64::from(class.is_data());
+        link.figures.sprayed_packets += u64::from(class.is_data() && is_spread);
         let ecn = match &datagram.body {
             Body::Plain(packet) | Body::Source { packet, .. } => ecn_of(&packet.bytes),
             Body::Bare | Body::Probe | Body::Parity { .. } => None,
@@ -565,7 +566,7 @@ impl Forwarder {
 
     /// Queues a received packet for the device if it carries the addresses of the peer and
     /// this host.
-    fn deliver(&mut self, number: usize, packet: Carried) {
+    fn deliver(&mut self, number: usize, packet: CarriedPacket) {
         let Link { place, figures, .. } = &mut self.links[number];
         let segment = Segment::of(&packet.bytes).filter(|segment| {
             segment.source == place.address && segment.destination == place.local && !segment.has_options
@@ -607,7 +608,7 @@ fn ecn_of(packet: &[u8]) -> Option<Ecn> {
     }
 }
 
-fn count(figures: &mut LinkFigures, left: Left) {
+fn count(figures: &mut LinkFigures, left: SendOutcome) {
     figures.sent_datagrams += left.sent;
     figures.unsent_datagrams += left.dropped;
     figures.too_long_datagrams += left.too_long;
@@ -620,15 +621,16 @@ fn figures(link: &Link, now: Instant) -> LinkFigures {
     let (rtt, fastest) = link.chooser.round_trips();
     let seconds = |time: Option<Duration>| time.map(Duration::as_secs_f64);
     let mean = |sum: f64| if counts.units > 0 { sum / counts.units as f64 } else { 0.0 };
-    let ways = (0..).zip(link.chooser.report(now)).map(|(number, way): (u16, ways::WayReport)| WayFigures {
-        number,
-        came_datagrams: way.came,
-        marked_datagrams: way.marked,
-        late_datagrams: way.late,
-        rtt_s: seconds(way.rtt),
-        left: way.left,
-        long_flows: way.long_flows,
-    });
+    let ways =
+        (0..).zip(link.chooser.report(now)).map(|(number, way): (u16, ways::PathReport)| PathFigures {
+            number,
+            came_datagrams: way.came,
+            marked_datagrams: way.marked,
+            late_datagrams: way.late,
+            rtt_s: seconds(way.rtt),
+            left: way.left,
+            long_flows: way.long_flows,
+        });
     let opened = link.keys.as_ref().map(|(_, opener)| opener.counters()).unwrap_or_default();
     LinkFigures {
         flows: link.host.flows() as u64,

@@ -9,7 +9,7 @@
 //! agents remove their side, and this host's answers are lost. Read [`watch`].
 
 use crate::kernel::Kernel;
-use anabranch_linux::guard::{self, Sign, Watch};
+use anabranch_linux::guard::{self, Sign, WardWatch};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::process::{Child, Command};
@@ -71,7 +71,7 @@ impl Guard {
 ///
 /// Errors: the system's.
 pub fn watch(table: u32) -> io::Result<()> {
-    let agent = Watch::by_stdin(Some(SILENCE_MAX))?;
+    let agent = WardWatch::by_stdin(Some(SILENCE_MAX))?;
     let mut kernel = Kernel::open()?;
     let mut is_silent = false;
     loop {

@@ -4,9 +4,9 @@
 //! Read [`Members`] first.
 
 use crate::config::Peer;
-use crate::forward::Came;
+use crate::forward::ReceiveState;
 use crate::metrics::Failures;
-use crate::session::{Session, Shared, Shown};
+use crate::session::{Session, SessionStatus, Shared};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) peer: Peer,
-    pub(crate) shown: Arc<Mutex<Shown>>,
+    pub(crate) shown: Arc<Mutex<SessionStatus>>,
     /// Becomes true for the session to end.
     end: watch::Sender<bool>,
 }
@@ -67,7 +67,7 @@ impl Members {
     fn begin(&self, link: usize, peer: &Peer) -> (Member, Session) {
         let (end, is_end) = watch::channel(false);
         let (call, calls) = mpsc::channel(1);
-        let shown = Arc::new(Mutex::new(Shown {
+        let shown = Arc::new(Mutex::new(SessionStatus {
             up: None,
             since: std::time::Instant::now(),
             why: Some("its agent was not reached yet".into()),
@@ -79,7 +79,7 @@ impl Members {
             place: None,
             resolved_at: None,
             shared: self.shared.clone(),
-            came: Arc::<Came>::default(),
+            came: Arc::<ReceiveState>::default(),
             shown: Arc::clone(&shown),
             is_routed: Arc::default(),
             end: is_end,

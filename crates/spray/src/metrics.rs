@@ -4,7 +4,7 @@
 
 use crate::status::{PeerStatus, Status};
 use anabranch_http::metrics::{Histogram, Metrics};
-use anabranch_spray_proto::link::Why;
+use anabranch_spray_proto::link::DirectReason;
 use std::collections::BTreeMap;
 
 /// Cause for which a peer's packets take the ordinary way.
@@ -54,14 +54,14 @@ impl Cause {
     }
 }
 
-impl From<Why> for Cause {
-    fn from(why: Why) -> Self {
+impl From<DirectReason> for Cause {
+    fn from(why: DirectReason) -> Self {
         match why {
-            Why::Silent => Self::Silent,
-            Why::Blocked => Self::Blocked,
-            Why::Bye => Self::Ended,
-            Why::NotReady => Self::NotReady,
-            Why::Faulty(_) | Why::OtherFaulty(_) => Self::Fault,
+            DirectReason::Silent => Self::Silent,
+            DirectReason::Blocked => Self::Blocked,
+            DirectReason::Bye => Self::Ended,
+            DirectReason::NotReady => Self::NotReady,
+            DirectReason::Faulty(_) | DirectReason::OtherFaulty(_) => Self::Fault,
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Outbox {
 
 /// Result of sending the queue.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct SendOutcome {
     pub(crate) sent: u64,
     /// Datagrams that the kernel refused for lack of buffer space or a route.
     pub(crate) dropped: u64,
@@ -62,8 +62,8 @@ impl Outbox {
     }
 
     /// Sends and clears the queue.
-    pub(crate) fn send(&mut self, socket: &SendSocket, to: SocketAddr) -> Left {
-        let mut left = Left::default();
+    pub(crate) fn send(&mut self, socket: &SendSocket, to: SocketAddr) -> SendOutcome {
+        let mut left = SendOutcome::default();
         if self.bytes.is_empty() {
             return left;
         }

@@ -12,7 +12,7 @@ use crate::forward::Command;
 use crate::kernel::Kernel;
 use crate::pulse::Pulse;
 use anabranch_linux::netlink::NetlinkError;
-use anabranch_spray_proto::kernel::{Event, Fault, Observed, PeerPlace, Reconciler, Repair, Route};
+use anabranch_spray_proto::kernel::{Event, Fault, KernelState, PeerEndpoint, Reconciler, Repair, Route};
 use anabranch_units::{Duration, Instant};
 use std::convert::Infallible;
 use std::io;
@@ -106,7 +106,7 @@ impl Routing {
     /// Has the rules follow the peers that have an address.
     ///
     /// Errors: the first rule that the kernel refuses; all further rules are set.
-    pub(crate) fn set_peers(&self, places: Vec<PeerPlace>) -> Result<(), RoutingError> {
+    pub(crate) fn set_peers(&self, places: Vec<PeerEndpoint>) -> Result<(), RoutingError> {
         let mut state = self.lock();
         let mut done = Ok(());
         for repair in state.reconciler.handle_peers(places) {
@@ -126,7 +126,7 @@ impl Routing {
     /// Routes a peer's packets of up to `mtu` bytes to the agent.
     ///
     /// Errors: see [`RoutingError`].
-    pub(crate) fn up(&self, place: &PeerPlace, mtu: usize) -> Result<(), RoutingError> {
+    pub(crate) fn up(&self, place: &PeerEndpoint, mtu: usize) -> Result<(), RoutingError> {
         let mut state = self.lock();
         let route = Route { to: place.address, from: place.local, mtu_bytes: mtu as u32 };
         state.reconciler.handle_route(place.address, Some(route));
@@ -136,7 +136,7 @@ impl Routing {
     /// Returns a peer's packets to the ordinary route.
     ///
     /// Errors: see [`RoutingError`].
-    pub(crate) fn down(&self, place: &PeerPlace) -> Result<(), RoutingError> {
+    pub(crate) fn down(&self, place: &PeerEndpoint) -> Result<(), RoutingError> {
         let mut state = self.lock();
         state.reconciler.handle_route(place.address, None);
         self.apply(&mut state, &Repair::DeleteRoute(place.address))
@@ -225,14 +225,14 @@ impl Routing {
     }
 
     /// Lists the kernel's state.
-    fn observe(&self, state: &mut State, beats: u64) -> io::Result<Observed> {
+    fn observe(&self, state: &mut State, beats: u64) -> io::Result<KernelState> {
         let State { kernel, reconciler, index } = state;
-        let mut observed = Observed {
+        let mut observed = KernelState {
             beats,
             device_is_up: kernel.device_is_up(*index)?,
             host_filters: filters("all"),
             device_filters: filters(&self.device),
-            ..Observed::default()
+            ..KernelState::default()
         };
         for is_ipv6 in reconciler.families() {
             observed.rules.extend(kernel.rules(is_ipv6)?);

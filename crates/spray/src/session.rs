@@ -7,8 +7,8 @@
 //! control protocol's decisions (`spray_proto::link`). Read [`Session::keep`] first.
 
 use crate::config::Peer;
-use crate::directory::{Calls, Directory};
-use crate::forward::{Came, Command, packet_max};
+use crate::directory::{CallSender, Directory};
+use crate::forward::{Command, ReceiveState, packet_max};
 use crate::metrics::{Cause, Failures};
 use crate::routing::Routing;
 use anabranch_http::metrics::Histogram;
@@ -21,7 +21,7 @@ use anabranch_net::socket::{TcpOptions, connect};
 use anabranch_net::tls;
 use anabranch_sessions::Backoff;
 use anabranch_spray_proto::control::Control;
-use anabranch_spray_proto::kernel::{Fault, PeerPlace};
+use anabranch_spray_proto::kernel::{Fault, PeerEndpoint};
 use anabranch_spray_proto::link::{Action, Link};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ const UNREAD_MAX: usize = 64;
 
 /// Status of a peer.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct SessionStatus {
     pub(crate) up: Option<usize>,
     pub(crate) since: std::time::Instant,
     pub(crate) why: Option<String>,
@@ -85,18 +85,18 @@ pub(crate) struct Session {
     pub(crate) number: usize,
     pub(crate) peer: Peer,
     /// The address that its name had last; `None` without one.
-    pub(crate) place: Option<PeerPlace>,
+    pub(crate) place: Option<PeerEndpoint>,
     /// Time of the last look-up of its name that gave an address.
     pub(crate) resolved_at: Option<std::time::Instant>,
     pub(crate) shared: Shared,
-    pub(crate) came: Arc<Came>,
-    pub(crate) shown: Arc<Mutex<Shown>>,
+    pub(crate) came: Arc<ReceiveState>,
+    pub(crate) shown: Arc<Mutex<SessionStatus>>,
     /// True while the peer's route exists, or may exist.
     pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
     /// True once the agent ends, or the peer is no peer of it any more.
     pub(crate) end: watch::Receiver<bool>,
     /// Sender and receiver of the peer's connections.
-    pub(crate) call: Calls,
+    pub(crate) call: CallSender,
     pub(crate) calls: mpsc::Receiver<TlsStream<TcpStream>>,
 }
 
@@ -172,7 +172,7 @@ impl Session {
     /// The peer's address, looked up again if the last look-up is old.
     ///
     /// Errors: why it has none, or why this agent cannot use it.
-    async fn settle(&mut self) -> io::Result<PeerPlace> {
+    async fn settle(&mut self) -> io::Result<PeerEndpoint> {
         let is_recent = self.resolved_at.is_some_and(|at| at.elapsed() < RESOLVE_EVERY);
         if let Some(place) = self.place.filter(|_| is_recent) {
             return Ok(place);
@@ -212,11 +212,11 @@ impl Session {
     }
 
     /// The address that packets go to now.
-    fn place(&self) -> io::Result<PeerPlace> {
+    fn place(&self) -> io::Result<PeerEndpoint> {
         self.place.ok_or_else(|| io::Error::other("it has no address"))
     }
 
-    async fn call(&self, place: PeerPlace) -> io::Result<TlsStream<TcpStream>> {
+    async fn call(&self, place: PeerEndpoint) -> io::Result<TlsStream<TcpStream>> {
         let to = SocketAddr::from((place.address, place.port));
         let options = TcpOptions { from: Some(place.local), ..TcpOptions::default() };
         let call = async {
@@ -420,7 +420,7 @@ async fn say(stream: &mut TlsStream<TcpStream>, message: Control) -> io::Result<
 /// name still has it.
 ///
 /// Errors: no address, no way there, or an address of no other host.
-async fn find(peer: &Peer, listen: SocketAddr, last: Option<PeerPlace>) -> io::Result<PeerPlace> {
+async fn find(peer: &Peer, listen: SocketAddr, last: Option<PeerEndpoint>) -> io::Result<PeerEndpoint> {
     let found = lookup_host((peer.host.as_str(), peer.port)).await;
     let found: Vec<SocketAddr> = found
         .map_err(|_| io::Error::other(format!("no address of `{}`: check the name", peer.host)))?
@@ -451,7 +451,7 @@ async fn find(peer: &Peer, listen: SocketAddr, last: Option<PeerPlace>) -> io::R
     if local == to.ip() || to.ip().is_loopback() || to.ip().is_unspecified() || to.ip().is_multicast() {
         return Err(io::Error::other(format!("{} is no other host's address", to.ip())));
     }
-    Ok(PeerPlace { address: to.ip(), local, port: peer.port })
+    Ok(PeerEndpoint { address: to.ip(), local, port: peer.port })
 }
 
 /// Agrees on a channel number, which the caller draws.

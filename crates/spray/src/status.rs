@@ -2,7 +2,7 @@
 //!
 //! Read [`Status`] and [`ask`] first.
 
-pub use anabranch_spray_proto::ways::WhyLeft;
+pub use anabranch_spray_proto::ways::AvoidReason;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -120,7 +120,7 @@ pub struct LinkFigures {
     #[serde(flatten)]
     pub packets: PacketFigures,
     /// Figures of each path.
-    pub ways: Vec<WayFigures>,
+    pub ways: Vec<PathFigures>,
 }
 
 /// Packets of TCP between the device and a peer.
@@ -140,7 +140,7 @@ pub struct PacketFigures {
 
 /// Figures of one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WayFigures {
+pub struct PathFigures {
     /// Number of the path, from 0.
     pub number: u16,
     /// Datagrams received over the path.
@@ -152,7 +152,7 @@ pub struct WayFigures {
     /// Smoothed round trip, in seconds.
     pub rtt_s: Option<f64>,
     /// Reason why the path is currently avoided, if it is.
-    pub left: Option<WhyLeft>,
+    pub left: Option<AvoidReason>,
     /// Long flows assigned to the path.
     pub long_flows: u32,
 }

@@ -1,7 +1,7 @@
 //! Fault schedules in virtual time, each drawn from its seed: events, kinds of faults, the log, and the repeat of one seed.
 //!
 //! `ANABRANCH_FAULTS` is the number of schedules in place of the sample of 200, `ANABRANCH_FAULTS_SEED` the first seed. `cargo xtask
-//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`Chances`].
+//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`FaultChances`].
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
@@ -78,8 +78,8 @@ impl<E> Schedule<E> {
     }
 
     /// The schedule's result.
-    pub fn ended(&self) -> Ended {
-        Ended { log: self.log.finish(), seconds: self.now.as_secs_f64() }
+    pub fn ended(&self) -> ScheduleEnd {
+        ScheduleEnd { log: self.log.finish(), seconds: self.now.as_secs_f64() }
     }
 }
 
@@ -91,9 +91,9 @@ pub fn some_of<T>(random: &mut RandomStream, kinds: impl IntoIterator<Item = T>)
 }
 
 /// The kinds of faults of a schedule, each with its chance in a million, or with the longest delay in microseconds.
-pub struct Chances<K>(BTreeMap<K, u32>);
+pub struct FaultChances<K>(BTreeMap<K, u32>);
 
-impl<K: Copy + Ord> Chances<K> {
+impl<K: Copy + Ord> FaultChances<K> {
     /// Some of the kinds in `all`, each with a chance below its highest one.
     pub fn draw(random: &mut RandomStream, all: impl IntoIterator<Item = (K, u64)>) -> Self {
         let kinds = some_of(random, all);
@@ -121,7 +121,7 @@ impl<K: Copy + Ord> Chances<K> {
     }
 }
 
-impl<K: Debug> Debug for Chances<K> {
+impl<K: Debug> Debug for FaultChances<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -129,7 +129,7 @@ impl<K: Debug> Debug for Chances<K> {
 
 /// The result of a schedule.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Ended {
+pub struct ScheduleEnd {
     /// Hash of the log.
     pub log: u64,
     /// Virtual time of the schedule.
@@ -153,7 +153,7 @@ pub fn is_shown() -> bool {
 /// keeps it has changed no schedule.
 ///
 /// Panics: if a schedule does, with the command that repeats it.
-pub fn run(kept: &[u64], schedule: impl Fn(u64) -> Ended + Copy + UnwindSafe) {
+pub fn run(kept: &[u64], schedule: impl Fn(u64) -> ScheduleEnd + Copy + UnwindSafe) {
     let (first, count) = (number("ANABRANCH_FAULTS_SEED", 0), number("ANABRANCH_FAULTS", SAMPLE));
     let kept = kept.iter().copied().filter(|_| count >= SAMPLE);
     let (mut seconds, mut logs) = (0.0, DefaultHasher::new());
@@ -168,13 +168,13 @@ pub fn run(kept: &[u64], schedule: impl Fn(u64) -> Ended + Copy + UnwindSafe) {
 /// Runs a few schedules twice.
 ///
 /// Panics: if a schedule does, or if the two results differ.
-pub fn run_twice(schedule: impl Fn(u64) -> Ended + Copy + UnwindSafe) {
+pub fn run_twice(schedule: impl Fn(u64) -> ScheduleEnd + Copy + UnwindSafe) {
     for seed in 0..TWICE {
         assert_eq!(watched(seed, schedule), watched(seed, schedule), "seed {seed}");
     }
 }
 
-fn watched(seed: u64, schedule: impl FnOnce(u64) -> Ended + UnwindSafe) -> Ended {
+fn watched(seed: u64, schedule: impl FnOnce(u64) -> ScheduleEnd + UnwindSafe) -> ScheduleEnd {
     let again = "ANABRANCH_FAULTS=1 repeats it, and `-- --nocapture` shows it";
     let ended = catch_unwind(move || schedule(seed));
     ended.unwrap_or_else(|_| panic!("seed {seed}: ANABRANCH_FAULTS_SEED={seed} {again}"))

@@ -7,7 +7,7 @@
 //! rate is. This is the control only, driven alongside the user's data channel. It serves simulated
 //! TCP and `gather`.
 //!
-//! [`Bbr::handle_sent`] returns a [`Sent`] for each packet, to be kept until the packet is
+//! [`Bbr::handle_sent`] returns a [`SendRecord`] for each packet, to be kept until the packet is
 //! acknowledged or lost. For each acknowledgement, call [`Bbr::handle_delivered`] and
 //! [`Bbr::handle_lost`] for its contents, then [`Bbr::handle_ack`]. [`Bbr::window_bytes`] limits
 //! the bytes in flight, [`Bbr::pacing_bytes_per_s`] the rate.
@@ -30,9 +30,9 @@ mod phases;
 mod trains;
 mod v1;
 
-pub use arrivals::{Arrivals, Counts};
+pub use arrivals::{ArrivalCounts, Arrivals};
 pub use congestion::PATH_LOSS_MAX;
-pub use delivery::Sent;
+pub use delivery::SendRecord;
 pub use phases::Phase;
 pub use trains::Train;
 pub(crate) use v1::Bbr1;
@@ -62,7 +62,7 @@ pub const HEADROOM: f64 = 0.15;
 /// share of the path alone, one server of `gather` had up to 2.2 times its share alongside four
 /// flows of Cubic, and a pull from three servers 3.2 times its share
 /// (`experiments/gather-fairness`).
-const COMPANY_HEADROOM: f64 = 0.45;
+const HEADROOM_WITH_COMPETITORS: f64 = 0.45;
 
 /// Settings of a [`Bbr`].
 #[derive(Clone, Debug, PartialEq)]
@@ -225,7 +225,7 @@ impl Bbr {
     /// Handles a sent packet of `bytes`; `inflight` includes it.
     ///
     /// Source: section 4.1.2.2 and, after idle time, 5.4.1.
-    pub fn handle_sent(&mut self, now: Instant, bytes: u64, inflight: u64) -> Sent {
+    pub fn handle_sent(&mut self, now: Instant, bytes: u64, inflight: u64) -> SendRecord {
         if inflight <= bytes {
             if self.delivery.is_app_limited() {
                 self.handle_restart(now);
@@ -270,7 +270,7 @@ impl Bbr {
     }
 
     /// Handles the delivery of `bytes`; `sent` is the last sent packet among them.
-    pub fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+    pub fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &SendRecord) {
         let packet_bytes = self.config.packet_bytes;
         if let Some(rate) = self.first_flight.handle_delivered(now, bytes, sent, packet_bytes)
             && !self.cycle.has_filled_pipe
@@ -291,7 +291,7 @@ impl Bbr {
     /// lost.
     ///
     /// Source: section 5.5.10.2, HandleLostPacket.
-    pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &Sent, runs: u32) {
+    pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &SendRecord, runs: u32) {
         // The start loses runs of packets at a short queue.
         let packets = bytes as f64 / self.config.packet_bytes as f64;
         let learnt_runs = if self.cycle.has_filled_pipe { f64::from(runs) } else { packets };

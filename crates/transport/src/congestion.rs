@@ -19,11 +19,11 @@ mod tdtcp;
 use crate::config::Config;
 use crate::controls::{Control, controls};
 use anabranch_units::{Duration, Instant, Seed};
-pub(crate) use bbr::ByModel;
+pub(crate) use bbr::ModelControl;
 pub(crate) use nscc::Arrival;
 use properties::Properties;
 #[cfg(test)]
-pub(crate) use properties::Setting;
+pub(crate) use properties::RequiredSetting;
 
 /// The congestion window. All in bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ trait Algorithm {
     fn set_seed(&mut self, _seed: Seed) {}
 
     /// The model of the path, where the control has one.
-    fn model(&mut self) -> Option<&mut ByModel> {
+    fn model(&mut self) -> Option<&mut ModelControl> {
         None
     }
 
@@ -227,7 +227,7 @@ impl Congestion {
         with!(&mut self.state, it => it.set_seed(seed));
     }
     /// The model of the path, of a control that has one.
-    pub(crate) fn model(&mut self) -> Option<&mut ByModel> {
+    pub(crate) fn model(&mut self) -> Option<&mut ModelControl> {
         with!(&mut self.state, it => it.model())
     }
     /// When pacing lets the next segment leave.

@@ -18,10 +18,10 @@ macro_rules! controls {
             /// RFC 8257. Needs `ecn`.
             Dctcp: dctcp::Dctcp, "dctcp", dctcp::Dctcp;
             /// draft-ietf-ccwg-bbr-06. Needs `rack`, and no `ecn`.
-            Bbr: bbr::ByModel, "bbr", Box<bbr::ByModel>;
+            Bbr: bbr::ModelControl, "bbr", Box<bbr::ModelControl>;
             /// BBR's first version, draft-cardwell-iccrg-bbr-congestion-control-00. Needs `rack`,
             /// and no `ecn`.
-            Bbr1: bbr::ByModel, "bbr1", Box<bbr::ByModel>;
+            Bbr1: bbr::ModelControl, "bbr1", Box<bbr::ModelControl>;
             /// Network-signalled congestion control of the Ultra Ethernet Specification. Needs
             /// `rack`, `ecn` and `cwnd_max`.
             Nscc: nscc::Nscc, "nscc", Box<nscc::Nscc>;

@@ -28,7 +28,7 @@ const PTO_INITIAL: Duration = Duration::from_secs(1);
 
 /// A segment in flight.
 #[derive(Copy, Clone, Debug, PartialEq)]
-struct Sent {
+struct SentSegment {
     start: u64,
     end: u64,
     at: Instant,
@@ -36,7 +36,7 @@ struct Sent {
     number: u64,
 }
 
-impl Sent {
+impl SentSegment {
     /// Order of segments by departure (section 6.2 step 2, RACK_sent_after).
     const fn order(&self) -> (Instant, u64) {
         (self.at, self.end)
@@ -54,14 +54,14 @@ struct Probe {
 /// The path model's records of segments, by number. Stored separately, as most connections have no
 /// model.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct SendRecords {
     /// Number of the first record.
     first: u64,
-    sent: VecDeque<bbr::Sent>,
+    sent: VecDeque<bbr::SendRecord>,
 }
 
-impl Known {
-    fn get(&self, number: u64) -> Option<bbr::Sent> {
+impl SendRecords {
+    fn get(&self, number: u64) -> Option<bbr::SendRecord> {
         self.sent.get(usize::try_from(number - self.first).ok()?).copied()
     }
     fn forget_below(&mut self, number: u64) {
@@ -72,33 +72,33 @@ impl Known {
 
 /// Lost positions.
 #[derive(Clone, Debug, Default)]
-struct Lost {
+struct LostRanges {
     /// Positions found lost and not retransmitted.
     ranges: Ranges,
     /// Lost segments not yet reported to the path model.
-    found: Vec<Found>,
+    found: Vec<LostSegment>,
     /// Position behind the last segment found lost.
     end: Option<u64>,
 }
 
 /// A segment found lost, for the path model.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) sent: bbr::Sent,
+pub(crate) struct LostSegment {
+    pub(crate) sent: bbr::SendRecord,
     pub(crate) bytes: u64,
     /// Whether the segment before it was not lost.
     pub(crate) begins_run: bool,
 }
 
-impl Lost {
-    fn mark(&mut self, segment: &Sent, sacked: &Ranges, known: &Known) {
+impl LostRanges {
+    fn mark(&mut self, segment: &SentSegment, sacked: &Ranges, known: &SendRecords) {
         let mut bytes = 0;
         for (start, end) in sacked.gaps(segment.start, segment.end) {
             self.ranges.insert(start, end);
             bytes += end - start;
         }
         if let Some(sent) = known.get(segment.number) {
-            self.found.push(Found { sent, bytes, begins_run: self.end != Some(segment.start) });
+            self.found.push(LostSegment { sent, bytes, begins_run: self.end != Some(segment.start) });
         }
         self.end = Some(segment.end);
     }
@@ -108,13 +108,13 @@ impl Lost {
 #[derive(Clone, Debug)]
 pub(crate) struct Rack {
     /// Segments sent once, ascending in position and time. Some may be selectively acknowledged.
-    first: VecDeque<Sent>,
+    first: VecDeque<SentSegment>,
     /// Retransmitted segments, in order of sending.
-    again: Vec<Sent>,
+    again: Vec<SentSegment>,
     /// Number of sent segments.
     count: u64,
-    known: Known,
-    lost: Lost,
+    known: SendRecords,
+    lost: LostRanges,
     /// Last sent segment among the arrived ones, and its round trip (RACK.xmit_ts, RACK.end_seq,
     /// RACK.rtt).
     newest: Option<(Instant, u64)>,
@@ -140,7 +140,7 @@ pub(crate) struct Rack {
 
 /// The sender's state for loss detection, besides its segments.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct View<'a> {
+pub(crate) struct SenderView<'a> {
     pub(crate) sacked: &'a Ranges,
     pub(crate) srtt: Option<Duration>,
     /// Whether a recovery is under way.
@@ -157,8 +157,8 @@ impl Rack {
             first: VecDeque::new(),
             again: Vec::new(),
             count: 0,
-            known: Known::default(),
-            lost: Lost::default(),
+            known: SendRecords::default(),
+            lost: LostRanges::default(),
             newest: None,
             rtt: Duration::ZERO,
             rtt_min: None,
@@ -202,7 +202,7 @@ impl Rack {
         self.sample
     }
     /// Removes the lost segments not yet reported to the path model.
-    pub(crate) fn take_found(&mut self) -> impl Iterator<Item = Found> + '_ {
+    pub(crate) fn take_found(&mut self) -> impl Iterator<Item = LostSegment> + '_ {
         self.lost.found.drain(..)
     }
     /// Time of the next check for losses or probe, whichever is first (section 8).
@@ -218,9 +218,9 @@ impl Rack {
         now: Instant,
         (start, end): (u64, u64),
         is_retransmission: bool,
-        model: Option<bbr::Sent>,
+        model: Option<bbr::SendRecord>,
     ) {
-        let sent = Sent { start, end, at: now, number: self.count };
+        let sent = SentSegment { start, end, at: now, number: self.count };
         self.count += 1;
         self.known.sent.extend(model);
         if !is_retransmission {
@@ -253,8 +253,8 @@ impl Rack {
         echo: Option<Instant>,
         blocks: impl Iterator<Item = (u64, u64)> + Clone,
         sacked: &Ranges,
-    ) -> Option<bbr::Sent> {
-        let (mut newest, mut news): (Option<Sent>, Option<Sent>) = (None, None);
+    ) -> Option<bbr::SendRecord> {
+        let (mut newest, mut news): (Option<SentSegment>, Option<SentSegment>) = (None, None);
         let is_known = !self.known.sent.is_empty();
         while let Some(&sent) = self.first.front().filter(|sent| sent.end <= ack) {
             self.first.pop_front();
@@ -268,11 +268,11 @@ impl Rack {
             sent.start = sent.start.max(ack);
         }
         for (start, end) in blocks.clone() {
-            newest = newest.into_iter().chain(self.last_within(start, end)).max_by_key(Sent::order);
+            newest = newest.into_iter().chain(self.last_within(start, end)).max_by_key(SentSegment::order);
             for (from, to) in sacked.gaps(start, end) {
                 let sent = self.first.get(self.first.partition_point(|sent| sent.end <= from));
                 self.reordering_seen |= sent.is_some_and(|sent| sent.end <= end && sent.end < self.highest);
-                news = news.into_iter().chain(self.last_within(from, to)).max_by_key(Sent::order);
+                news = news.into_iter().chain(self.last_within(from, to)).max_by_key(SentSegment::order);
             }
         }
         if let Some(sent) = newest {
@@ -291,7 +291,7 @@ impl Rack {
                 && self.rtt_min.is_none_or(|least| now.saturating_since(sent.at) >= least);
             if has_arrived && is_its_own {
                 self.note_arrived(now, sent);
-                news = news.into_iter().chain([*sent]).max_by_key(Sent::order);
+                news = news.into_iter().chain([*sent]).max_by_key(SentSegment::order);
             }
             !has_arrived
         });
@@ -309,12 +309,12 @@ impl Rack {
     }
 
     /// The last segment within `start` to `end` among those sent once, which is also the last sent.
-    fn last_within(&self, start: u64, end: u64) -> Option<Sent> {
+    fn last_within(&self, start: u64, end: u64) -> Option<SentSegment> {
         let behind = self.first.partition_point(|sent| sent.end <= end);
         behind.checked_sub(1).map(|last| self.first[last]).filter(|sent| sent.start >= start)
     }
 
-    fn note_arrived(&mut self, now: Instant, sent: &Sent) {
+    fn note_arrived(&mut self, now: Instant, sent: &SentSegment) {
         let rtt = now.saturating_since(sent.at);
         self.rtt_min = Some(self.rtt_min.map_or(rtt, |least| least.min(rtt)));
         self.is_sampled = true;
@@ -329,7 +329,7 @@ impl Rack {
     /// paths: reordering is expected before it was seen, and a smoothed round trip is not a limit,
     /// as the slowest path takes longer. Once everything is sent the window is half as wide: then
     /// nothing else waits, and a spurious retransmission takes no capacity from new data.
-    fn reorder_window(&self, view: &View<'_>) -> Duration {
+    fn reorder_window(&self, view: &SenderView<'_>) -> Duration {
         let quarter = self.rtt_min.unwrap_or(Duration::ZERO).as_ps() / 4;
         let quarters = |count: u32| Duration::from_ps(quarter * u64::from(count));
         if self.reo_wnd_mult > 1 {
@@ -345,7 +345,7 @@ impl Rack {
     ///
     /// Source: section 6.2 step 5. Cost: a check of each retransmitted segment; segments sent once
     /// are checked once.
-    pub(crate) fn detect(&mut self, now: Instant, view: &View<'_>) -> u64 {
+    pub(crate) fn detect(&mut self, now: Instant, view: &SenderView<'_>) -> u64 {
         self.reorder_at = None;
         let Some(newest) = self.newest else { return 0 };
         let late = self.rtt + self.reorder_window(view);
@@ -385,9 +385,9 @@ impl Rack {
     /// Handles the retransmission timer: the first segment is lost, and each that has had its time.
     ///
     /// Source: section 6.3.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, una: u64, view: &View<'_>) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant, una: u64, view: &SenderView<'_>) {
         let late = self.rtt + self.reorder_window(view);
-        let is_lost = |sent: &Sent| sent.start <= una || sent.at + late <= now;
+        let is_lost = |sent: &SentSegment| sent.start <= una || sent.at + late <= now;
         while let Some(sent) = self.first.front().filter(|sent| is_lost(sent)) {
             self.lost.mark(sent, view.sacked, &self.known);
             self.first.pop_front();

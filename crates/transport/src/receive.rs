@@ -40,12 +40,12 @@ pub(crate) struct ReceiveHalf {
     ece: bool,
     out_of_order_total: u64,
     /// State of optional features; `None` if the settings use none, which keeps a flow small.
-    extras: Option<Box<Extras>>,
+    extras: Option<Box<OptionalState>>,
 }
 
 /// State of optional features.
 #[derive(Clone, Debug)]
-struct Extras {
+struct OptionalState {
     /// Whether duplicates are reported (RFC 2883), and the last one.
     says_repeats: bool,
     repeat: Option<(u64, u64)>,
@@ -86,7 +86,7 @@ impl QuickAck {
 
 /// Effect of a segment's data.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct DataEffect {
     /// Bytes newly in order.
     pub(crate) in_order: u64,
     /// Whether the stream is now complete.
@@ -117,7 +117,7 @@ impl ReceiveHalf {
             extras: (config.rack || config.quick_ack > 0).then(|| {
                 let (most, idle) = (config.quick_ack, config.rto_min);
                 let quick = QuickAck { most, left: 0, in_conversation: false, last_at: None, idle };
-                Box::new(Extras { says_repeats: config.rack, repeat: None, quick })
+                Box::new(OptionalState { says_repeats: config.rack, repeat: None, quick })
             }),
         }
     }
@@ -135,8 +135,8 @@ impl ReceiveHalf {
     }
 
     /// Handles a segment's data.
-    pub(crate) fn handle_segment(&mut self, now: Instant, segment: &Segment) -> Taken {
-        let mut taken = Taken::default();
+    pub(crate) fn handle_segment(&mut self, now: Instant, segment: &Segment) -> DataEffect {
+        let mut taken = DataEffect::default();
         if segment.len == 0 && !segment.fin {
             return taken;
         }
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_segment_waits_and_the_second_is_acknowledged_at_once() {
+    fn first_segment_is_delayed_second_acknowledged_at_once() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &data(0, MSS));
         assert_eq!(half.ack_at(), Some(Instant::ZERO + Duration::from_ms(40)));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unread_stream_closes_the_window_and_reading_opens_it_by_no_less_than_a_segment() {
+    fn window_closes_unread_and_opens_by_a_segment() {
         let mut half = ReceiveHalf::new(&Config { reads_at_once: false, ..config() });
         for n in 0..10 {
             half.handle_segment(Instant::ZERO, &data(n * 1_000, MSS));
@@ -376,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn the_end_takes_a_position_and_is_told_once_all_is_there() {
+    fn fin_takes_a_position_and_is_reported_last() {
         let mut half = ReceiveHalf::new(&config());
         let fin = Segment { fin: true, ..data(1_000, 500) };
-        assert_eq!(half.handle_segment(Instant::ZERO, &fin), Taken::default());
+        assert_eq!(half.handle_segment(Instant::ZERO, &fin), DataEffect::default());
         let taken = half.handle_segment(Instant::ZERO, &data(0, MSS));
         assert!(taken.ended);
         assert_eq!(taken.in_order, 1_500);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_echoed_until_the_sender_says_that_it_has_slowed_down() {
+    fn marks_are_echoed_until_the_sender_responds() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &Segment { ce: true, ..data(0, MSS) });
         assert!(stamped(&mut half).ece);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn one_acknowledgement_may_stand_for_more_than_two_in_whatever_order_they_come() {
+    fn one_acknowledgement_may_cover_several_segments_in_any_order() {
         let mut half = ReceiveHalf::new(&Config { ack_every: 4, ..config() });
         for (number, seq) in [1_000, 0, 3_000, 5_000].into_iter().enumerate() {
             half.handle_segment(Instant::ZERO, &data(seq, MSS));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_acknowledged_again_and_counts_once() {
+    fn repeated_data_is_acknowledged_again_and_counted_once() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &data(0, MSS));
         stamped(&mut half);

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_sets_the_timeout_to_three_round_trips() {
+    fn first_sample_sets_the_timeout_to_three_rtts() {
         let mut e = estimator();
         assert_eq!(e.rto(), Duration::from_secs(1));
         e.sample(Duration::from_ms(100), 1);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_leaves_its_bounds_and_doubles_until_there_is_progress() {
+    fn timeout_stays_in_bounds_and_doubles_until_progress() {
         let mut e = RttEstimator::new(Duration::from_secs(1), Duration::from_ms(200), Duration::from_secs(1));
         e.sample(Duration::from_us(100), 1);
         assert_eq!(e.rto(), Duration::from_ms(200));

@@ -7,9 +7,9 @@
 //! Leaves out: segments (`connection` makes them), changes of the window (`congestion`).
 
 use crate::config::{Config, WINDOW_BYTES_MAX};
-use crate::congestion::{Ack, Arrival, ByModel, CircuitMark, Congestion, Window};
+use crate::congestion::{Ack, Arrival, CircuitMark, Congestion, ModelControl, Window};
 use crate::pacing::Pacing;
-use crate::rack::{Rack, View};
+use crate::rack::{Rack, SenderView};
 use crate::ranges::Ranges;
 use crate::rtt::RttEstimator;
 use crate::segment::Segment;
@@ -49,7 +49,7 @@ pub(crate) struct SendHalf {
     recover: Option<u64>,
     sacked: Ranges,
     /// Ranges retransmitted in this recovery that have not arrived, ascending.
-    resent: Vec<Resent>,
+    resent: Vec<RetransmittedRange>,
     /// Whether to retransmit the first unacknowledged segment, whatever the window.
     again: bool,
     /// Whether to send a probe of the peer's window.
@@ -91,7 +91,7 @@ enum Repair {
 
 /// A retransmitted range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Resent {
+struct RetransmittedRange {
     start: u64,
     end: u64,
     /// Value of `sent` at its retransmission: positions beyond were sent later.
@@ -109,7 +109,7 @@ pub(crate) struct Piece {
 
 /// Effect of an acknowledgement.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Acked {
+pub(crate) struct AckEffect {
     pub(crate) bytes: u64,
     /// Whether all of a closed stream is acknowledged.
     pub(crate) finished: bool,
@@ -244,10 +244,10 @@ impl SendHalf {
     }
 
     /// Handles a segment's acknowledgement.
-    pub(crate) fn handle_ack(&mut self, now: Instant, segment: &Segment) -> Acked {
-        let Some(ack) = segment.ack.filter(|a| *a <= self.sent) else { return Acked::default() };
+    pub(crate) fn handle_ack(&mut self, now: Instant, segment: &Segment) -> AckEffect {
+        let Some(ack) = segment.ack.filter(|a| *a <= self.sent) else { return AckEffect::default() };
         if ack < self.una {
-            return Acked::default();
+            return AckEffect::default();
         }
         let (sent, limited) = (self.sent, self.is_limited(self.flight()));
         let is_recovering = matches!(self.repair, Repair::Fast { .. });
@@ -264,7 +264,7 @@ impl SendHalf {
         let news = self.sack && self.note_sack(segment);
         let bytes = ack - self.una;
         let mut acked =
-            Acked { bytes: bytes.min(self.written - self.una.min(self.written)), finished: false };
+            AckEffect { bytes: bytes.min(self.written - self.una.min(self.written)), finished: false };
         if bytes > 0 {
             self.handle_new_ack(now, segment, ack, bytes);
         } else if self.rack.is_none()
@@ -342,7 +342,7 @@ impl SendHalf {
 
     /// Finds lost segments, and starts their recovery.
     fn detect(&mut self, now: Instant) {
-        let view = View {
+        let view = SenderView {
             sacked: &self.sacked,
             srtt: self.rtt.srtt(),
             is_repairing: self.repair != Repair::Nothing,
@@ -541,7 +541,7 @@ impl SendHalf {
     fn note_resent(&mut self, piece: &Piece) {
         let (start, end) = (piece.seq, piece.seq + u64::from(piece.len) + u64::from(piece.fin));
         let at = self.resent.partition_point(|resent| resent.start < start);
-        self.resent.insert(at, Resent { start, end, behind: self.sent });
+        self.resent.insert(at, RetransmittedRange { start, end, behind: self.sent });
     }
 
     /// The next range to send, until `None`. It counts as sent.
@@ -582,7 +582,7 @@ impl SendHalf {
     fn mind_app_limit(&mut self) {
         let has_lost = self.rack.as_ref().is_some_and(|rack| rack.lost_bytes() > 0);
         if self.sent == self.end() && !has_lost && self.pipe_by_time() < self.window.cwnd {
-            self.control.model().into_iter().for_each(ByModel::note_app_limited);
+            self.control.model().into_iter().for_each(ModelControl::note_app_limited);
         }
     }
 
@@ -808,7 +808,7 @@ impl SendHalf {
         if let Some(rack) = &mut self.rack {
             let (sacked, srtt) = (&self.sacked, self.rtt.srtt());
             let is_tail = self.sent == self.written + u64::from(self.closed);
-            let view = View { sacked, srtt, is_repairing: true, dup_bytes: 0, is_tail };
+            let view = SenderView { sacked, srtt, is_repairing: true, dup_bytes: 0, is_tail };
             rack.handle_timeout(now, self.una, &view);
             (self.next, self.again) = (self.sent, true);
         }

@@ -216,7 +216,7 @@ mod tests {
 
     /// #17: `queue = 64` was a queue of 64 bytes, without a word.
     #[test]
-    fn a_size_without_unit_is_refused_and_told_what_it_would_be() {
+    fn size_without_unit_is_refused_with_a_suggestion() {
         let said = "64".parse::<ByteCount>().expect_err("no unit").to_string();
         assert_eq!(
             said,

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_one_for_equals_and_a_share_for_one_alone() {
+    fn fairness_is_one_for_equals_down_to_a_share() {
         assert_eq!(fairness(&[2.0, 2.0, 2.0]), Some(1.0));
         assert_eq!(fairness(&[5.0, 0.0, 0.0, 0.0]), Some(0.25));
         assert_eq!(fairness(&[0.0]), None);

@@ -272,7 +272,7 @@ mod tests {
 
     /// #17: a peer's words reached operators' terminals with their escape sequences.
     #[test]
-    fn what_moves_a_terminal_or_turns_text_round_is_replaced() {
+    fn terminal_controls_and_direction_marks_are_replaced() {
         for c in
             ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}').chain("\u{202e}\u{2066}\u{2028}\u{200f}".chars())
         {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_the_like_one_and_a_list_that_ends() {
+    fn unknown_name_is_answered_by_similar_ones_and_list() {
         let names = ["star", "dumbbell", "leaf-spine", "fat-tree"];
         assert!(known("fat_tree", names).starts_with("did you mean `fat-tree`? There are star, "));
         assert!(known("Leafspine", names).starts_with("did you mean `leaf-spine`?"));
@@ -317,7 +317,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printable_stays_as_it_is_and_is_as_long(text in any::<String>()) {
+        fn printable_text_stays_unchanged(text in any::<String>()) {
             let shown = printable(&text);
             prop_assert_eq!(shown.chars().count(), text.chars().count());
             prop_assert!(!shown.contains(char::is_control));

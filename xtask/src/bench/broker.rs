@@ -9,7 +9,7 @@
 
 use super::{output_of, peak_bytes, thread_cpu_s};
 use anabranch_broker_proto::designs::{Design, Marketplace};
-use anabranch_broker_proto::{Market, Optimiser, Program, Shape, generate, market};
+use anabranch_broker_proto::{Market, Optimiser, Program, WorldShape, generate, market};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
@@ -60,14 +60,14 @@ struct Row {
     /// Number of candidates of all groups together.
     variables: usize,
     #[serde(flatten)]
-    found: Found,
+    found: SearchResult,
     /// Result of the peer; `None` without `--peer`.
     peer: Option<Peer>,
 }
 
 /// Result of a search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Found {
+struct SearchResult {
     cost: f64,
     /// Largest possible saving of a better answer, as a share of this answer's cost.
     gap: f64,
@@ -135,7 +135,7 @@ fn missed(row: &Row) -> Vec<String> {
             missed.push(format!("{}: {what}", row.instance));
         }
     };
-    let Found { gap, cpu_s, rss_bytes, .. } = row.found;
+    let SearchResult { gap, cpu_s, rss_bytes, .. } = row.found;
     let percent = |share: f64| 100.0 * share;
     expect(
         gap < bound.gap_max,
@@ -190,7 +190,7 @@ fn cells(row: &Row) -> Vec<String> {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let mut cells = vec![row.instance.clone()];
     cells.extend([row.sessions, row.clusters, row.variables].map(|count| count.to_string()));
-    let Found { gap, unserved, cpu_s, rss_bytes, .. } = row.found;
+    let SearchResult { gap, unserved, cpu_s, rss_bytes, .. } = row.found;
     cells.extend([unserved.to_string(), percent(gap), format!("{cpu_s:.3}"), megabytes(rss_bytes)]);
     if let Some(peer) = &row.peer {
         let none = || "none".to_owned();
@@ -208,7 +208,7 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Draws a market and has it searched.
 fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
-    let shape = Shape { sessions, capacity, ..Shape::default() };
+    let shape = WorldShape { sessions, capacity, ..WorldShape::default() };
     let design: Arc<dyn Design> = Arc::new(Marketplace::default());
     let market = market(&generate(&shape, Seed::new(1)), &design, 1.0);
     let program = serde_json::to_vec(&Program::from(&*market))?;
@@ -237,7 +237,7 @@ fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
 }
 
 /// Searches the market that is read, in turns.
-fn search(input: impl Read, passes: u32, turns: usize) -> anyhow::Result<Found> {
+fn search(input: impl Read, passes: u32, turns: usize) -> anyhow::Result<SearchResult> {
     let program: Program = serde_json::from_reader(BufReader::new(input))?;
     let market = Market::try_from(program)?;
     let optimiser = Optimiser { passes, ..Optimiser::default() };
@@ -252,7 +252,7 @@ fn search(input: impl Read, passes: u32, turns: usize) -> anyhow::Result<Found> 
     }
     let answer = last.context("there is at least one turn")?;
     let (cost, gap, unserved) = (answer.cost, answer.gap_share(), answer.unserved());
-    Ok(Found { cost, gap, unserved, cpu_s, rss_bytes: peak_bytes()? })
+    Ok(SearchResult { cost, gap, unserved, cpu_s, rss_bytes: peak_bytes()? })
 }
 
 #[cfg(test)]
@@ -266,7 +266,7 @@ mod tests {
             capacity,
             clusters: 1,
             variables: 1,
-            found: Found { cost: 1.0, gap, unserved: 0, cpu_s, rss_bytes },
+            found: SearchResult { cost: 1.0, gap, unserved: 0, cpu_s, rss_bytes },
             peer: None,
         }
     }

@@ -67,7 +67,7 @@ struct Row {
 }
 
 #[derive(serde::Serialize)]
-struct Alone {
+struct AeadSpeed {
     aead: String,
     datagram_bytes: usize,
     seal_gbytes_per_cpu_s: f64,
@@ -142,7 +142,7 @@ fn table(rows: &[Row]) -> comfy_table::Table {
     table
 }
 
-fn table_alone(rows: &[Alone]) -> comfy_table::Table {
+fn table_alone(rows: &[AeadSpeed]) -> comfy_table::Table {
     let mut table = plain_table(&["AEAD", "datagram B", "seal GB/s", "open GB/s"]);
     for r in rows {
         table.add_row([
@@ -230,7 +230,7 @@ async fn send(
     Ok(())
 }
 
-type Received = (anabranch_net::datagram::Counters, f64, Instant);
+type ReceiveResult = (anabranch_net::datagram::Counters, f64, Instant);
 
 fn receive(
     mut opener: Option<Opener>,
@@ -238,7 +238,7 @@ fn receive(
     received_bytes: &AtomicU64,
     start: &Barrier,
     report: &std::sync::mpsc::Sender<std::net::SocketAddr>,
-) -> anyhow::Result<Received> {
+) -> anyhow::Result<ReceiveResult> {
     runtime()?.block_on(async {
         let options = DatagramOptions { receive_buffer: BUFFER, send_buffer: BUFFER, offload: true };
         let socket = DatagramSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), &options)?;
@@ -273,7 +273,7 @@ fn receive(
 const ALONE_TOGETHER: usize = 32;
 
 /// The AEADs without sockets.
-fn alone(seconds: f64) -> Vec<Alone> {
+fn alone(seconds: f64) -> Vec<AeadSpeed> {
     let cells: Vec<(Aead, usize)> =
         AEADS.into_iter().flat_map(|aead| SIZES.map(|size| (aead, size))).collect();
     let mut contenders: Vec<Box<dyn FnMut()>> = Vec::new();
@@ -303,7 +303,7 @@ fn alone(seconds: f64) -> Vec<Alone> {
     cells
         .iter()
         .zip(best.chunks_exact(2))
-        .map(|(&(aead, size), best)| Alone {
+        .map(|(&(aead, size), best)| AeadSpeed {
             aead: aead.to_string(),
             datagram_bytes: size,
             seal_gbytes_per_cpu_s: speed(size, best[0]),

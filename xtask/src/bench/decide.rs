@@ -4,7 +4,7 @@
 //! one switch; then one more flow arrives and all rates are computed again; then one flow
 //! completes. Read [`Row`] first.
 
-use anabranch_fluid::{Active, Allocator, CoflowId, FlowId, Network};
+use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, FlowId, Network};
 use anabranch_shuffle_proto::{Chase, ChasePlus};
 use anabranch_units::{BitRate, ByteCount, Seed};
 use anyhow::ensure;
@@ -74,8 +74,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn measure(rule: &'static str, coflows: u32, turns: usize, mut rules: impl Allocator) -> anyhow::Result<Row> {
     let mut random = Seed::new(1).stream("bench", 0);
-    let mut active = Active::new(Network::big_switch(PORTS, BitRate::gbps(1))?);
-    let mut insert = |active: &mut Active, coflow: u32| {
+    let mut active = ActiveFlows::new(Network::big_switch(PORTS, BitRate::gbps(1))?);
+    let mut insert = |active: &mut ActiveFlows, coflow: u32| {
         let (from, to) = (random.below(PORTS.into()) as u32, random.below(PORTS.into()) as u32);
         let volume = ByteCount::new(1_000_000 + random.below(100_000_000));
         active.insert(CoflowId(coflow), &Network::through_switch(PORTS, from, to), volume)
@@ -99,7 +99,7 @@ fn measure(rule: &'static str, coflows: u32, turns: usize, mut rules: impl Alloc
     Ok(Row { rule, coflows, flows: coflows * FLOWS, arrival_ms, completion_ms })
 }
 
-fn decide_ms(active: &mut Active, rules: &mut impl Allocator) -> anyhow::Result<f64> {
+fn decide_ms(active: &mut ActiveFlows, rules: &mut impl Allocator) -> anyhow::Result<f64> {
     let began_s = super::thread_cpu_s();
     active.decide(rules)?;
     Ok((super::thread_cpu_s() - began_s) * 1e3)

@@ -6,7 +6,7 @@
 
 use super::thread_cpu_s;
 use anabranch_replicate_proto::plan::survey::unlike_network;
-use anabranch_replicate_proto::plan::{Planned, Planner, Request, Scheme};
+use anabranch_replicate_proto::plan::{PlanWithFigures, Planner, Request, Scheme};
 use anabranch_units::Seed;
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn plan(seed: Seed, instance: u64) -> anyhow::Result<[Row; 2]> {
     let (topology, source, destinations) = unlike_network(seed, instance);
     let planner = Planner::new(Request::new(&topology, source, destinations))?;
-    let row = |scheme: &str, planned: &Planned, cause, cpu_s| -> anyhow::Result<Row> {
+    let row = |scheme: &str, planned: &PlanWithFigures, cause, cpu_s| -> anyhow::Result<Row> {
         planned.plan.check(&topology).with_context(|| scheme.to_owned())?;
         let (rate, bound) = (planned.plan.rate.as_bps(), planner.bound().as_bps());
         Ok(Row {

@@ -55,9 +55,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Processes that end with this.
-struct Running(Vec<Child>);
+struct ChildProcesses(Vec<Child>);
 
-impl Drop for Running {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         // Agents first, so that they can say that they go.
         while let Some(mut child) = self.0.pop() {
@@ -86,7 +86,7 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<Vec<f64>> {
     let hosts: Vec<String> = (1..=args.hosts).map(|host| format!("h{host}")).collect();
     let made = anabranch().args(["keys", "--hosts", &hosts.join(","), "--out"]).arg(&keys).status()?;
     ensure!(made.success(), "no keys");
-    let mut running = Running(Vec::new());
+    let mut running = ChildProcesses(Vec::new());
     let mut command = anabranch();
     command.args(["coordinator", "--allocator", "max-min", "--keys"]).arg(&keys);
     running.0.push(command.arg("--store").arg(folder.join("store")).spawn()?);

@@ -330,8 +330,11 @@ fn measure_web_search(name: &str, spread: &str, layer: &str) -> anyhow::Result<R
     );
     let point = read(name, &scenario, &[])?.remove(0);
     let read_none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-    let plan =
-        Plan::with_systems(point.scenario, &read_none, &[&anabranch_spray_proto::simulated::Simulated])?;
+    let plan = Plan::with_systems(
+        point.scenario,
+        &read_none,
+        &[&anabranch_spray_proto::simulated::SimulatedSystem],
+    )?;
     let delivered = |s: &Simulation<'_>| {
         let mss = u64::from(plan.scenario().transport.mss);
         s.traffic().flows().iter().map(|flow| flow.delivered_bytes / mss).sum()

@@ -8,7 +8,9 @@
 
 use super::thread_cpu_s;
 use anabranch_endpoint::Bytes;
-use anabranch_spray_proto::{Body, Config, FlowId, Host, Leaving, Outgoing, Parities, UnitSize};
+use anabranch_spray_proto::{
+    Body, Config, FlowId, Host, OutgoingDatagram, OutgoingPacket, Parities, UnitSize,
+};
 use anabranch_units::{Duration, Instant};
 use anyhow::ensure;
 
@@ -104,7 +106,7 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
         now += Duration::from_ms(5);
         let start = thread_cpu_s();
         for _ in 0..unit_packets {
-            let outgoing = Outgoing {
+            let outgoing = OutgoingPacket {
                 packet: packet.clone(),
                 payload_bytes: PACKET_BYTES as u32,
                 is_acknowledgement: false,
@@ -113,11 +115,12 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
             };
             hosts[0].handle_packet(now, FlowId { peer: 1, flow: flow + 2 }, outgoing);
         }
-        let leaving: Vec<Leaving<Bytes>> = std::iter::from_fn(|| hosts[0].poll_leaving()).collect();
+        let leaving: Vec<OutgoingDatagram<Bytes>> = std::iter::from_fn(|| hosts[0].poll_leaving()).collect();
         hosts[0].handle_timeout(now);
         sent_s += thread_cpu_s() - start;
         // The first packet of a unit that has a parity does not come.
-        let is_parity = |leaving: &Leaving<Bytes>| matches!(leaving.datagram.body, Body::Parity { .. });
+        let is_parity =
+            |leaving: &OutgoingDatagram<Bytes>| matches!(leaving.datagram.body, Body::Parity { .. });
         let lost = usize::from(leaving.iter().any(is_parity));
         let start = thread_cpu_s();
         for one in leaving.into_iter().skip(lost) {

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn re_exports_are_followed_to_the_file_that_defines_the_item() {
+    fn re_exports_resolve_to_the_defining_file() {
         // `x` takes `Y` from the root, by a name and by all names.
         for root in ["mod x;\nmod y;\npub use y::Y as Other;", "mod x;\nmod y;\npub use y::*;"] {
             let used = if root.contains("Other") { "use crate::Other;" } else { "use crate::Y;" };
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_its_parts_are_no_ring_but_a_part_may_be_of_one() {
+    fn file_and_its_parts_form_no_ring() {
         let parent = ("x.rs", "mod part;\npub struct X;\nuse part::Part;");
         let part = ("x/part.rs", "use super::X;\nuse crate::Root;\npub struct Part;");
         let root = ("lib.rs", "mod x;\npub struct Root;\nuse x::X;");
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_programs_beside_a_library_and_other_rooms_do_not_count() {
+    fn tests_programs_and_other_rooms_do_not_count() {
         let x = ("x.rs", "use crate::y::Y;\npub struct X;");
         for other in ["main.rs", "bin/tool.rs", "y/tests.rs", "tests/y.rs"] {
             assert!(

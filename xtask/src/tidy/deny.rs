@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn licences_sources_and_crates_that_are_not_allowed_are_found() {
+    fn disallowed_licences_sources_and_crates_are_found() {
         assert!(of(TEXT, "good", Some("MIT"), Some("registry+https://x")).is_empty());
         assert!(of(TEXT, "own", Some("Apache-2.0"), None).is_empty());
         assert_eq!(of(TEXT, "a", None, None), ["`a` names no licence"]);

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_is_named_where_a_path_begins_with_it() {
+    fn dependency_is_named_where_a_path_begins_with_it() {
         let path = "crates/graph/src/a.rs";
         for good in [
             "use serde_json::Value;",

@@ -80,16 +80,16 @@ const PATTERNS: [(&str, &str); 8] = [
 const QUANTITY: &str = r"\b[Ss]o (?:many|much|often|few)\b( (?:as|that|the|more)\b)?";
 
 /// The patterns, compiled.
-struct Compiled {
+struct CompiledPatterns {
     /// Matches where one of the others does: nearly all lines are done with it.
     any: Regex,
     patterns: Vec<(Regex, &'static str)>,
     quantity: Regex,
 }
 
-static COMPILED: LazyLock<Compiled> = LazyLock::new(|| {
+static COMPILED: LazyLock<CompiledPatterns> = LazyLock::new(|| {
     let all: Vec<_> = PATTERNS.iter().map(|(pattern, _)| *pattern).chain([QUANTITY]).collect();
-    Compiled {
+    CompiledPatterns {
         any: compiled(&all.join("|")),
         patterns: PATTERNS.iter().map(|(pattern, remedy)| (compiled(pattern), *remedy)).collect(),
         quantity: compiled(QUANTITY),
@@ -229,7 +229,7 @@ fn tests<'a>(path: &str, lines: &[&'a str]) -> Vec<(usize, &'a str)> {
 }
 
 /// Number of findings of a kind in a file.
-type Counts = BTreeMap<(Kind, String), usize>;
+type FindingCounts = BTreeMap<(Kind, String), usize>;
 
 /// Number of permitted findings of a kind in a file, and its line in the list.
 type Exceptions = BTreeMap<(Kind, String), (usize, usize)>;
@@ -262,7 +262,7 @@ fn parse(list: &str) -> (Exceptions, Vec<Finding>) {
 /// Compares the files (`texts`, by path) with the list of exceptions.
 pub(super) fn check<'a>(texts: impl Iterator<Item = (&'a String, &'a String)>, list: &str) -> Vec<Finding> {
     let (exceptions, mut findings) = parse(list);
-    let mut counts = Counts::new();
+    let mut counts = FindingCounts::new();
     for (path, text) in texts {
         let faults = faults(path, text);
         for kind in faults.iter().map(|(_, kind, _)| *kind).collect::<BTreeSet<_>>() {
@@ -295,7 +295,7 @@ pub(super) fn accept<'a>(
     texts: impl Iterator<Item = (&'a String, &'a String)>,
     list: Option<&str>,
 ) -> String {
-    let mut counts = Counts::new();
+    let mut counts = FindingCounts::new();
     for (path, text) in texts {
         for (_, kind, _) in faults(path, text) {
             *counts.entry((kind, path.clone())).or_default() += 1;

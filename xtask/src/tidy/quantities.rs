@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_fields_and_those_of_variants_count_as_they_are_written() {
+    fn renamed_fields_and_variant_fields_count_as_written() {
         let text = "#[derive(Serialize)]\nenum A {\n    B { flow: u32, bytes: u64 },\n    C(u64),\n    D {\n        #[serde(rename = \"rate_bps\")]\n        rate: u64,\n        \
                     #[serde(rename = \"seconds\")]\n        time: f64,\n    },\n}\nstruct Other {\n    seconds: f64,\n}\n";
         assert_eq!(of(CLI, text), ["3: `bytes`", "9: `seconds`"]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_for_figures_may_have_other_units_but_no_other_words() {
+    fn rows_for_figures_may_use_other_units() {
         let text = "#[derive(Serialize)]\nstruct Row {\n    rate_mbps: f64,\n    fct_us_mean: f64,\n    seconds: f64,\n}\n";
         for path in ["crates/sim/src/rows.rs", "xtask/src/bench/x.rs", "crates/gather-proto/src/simulated.rs"]
         {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_stands_after_those_it_uses_and_each_use_is_a_square() {
+    fn rooms_follow_their_dependencies_and_uses_are_squares() {
         let text = "| room | kind | may use |\n| --- | --- | --- |\n| `a` | pure | `b` |\n| `b` | pure | – |\n\
                     | `cli` | top | `a`, `b`, `d` |\n| `d` | driver | `b` |\n";
         let (table, findings) = Table::parse(text);

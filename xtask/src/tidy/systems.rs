@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_touches_at_most_nine_files_that_name_it() {
+    fn system_is_named_in_at_most_nine_files() {
         assert!(found(&["a"; 9], "").is_empty());
         assert_eq!(found(&["a"; 10], ""), ["CONTRIBUTING.md:12"]);
         assert_eq!(found(&[], ""), ["CONTRIBUTING.md:1"]);

@@ -50,7 +50,7 @@ fn of_file(path: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_table_is_read_and_planned_rooms_are_not_part_of_it() {
+fn table_is_read_without_planned_rooms() {
     let table = table();
     assert_eq!(table.rows.len(), 5);
     assert_eq!(table.rows["cli"].may_use, ["units", "graph", "replicate-proto", "net"]);
@@ -83,7 +83,7 @@ fn a_broken_table_is_a_finding() {
 }
 
 #[test]
-fn allowed_edges_pass_and_others_are_named_with_their_line() {
+fn allowed_edges_pass_and_other_edges_are_named() {
     assert!(check_rooms(&table(), &all_rooms()).is_empty());
     let mut rooms = all_rooms();
     rooms[1] = room("graph", &["units", "replicate-proto"]);
@@ -121,7 +121,7 @@ fn a_grant_that_no_manifest_uses_is_a_finding() {
 }
 
 #[test]
-fn a_service_joins_its_own_proto_to_drivers_and_only_the_top_uses_it() {
+fn service_joins_its_proto_to_drivers_below_the_top() {
     let service = |used: &str, kind: Kind| wall("gather", Kind::Service, used, kind);
     for kind in [Kind::Pure, Kind::Network, Kind::Driver] {
         assert_eq!(service("room", kind), None, "{kind:?}");
@@ -136,7 +136,7 @@ fn a_service_joins_its_own_proto_to_drivers_and_only_the_top_uses_it() {
 }
 
 #[test]
-fn a_proto_stays_clear_of_drivers_and_protos_even_if_the_table_allows_it() {
+fn proto_stays_clear_of_drivers_and_protos_regardless() {
     assert!(check_walls(&table()).is_empty());
     let text = TABLE.replace("`units`, `graph` |", "`units`, `net`, `gather-proto` |").replace(
         "| `net` | driver | sockets | `units` |",
@@ -153,7 +153,7 @@ fn a_proto_stays_clear_of_drivers_and_protos_even_if_the_table_allows_it() {
 }
 
 #[test]
-fn the_line_of_a_dependency_is_not_that_of_a_dev_dependency() {
+fn dependency_line_differs_from_dev_dependency_line() {
     let manifest = "[dev-dependencies]\nanabranch-net.workspace = true\n[dependencies]\nanabranch-netx = \"1\"\nanabranch-net = \"1\"\n";
     assert_eq!(line_of(manifest, "anabranch-net"), 5);
     assert_eq!(line_of(manifest, "anabranch-codes"), 1);
@@ -193,7 +193,7 @@ fn only_rooms_that_meet_the_machine_lift_bans() {
 }
 
 #[test]
-fn unfinished_code_is_found_and_talk_of_it_is_not() {
+fn unfinished_code_is_found_and_mentions_are_not() {
     let path = "crates/graph/src/a.rs";
     assert_eq!(of_file(path, "//! A.\nfn f() { todo!() }\n"), ["2: unfinished"]);
     assert_eq!(of_file(path, "//! A.\nfn f() { std::unimplemented!(\"x\") }\n"), ["2: unfinished"]);
@@ -212,7 +212,7 @@ fn loose_tests_are_found() {
 }
 
 #[test]
-fn paths_of_a_machine_are_found_in_every_kind_of_file() {
+fn machine_paths_are_found_in_every_file_kind() {
     let home = MACHINE_FOLDERS[1];
     assert_eq!(of_file("docs/a.md", &format!("see {home}x\n")), ["1: machine-path"]);
     assert_eq!(
@@ -225,7 +225,7 @@ fn paths_of_a_machine_are_found_in_every_kind_of_file() {
 }
 
 #[test]
-fn a_line_may_say_that_it_has_to_break_a_rule() {
+fn line_may_declare_a_necessary_exception() {
     let home = MACHINE_FOLDERS[1];
     assert!(
         of_file("Makefile", &format!("x = {home}y # tidy-allow: machine-path, the container's own\n"))
@@ -237,5 +237,6 @@ fn a_line_may_say_that_it_has_to_break_a_rule() {
 #[test]
 fn the_repository_itself_is_tidy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands in the repository");
-    run(Args { place: Place { root: Some(root.to_owned()) }, accept: false }).expect("see the lines above");
+    run(Args { place: Repository { root: Some(root.to_owned()) }, accept: false })
+        .expect("see the lines above");
 }

@@ -3,7 +3,7 @@
 //! Leaves out: the deadline of bids (`broker`), and their truth (`standing`). Read [`check`] first.
 
 use super::Contract;
-use crate::designs::Announced;
+use crate::designs::ClusterAnnouncement;
 use crate::limits::{check_capacity, check_score};
 use crate::messages::{Bids, BidsReply};
 use anabranch_units::BitRate;
@@ -14,13 +14,13 @@ const REASONS_MAX: usize = 20;
 
 /// Valid bids of a network.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Checked {
+pub(super) struct CheckedBids {
     /// True if no more bids follow.
     pub(super) is_all: bool,
     /// Number of valid bids.
     taken: u64,
     /// Announcements, by the network's number of the cluster.
-    pub(super) clusters: BTreeMap<u32, Announced>,
+    pub(super) clusters: BTreeMap<u32, ClusterAnnouncement>,
     /// Clusters and scores, by share.
     pub(super) shares: BTreeMap<u32, Vec<(u32, f64)>>,
 }
@@ -40,7 +40,7 @@ impl Account {
 
 /// Validates bids for a round of `shares` shares, and adds the valid ones to `checked`. Returns the
 /// counts and reasons of refusals. A bid is one cluster for one share.
-pub(super) fn check(contract: &Contract, shares: u32, bids: Bids, checked: &mut Checked) -> BidsReply {
+pub(super) fn check(contract: &Contract, shares: u32, bids: Bids, checked: &mut CheckedBids) -> BidsReply {
     let mut account = Account::default();
     checked.is_all = !bids.more;
     for bid in bids.clusters {
@@ -60,7 +60,7 @@ pub(super) fn check(contract: &Contract, shares: u32, bids: Bids, checked: &mut 
             account.refuse(1, || format!("cluster {cluster}: {error}"));
             continue;
         }
-        let said = Announced { price_per_mbps: bid.price, capacity };
+        let said = ClusterAnnouncement { price_per_mbps: bid.price, capacity };
         if checked.clusters.contains_key(&cluster) {
             account.refuse(1, || format!("cluster {cluster}: is said twice: the first counts"));
             continue;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_bid_is_refused_by_itself_with_a_reason() {
+    fn each_wrong_bid_is_refused_alone_with_a_reason() {
         let bids = Bids {
             round: 1,
             clusters: vec![
@@ -135,7 +135,7 @@ mod tests {
             ],
             more: false,
         };
-        let mut checked = Checked::default();
+        let mut checked = CheckedBids::default();
         let reply = check(&contract(), 2, bids, &mut checked);
         assert_eq!(checked.shares, BTreeMap::from([(0, vec![(0, 1.0)]), (1, vec![(0, 2.0)])]));
         assert_eq!((reply.taken, reply.refused), (2, 11));
@@ -157,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_bids_ends_at_the_contracts_limit_and_few_reasons_are_said() {
+    fn flood_of_bids_ends_at_the_limit_with_reasons() {
         let all = (0..1_000).map(|share| ShareBids { share, clusters: vec![(0, 1.0)] }).collect();
         let bids = Bids { round: 1, clusters: vec![cluster(0)], shares: all, more: true };
-        let mut checked = Checked::default();
+        let mut checked = CheckedBids::default();
         let reply = check(&contract(), 1_000, bids.clone(), &mut checked);
         assert_eq!((checked.shares.len(), reply.taken, reply.refused), (4, 4, 996));
         let more = check(&contract(), 1_000, bids, &mut checked);
@@ -190,7 +190,7 @@ mod tests {
             };
             let all: usize = shares.iter().map(|(_, clusters)| clusters.len()).sum();
             let contract = contract();
-            let mut checked = Checked::default();
+            let mut checked = CheckedBids::default();
             let reply = check(&contract, 4, bids, &mut checked);
             let taken: usize = checked.shares.values().map(Vec::len).sum();
             prop_assert_eq!(taken as u64, reply.taken);

@@ -3,7 +3,7 @@
 //! A network that bids nonsense, or does not keep its bids, loses trust: its scores count as worse
 //! than bid, and its capacities as lower. Other networks are unaffected, and trust returns as the
 //! network improves. Source: section 3.6.3, *Fraud*: a reputation, and bids at lower priority. Read
-//! [`Standing`] first.
+//! [`NetworkTrust`] first.
 
 /// Weight of the newest observation of a network.
 const NEWEST: f64 = 0.25;
@@ -16,7 +16,7 @@ const BIAS_MOST: f64 = 10.0;
 
 /// Trust in a network.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Standing {
+pub struct NetworkTrust {
     /// Share of valid bids, with more weight on recent rounds; initially 1.
     pub reputation: f64,
     /// Factor on the network's capacities, at most 1; initially 1.
@@ -27,13 +27,13 @@ pub struct Standing {
     pub missed: u64,
 }
 
-impl Default for Standing {
+impl Default for NetworkTrust {
     fn default() -> Self {
         Self { reputation: 1.0, capacity_trust: 1.0, score_bias: 1.0, missed: 0 }
     }
 }
 
-impl Standing {
+impl NetworkTrust {
     /// Returns true if all values are within range; a stored standing may hold anything.
     pub fn is_possible(&self) -> bool {
         (0.0..=1.0).contains(&self.reputation)
@@ -79,19 +79,19 @@ mod tests {
 
     #[test]
     fn a_network_that_has_kept_its_word_is_believed() {
-        let mut standing = Standing::default();
+        let mut standing = NetworkTrust::default();
         for _ in 0..100 {
             standing.note_bids(1.0);
             standing.note_score(0.9);
             standing.note_delivered(1.0);
         }
-        assert_eq!(standing, Standing::default());
+        assert_eq!(standing, NetworkTrust::default());
         assert_eq!(standing.score_factor(), 1.0);
     }
 
     #[test]
     fn who_bids_nonsense_counts_as_worse_and_comes_back() {
-        let mut standing = Standing::default();
+        let mut standing = NetworkTrust::default();
         (0..10).for_each(|_| standing.note_bids(0.0));
         assert!((1.9..2.0).contains(&standing.score_factor()), "{standing:?}");
         (0..20).for_each(|_| standing.note_bids(1.0));
@@ -99,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_that_was_not_there_is_not_believed_again_at_once() {
-        let mut standing = Standing::default();
+    fn missing_capacity_is_not_trusted_again_at_once() {
+        let mut standing = NetworkTrust::default();
         standing.note_delivered(0.5);
         assert_eq!(standing.capacity_trust, 0.5);
         (0..10).for_each(|_| standing.note_delivered(1.0));

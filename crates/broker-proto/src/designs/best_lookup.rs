@@ -1,7 +1,7 @@
 //! Many clusters for each place, with costs and capacities; but a network does not know the
 //! broker's clients.
 
-use super::{Announced, Design, MATCHES_MANY, first};
+use super::{ClusterAnnouncement, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
 /// A network announces the whole capacity of each cluster. It cannot subtract its other traffic
@@ -16,7 +16,7 @@ impl Design for BestLookup {
     fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
         first(considered, MATCHES_MANY)
     }
-    fn announce(&self, site: &Site) -> Announced {
-        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.capacity) }
+    fn announce(&self, site: &Site) -> ClusterAnnouncement {
+        ClusterAnnouncement { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.capacity) }
     }
 }

@@ -1,6 +1,6 @@
 //! The present market: a network is one price and, for each place, one cluster.
 
-use super::{Announced, Design, first};
+use super::{ClusterAnnouncement, Design, first};
 use crate::world::{Offer, Site};
 
 /// A network matches its cheapest cluster and announces nothing.
@@ -14,7 +14,7 @@ impl Design for Brokered {
     fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
         first(considered, 1)
     }
-    fn announce(&self, _: &Site) -> Announced {
-        Announced::default()
+    fn announce(&self, _: &Site) -> ClusterAnnouncement {
+        ClusterAnnouncement::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Many clusters for each place, with costs but without capacities.
 
-use super::{Announced, Design, MATCHES_MANY, first};
+use super::{ClusterAnnouncement, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
 /// A network matches many clusters and announces the cost of each.
@@ -14,7 +14,7 @@ impl Design for DynamicMulticluster {
     fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
         first(considered, MATCHES_MANY)
     }
-    fn announce(&self, site: &Site) -> Announced {
-        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: None }
+    fn announce(&self, site: &Site) -> ClusterAnnouncement {
+        ClusterAnnouncement { price_per_mbps: Some(site.cost_per_mbps), capacity: None }
     }
 }

@@ -1,6 +1,6 @@
 //! One cluster for each place, with its cost.
 
-use super::{Announced, Design, first};
+use super::{ClusterAnnouncement, Design, first};
 use crate::world::{Offer, Site};
 
 /// A network matches its cheapest cluster and announces its cost.
@@ -14,7 +14,7 @@ impl Design for DynamicPricing {
     fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
         first(considered, 1)
     }
-    fn announce(&self, site: &Site) -> Announced {
-        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: None }
+    fn announce(&self, site: &Site) -> ClusterAnnouncement {
+        ClusterAnnouncement { price_per_mbps: Some(site.cost_per_mbps), capacity: None }
     }
 }

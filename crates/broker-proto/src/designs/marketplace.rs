@@ -1,6 +1,6 @@
 //! VDX: networks are told of the clients, and bid for them.
 
-use super::{Announced, Design, MATCHES_MANY, first};
+use super::{ClusterAnnouncement, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
 /// A network knows the broker's clients, so it bids the capacity that its other traffic leaves.
@@ -30,7 +30,7 @@ impl Design for Marketplace {
     fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
         first(considered, self.bids)
     }
-    fn announce(&self, site: &Site) -> Announced {
-        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.room()) }
+    fn announce(&self, site: &Site) -> ClusterAnnouncement {
+        ClusterAnnouncement { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.room()) }
     }
 }

@@ -1,6 +1,6 @@
 //! Several clusters for each place, at the network's single price.
 
-use super::{Announced, Design, first};
+use super::{ClusterAnnouncement, Design, first};
 use crate::world::{Offer, Site};
 
 /// A network matches its cheapest clusters, and the broker learns how well each serves.
@@ -17,7 +17,7 @@ impl Design for Multicluster {
     fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
         first(considered, self.clusters)
     }
-    fn announce(&self, _: &Site) -> Announced {
-        Announced::default()
+    fn announce(&self, _: &Site) -> ClusterAnnouncement {
+        ClusterAnnouncement::default()
     }
 }

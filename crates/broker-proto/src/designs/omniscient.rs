@@ -1,6 +1,6 @@
 //! The broker has complete knowledge of all networks.
 
-use super::{Announced, Design};
+use super::{ClusterAnnouncement, Design};
 use crate::world::{Offer, Site};
 
 /// Every cluster of every network may serve every place, and all values are announced.
@@ -20,7 +20,7 @@ impl Design for Omniscient {
     fn opens_all(&self) -> bool {
         true
     }
-    fn announce(&self, site: &Site) -> Announced {
-        Announced { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.room()) }
+    fn announce(&self, site: &Site) -> ClusterAnnouncement {
+        ClusterAnnouncement { price_per_mbps: Some(site.cost_per_mbps), capacity: Some(site.room()) }
     }
 }

@@ -1,6 +1,6 @@
 //! The marketplace, where a decision counts only if all networks agree.
 
-use super::{Announced, Design, Marketplace};
+use super::{ClusterAnnouncement, Design, Marketplace};
 use crate::world::{Offer, Site};
 
 /// Bids as in [`Marketplace`]; then each network is asked, and one refusal withdraws the whole
@@ -21,7 +21,7 @@ impl Design for Transactions {
     fn matching(&self, considered: &[Offer]) -> Vec<Offer> {
         Marketplace::default().matching(considered)
     }
-    fn announce(&self, site: &Site) -> Announced {
+    fn announce(&self, site: &Site) -> ClusterAnnouncement {
         Marketplace::default().announce(site)
     }
     fn asks(&self) -> bool {

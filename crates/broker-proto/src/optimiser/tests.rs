@@ -72,7 +72,7 @@ fn least(market: &Market, sessions: &[u32], room: &mut [u64], cost: f64, best: &
 }
 
 #[test]
-fn on_small_markets_the_answer_is_the_best_of_all() {
+fn answers_on_small_markets_equal_the_brute_force_optimum() {
     let (mut equal, mut excess) = (0, 0.0);
     let markets = 300;
     for seed in 0..markets {
@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_cluster_gets_more_than_its_capacity_and_the_bound_is_below_the_cost(
+    fn capacities_hold_and_the_bound_is_below_the_cost(
         seed: u64, clusters in 1u64..30, places in 1u64..40, groups in 1u64..200, sessions in 1u64..20, percent in 0u64..300,
         warm: bool,
     ) {
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn where_there_is_room_for_all_each_goes_where_it_is_cheapest() {
+fn each_viewer_gets_its_cheapest_cluster_within_capacity() {
     let mut random = Seed::new(3).stream("market", 0);
     let market = market(&mut random, (20, 50, 400), 10, 1_000.0);
     let answer = Optimiser::default().optimise(&market, None);
@@ -145,7 +145,7 @@ fn no_viewer_is_unserved_beside_room() {
 /// A viewer may go unserved even if a chain of costlier moves would serve all viewers; being
 /// unserved costs as much as two of the costliest placements (#48).
 #[test]
-fn a_chain_of_dear_moves_is_not_made_for_one_viewer() {
+fn one_viewer_does_not_justify_costly_move_chains() {
     let cluster = Cluster { capacity: BitRate::mbps(1), cost_per_mbps: 0.0 };
     let at = |cluster, score| Candidate { cluster, score };
     let chain = |place: u32| vec![at(place, 0.0), at(place + 1, 1.0)];

@@ -1,6 +1,6 @@
 //! Settings of a `broker` workload in a scenario, and their validation against its network.
 
-use super::Stage;
+use super::ResolvedWorkload;
 use crate::designs;
 use crate::limits::{check_price, check_weight};
 use anabranch_graph::{Adjacency, distances};
@@ -231,7 +231,11 @@ impl Settings {
 ///
 /// Errors: a setting that is unknown or out of range; a network with too few hosts, or without
 /// paths between them.
-pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Stage, PlanError> {
+pub fn plan(
+    workload: &SystemWorkload,
+    network: &Network,
+    field: &str,
+) -> Result<ResolvedWorkload, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let settings: Settings = workload.settings(field)?;
     let hosts = network.hosts().len();
@@ -248,7 +252,13 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     let clusters = settings.networks * settings.clusters;
     let capacities = (0..clusters).map(|at| capacity.unwrap_or_else(|| network.usable_rate((at + 1) as u16)));
     let priorities = vec![settings.priority, settings.control_priority];
-    Ok(Stage { capacities: capacities.collect(), scores, priorities, settings, hosts: hosts as u16 })
+    Ok(ResolvedWorkload {
+        capacities: capacities.collect(),
+        scores,
+        priorities,
+        settings,
+        hosts: hosts as u16,
+    })
 }
 
 /// Round trip without queues in ms, by viewers' host and cluster.

@@ -1,13 +1,13 @@
 //! Rounds, agents and players in the simulator: choice of clusters, cost of faults, and validation
 //! of scenarios.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 
 fn plan(text: &str) -> Result<Plan, String> {
     let point = scenario::read("test.toml", text, &[]).map_err(|error| error.to_string())?.remove(0);
     let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 /// Ten networks and forty players for a minute.
@@ -38,7 +38,7 @@ fn run(settings: &str, trial: u64) -> Outcome {
 }
 
 #[test]
-fn players_come_to_the_cheapest_network_and_never_stand_still() {
+fn players_use_the_cheapest_network_and_never_stall() {
     let outcome = run("", 0);
     let more = &outcome.workloads[0].more;
     assert_eq!((more["players_begun"], more["stalls"], more["failures"]), (40.0, 0.0, 0.0), "{more:?}");
@@ -50,7 +50,7 @@ fn players_come_to_the_cheapest_network_and_never_stand_still() {
 }
 
 #[test]
-fn a_network_that_dies_costs_a_few_seconds_and_its_players_go_to_others() {
+fn network_failure_costs_seconds_and_its_players_move() {
     let faults = "faults = [{ what = \"network-dies\", network = 0, at = \"20 s\" }]\nsilent_after = \"6 s\"";
     let more = &run(faults, 0).workloads[0].more;
     assert!(more["failures"] >= 30.0, "{more:?}");
@@ -59,7 +59,7 @@ fn a_network_that_dies_costs_a_few_seconds_and_its_players_go_to_others() {
 }
 
 #[test]
-fn without_the_broker_players_go_on_and_the_next_one_knows_the_last_round() {
+fn players_outlast_the_broker_whose_successor_knows_the_round() {
     let faults = "faults = [{ what = \"broker-dies\", at = \"20 s\", until = \"35 s\" }]";
     let more = &run(faults, 0).workloads[0].more;
     assert_eq!((more["stalls"], more["cost_mean"]), (0.0, 1.0), "{more:?}");
@@ -68,7 +68,7 @@ fn without_the_broker_players_go_on_and_the_next_one_knows_the_last_round() {
 }
 
 #[test]
-fn a_late_agent_has_no_players_and_costs_nobody_else_anything() {
+fn late_agent_has_no_players_and_harms_no_network() {
     let faults = "faults = [{ what = \"agent-late\", network = 0, at = \"0 s\" }]";
     let more = &run(faults, 0).workloads[0].more;
     assert_eq!((more["stalls"], more["cost_mean"]), (0.0, 2.0), "{more:?}");

@@ -7,10 +7,10 @@
 //! each broker in each place follows a random walk (a lognormal factor that keeps nine tenths in
 //! each round).
 //!
-//! Read [`Several`] and [`run`] first.
+//! Read [`BrokersStudy`] and [`run`] first.
 
 use crate::agent::{Agent, Reserve};
-use crate::broker::{Broker, Decision, Event, Gathered};
+use crate::broker::{Broker, Decision, Event, PlaceDemand};
 use crate::designs::Design;
 use crate::draws::Draws;
 use crate::market::mbps;
@@ -26,7 +26,7 @@ const KEEPS: f64 = 0.9;
 
 /// Parameters of a study.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Several {
+pub struct BrokersStudy {
     /// Number of brokers; each has an equal mean share of the world's clients.
     pub brokers: u32,
     /// Number of rounds of each broker.
@@ -67,14 +67,14 @@ struct Demand {
 }
 
 impl Demand {
-    fn new(several: &Several, broker: u32, places: usize) -> Self {
+    fn new(several: &BrokersStudy, broker: u32, places: usize) -> Self {
         let mut draws = Draws(several.seed.stream("demand", u64::from(broker)));
         let levels = (0..places).map(|_| several.swing * draws.normal()).collect();
         Self { draws, levels }
     }
 
     /// Returns the clients of the next round.
-    fn next(&mut self, several: &Several, all: &[Gathered]) -> Vec<Gathered> {
+    fn next(&mut self, several: &BrokersStudy, all: &[PlaceDemand]) -> Vec<PlaceDemand> {
         let (draws, part) = (&mut self.draws, f64::from(several.brokers.max(1)).recip());
         let fresh = (1.0 - KEEPS * KEEPS).sqrt() * several.swing;
         let mean = (-0.5 * several.swing * several.swing).exp();
@@ -93,7 +93,7 @@ impl Demand {
 }
 
 /// Runs all rounds of a study.
-pub fn run(world: &World, design: &Arc<dyn Design>, several: &Several) -> Vec<RoundOutcome> {
+pub fn run(world: &World, design: &Arc<dyn Design>, several: &BrokersStudy) -> Vec<RoundOutcome> {
     let (parties, second) = (Parties::new(world), Duration::from_secs(1));
     let mut agents = parties.agents(several.reserve);
     let mut brokers: Vec<Broker> = (0..several.brokers)
@@ -180,28 +180,34 @@ fn outcome(world: &World, decisions: &[Arc<Decision>], expected: &[f64]) -> Roun
 mod tests {
     use super::*;
     use crate::designs;
-    use crate::generator::{Shape, generate};
+    use crate::generator::{WorldShape, generate};
 
     fn mean(design: &str, reserve: Reserve, of: impl Fn(&RoundOutcome) -> f64) -> f64 {
-        let shape = Shape {
+        let shape = WorldShape {
             networks: vec![12, 4, 4],
             sessions: 600,
             countries: 3,
             cities: 40,
             providers: 3,
             capacity: 0.12,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         let world = generate(&shape, Seed::new(3));
-        let several =
-            Several { brokers: 2, rounds: 30, reserve, swing: 0.3, cost_weight: 1.0, seed: Seed::new(1) };
+        let several = BrokersStudy {
+            brokers: 2,
+            rounds: 30,
+            reserve,
+            swing: 0.3,
+            cost_weight: 1.0,
+            seed: Seed::new(1),
+        };
         let design = designs::by_name(design).expect("there is one");
         let outcomes = run(&world, &design, &several);
         outcomes[10..].iter().map(of).sum::<f64>() / 20.0
     }
 
     #[test]
-    fn hints_overload_clusters_guarantees_do_not_and_what_is_learnt_is_between() {
+    fn hints_overload_clusters_guarantees_do_not_learning_is_between() {
         let over = |reserve| mean("marketplace", reserve, |outcome| outcome.overloaded_share);
         let (hint, parts) = (over(Reserve::Nothing), over(Reserve::Parts(2)));
         let learnt = over(Reserve::Learnt { deviations: 2.0 });
@@ -217,9 +223,9 @@ mod tests {
 
     #[test]
     fn demand_keeps_its_mean() {
-        let world = generate(&Shape { sessions: 2_000, ..Shape::default() }, Seed::new(1));
+        let world = generate(&WorldShape { sessions: 2_000, ..WorldShape::default() }, Seed::new(1));
         let all = Parties::new(&world).gathered();
-        let several = Several {
+        let several = BrokersStudy {
             brokers: 2,
             rounds: 1,
             reserve: Reserve::Nothing,
@@ -228,7 +234,7 @@ mod tests {
             seed: Seed::new(5),
         };
         let mut demand = Demand::new(&several, 0, all.len());
-        let count = |of: &[Gathered]| -> f64 {
+        let count = |of: &[PlaceDemand]| -> f64 {
             of.iter().flat_map(|of| &of.clients).map(|some| f64::from(some.sessions)).sum()
         };
         let mean = (0..50).map(|_| count(&demand.next(&several, &all))).sum::<f64>() / 50.0;

@@ -13,15 +13,15 @@
 mod store;
 mod world;
 
-use anabranch_testing::faults::{self, Ended};
+use anabranch_testing::faults::{self, ScheduleEnd};
 use world::World;
 
-fn schedule(seed: u64) -> Ended {
+fn schedule(seed: u64) -> ScheduleEnd {
     World::new(seed).run()
 }
 
 #[test]
-fn under_any_faults_agents_come_back_and_lose_no_message() {
+fn under_any_faults_agents_return_and_lose_no_message() {
     faults::run(&[], schedule);
 }
 

@@ -14,13 +14,17 @@
 //! leads, every agent joins it, all brokers know so, and every network hears of a new round.
 
 use super::store::{LEASE, Store};
-use anabranch_broker_proto::agent_session::{self, Answer, Ask, Failure, WITHIN};
+use anabranch_broker_proto::agent_session::{self, AgentAction, Answer, Failure, WITHIN};
 use anabranch_broker_proto::broker::{Settings, ToNetwork};
 use anabranch_broker_proto::designs;
-use anabranch_broker_proto::networks::{self, MAILBOX_MAX, NotLeading, Refusal, Roll, SILENCE_MAX};
-use anabranch_broker_proto::replica::{StoreAsk, StoreTold, Turn};
-use anabranch_broker_proto::{AgentSession, Networks, Parties, Replica, Shape, World as Market, generate};
-use anabranch_testing::faults::{Chances, Ended, Schedule};
+use anabranch_broker_proto::networks::{
+    self, MAILBOX_MAX, NetworkRoll, NotLeaderError, Refusal, SILENCE_MAX,
+};
+use anabranch_broker_proto::replica::{RoleChange, StoreReply, StoreRequest};
+use anabranch_broker_proto::{
+    AgentSession, Networks, Parties, Replica, World as Market, WorldShape, generate,
+};
+use anabranch_testing::faults::{FaultChances, Schedule, ScheduleEnd};
 use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -40,7 +44,8 @@ const NETWORKS: u32 = 3;
 
 static MARKET: LazyLock<Market> = LazyLock::new(|| {
     let networks = vec![4, 2, 2];
-    let shape = Shape { networks, sessions: 30, countries: 1, cities: 6, providers: 2, ..Shape::default() };
+    let shape =
+        WorldShape { networks, sessions: 30, countries: 1, cities: 6, providers: 2, ..WorldShape::default() };
     generate(&shape, Seed::new(1))
 });
 
@@ -75,26 +80,26 @@ impl Fault {
 }
 
 /// A process of a network's agent, by its network and its life.
-type From = (usize, u64);
+type AgentProcess = (usize, u64);
 
 #[derive(Clone, Debug)]
-enum What {
+enum ScheduleEvent {
     Tick,
     Request {
-        from: From,
+        from: AgentProcess,
         number: u64,
         to: usize,
         session: u64,
-        ask: Ask,
+        ask: AgentAction,
     },
     Reply {
-        from: From,
+        from: AgentProcess,
         number: u64,
         answer: Result<Answer, Failure>,
     },
     /// A request times out at the agent, or its connection breaks there.
     TimeOver {
-        from: From,
+        from: AgentProcess,
         number: u64,
     },
     PollOver {
@@ -106,13 +111,13 @@ enum What {
         by: usize,
         life: u64,
         number: u64,
-        ask: StoreAsk,
+        ask: StoreRequest,
     },
     FromStore {
         to: usize,
         life: u64,
         number: u64,
-        told: Option<StoreTold>,
+        told: Option<StoreReply>,
     },
     /// A broker asks the leader for the connected networks.
     AskRoll {
@@ -123,7 +128,7 @@ enum What {
         to: usize,
         life: u64,
         leader: String,
-        roll: Roll,
+        roll: NetworkRoll,
     },
     StartAgent(usize),
     StartBroker(usize),
@@ -146,14 +151,14 @@ struct Process {
 
 /// A poll that waits at a broker.
 struct Poll {
-    from: From,
+    from: AgentProcess,
     number: u64,
     session: u64,
     after: u64,
 }
 
 /// A running broker.
-struct Running {
+struct RunningBroker {
     life: u64,
     networks: Networks,
     /// Zero of its clock.
@@ -163,21 +168,21 @@ struct Running {
     joined: BTreeMap<usize, (u64, Instant)>,
 }
 
-impl Running {
+impl RunningBroker {
     fn local(&self, now: Instant) -> Instant {
         Instant::ZERO + now.saturating_since(self.began)
     }
 }
 
 pub struct World {
-    schedule: Schedule<What>,
+    schedule: Schedule<ScheduleEvent>,
     store: Store,
     store_away_until: Instant,
     agents: Vec<Option<Process>>,
-    brokers: Vec<Option<Running>>,
+    brokers: Vec<Option<RunningBroker>>,
     /// End of each cut between an agent and a broker.
     cuts: BTreeMap<(usize, usize), Instant>,
-    faults: Chances<Fault>,
+    faults: FaultChances<Fault>,
     lives: u64,
     polls: u64,
     design: &'static str,
@@ -196,7 +201,7 @@ impl World {
         let mut draw = seed.stream("faults", 0);
         let brokers = 1 + draw.below(3) as usize;
         let design = ["marketplace", "transactions"][draw.below(2) as usize];
-        let faults = Chances::draw(&mut draw, Fault::ALL);
+        let faults = FaultChances::draw(&mut draw, Fault::ALL);
         let mut world = Self {
             schedule: Schedule::new(),
             store: Store::default(),
@@ -215,14 +220,15 @@ impl World {
             sessions: seed.stream("sessions", 0),
         };
         world.schedule.say(format!("{brokers} brokers, {design}, {:?}", world.faults));
-        (0..brokers).for_each(|at| world.schedule.at(Instant::ZERO, What::StartBroker(at)));
-        (0..world.agents.len()).for_each(|at| world.schedule.at(Instant::ZERO, What::StartAgent(at)));
-        world.schedule.after(TICK, What::Tick);
+        (0..brokers).for_each(|at| world.schedule.at(Instant::ZERO, ScheduleEvent::StartBroker(at)));
+        (0..world.agents.len())
+            .for_each(|at| world.schedule.at(Instant::ZERO, ScheduleEvent::StartAgent(at)));
+        world.schedule.after(TICK, ScheduleEvent::Tick);
         world
     }
 
     /// Runs the schedule to its end.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         loop {
             let due = self.due();
             match self.schedule.step(due) {
@@ -269,49 +275,49 @@ impl World {
         }
     }
 
-    fn happen(&mut self, what: What) {
+    fn happen(&mut self, what: ScheduleEvent) {
         let now = self.schedule.now();
         match what {
-            What::Tick => self.tick(),
-            What::Request { from, number, to, session, ask } => {
+            ScheduleEvent::Tick => self.tick(),
+            ScheduleEvent::Request { from, number, to, session, ask } => {
                 self.handle_request(from, number, to, session, ask);
             }
-            What::Reply { from, number, answer } => self.handle_reply(from, number, answer),
-            What::TimeOver { from, number } => {
+            ScheduleEvent::Reply { from, number, answer } => self.handle_reply(from, number, answer),
+            ScheduleEvent::TimeOver { from, number } => {
                 let answer = Err(Failure::Away("no answer in time".to_owned()));
                 if self.agents[from.0].as_ref().is_some_and(|process| process.pending == Some(number)) {
                     self.handle_reply(from, number, answer);
                 }
             }
-            What::PollOver { to, life, poll } => {
+            ScheduleEvent::PollOver { to, life, poll } => {
                 let running = self.brokers[to].as_mut().filter(|running| running.life == life);
                 if let Some(poll) = running.and_then(|running| running.polls.remove(&poll)) {
                     self.reply(to, poll.from, poll.number, Ok(Answer::Messages(Vec::new())));
                 }
             }
-            What::ToStore { by, life, number, ask } => {
+            ScheduleEvent::ToStore { by, life, number, ask } => {
                 let is_away = self.store_away_until > now;
                 let told = (!is_away).then(|| self.store.answer(now, life, &ask));
                 let told = told.filter(|_| !self.network.chance_ppm(self.faults.ppm(Fault::Lost)));
                 let delay = self.delay();
-                self.schedule.after(delay, What::FromStore { to: by, life, number, told });
+                self.schedule.after(delay, ScheduleEvent::FromStore { to: by, life, number, told });
             }
-            What::FromStore { to, life, number, told } => {
+            ScheduleEvent::FromStore { to, life, number, told } => {
                 if let Some(running) = self.brokers[to].as_mut().filter(|running| running.life == life) {
                     let local = running.local(now);
                     running.networks.handle_told(local, number, told);
                 }
             }
-            What::AskRoll { by, life } => self.ask_roll(by, life),
-            What::Roll { to, life, leader, roll } => {
+            ScheduleEvent::AskRoll { by, life } => self.ask_roll(by, life),
+            ScheduleEvent::Roll { to, life, leader, roll } => {
                 if let Some(running) = self.brokers[to].as_mut().filter(|running| running.life == life) {
                     let local = running.local(now);
                     running.networks.handle_roll(local, &leader, &roll);
                 }
             }
-            What::StartAgent(at) => self.start_agent(at),
-            What::StartBroker(at) => self.start_broker(at),
-            What::Wake => {}
+            ScheduleEvent::StartAgent(at) => self.start_agent(at),
+            ScheduleEvent::StartBroker(at) => self.start_broker(at),
+            ScheduleEvent::Wake => {}
         }
     }
 
@@ -343,14 +349,14 @@ impl World {
             ..Settings::new(designs::by_name(self.design).expect("there is one"))
         };
         let replica = Replica::new(Instant::ZERO, settings, LEASE, self.wall_ms());
-        self.brokers[at] = Some(Running {
+        self.brokers[at] = Some(RunningBroker {
             life: self.lives,
             networks: Networks::new(replica, LEASE),
             began: now,
             polls: BTreeMap::new(),
             joined: BTreeMap::new(),
         });
-        self.schedule.after(LEASE, What::AskRoll { by: at, life: self.lives });
+        self.schedule.after(LEASE, ScheduleEvent::AskRoll { by: at, life: self.lives });
     }
 
     fn wall_ms(&self) -> u64 {
@@ -375,14 +381,14 @@ impl World {
         if now >= Instant::ZERO + CHAOS {
             return self.heal();
         }
-        self.schedule.after(TICK, What::Tick);
+        self.schedule.after(TICK, ScheduleEvent::Tick);
         let some_time =
             |random: &mut RandomStream, most_s: u64| Duration::from_ms(random.below(1_000 * most_s));
         for at in 0..self.agents.len() {
             if self.chaos.chance_ppm(self.faults.ppm(Fault::AgentCrash)) && self.agents[at].take().is_some() {
                 self.schedule.say(format!("agent {at} dies"));
                 let away = some_time(&mut self.chaos, 40);
-                self.schedule.after(away, What::StartAgent(at));
+                self.schedule.after(away, ScheduleEvent::StartAgent(at));
             }
             // The previous process is not told.
             if self.chaos.chance_ppm(self.faults.ppm(Fault::SecondProcess)) && self.agents[at].is_some() {
@@ -392,7 +398,7 @@ impl World {
                 let until = now + some_time(&mut self.chaos, 40);
                 self.schedule.say(format!("agent {at} stands still"));
                 self.agents[at].iter_mut().for_each(|process| process.frozen_until = until);
-                self.schedule.at(until, What::Wake);
+                self.schedule.at(until, ScheduleEvent::Wake);
             }
             for broker in 0..self.brokers.len() {
                 if self.chaos.chance_ppm(self.faults.ppm(Fault::Cut)) {
@@ -406,7 +412,7 @@ impl World {
             if self.chaos.chance_ppm(self.faults.ppm(Fault::BrokerCrash)) && self.brokers[at].is_some() {
                 self.kill_broker(at);
                 let away = some_time(&mut self.chaos, 20);
-                self.schedule.after(away, What::StartBroker(at));
+                self.schedule.after(away, ScheduleEvent::StartBroker(at));
             }
         }
         if self.chaos.chance_ppm(self.faults.ppm(Fault::StoreAway)) {
@@ -447,7 +453,7 @@ impl World {
         }
         (0..self.brokers.len()).for_each(|at| self.start_broker(at));
         self.healed = Some((now, self.last_round()));
-        self.schedule.after(HEALED, What::Wake);
+        self.schedule.after(HEALED, ScheduleEvent::Wake);
     }
 
     // ---- an agent's side ----
@@ -472,7 +478,7 @@ impl World {
                 }
             }
             let Some((number, ask)) = process.machine.poll_ask() else { return };
-            if ask == Ask::Estimate {
+            if ask == AgentAction::Estimate {
                 process.machine.handle_estimates(number, &parties.own(at as u32));
                 continue;
             }
@@ -480,29 +486,29 @@ impl World {
                 ((at, process.life), process.machine.broker(), process.machine.session());
             process.pending = Some(number);
             let within = match &ask {
-                Ask::Join { within } => *within,
-                Ask::Messages { wait, within, .. } => *wait + *within,
+                AgentAction::Join { within } => *within,
+                AgentAction::Messages { wait, within, .. } => *wait + *within,
                 _ => WITHIN,
             };
-            self.schedule.after(within, What::TimeOver { from, number });
+            self.schedule.after(within, ScheduleEvent::TimeOver { from, number });
             if self.network.chance_ppm(self.faults.ppm(Fault::Broken)) {
                 let breaks = Duration::from_us(self.network.below(within.as_us()));
-                self.schedule.after(breaks, What::TimeOver { from, number });
+                self.schedule.after(breaks, ScheduleEvent::TimeOver { from, number });
             }
             let delay = self.delay();
             if !self.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
-                self.schedule.after(delay, What::Request { from, number, to, session, ask });
+                self.schedule.after(delay, ScheduleEvent::Request { from, number, to, session, ask });
             }
         }
     }
 
-    fn handle_reply(&mut self, from: From, number: u64, answer: Result<Answer, Failure>) {
+    fn handle_reply(&mut self, from: AgentProcess, number: u64, answer: Result<Answer, Failure>) {
         let now = self.schedule.now();
         let Some(process) = self.agents[from.0].as_mut().filter(|process| process.life == from.1) else {
             return;
         };
         if process.frozen_until > now {
-            return self.schedule.at(process.frozen_until, What::Reply { from, number, answer });
+            return self.schedule.at(process.frozen_until, ScheduleEvent::Reply { from, number, answer });
         }
         if process.pending == Some(number) {
             process.pending = None;
@@ -520,14 +526,14 @@ impl World {
 
     // ---- a broker's side ----
 
-    fn reply(&mut self, by: usize, to: From, number: u64, answer: Result<Answer, Failure>) {
+    fn reply(&mut self, by: usize, to: AgentProcess, number: u64, answer: Result<Answer, Failure>) {
         let delay = self.delay();
         if !self.is_cut(to.0, by) && !self.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
-            self.schedule.after(delay, What::Reply { from: to, number, answer });
+            self.schedule.after(delay, ScheduleEvent::Reply { from: to, number, answer });
         }
     }
 
-    fn handle_request(&mut self, from: From, number: u64, to: usize, session: u64, ask: Ask) {
+    fn handle_request(&mut self, from: AgentProcess, number: u64, to: usize, session: u64, ask: AgentAction) {
         let now = self.schedule.now();
         if self.is_cut(from.0, to) {
             return;
@@ -538,26 +544,28 @@ impl World {
         };
         let (local, id) = (running.local(now), PeerId(from.0 as u32));
         let answer = match ask {
-            Ask::Join { .. } => {
+            AgentAction::Join { .. } => {
                 let contract = Parties::new(&MARKET).contract(id.0);
                 let joined = running.networks.handle_join(local, id, session, contract);
                 if joined.is_ok() {
                     running.joined.insert(from.0, (session, now));
                 }
-                joined.map(|()| Answer::Taken).map_err(|NotLeading(leader)| Refusal::NotLeading(leader))
+                joined.map(|()| Answer::Taken).map_err(|NotLeaderError(leader)| Refusal::NotLeading(leader))
             }
-            Ask::Messages { after, wait, .. } => {
+            AgentAction::Messages { after, wait, .. } => {
                 self.polls += 1;
                 let (life, poll) = (running.life, self.polls);
                 running.polls.insert(poll, Poll { from, number, session, after });
-                self.schedule.after(wait, What::PollOver { to, life, poll });
+                self.schedule.after(wait, ScheduleEvent::PollOver { to, life, poll });
                 return self.answer_poll(to, poll);
             }
-            Ask::Bids(bids) => running.networks.handle_bids(local, id, session, bids).map(Answer::Bids),
-            Ask::Assent(assent) => {
+            AgentAction::Bids(bids) => {
+                running.networks.handle_bids(local, id, session, bids).map(Answer::Bids)
+            }
+            AgentAction::Assent(assent) => {
                 running.networks.handle_assent(local, id, session, &assent).map(|()| Answer::Taken)
             }
-            Ask::Estimate => unreachable!("no request"),
+            AgentAction::Estimate => unreachable!("no request"),
         };
         self.check_taken(to, from.0, session, answer.as_ref().err());
         self.reply(to, from, number, answer.map_err(failure));
@@ -581,14 +589,14 @@ impl World {
 
     fn ask_roll(&mut self, by: usize, life: u64) {
         let Some(running) = self.brokers[by].as_mut().filter(|running| running.life == life) else { return };
-        self.schedule.after(LEASE, What::AskRoll { by, life });
+        self.schedule.after(LEASE, ScheduleEvent::AskRoll { by, life });
         let Some(leader) = running.networks.replica().leader().map(str::to_owned) else { return };
-        let address = |running: &Running| format!("broker {}", running.life);
+        let address = |running: &RunningBroker| format!("broker {}", running.life);
         let found = self.brokers.iter_mut().flatten().find(|running| address(running) == leader);
         let Some(Ok(roll)) = found.map(|running| running.networks.roll()) else { return };
         let delay = self.delay();
         if !self.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
-            self.schedule.after(delay, What::Roll { to: by, life, leader, roll });
+            self.schedule.after(delay, ScheduleEvent::Roll { to: by, life, leader, roll });
         }
     }
 
@@ -607,7 +615,7 @@ impl World {
         let (local, life) = (running.local(now), running.life);
         if let Some((number, ask)) = running.networks.poll_ask(local) {
             let delay = self.delay();
-            self.schedule.after(delay, What::ToStore { by: at, life, number, ask });
+            self.schedule.after(delay, ScheduleEvent::ToStore { by: at, life, number, ask });
         } else if let Some(job) = running.networks.poll_job() {
             let answer = job.run();
             running.networks.handle_found(local, &job, answer);
@@ -625,17 +633,17 @@ impl World {
         match event {
             networks::Event::Turn(turn) => {
                 match &turn {
-                    Turn::Began | Turn::Ended => running.joined.clear(),
-                    Turn::Accepted(decision) | Turn::News(decision) => {
+                    RoleChange::Began | RoleChange::Ended => running.joined.clear(),
+                    RoleChange::Accepted(decision) | RoleChange::News(decision) => {
                         assert!(self.store.kept.contains(decision), "round {} is not kept", decision.round);
                     }
                     _ => {}
                 }
                 let word = match turn {
-                    Turn::Began => "leads".to_owned(),
-                    Turn::Ended => "leads no more".to_owned(),
-                    Turn::Accepted(decision) => format!("accepts round {}", decision.round),
-                    Turn::News(decision) => format!("hears of round {}", decision.round),
+                    RoleChange::Began => "leads".to_owned(),
+                    RoleChange::Ended => "leads no more".to_owned(),
+                    RoleChange::Accepted(decision) => format!("accepts round {}", decision.round),
+                    RoleChange::News(decision) => format!("hears of round {}", decision.round),
                     other => format!("{other:?}"),
                 };
                 self.schedule.say(format!("broker {at} {word}"));
@@ -709,8 +717,8 @@ impl World {
 
     /// Checks the state some time after all faults have ended.
     fn check_end(&self) {
-        let leads = |running: &&Running| running.networks.replica().leads();
-        let leaders: Vec<&Running> = self.brokers.iter().flatten().filter(leads).collect();
+        let leads = |running: &&RunningBroker| running.networks.replica().leads();
+        let leaders: Vec<&RunningBroker> = self.brokers.iter().flatten().filter(leads).collect();
         assert_eq!(leaders.len(), 1, "one broker leads");
         let (_, before) = self.healed.expect("it is over");
         assert!(self.last_round() > before, "no round after {before}, since all is well");

@@ -1,17 +1,18 @@
 //! Several brokers around a shared store, with agents and players, under kills, cuts and lost
 //! answers, in virtual time.
 //!
-//! The invariants are in [`Stage::check_turn`], [`Stage::check_told`] and [`Stage::check_players`].
-//! The store models etcd: leases, and compare-and-set writes. It may be unreachable, its answers
-//! may be lost after the operation, and its values may be deleted, replaced or corrupted.
+//! The invariants are in [`ReplicaWorld::check_turn`], [`ReplicaWorld::check_told`] and
+//! [`ReplicaWorld::check_players`]. The store models etcd: leases, and compare-and-set writes. It
+//! may be unreachable, its answers may be lost after the operation, and its values may be deleted,
+//! replaced or corrupted.
 
 use super::store::{LEASE, Store};
 use anabranch_broker_proto::broker::{Settings, ToNetwork};
 use anabranch_broker_proto::delivery::Delivery;
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::messages::{Assent, Bids};
-use anabranch_broker_proto::replica::{Replica, Stall, StoreAsk, StoreTold, Turn, standing};
-use anabranch_broker_proto::{Agent, Parties, Shape, World, generate};
+use anabranch_broker_proto::replica::{Replica, RoleChange, Stall, StoreReply, StoreRequest, standing};
+use anabranch_broker_proto::{Agent, Parties, World, WorldShape, generate};
 use anabranch_media::steering::Viewer;
 use anabranch_units::{BitRate, Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +23,8 @@ const NETWORKS: u32 = 3;
 const BROKERS: usize = 3;
 
 enum Message {
-    ToStore(u64, StoreAsk),
-    FromStore(u64, Option<StoreTold>),
+    ToStore(u64, StoreRequest),
+    FromStore(u64, Option<StoreReply>),
     ToNetwork(PeerId, ToNetwork),
     Bids(PeerId, Bids),
     Assent(PeerId, Assent),
@@ -31,7 +32,7 @@ enum Message {
 }
 
 /// A running broker.
-struct Running {
+struct RunningBroker {
     replica: Replica,
     /// Number of this life: messages for one life do not reach another.
     life: u64,
@@ -43,13 +44,13 @@ struct Running {
     ahead: Duration,
 }
 
-struct Stage<'a> {
+struct ReplicaWorld<'a> {
     now: Instant,
     parties: &'a Parties<'a>,
     design: Arc<dyn Design>,
     store: Store,
     store_away_until: Instant,
-    brokers: Vec<Option<Running>>,
+    brokers: Vec<Option<RunningBroker>>,
     lives: u64,
     agents: Vec<Agent>,
     agents_dead: BTreeSet<PeerId>,
@@ -65,18 +66,18 @@ struct Stage<'a> {
 }
 
 fn world(seed: u64) -> World {
-    let shape = Shape {
+    let shape = WorldShape {
         networks: vec![6, 3, 3],
         sessions: 60,
         countries: 2,
         cities: 12,
         providers: 2,
-        ..Shape::default()
+        ..WorldShape::default()
     };
     generate(&shape, Seed::new(seed))
 }
 
-impl<'a> Stage<'a> {
+impl<'a> ReplicaWorld<'a> {
     fn new(parties: &'a Parties<'a>, design: &str, seed: u64) -> Self {
         let mut stage = Self {
             now: Instant::ZERO,
@@ -118,7 +119,7 @@ impl<'a> Stage<'a> {
     fn begin_ahead(&mut self, at: usize, ahead: Duration) {
         self.lives += 1;
         let wall = (self.now.saturating_since(Instant::ZERO) + ahead).as_us() / 1_000;
-        self.brokers[at] = Some(Running {
+        self.brokers[at] = Some(RunningBroker {
             replica: Replica::new(self.now, self.settings(), LEASE, wall),
             life: self.lives,
             delivery: Delivery::default(),
@@ -190,7 +191,7 @@ impl<'a> Stage<'a> {
 
     fn deliver(&mut self, at: usize, life: u64, message: Message) {
         let now = self.now;
-        let is_cut = |running: &Running| running.cut_until > now;
+        let is_cut = |running: &RunningBroker| running.cut_until > now;
         if let Message::ToStore(number, ask) = message {
             // An operation that was sent is carried out, even if its broker has died.
             let cut =
@@ -262,13 +263,13 @@ impl<'a> Stage<'a> {
     }
 
     /// Checks a broker's change of lead or decision.
-    fn check_turn(&mut self, at: usize, turn: Turn) {
+    fn check_turn(&mut self, at: usize, turn: RoleChange) {
         match turn {
-            Turn::Began => {
+            RoleChange::Began => {
                 self.begun += 1;
                 self.join_all(at);
             }
-            Turn::Accepted(decision) | Turn::News(decision) => {
+            RoleChange::Accepted(decision) | RoleChange::News(decision) => {
                 assert!(self.store.kept.contains(&decision), "players are told of what is kept");
                 let running = self.brokers[at].as_mut().expect("it runs");
                 let goes_on = running.rounds_seen.last().is_none_or(|last| *last < decision.round);
@@ -299,7 +300,7 @@ impl<'a> Stage<'a> {
 
     /// Returns the leading broker.
     fn leader(&self) -> usize {
-        let leads = |running: &Option<Running>| running.as_ref().is_some_and(|one| one.replica.leads());
+        let leads = |running: &Option<RunningBroker>| running.as_ref().is_some_and(|one| one.replica.leads());
         self.brokers.iter().position(leads).expect("one leads")
     }
 
@@ -336,10 +337,10 @@ impl<'a> Stage<'a> {
 }
 
 #[test]
-fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
+fn successor_leads_within_the_lease_and_knows_the_round() {
     let world = world(1);
     let parties = Parties::new(&world);
-    let mut stage = Stage::new(&parties, "marketplace", 1);
+    let mut stage = ReplicaWorld::new(&parties, "marketplace", 1);
     stage.run(Instant::ZERO + EVERY * 3);
     assert_eq!((stage.leaders(), stage.begun), (1, 1));
     let rounds = stage.store.kept.len();
@@ -361,10 +362,10 @@ fn another_broker_leads_within_the_lease_and_knows_the_last_round() {
 
 /// A leader that cannot reach the store stops sending, and resigns before another broker leads.
 #[test]
-fn a_leader_that_is_cut_off_ends_by_its_own_clock() {
+fn isolated_leader_ends_its_lead_by_its_own_clock() {
     let world = world(2);
     let parties = Parties::new(&world);
-    let mut stage = Stage::new(&parties, "marketplace", 2);
+    let mut stage = ReplicaWorld::new(&parties, "marketplace", 2);
     stage.run(Instant::ZERO + EVERY * 2);
     let at = stage.leader();
     stage.brokers[at].as_mut().expect("it runs").cut_until = Instant::MAX;
@@ -387,7 +388,7 @@ fn two_hundred_schedules_of_kills() {
         let parties = Parties::new(&worlds[seed as usize % worlds.len()]);
         let mut random = Seed::new(seed).stream("kills", 0);
         let design = ["marketplace", "transactions"][random.below(2) as usize];
-        let mut stage = Stage::new(&parties, design, seed);
+        let mut stage = ReplicaWorld::new(&parties, design, seed);
         stage.loss_ppm = [0, 50_000, 300_000][random.below(3) as usize];
         for _ in 0..12 {
             stage.run(stage.now + Duration::from_ms(500 + random.below(15_000)));
@@ -436,8 +437,8 @@ fn two_hundred_schedules_of_kills() {
 }
 
 /// Damages the store's keys, as an operator or a fault may.
-fn damage(stage: &mut Stage<'_>, random: &mut RandomStream) {
-    let old = |stage: &Stage<'_>, random: &mut RandomStream| {
+fn damage(stage: &mut ReplicaWorld<'_>, random: &mut RandomStream) {
+    let old = |stage: &ReplicaWorld<'_>, random: &mut RandomStream| {
         let written = &stage.store.written;
         (!written.is_empty()).then(|| written[random.below(written.len() as u64) as usize].clone())
     };
@@ -459,7 +460,7 @@ fn damage(stage: &mut Stage<'_>, random: &mut RandomStream) {
 }
 
 /// Replaces the store by a backup or an empty store.
-fn replace(stage: &mut Stage<'_>, random: &mut RandomStream) {
+fn replace(stage: &mut ReplicaWorld<'_>, random: &mut RandomStream) {
     let written = &stage.store.written;
     let at = random.below(written.len() as u64 + 1) as usize;
     let value = at.checked_sub(1).map(|at| written[at].clone()).unwrap_or_default();
@@ -477,7 +478,7 @@ fn rounds_go_on_after_any_damage_to_the_store() {
     for seed in 0..200 {
         let parties = Parties::new(&worlds[seed as usize % worlds.len()]);
         let mut random = Seed::new(seed).stream("damage", 0);
-        let mut stage = Stage::new(&parties, "marketplace", seed);
+        let mut stage = ReplicaWorld::new(&parties, "marketplace", seed);
         stage.loss_ppm = [0, 0, 100_000][random.below(3) as usize];
         let may_replace = random.below(3) == 0;
         for _ in 0..10 {
@@ -526,7 +527,7 @@ fn a_leader_writes_its_decision_over_a_damaged_value() {
         |store| store.spoil(1, 1 << 50),
     ];
     for damage in damages {
-        let mut stage = Stage::new(&parties, "marketplace", 1);
+        let mut stage = ReplicaWorld::new(&parties, "marketplace", 1);
         stage.run(Instant::ZERO + EVERY * 3 + Duration::from_secs(5));
         let last = stage.store.kept.last().cloned().expect("rounds were kept");
         damage(&mut stage.store);
@@ -544,7 +545,7 @@ fn a_leader_writes_its_decision_over_a_damaged_value() {
 fn a_later_lead_counts_more_than_a_higher_round() {
     let world = world(2);
     let parties = Parties::new(&world);
-    let mut stage = Stage::new(&parties, "marketplace", 2);
+    let mut stage = ReplicaWorld::new(&parties, "marketplace", 2);
     (1..BROKERS).for_each(|at| stage.brokers[at] = None);
     stage.begin_ahead(0, Duration::from_secs(86_400));
     stage.run(Instant::ZERO + LEASE + EVERY * 2);
@@ -563,7 +564,7 @@ fn a_later_lead_counts_more_than_a_higher_round() {
 fn three_missed_rounds_are_a_stall() {
     let world = world(3);
     let parties = Parties::new(&world);
-    let mut stage = Stage::new(&parties, "marketplace", 3);
+    let mut stage = ReplicaWorld::new(&parties, "marketplace", 3);
     stage.run(Instant::ZERO + EVERY * 2);
     stage.store_away_until = Instant::MAX;
     let away_at = stage.now;

@@ -1,33 +1,33 @@
 //! Rounds between a broker and agents that may be late, dead, unstable or malicious, over channels
 //! with delay and loss.
 //!
-//! [`Hall::check`] checks the invariants after every message.
+//! [`RoundWorld::check`] checks the invariants after every message.
 
 use anabranch_broker_proto::broker::{
-    ClusterId, Decision, Event, Gathered, Settings, Standing, ToNetwork, Why,
+    ClusterId, Decision, Event, NetworkTrust, PlaceDemand, Settings, ToNetwork, VoidReason,
 };
 use anabranch_broker_proto::designs::{self, Design};
-use anabranch_broker_proto::messages::{Accepted, Assent, Bids, ClusterBid, Proposal, ShareBids};
-use anabranch_broker_proto::{Agent, Broker, Estimates, Parties, Reserve, Shape, World, generate};
+use anabranch_broker_proto::messages::{Assent, BidResult, Bids, ClusterBid, Proposal, ShareBids};
+use anabranch_broker_proto::{Agent, Broker, Estimates, Parties, Reserve, World, WorldShape, generate};
 use anabranch_units::{Duration, Instant, PeerId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 fn world(seed: u64) -> World {
-    let shape = Shape {
+    let shape = WorldShape {
         networks: vec![30, 4, 4, 6, 5],
         sessions: 300,
         countries: 5,
         cities: 60,
         providers: 4,
-        ..Shape::default()
+        ..WorldShape::default()
     };
     generate(&shape, Seed::new(seed))
 }
 
 /// Behaviour of a network's agent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Manner {
+enum AgentBehaviour {
     /// Correct.
     Good,
     /// Silent.
@@ -51,12 +51,12 @@ enum Message {
 }
 
 /// A broker, its agents, and the channels between them.
-struct Hall<'a> {
+struct RoundWorld<'a> {
     now: Instant,
     parties: &'a Parties<'a>,
     design: Arc<dyn Design>,
     broker: Broker,
-    agents: Vec<(Agent, Manner)>,
+    agents: Vec<(Agent, AgentBehaviour)>,
     random: RandomStream,
     loss_ppm: u32,
     on_the_way: BTreeMap<(Instant, u64), (PeerId, Message)>,
@@ -65,9 +65,9 @@ struct Hall<'a> {
     bid: BTreeMap<ClusterId, u64>,
     calling: u64,
     decisions: Vec<Arc<Decision>>,
-    voids: Vec<(u64, Why)>,
+    voids: Vec<(u64, VoidReason)>,
     /// Results sent to each network, by round.
-    told: BTreeMap<(PeerId, u64), Accepted>,
+    told: BTreeMap<(PeerId, u64), BidResult>,
     began_at: Instant,
 }
 
@@ -86,8 +86,8 @@ fn settings(design: &Arc<dyn Design>) -> Settings {
     }
 }
 
-impl<'a> Hall<'a> {
-    fn new(parties: &'a Parties<'a>, design: &str, manners: &[Manner], seed: u64) -> Self {
+impl<'a> RoundWorld<'a> {
+    fn new(parties: &'a Parties<'a>, design: &str, manners: &[AgentBehaviour], seed: u64) -> Self {
         let design = designs::by_name(design).expect("there is one");
         let mut broker = Broker::new(Instant::ZERO, settings(&design));
         for number in 0..manners.len() as u32 {
@@ -198,10 +198,10 @@ impl<'a> Hall<'a> {
         let own = self.parties.own(network.0);
         let (agent, manner) = &mut self.agents[network.index()];
         let manner = *manner;
-        if manner == Manner::Dead {
+        if manner == AgentBehaviour::Dead {
             return;
         }
-        if manner == Manner::Flaps && self.random.below(3) == 0 {
+        if manner == AgentBehaviour::Flaps && self.random.below(3) == 0 {
             self.broker.handle_left(network);
             self.bid.retain(|id, _| id.network != network);
             self.broker.handle_joined(network, self.parties.contract(network.0));
@@ -212,9 +212,9 @@ impl<'a> Hall<'a> {
                 let mut bids = agent.handle_call(PeerId(0), &*self.design, &own, &call);
                 let mut after = Duration::ZERO;
                 match manner {
-                    Manner::Late => after = BIDS_WITHIN,
-                    Manner::Nonsense => spoil(&mut bids, &mut self.random),
-                    Manner::Floods => {
+                    AgentBehaviour::Late => after = BIDS_WITHIN,
+                    AgentBehaviour::Nonsense => spoil(&mut bids, &mut self.random),
+                    AgentBehaviour::Floods => {
                         let all = bids.clone();
                         bids.clusters.extend(all.clusters);
                         bids.shares.extend(all.shares);
@@ -226,7 +226,7 @@ impl<'a> Hall<'a> {
             }
             ToNetwork::Proposal(proposal) => {
                 let mut assent = agent.handle_proposal(&own, PeerId(0), &proposal);
-                if manner == Manner::Refuses {
+                if manner == AgentBehaviour::Refuses {
                     assent.refused = proposal.clusters.clone();
                     assent.refused.iter_mut().for_each(|refused| refused.rate_bps = 0);
                 }
@@ -258,7 +258,7 @@ impl<'a> Hall<'a> {
             let most = self.bid.get(to);
             assert!(most.is_some_and(|most| bps <= most), "{to:?} gets {bps} of {most:?}");
         }
-        let gathered: Vec<Gathered> = self.parties.gathered();
+        let gathered: Vec<PlaceDemand> = self.parties.gathered();
         let all = (0..).zip(&gathered).flat_map(|(place, of)| {
             of.clients.iter().map(move |some| ((place, some.bitrate_bps), u64::from(some.sessions)))
         });
@@ -266,7 +266,7 @@ impl<'a> Hall<'a> {
         self.decisions.push(decision);
     }
 
-    fn standing(&self, network: u32) -> Standing {
+    fn standing(&self, network: u32) -> NetworkTrust {
         self.broker.standing(PeerId(network)).expect("it is known")
     }
 
@@ -303,11 +303,11 @@ fn spoil(bids: &mut Bids, random: &mut RandomStream) {
 }
 
 #[test]
-fn in_each_design_a_round_places_all_clients_and_tells_networks_what_they_got() {
+fn each_design_places_all_clients_and_informs_the_networks() {
     let world = world(1);
     let parties = Parties::new(&world);
     for design in designs::all() {
-        let mut hall = Hall::new(&parties, &design.name(), &[Manner::Good; 5], 1);
+        let mut hall = RoundWorld::new(&parties, &design.name(), &[AgentBehaviour::Good; 5], 1);
         hall.run(Instant::ZERO + EVERY + Duration::from_secs(30));
         assert_eq!(hall.decisions.len(), 2, "{}", design.name());
         for network in 0..5 {
@@ -323,11 +323,17 @@ fn in_each_design_a_round_places_all_clients_and_tells_networks_what_they_got() 
 }
 
 #[test]
-fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
+fn faulty_networks_cost_other_networks_nothing() {
     let world = world(2);
     let parties = Parties::new(&world);
-    let manners = [Manner::Good, Manner::Dead, Manner::Late, Manner::Nonsense, Manner::Floods];
-    let mut hall = Hall::new(&parties, "marketplace", &manners, 1);
+    let manners = [
+        AgentBehaviour::Good,
+        AgentBehaviour::Dead,
+        AgentBehaviour::Late,
+        AgentBehaviour::Nonsense,
+        AgentBehaviour::Floods,
+    ];
+    let mut hall = RoundWorld::new(&parties, "marketplace", &manners, 1);
     hall.run(Instant::ZERO + EVERY * 10);
     assert!(hall.decisions.len() >= 10);
     for network in [1, 2, 3] {
@@ -335,7 +341,7 @@ fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
     }
     assert!(hall.gets(0) > 0 && hall.gets(4) > 0);
     assert!(hall.decisions.iter().all(|decision| decision.placed.iter().all(|placed| placed.to.is_some())));
-    assert_eq!(hall.standing(0), Standing::default());
+    assert_eq!(hall.standing(0), NetworkTrust::default());
     assert!(hall.standing(1).missed >= 10 && hall.standing(2).missed >= 10);
     assert!(hall.standing(3).reputation < 0.1, "{:?}", hall.standing(3));
     // Half of the flooding agent's bids are duplicates.
@@ -344,11 +350,17 @@ fn who_is_dead_late_or_talks_nonsense_costs_nobody_else_anything() {
 
 /// Each decision stores the standings of all networks, absent ones included.
 #[test]
-fn a_broker_that_begins_again_thinks_of_networks_as_before() {
+fn restarted_broker_keeps_the_networks_reputations() {
     let world = world(2);
     let parties = Parties::new(&world);
-    let manners = [Manner::Good, Manner::Nonsense, Manner::Good, Manner::Good, Manner::Good];
-    let mut hall = Hall::new(&parties, "marketplace", &manners, 1);
+    let manners = [
+        AgentBehaviour::Good,
+        AgentBehaviour::Nonsense,
+        AgentBehaviour::Good,
+        AgentBehaviour::Good,
+        AgentBehaviour::Good,
+    ];
+    let mut hall = RoundWorld::new(&parties, "marketplace", &manners, 1);
     hall.run(Instant::ZERO + EVERY * 5);
     hall.broker.handle_left(PeerId(1));
     hall.run(hall.now + EVERY * 2);
@@ -359,32 +371,32 @@ fn a_broker_that_begins_again_thinks_of_networks_as_before() {
     assert_eq!(new.standing(PeerId(1)), Some(thought), "it is known before the network is there again");
     new.handle_joined(PeerId(1), parties.contract(1));
     assert_eq!(new.standing(PeerId(1)), Some(thought), "and is not forgotten as it comes");
-    assert_eq!(new.standing(PeerId(0)), Some(Standing::default()));
+    assert_eq!(new.standing(PeerId(0)), Some(NetworkTrust::default()));
 }
 
-/// For any faults of networks and channels, [`Hall::check`] holds and rounds continue.
+/// For any faults of networks and channels, [`RoundWorld::check`] holds and rounds continue.
 #[test]
 fn two_hundred_schedules_of_faults() {
     let worlds: Vec<World> = (1..=4).map(world).collect();
     let all = [
-        Manner::Good,
-        Manner::Dead,
-        Manner::Late,
-        Manner::Nonsense,
-        Manner::Floods,
-        Manner::Flaps,
-        Manner::Refuses,
+        AgentBehaviour::Good,
+        AgentBehaviour::Dead,
+        AgentBehaviour::Late,
+        AgentBehaviour::Nonsense,
+        AgentBehaviour::Floods,
+        AgentBehaviour::Flaps,
+        AgentBehaviour::Refuses,
     ];
     let (mut accepted, mut voids) = (0, 0);
     for seed in 0..200 {
         let mut random = Seed::new(seed).stream("schedule", 0);
         let parties = Parties::new(&worlds[seed as usize % worlds.len()]);
-        let manners: Vec<Manner> = (0..5)
-            .map(|_| if random.below(2) == 0 { Manner::Good } else { all[random.below(7) as usize] })
+        let manners: Vec<AgentBehaviour> = (0..5)
+            .map(|_| if random.below(2) == 0 { AgentBehaviour::Good } else { all[random.below(7) as usize] })
             .collect();
         let designs = ["marketplace", "transactions", "best-lookup", "brokered"];
         let design = designs[random.below(4) as usize];
-        let mut hall = Hall::new(&parties, design, &manners, seed);
+        let mut hall = RoundWorld::new(&parties, design, &manners, seed);
         hall.loss_ppm = [0, 10_000, 200_000][random.below(3) as usize];
         for _ in 0..6 {
             let until = hall.now + Duration::from_secs(1 + random.below(60));
@@ -411,16 +423,22 @@ fn two_hundred_schedules_of_faults() {
 }
 
 #[test]
-fn a_network_that_refuses_all_is_asked_again_and_has_nothing_in_the_end() {
+fn network_that_refuses_twice_gets_no_clients() {
     let world = world(3);
     let parties = Parties::new(&world);
-    let manners = [Manner::Good, Manner::Refuses, Manner::Good, Manner::Good, Manner::Good];
-    let mut hall = Hall::new(&parties, "transactions", &manners, 1);
+    let manners = [
+        AgentBehaviour::Good,
+        AgentBehaviour::Refuses,
+        AgentBehaviour::Good,
+        AgentBehaviour::Good,
+        AgentBehaviour::Good,
+    ];
+    let mut hall = RoundWorld::new(&parties, "transactions", &manners, 1);
     hall.run(Instant::ZERO + Duration::from_secs(50));
     assert_eq!((hall.decisions.len(), hall.gets(1)), (1, 0));
     assert_eq!(hall.voids, []);
     // A silent agent agrees to nothing, and the remaining networks are asked again.
-    hall.agents[2].1 = Manner::Dead;
+    hall.agents[2].1 = AgentBehaviour::Dead;
     hall.run(Instant::ZERO + EVERY * 2);
     assert_eq!((hall.decisions.len(), hall.gets(1), hall.gets(2)), (2, 0, 0));
 }
@@ -467,12 +485,12 @@ fn who_has_agreed_and_goes_has_nothing() {
 fn without_any_bid_the_last_decision_stands() {
     let world = world(4);
     let parties = Parties::new(&world);
-    let mut hall = Hall::new(&parties, "marketplace", &[Manner::Good; 5], 1);
+    let mut hall = RoundWorld::new(&parties, "marketplace", &[AgentBehaviour::Good; 5], 1);
     hall.run(Instant::ZERO + Duration::from_secs(30));
-    hall.agents.iter_mut().for_each(|(_, manner)| *manner = Manner::Dead);
+    hall.agents.iter_mut().for_each(|(_, manner)| *manner = AgentBehaviour::Dead);
     hall.run(Instant::ZERO + EVERY * 3);
     assert_eq!(hall.decisions.len(), 1);
-    assert!(hall.voids.len() >= 2 && hall.voids.iter().all(|(_, why)| *why == Why::NoBids));
+    assert!(hall.voids.len() >= 2 && hall.voids.iter().all(|(_, why)| *why == VoidReason::NoBids));
     assert_eq!(hall.broker.accepted().map(|decision| decision.round), Some(1));
 }
 
@@ -482,14 +500,14 @@ fn two_brokers_overbook_clusters_unless_networks_are_asked() {
     let mut over = BTreeMap::new();
     for design in ["marketplace", "transactions"] {
         let world = generate(
-            &Shape {
+            &WorldShape {
                 networks: vec![12, 4],
                 sessions: 400,
                 countries: 3,
                 cities: 30,
                 providers: 3,
                 capacity: 0.16,
-                ..Shape::default()
+                ..WorldShape::default()
             },
             Seed::new(5),
         );

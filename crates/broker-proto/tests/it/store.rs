@@ -4,7 +4,7 @@
 //! Leaves out: failures, which its callers model. Read [`Store`].
 
 use anabranch_broker_proto::broker::Decision;
-use anabranch_broker_proto::replica::{Stamp, StoreAsk, StoreTold};
+use anabranch_broker_proto::replica::{Stamp, StoreReply, StoreRequest};
 use anabranch_units::{Duration, Instant};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub const LEASE: Duration = Duration::from_secs(9);
 
 /// The value of the last decision. Without a decision it is unreadable.
 #[derive(Clone, Default)]
-pub struct Value {
+pub struct LastValue {
     pub stamp: Stamp,
     pub decision: Option<Arc<Decision>>,
 }
@@ -24,64 +24,64 @@ pub struct Store {
     pub revision: u64,
     /// Life of the leader, its epoch, and the end of its lease.
     pub leader: Option<(u64, u64, Instant)>,
-    pub value: Value,
+    pub value: LastValue,
     /// All values that brokers have written, in order.
-    pub written: Vec<Value>,
+    pub written: Vec<LastValue>,
     /// All decisions ever stored, in order; a decision that was written twice appears once.
     pub kept: Vec<Arc<Decision>>,
 }
 
 impl Store {
-    pub fn answer(&mut self, now: Instant, id: u64, ask: &StoreAsk) -> StoreTold {
+    pub fn answer(&mut self, now: Instant, id: u64, ask: &StoreRequest) -> StoreReply {
         self.leader.take_if(|(_, _, until)| *until <= now);
         let (revision, last) = (self.revision, self.value.stamp);
         let holds = |leader: &Option<(u64, u64, Instant)>, epoch: u64| {
             leader.is_some_and(|(holder, its, _)| holder == id && its == epoch)
         };
         match ask {
-            StoreAsk::Lead => match self.leader {
+            StoreRequest::Lead => match self.leader {
                 Some((holder, epoch, _)) if holder == id => {
                     self.leader = Some((id, epoch, now + LEASE));
-                    StoreTold::Leads { epoch, revision, last }
+                    StoreReply::Leads { epoch, revision, last }
                 }
                 Some((holder, _, _)) => {
-                    StoreTold::Follows { leader: Some(format!("broker {holder}")), revision, last }
+                    StoreReply::Follows { leader: Some(format!("broker {holder}")), revision, last }
                 }
                 None => {
                     self.revision += 1;
                     self.leader = Some((id, self.revision, now + LEASE));
-                    StoreTold::Leads { epoch: self.revision, revision: self.revision, last }
+                    StoreReply::Leads { epoch: self.revision, revision: self.revision, last }
                 }
             },
-            StoreAsk::Renew { epoch } if holds(&self.leader, *epoch) => {
+            StoreRequest::Renew { epoch } if holds(&self.leader, *epoch) => {
                 self.leader = Some((id, *epoch, now + LEASE));
-                StoreTold::Renewed { revision, last }
+                StoreReply::Renewed { revision, last }
             }
-            StoreAsk::Keep { decided, decision, .. }
+            StoreRequest::Keep { decided, decision, .. }
                 if (last.epoch, last.round) == (*decided, decision.round) =>
             {
-                StoreTold::Kept { revision: last.revision }
+                StoreReply::Kept { revision: last.revision }
             }
-            StoreAsk::Keep { epoch, decided, before, decision } if holds(&self.leader, *epoch) => {
+            StoreRequest::Keep { epoch, decided, before, decision } if holds(&self.leader, *epoch) => {
                 if *before != last {
-                    return StoreTold::Changed { last };
+                    return StoreReply::Changed { last };
                 }
                 self.revision += 1;
                 let stamp = Stamp { revision: self.revision, epoch: *decided, round: decision.round };
-                self.value = Value { stamp, decision: Some(Arc::clone(decision)) };
+                self.value = LastValue { stamp, decision: Some(Arc::clone(decision)) };
                 self.written.push(self.value.clone());
                 if !self.kept.contains(decision) {
                     self.kept.push(Arc::clone(decision));
                 }
-                StoreTold::Kept { revision: self.revision }
+                StoreReply::Kept { revision: self.revision }
             }
-            StoreAsk::Read => StoreTold::Last { last, decision: self.value.decision.clone() },
-            _ => StoreTold::Lost,
+            StoreRequest::Read => StoreReply::Last { last, decision: self.value.decision.clone() },
+            _ => StoreReply::Lost,
         }
     }
 
     /// Writes or deletes the value from outside.
-    pub fn tamper(&mut self, value: Option<Value>) {
+    pub fn tamper(&mut self, value: Option<LastValue>) {
         self.revision += 1;
         self.value = value.unwrap_or_default();
         if self.value.decision.is_some() || self.value.stamp.round > 0 {
@@ -92,6 +92,6 @@ impl Store {
     /// Corrupts the value, with a readable stamp as far as given.
     pub fn spoil(&mut self, epoch: u64, round: u64) {
         self.revision += 1;
-        self.value = Value { stamp: Stamp { revision: self.revision, epoch, round }, decision: None };
+        self.value = LastValue { stamp: Stamp { revision: self.revision, epoch, round }, decision: None };
     }
 }

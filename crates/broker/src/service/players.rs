@@ -2,16 +2,16 @@
 //! lock.
 //!
 //! Leaves out: the choice of pathways (`broker_proto::steering`), HTTP (`public`). Read
-//! [`Answering`].
+//! [`AnswerState`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use super::{BrokerService, PLACES_PER_MESSAGE, lock};
 use crate::client::Client;
 use crate::wire::{CountedReply, CountedRequest, PlaceClients};
-use anabranch_broker_proto::broker::Gathered;
-use anabranch_broker_proto::counting::Counting;
+use anabranch_broker_proto::broker::PlaceDemand;
+use anabranch_broker_proto::counting::RequestCounter;
 use anabranch_broker_proto::delivery::Delivery;
-use anabranch_broker_proto::networks::Roll;
+use anabranch_broker_proto::networks::NetworkRoll;
 use anabranch_broker_proto::reports::{Report, Reports};
 use anabranch_broker_proto::steering::answer;
 use anabranch_media::cmcd;
@@ -21,11 +21,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// State behind players' requests. Its lock is held for microseconds.
-pub(super) struct Answering {
+pub(super) struct AnswerState {
     pub(super) epoch: std::time::Instant,
     pub(super) delivery: Arc<Delivery>,
     pub(super) gone: Arc<BTreeSet<PeerId>>,
-    pub(super) counting: Counting,
+    pub(super) counting: RequestCounter,
     /// Aggregated playback reports. `None` if players' reports do not count.
     pub(super) reports: Option<Reports>,
     pub(super) reported: u64,
@@ -35,7 +35,7 @@ pub(super) struct Answering {
     pub(super) unknown: u64,
 }
 
-impl Answering {
+impl AnswerState {
     pub(super) fn now(&self) -> Instant {
         Instant::from_std(self.epoch.elapsed())
     }
@@ -121,8 +121,11 @@ impl BrokerService {
             // An empty report still fetches the list of connected networks.
             let parts = gathered.chunks(PLACES_PER_MESSAGE).chain(gathered.is_empty().then_some(&[][..]));
             for (part, some) in (0..).zip(parts) {
-                let of =
-                    |Gathered { location, isp, clients }: Gathered| PlaceClients { location, isp, clients };
+                let of = |PlaceDemand { location, isp, clients }: PlaceDemand| PlaceClients {
+                    location,
+                    isp,
+                    clients,
+                };
                 let places = some.iter().cloned().map(of).collect();
                 let request = CountedRequest { broker: *name, part, places };
                 match client.counted(&request, every).await {
@@ -134,7 +137,7 @@ impl BrokerService {
     }
 
     /// Viewers counted by this broker.
-    pub(super) fn counted_here(&self) -> Vec<Gathered> {
+    pub(super) fn counted_here(&self) -> Vec<PlaceDemand> {
         let mut answering = lock(&self.shared.answering);
         let now = answering.now();
         answering.counting.gathered(now)
@@ -145,7 +148,8 @@ impl BrokerService {
         let numbers = |names: &[String]| {
             names.iter().filter_map(|name| self.shared.contracts.number(name)).collect::<Vec<_>>()
         };
-        let roll = Roll { round: reply.round, up: numbers(&reply.up), awaited: numbers(&reply.awaited) };
+        let roll =
+            NetworkRoll { round: reply.round, up: numbers(&reply.up), awaited: numbers(&reply.awaited) };
         {
             let mut state = lock(&self.shared.state);
             let now = state.now();

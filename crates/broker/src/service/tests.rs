@@ -1,11 +1,11 @@
 //! State after store failures, which is not visible from outside.
 
 use super::*;
-use crate::kept::read_decision;
+use crate::decision_form::read_decision;
 use anabranch_broker_proto::broker::Settings;
 use anabranch_broker_proto::designs;
 use anabranch_broker_proto::replica::Stamp;
-use anabranch_election::StoreTold;
+use anabranch_election::StoreReply;
 
 fn service(folder: &tempfile::TempDir) -> BrokerService {
     let settings = Settings {
@@ -26,7 +26,7 @@ async fn documents_list_all_metrics() {
 
 /// Storing a decision again, after a lost answer, writes the same bytes.
 #[tokio::test]
-async fn a_decision_that_is_kept_again_is_written_as_before() {
+async fn decision_stored_again_is_written_as_before() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = service(&folder);
     let decision = |round| {
@@ -48,15 +48,15 @@ async fn a_decision_that_is_kept_again_is_written_as_before() {
 async fn a_decision_that_is_not_kept_is_not_forgotten() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = service(&folder);
-    let told = |kind: &str, answer: Result<StoreTold<DecisionView>, String>| {
+    let told = |kind: &str, answer: Result<StoreReply<DecisionView>, String>| {
         let mut state = lock(&service.shared.state);
         service.note_told(&mut state, 1, (kind == "keep").then_some(1), answer);
     };
     told("keep", Err("the disk is full".to_owned()));
-    told("renew", Ok(StoreTold::Renewed { revision: 1, last: Stamp::default() }));
+    told("renew", Ok(StoreReply::Renewed { revision: 1, last: Stamp::default() }));
     assert_eq!(service.trouble().as_deref(), Some("the disk is full"));
     told("renew", Err("no answer".to_owned()));
     assert_eq!(service.trouble().as_deref(), Some("the disk is full"));
-    told("keep", Ok(StoreTold::Kept { revision: 1 }));
+    told("keep", Ok(StoreReply::Kept { revision: 1 }));
     assert_eq!(service.trouble().as_deref(), None);
 }

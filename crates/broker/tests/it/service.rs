@@ -38,13 +38,13 @@ name = "near"
 "#;
 
 /// A running broker.
-pub struct Running {
+pub struct RunningBroker {
     pub players: SocketAddr,
     pub address: String,
     tasks: Vec<AbortHandle>,
 }
 
-impl Running {
+impl RunningBroker {
     /// Stops the broker as a kill would: nothing more runs.
     pub fn kill(&mut self) {
         self.tasks.drain(..).for_each(|task| task.abort());
@@ -52,14 +52,14 @@ impl Running {
 }
 
 /// A folder with keys and files, and a broker if one runs.
-pub struct House {
+pub struct BrokerHome {
     folder: tempfile::TempDir,
     players: SocketAddr,
     address: String,
     running: Vec<AbortHandle>,
 }
 
-impl House {
+impl BrokerHome {
     /// Starts a broker with this design. Players reach the broker at `url` if given.
     async fn new(design: &str, url: Option<&str>) -> Self {
         let mut house = Self::empty();
@@ -135,7 +135,7 @@ impl House {
         url: Option<&str>,
         store: StoreConfig,
         listen: SocketAddr,
-    ) -> Result<Running, OpenError> {
+    ) -> Result<RunningBroker, OpenError> {
         let settings = Settings {
             every: Span::from_ms(300),
             bids_within: Span::from_secs(5),
@@ -159,7 +159,7 @@ impl House {
         let address = server.local_addr().expect("it is bound").to_string();
         let tasks =
             vec![tokio::spawn(public.run()).abort_handle(), tokio::spawn(server.run()).abort_handle()];
-        Ok(Running { players, address, tasks })
+        Ok(RunningBroker { players, address, tasks })
     }
 
     fn agent(&self, name: &str) -> (JoinHandle<()>, oneshot::Sender<()>) {
@@ -235,8 +235,8 @@ pub fn send(address: SocketAddr, text: &str) -> (u16, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_there() {
-    let mut house = House::new("marketplace", None).await;
+async fn players_go_to_present_clusters_of_the_decision() {
+    let mut house = BrokerHome::new("marketplace", None).await;
     let (status, head, body) = ask(house.players, "/steering/hls");
     assert_eq!(status, 200, "the manifest's own ways are known: {body}");
     assert!(
@@ -279,8 +279,8 @@ async fn players_go_where_the_networks_bid_the_broker_decided_and_somebody_is_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_a_network_goes_players_are_told_of_another_at_once() {
-    let house = House::new("transactions", Some("https://steer.example")).await;
+async fn players_of_a_departed_network_are_redirected_at_once() {
+    let house = BrokerHome::new("transactions", Some("https://steer.example")).await;
     let (cheap, end) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40)]).await;
@@ -297,8 +297,8 @@ async fn when_a_network_goes_players_are_told_of_another_at_once() {
 
 /// A machine that is cut off is silent; no error arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_of_several_brokers_does_not_wait_long_for_one_that_says_nothing() {
-    let house = House::new("marketplace", None).await;
+async fn agent_of_several_brokers_leaves_a_silent_one_soon() {
+    let house = BrokerHome::new("marketplace", None).await;
     let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let address = silent.local_addr().expect("it is bound").to_string();
     let (_cheap, _end_cheap) = house.agent_of("cheap", vec![address, house.address.clone()]);
@@ -312,7 +312,7 @@ async fn an_agent_of_several_brokers_does_not_wait_long_for_one_that_says_nothin
 /// Requests above the rate are told to retry later. Players without steering do not ask again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn players_are_told_to_come_later_or_no_more() {
-    let house = House::new("marketplace", None).await;
+    let house = BrokerHome::new("marketplace", None).await;
     house.operator().steers(false, WITHIN).await.expect("it is taken");
     assert_eq!(ask(house.players, "/steering/hls").0, 410);
     house.operator().steers(true, WITHIN).await.expect("it is taken");
@@ -351,7 +351,7 @@ async fn players_are_told_to_come_later_or_no_more() {
 /// #52: browsers ask for permission before a question with headers of the player's own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn browsers_may_ask_all_that_players_ask() {
-    let house = House::new("marketplace", None).await;
+    let house = BrokerHome::new("marketplace", None).await;
     let asks = "Origin: https://page.example\r\nAccess-Control-Request-Method: GET\r\n\
                 Access-Control-Request-Headers: cmcd-session,authorization\r\nConnection: close\r\n";
     for path in ["/steering/hls", "/steering/dash", "/redirect/a", "/cmcd"] {
@@ -371,7 +371,7 @@ async fn browsers_may_ask_all_that_players_ask() {
 /// #52: a proxy in front, as the documents have it, hid where viewers are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_see_viewers_behind_the_proxy() {
-    let house = House::new("marketplace", None).await;
+    let house = BrokerHome::new("marketplace", None).await;
     let settings = Settings::new(designs::by_name("marketplace").expect("there is one"));
     let contracts = CONTRACTS.parse().expect("they are right");
     let config = BrokerServiceConfig::new(settings, contracts, house.path("other"));
@@ -396,8 +396,8 @@ async fn places_see_viewers_behind_the_proxy() {
 
 /// CMCD reports, with steering requests and separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restart_too() {
-    let mut house = House::new("marketplace", None).await;
+async fn network_with_stalled_players_loses_trust_across_restarts() {
+    let mut house = BrokerHome::new("marketplace", None).await;
     let (_cheap, _end_cheap) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40)]).await;
@@ -441,8 +441,8 @@ async fn a_network_whose_players_stand_still_is_trusted_with_less_after_a_restar
 /// A restarted broker uses the viewers of its stored decision, and need not wait until all viewers
 /// have asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_restart_those_of_the_last_decision_are_placed_until_all_may_have_asked() {
-    let mut house = House::new("marketplace", None).await;
+async fn last_decisions_clients_are_placed_after_a_restart() {
+    let mut house = BrokerHome::new("marketplace", None).await;
     let (_cheap, _end_cheap) = house.agent("cheap");
     for _ in 0..30 {
         ask(house.players, "/steering/hls?location=berlin&isp=x");
@@ -474,7 +474,7 @@ async fn after_a_restart_those_of_the_last_decision_are_placed_until_all_may_hav
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_is_refused_in_a_line() {
-    let house = House::new("marketplace", None).await;
+    let house = BrokerHome::new("marketplace", None).await;
     let player = |path: &str| {
         let (status, _, body) = ask(house.players, path);
         (status, body)

@@ -3,7 +3,7 @@
 //! The simulation in `broker-proto` covers hundreds of faults. These tests verify its assumptions
 //! about the store.
 
-use crate::service::{House, Running, WITHIN, ask};
+use crate::service::{BrokerHome, RunningBroker, WITHIN, ask};
 use anabranch_broker::wire::{Clients, ClientsRequest, PlaceClients};
 use anabranch_broker::{ClientError, EtcdConfig, StoreConfig};
 use anabranch_media::steering::SteeringManifest;
@@ -73,13 +73,13 @@ impl Drop for Etcd {
 }
 
 pub struct Stage {
-    pub house: House,
-    pub brokers: Vec<Running>,
+    pub house: BrokerHome,
+    pub brokers: Vec<RunningBroker>,
 }
 
 impl Stage {
     pub async fn new(etcd: &Etcd) -> Self {
-        let house = House::empty();
+        let house = BrokerHome::empty();
         let mut brokers = Vec::new();
         for _ in 0..3 {
             let listen = free();
@@ -166,7 +166,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_broker_is_replaced_within_the_lease_and_a_killed_etcd_costs_players_nothing() {
+async fn killed_broker_is_replaced_and_players_survive_killed_etcd() {
     let Some(mut etcd) = Etcd::new() else {
         return skip("several brokers share an etcd, and this machine has none (Debian: etcd-server)");
     };

@@ -6,7 +6,7 @@
 //! over other hosts.
 
 use super::Job;
-use crate::parallel::{Orders, Piece, level::level, timed};
+use crate::parallel::{Piece, PieceOrders, level::level, timed};
 use crate::standing::DeadPorts;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -64,7 +64,7 @@ impl std::error::Error for FailuresError {}
 /// Why a job cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum JobFailure {
     /// More dead or isolated hosts than spares.
     Hosts {
         /// Hosts that need a spare.
@@ -81,7 +81,7 @@ pub enum Lost {
     },
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hosts { dead, spares } => {
@@ -96,7 +96,7 @@ impl fmt::Display for Lost {
     }
 }
 
-impl std::error::Error for Lost {}
+impl std::error::Error for JobFailure {}
 
 impl FromStr for Failures {
     type Err = FailuresError;
@@ -149,10 +149,10 @@ impl Failures {
     /// without ports, then of those with most dead ports.
     ///
     /// Errors: more such hosts than spares, or no switch left.
-    pub(super) fn dead_ports(&self, job: &Job) -> Result<DeadPorts, Lost> {
+    pub(super) fn dead_ports(&self, job: &Job) -> Result<DeadPorts, JobFailure> {
         let (hosts, switches) = (job.hosts, job.switches.count);
         if self.switches.len() >= switches {
-            return Err(Lost::Switches);
+            return Err(JobFailure::Switches);
         }
         let mut dead = vec![false; hosts * switches];
         for switch in 0..switches {
@@ -172,7 +172,7 @@ impl Failures {
         damaged.sort_by_key(|(ports, host)| (std::cmp::Reverse(*ports), *host));
         let lost = damaged.iter().filter(|(ports, _)| *ports == left().count()).count();
         if lost > job.spares {
-            return Err(Lost::Hosts { dead: lost, spares: job.spares });
+            return Err(JobFailure::Hosts { dead: lost, spares: job.spares });
         }
         for (_, host) in damaged.into_iter().take(job.spares) {
             for switch in left() {
@@ -186,15 +186,21 @@ impl Failures {
 /// Moves pieces whose ports are dead to the switches where their ports have least to do. `None` where a pair shares no switch.
 ///
 /// They go between the other pieces, in their order, or behind them: the shorter of the two stands.
-pub(super) fn moved(racks: usize, night: u64, orders: &Orders, dead: &DeadPorts) -> Option<Orders> {
-    let makespan = |orders: &Orders| timed(racks, night, orders).makespan();
+pub(super) fn moved(racks: usize, night: u64, orders: &PieceOrders, dead: &DeadPorts) -> Option<PieceOrders> {
+    let makespan = |orders: &PieceOrders| timed(racks, night, orders).makespan();
     let (between, behind) =
         (moved_to(racks, night, orders, dead, 0)?, moved_to(racks, night, orders, dead, usize::MAX / 2)?);
     Some(if makespan(&behind) < makespan(&between) { behind } else { between })
 }
 
 /// Moves pieces whose ports are dead, `behind` places after their own.
-fn moved_to(racks: usize, night: u64, orders: &Orders, dead: &DeadPorts, behind: usize) -> Option<Orders> {
+fn moved_to(
+    racks: usize,
+    night: u64,
+    orders: &PieceOrders,
+    dead: &DeadPorts,
+    behind: usize,
+) -> Option<PieceOrders> {
     let is_dead = |switch: usize, piece: &Piece| {
         dead[switch * racks + piece.source] || dead[switch * racks + piece.destination]
     };

@@ -7,10 +7,10 @@
 //! Leaves out: schedules of one phase ([`crate::parallel`]) and paths over standing circuits (`standing`).
 
 use super::failure::moved;
-use super::{Failures, Job, JobError, Lost};
+use super::{Failures, Job, JobError, JobFailure};
 use crate::Matching;
 use crate::parallel::decompose::decompose;
-use crate::parallel::{Orders, orders, timed};
+use crate::parallel::{PieceOrders, orders, timed};
 use crate::standing::{DeadPorts, rings, standing_layers, time_over};
 use crate::sums::Sums;
 use anabranch_units::Duration;
@@ -78,7 +78,7 @@ pub struct JobPlan {
 
 /// Times of one demand by each choice, in picoseconds.
 struct Costs {
-    orders: Orders,
+    orders: PieceOrders,
     days: Option<u64>,
     /// Over each of the standing circuits. `None` where a pair has no path.
     standing: Vec<Option<u64>>,
@@ -155,7 +155,7 @@ impl<'a> Planner<'a> {
     ///
     /// Errors: why the job cannot go on.
     /// Cost: paths over the standing circuits; no schedule is made from the start.
-    pub fn plan_after(&self, failures: &Failures) -> Result<JobPlan, Lost> {
+    pub fn plan_after(&self, failures: &Failures) -> Result<JobPlan, JobFailure> {
         let racks = self.job.hosts;
         let night = self.job.switches.night.as_ps();
         let ports = failures.dead_ports(self.job)?;
@@ -201,14 +201,16 @@ impl<'a> Planner<'a> {
             let (times, days) = &sent[step.phase];
             let how = match step.held {
                 Some(held) => match time_over(racks, times, &self.standing[held], &self.ports) {
-                    Some(time) => How::Standing(held, time),
+                    Some(time) => PhaseMode::Standing(held, time),
                     None => {
                         return Err(self.unplanned(step.phase, times).expect("planned pairs have a path"));
                     }
                 },
                 None => match self.unplanned(step.phase, times) {
                     Some(error) => return Err(error),
-                    None => days.filter(|_| step.choice == Choice::Days).map_or(How::Idle, How::Days),
+                    None => {
+                        days.filter(|_| step.choice == Choice::Days).map_or(PhaseMode::Idle, PhaseMode::Days)
+                    }
                 },
             };
             run.advance(self.job, step.phase, how);
@@ -226,7 +228,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The plan over `ports` that are not dead, with the times of each demand over them.
-    fn planned(&self, costs: &[Costs], ports: &DeadPorts) -> Result<JobPlan, Lost> {
+    fn planned(&self, costs: &[Costs], ports: &DeadPorts) -> Result<JobPlan, JobFailure> {
         let mut steps = Steps::default();
         let held = (0..self.standing.len()).filter_map(|held| self.held(costs, held, &mut steps));
         let staying = held.min_by_key(Run::end);
@@ -251,8 +253,8 @@ impl<'a> Planner<'a> {
         for _ in 0..self.job.iterations {
             for phase in 0..self.job.phases.len() {
                 let how = match self.demand_of[phase] {
-                    None => How::Idle,
-                    Some(demand) => How::Standing(held, costs[demand].standing[held]?),
+                    None => PhaseMode::Idle,
+                    Some(demand) => PhaseMode::Standing(held, costs[demand].standing[held]?),
                 };
                 steps.advance(&mut run, self.job, phase, how);
             }
@@ -260,19 +262,19 @@ impl<'a> Planner<'a> {
         Some(run)
     }
 
-    fn best(&self, costs: &[Costs], steps: &mut Steps) -> Result<Run, Lost> {
+    fn best(&self, costs: &[Costs], steps: &mut Steps) -> Result<Run, JobFailure> {
         let mut runs = vec![Run::default()];
         for _ in 0..self.job.iterations {
             for (phase, demand) in self.demand_of.iter().enumerate() {
                 runs = match demand {
                     None => {
-                        runs.iter_mut().for_each(|run| steps.advance(run, self.job, phase, How::Idle));
+                        runs.iter_mut().for_each(|run| steps.advance(run, self.job, phase, PhaseMode::Idle));
                         runs
                     }
                     Some(demand) => self.next(&runs, phase, &costs[*demand], steps),
                 };
                 if runs.is_empty() {
-                    return Err(Lost::Unreachable { phase: self.job.phases[phase].name.clone() });
+                    return Err(JobFailure::Unreachable { phase: self.job.phases[phase].name.clone() });
                 }
             }
         }
@@ -282,8 +284,8 @@ impl<'a> Planner<'a> {
     /// Of each state after `phase` the run that ends first. Cost: O(states^2 + states * phases).
     fn next(&self, runs: &[Run], phase: usize, costs: &Costs, steps: &mut Steps) -> Vec<Run> {
         let standing = costs.standing.iter().enumerate();
-        let all = standing.filter_map(|(held, time)| time.map(|time| How::Standing(held, time)));
-        all.chain(costs.days.map(How::Days))
+        let all = standing.filter_map(|(held, time)| time.map(|time| PhaseMode::Standing(held, time)));
+        all.chain(costs.days.map(PhaseMode::Days))
             .filter_map(|how| {
                 let ends = |run: &&Run| run.times(self.job, phase, how).1;
                 let mut run = runs.iter().min_by_key(ends)?.clone();
@@ -313,7 +315,7 @@ impl<'a> Planner<'a> {
 
 /// How a phase sends, and its time.
 #[derive(Clone, Copy)]
-enum How {
+enum PhaseMode {
     Idle,
     Standing(usize, u64),
     Days(u64),
@@ -325,7 +327,7 @@ struct Steps(Vec<(Step, Option<usize>)>);
 
 impl Steps {
     /// Advances a run, and keeps its step.
-    fn advance(&mut self, run: &mut Run, job: &Job, phase: usize, how: How) {
+    fn advance(&mut self, run: &mut Run, job: &Job, phase: usize, how: PhaseMode) {
         let step = run.advance(job, phase, how);
         self.0.push((step, run.last));
         run.last = Some(self.0.len() - 1);
@@ -363,40 +365,42 @@ impl Run {
     }
 
     /// When `phase` is ready to send, and when it has sent.
-    fn times(&self, job: &Job, phase: usize, how: How) -> (u64, u64) {
+    fn times(&self, job: &Job, phase: usize, how: PhaseMode) -> (u64, u64) {
         let begun = if phase == 0 { self.end() } else { self.begun };
         let before = job.phases[phase].after.iter().map(|before| self.ends[*before]).max();
         let ready = before.unwrap_or(begun) + job.phases[phase].compute.as_ps();
         let night = job.switches.night.as_ps();
         let end = match (how, self.free) {
-            (How::Idle, _) => ready,
-            (How::Standing(_, time), None) => ready + time,
-            (How::Days(time), None) => ready + time - night,
-            (How::Standing(held, time), Some(free)) => {
+            (PhaseMode::Idle, _) => ready,
+            (PhaseMode::Standing(_, time), None) => ready + time,
+            (PhaseMode::Days(time), None) => ready + time - night,
+            (PhaseMode::Standing(held, time), Some(free)) => {
                 ready.max(free + if self.held == Some(held) { 0 } else { night }) + time
             }
             // The first night of each port passes while the network waits for the phase.
-            (How::Days(time), Some(free)) => ready.max(free) + time - night.min(ready.saturating_sub(free)),
+            (PhaseMode::Days(time), Some(free)) => {
+                ready.max(free) + time - night.min(ready.saturating_sub(free))
+            }
         };
         (ready, end)
     }
 
     /// Adds a step, and returns it.
-    fn advance(&mut self, job: &Job, phase: usize, how: How) -> Step {
+    fn advance(&mut self, job: &Job, phase: usize, how: PhaseMode) -> Step {
         let (ready, end) = self.times(job, phase, how);
         if phase == 0 {
             self.begun = self.end();
             self.ends.clear();
         }
         let (choice, held) = match how {
-            How::Idle => (Choice::Idle, None),
-            How::Days(_) => (Choice::Days, None),
-            How::Standing(held, _) => {
+            PhaseMode::Idle => (Choice::Idle, None),
+            PhaseMode::Days(_) => (Choice::Days, None),
+            PhaseMode::Standing(held, _) => {
                 let stays = self.held == Some(held) || self.free.is_none();
                 (if stays { Choice::Stay } else { Choice::Turn }, Some(held))
             }
         };
-        if !matches!(how, How::Idle) {
+        if !matches!(how, PhaseMode::Idle) {
             (self.free, self.held) = (Some(end), held);
         }
         self.ends.push(end);
@@ -445,7 +449,7 @@ fn bound_with_relays(times: &[u64], alive: &[u64], night: u64) -> u64 {
 }
 
 /// The pieces of `orders` with lengths that add up to `times`, in the proportions that they have.
-fn stretched(racks: usize, orders: &Orders, times: &[u64]) -> Orders {
+fn stretched(racks: usize, orders: &PieceOrders, times: &[u64]) -> PieceOrders {
     let mut planned = vec![0u64; racks * racks];
     for piece in orders.iter().flatten() {
         planned[piece.source * racks + piece.destination] += piece.length;

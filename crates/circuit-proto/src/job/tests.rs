@@ -68,7 +68,7 @@ proptest! {
         if job.switches.count == 1 {
             prop_assert_eq!(dead.is_ok(), job.spares > 0);
             let lost = after(format!("switch={switch}"));
-            prop_assert_eq!(lost, Err(Lost::Switches));
+            prop_assert_eq!(lost, Err(JobFailure::Switches));
         } else {
             for left in [dead.unwrap(), after(format!("switch={switch}")).unwrap()] {
                 prop_assert!(whole.packet <= left.packet && whole.bound <= left.bound);
@@ -99,7 +99,7 @@ fn spares_take_the_places_of_the_most_damaged_hosts() {
         let ports = dead.iter().enumerate().filter(|(_, is_dead)| **is_dead).map(port);
         Ok(ports.filter(|(switch, _)| *switch < 2).collect::<Vec<_>>())
     };
-    assert_eq!(left(0), Err(Lost::Hosts { dead: 1, spares: 0 }));
+    assert_eq!(left(0), Err(JobFailure::Hosts { dead: 1, spares: 0 }));
     assert_eq!(left(1), Ok(vec![(0, 5)]), "host 3 has no port left");
     assert_eq!(left(2), Ok(vec![]));
     // Without the dead switch host 3 keeps a port, and still comes first.
@@ -110,7 +110,7 @@ fn spares_take_the_places_of_the_most_damaged_hosts() {
 }
 
 #[test]
-fn bounds_after_a_failure_count_the_ports_that_are_left() {
+fn bounds_after_a_failure_count_the_remaining_ports() {
     let job = file("[[phase]]\nname = \"a\"\npattern = \"ring-all-reduce\"\nbytes = \"8 GB\"\n").unwrap();
     let job = Job { spares: 0, ..job };
     let planner = Planner::new(&job).unwrap();

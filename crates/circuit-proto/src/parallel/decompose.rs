@@ -1,6 +1,6 @@
 //! Demand as a sum of matchings, and these laid on switches.
 
-use super::{Orders, Piece, Switches};
+use super::{Piece, PieceOrders, Switches};
 use crate::matching::Bipartite;
 use crate::sums::Sums;
 
@@ -94,12 +94,12 @@ fn next_layer(racks: usize, left: &mut [u64], stuffed: &mut [u64], cut: u64, gra
 /// Lays `layers` on the switches one after the other, each switch filled to the same time; a layer that does not fit is divided.
 ///
 /// Source: McNaughton, *Scheduling with deadlines and loss functions*, Management Science 6, 1959 (the wrap-around rule).
-pub(crate) fn wrap(layers: &[Layer], switches: &Switches) -> Orders {
+pub(crate) fn wrap(layers: &[Layer], switches: &Switches) -> PieceOrders {
     let night = switches.night.as_ps();
     let count = switches.count as u64;
     let total: u64 = layers.iter().map(|layer| layer.length() + night).sum();
     let full = (total + (count - 1) * night).div_ceil(count);
-    let mut orders: Orders = vec![Vec::new(); switches.count];
+    let mut orders: PieceOrders = vec![Vec::new(); switches.count];
     let (mut switch, mut used) = (0, 0);
     for layer in layers {
         let mut rest = layer.clone();
@@ -123,9 +123,9 @@ pub(crate) fn wrap(layers: &[Layer], switches: &Switches) -> Orders {
 }
 
 /// Lays each layer, the longest first, on the switch whose busiest port is then the least busy.
-pub(crate) fn longest_first(racks: usize, layers: &[Layer], switches: &Switches) -> Orders {
+pub(crate) fn longest_first(racks: usize, layers: &[Layer], switches: &Switches) -> PieceOrders {
     let night = switches.night.as_ps();
-    let mut orders: Orders = vec![Vec::new(); switches.count];
+    let mut orders: PieceOrders = vec![Vec::new(); switches.count];
     let mut loads = vec![(0u64, vec![0u64; 2 * racks]); switches.count];
     for layer in layers {
         let then = |(most, load): &(u64, Vec<u64>)| {

@@ -1,30 +1,30 @@
 //! Moves of the last circuits to switches whose ports are free earlier.
 
-use super::{Orders, Piece};
+use super::{Piece, PieceOrders};
 use std::collections::BinaryHeap;
 
 /// Moves for each port of each switch.
 const MOVES: usize = 8;
 
 /// A piece with its time on the switch.
-struct Timed {
+struct TimedPiece {
     piece: Piece,
     start: u64,
 }
 
-impl Timed {
+impl TimedPiece {
     fn end(&self) -> u64 {
         self.start + self.piece.length
     }
 }
 
 /// The pieces of one switch, and the indices of each port's pieces in order.
-struct Line {
-    pieces: Vec<Timed>,
+struct SwitchPieces {
+    pieces: Vec<TimedPiece>,
     ports: Vec<Vec<usize>>,
 }
 
-impl Line {
+impl SwitchPieces {
     fn ports_of(&self, piece: Piece) -> [usize; 2] {
         [piece.source, self.ports.len() / 2 + piece.destination]
     }
@@ -44,7 +44,7 @@ impl Line {
         for port in self.ports_of(piece) {
             self.ports[port].push(at);
         }
-        self.pieces.push(Timed { piece, start });
+        self.pieces.push(TimedPiece { piece, start });
         at
     }
 }
@@ -55,14 +55,15 @@ impl Line {
 pub(crate) fn level(
     racks: usize,
     night: u64,
-    orders: Orders,
+    orders: PieceOrders,
     may_hold: &dyn Fn(usize, &Piece) -> bool,
-) -> Orders {
+) -> PieceOrders {
     let count = orders.len();
-    let mut lines: Vec<Line> = Vec::with_capacity(count);
+    let mut lines: Vec<SwitchPieces> = Vec::with_capacity(count);
     let mut ends = BinaryHeap::new();
     for (switch, order) in orders.into_iter().enumerate() {
-        let mut line = Line { pieces: Vec::with_capacity(order.len()), ports: vec![Vec::new(); 2 * racks] };
+        let mut line =
+            SwitchPieces { pieces: Vec::with_capacity(order.len()), ports: vec![Vec::new(); 2 * racks] };
         for piece in order {
             let at = line.push(piece, night);
             ends.push((line.pieces[at].end(), switch, at));
@@ -98,7 +99,7 @@ pub(crate) fn level(
             }
         }
     }
-    let order = |line: Line| {
+    let order = |line: SwitchPieces| {
         line.pieces.into_iter().map(|timed| timed.piece).filter(|piece| piece.length > 0).collect()
     };
     lines.into_iter().map(order).collect()

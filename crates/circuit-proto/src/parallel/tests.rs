@@ -27,7 +27,13 @@ fn any_demand(racks: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = D
 }
 
 /// Least makespan of all orders and assignments of undivided entries.
-fn least_of_all(racks: usize, night: u64, pieces: &mut Vec<Piece>, orders: &mut Orders, least: &mut u64) {
+fn least_of_all(
+    racks: usize,
+    night: u64,
+    pieces: &mut Vec<Piece>,
+    orders: &mut PieceOrders,
+    least: &mut u64,
+) {
     if pieces.is_empty() {
         *least = (*least).min(makespan_ps(racks, night, orders));
         return;
@@ -96,7 +102,7 @@ fn ring_meets_its_bound_exactly() {
 }
 
 #[test]
-fn single_switch_needs_time_and_nights_of_the_busiest_port() {
+fn single_switch_takes_the_time_of_its_busiest_port() {
     let demand = generate::all_to_all(5, ByteCount::new(40_000_000)).unwrap();
     let switches = switches(1, Duration::from_ms(1));
     // Four partners of 10 MB: 0.8 ms and a night each.

@@ -23,7 +23,7 @@ fn ring_needs_one_day() {
 
 /// The known hole of Solstice: no entry is as long as the shortest day, so one matching stands all week.
 #[test]
-fn solstice_serves_one_pair_of_each_rack_in_all_to_all() {
+fn solstice_serves_one_pair_per_rack_in_alltoall() {
     for racks in [16, 64] {
         let demand = generate::all_to_all(racks, ByteCount::new(16_000_000)).unwrap();
         let share = served(Kind::Solstice, &demand, &Timing::ETALON) as f64 / demand.total().as_u64() as f64;
@@ -127,7 +127,7 @@ proptest! {
 
     /// Eclipse's paper promises half of the optimum.
     #[test]
-    fn schedulers_stay_between_half_of_brute_force_and_the_bound(
+    fn schedulers_lie_between_half_the_optimum_and_the_bound(
         entries in prop::collection::vec(0u64..12, 6)
     ) {
         let mut demand = Demand::new(3).unwrap();

@@ -36,7 +36,7 @@ fn plan(circuit: &str, load: &str) -> Result<Plan, PlanError> {
     Plan::with_systems(
         points[0].scenario.clone(),
         &|_| Err(std::io::ErrorKind::NotFound.into()),
-        &[&Simulated],
+        &[&SimulatedSystem],
     )
 }
 

@@ -1,12 +1,12 @@
 //! `anabranch broker evaluate`: one round of the decision protocol for each seed, design and
 //! weight, and a row for its outcome.
 
-use super::rows::{Row, Shown};
+use super::rows::{Row, ShownRows};
 use anabranch_broker::world_files;
 use anabranch_broker_proto::designs::{self, Design};
 use anabranch_broker_proto::limits::{check_capacity, check_weight};
 use anabranch_broker_proto::{
-    Account, Optimiser, Outcome, Shape, Site, World, alternatives, evaluate, generate,
+    Account, Optimiser, Outcome, Site, World, WorldShape, alternatives, evaluate, generate,
 };
 use anabranch_units::Seed;
 use anyhow::Context as _;
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["sessions", "city_networks", "capacity"])]
     world: Option<PathBuf>,
     /// Number of clients that the broker places; background traffic has three times as many.
-    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value_t = WorldShape::default().sessions, value_parser = count)]
     sessions: usize,
     /// Number of networks with one cluster each, besides the fourteen.
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = count_or_none)]
@@ -95,7 +95,7 @@ pub(super) fn weight(text: &str) -> Result<f64, String> {
 /// Generates a world with `--capacity` applied.
 ///
 /// Errors: a cluster above the maximum capacity.
-pub(super) fn drawn(shape: &Shape, seed: u64) -> anyhow::Result<World> {
+pub(super) fn drawn(shape: &WorldShape, seed: u64) -> anyhow::Result<World> {
     let world = generate(shape, Seed::new(seed));
     for site in world.sites() {
         let what = || format!("--capacity {}: of a cluster of seed {seed}", shape.capacity);
@@ -146,13 +146,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     } else {
         args.design.iter().filter_map(|name| designs::by_name(name)).collect()
     };
-    let mut shown = Shown::new(args.json);
+    let mut shown = ShownRows::new(args.json);
     for seed in &args.seed {
-        let shape = Shape {
+        let shape = WorldShape {
             sessions: args.sessions,
             city_networks: args.city_networks,
             capacity,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         let world = match &args.world {
             Some(folder) => world_files::read(folder, Seed::new(*seed)).context("--world")?,

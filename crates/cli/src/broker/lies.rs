@@ -1,9 +1,9 @@
 //! `anabranch broker lies`: gain of a network that overstates its costs or its capacities.
 
 use super::evaluate::{above_0, count, drawn, known};
-use super::rows::{Row, Shown};
-use anabranch_broker_proto::study::lying::{Lie, payoff, without};
-use anabranch_broker_proto::{Shape, designs};
+use super::rows::{Row, ShownRows};
+use anabranch_broker_proto::study::false_statements::{FalseStatements, payoff, without};
+use anabranch_broker_proto::{WorldShape, designs};
 use anyhow::Context as _;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -43,9 +43,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             ensure_usage!((1e-3..=1e3).contains(factor), "{name} {factor}: must be 0.001 to 1000");
         }
     }
-    let mut shown = Shown::new(args.json);
+    let mut shown = ShownRows::new(args.json);
     for seed in &args.seed {
-        let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
+        let shape = WorldShape { sessions: args.sessions, capacity: args.capacity, ..WorldShape::default() };
         let world = drawn(&shape, *seed)?;
         for name in &args.design {
             let design = designs::by_name(name).context("the name was looked at")?;
@@ -56,7 +56,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 let without = without(&world, &design, 1.0, network);
                 for &price in &args.price {
                     for &capacity in &args.claim {
-                        let found = payoff(&world, &design, 1.0, Lie { network, price, capacity }, without);
+                        let found = payoff(
+                            &world,
+                            &design,
+                            1.0,
+                            FalseStatements { network, price, capacity },
+                            without,
+                        );
                         shown.add(Row(vec![
                             ("seed", Value::from(*seed)),
                             ("design", Value::from(name.as_str())),

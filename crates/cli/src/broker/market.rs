@@ -2,7 +2,7 @@
 //! comparison with other solvers.
 
 use super::evaluate::{above_0, count, drawn, known, weight};
-use anabranch_broker_proto::{Market, Optimiser, Program, Shape, designs, market};
+use anabranch_broker_proto::{Market, Optimiser, Program, WorldShape, designs, market};
 use anyhow::Context as _;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, value_parser = weight)]
     cost_weight: f64,
     /// Number of clients that the broker places.
-    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value_t = WorldShape::default().sessions, value_parser = count)]
     sessions: usize,
     /// Numbers of clusters, one for each network. Without: the fourteen networks of `broker
     /// evaluate`.
@@ -57,9 +57,9 @@ fn view(market: &Market) -> View {
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let default = Shape::default();
+    let default = WorldShape::default();
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
-    let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
+    let shape = WorldShape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
     let design = designs::by_name(&args.design).context("the name was looked at")?;
     let world = drawn(&shape, args.seed)?;
     let view = view(&market(&world, &design, args.cost_weight));

@@ -45,11 +45,11 @@ impl hyper::body::Body for Zeros {
 }
 
 #[derive(serde::Deserialize)]
-struct Asked {
+struct SegmentQuery {
     bytes: u64,
 }
 
-async fn segment(Query(Asked { bytes }): Query<Asked>) -> Response {
+async fn segment(Query(SegmentQuery { bytes }): Query<SegmentQuery>) -> Response {
     if bytes > BYTES_MAX {
         return (StatusCode::BAD_REQUEST, format!("bytes={bytes}: at most {BYTES_MAX}\n")).into_response();
     }

@@ -1,6 +1,6 @@
 //! Rows of figures, as a table for people or as JSON lines.
 //!
-//! Leaves out: the rows' contents. Read [`Shown`] first.
+//! Leaves out: the rows' contents. Read [`ShownRows`] first.
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::{Serialize, Serializer};
@@ -16,12 +16,12 @@ impl Serialize for Row {
 }
 
 /// Rows to show.
-pub(super) struct Shown {
+pub(super) struct ShownRows {
     json: bool,
     table: Table,
 }
 
-impl Shown {
+impl ShownRows {
     /// Creates an empty table.
     pub(super) fn new(json: bool) -> Self {
         let mut table = Table::new();

@@ -2,9 +2,9 @@
 //! demand changes.
 
 use super::evaluate::{above_0, count, drawn, known};
-use super::rows::{Row, Shown};
-use anabranch_broker_proto::study::several::{RoundOutcome, Several, run as run_all};
-use anabranch_broker_proto::{Reserve, Shape, designs};
+use super::rows::{Row, ShownRows};
+use anabranch_broker_proto::study::several::{BrokersStudy, RoundOutcome, run as run_all};
+use anabranch_broker_proto::{Reserve, WorldShape, designs};
 use anabranch_units::Seed;
 use anyhow::Context as _;
 use serde_json::Value;
@@ -64,9 +64,9 @@ fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure_usage!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
-    let mut shown = Shown::new(args.json);
+    let mut shown = ShownRows::new(args.json);
     for seed in &args.seed {
-        let shape = Shape { sessions: args.sessions, capacity: args.capacity, ..Shape::default() };
+        let shape = WorldShape { sessions: args.sessions, capacity: args.capacity, ..WorldShape::default() };
         let world = drawn(&shape, *seed)?;
         for name in &args.design {
             let design = designs::by_name(name).context("the name was looked at")?;
@@ -75,7 +75,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                     if !quiet {
                         errln!("seed {seed}: {name}, {brokers} brokers, {rule}");
                     }
-                    let several = Several {
+                    let several = BrokersStudy {
                         brokers: *brokers,
                         rounds: args.rounds,
                         reserve: reserve(rule, *brokers).context("the rule was looked at")?,

@@ -6,7 +6,7 @@
 use super::evaluate::{above_0, count, drawn};
 use anabranch_broker::wire::{ClientsRequest, PlaceClients};
 use anabranch_broker::world_files;
-use anabranch_broker_proto::{Estimates as _, Parties, Shape};
+use anabranch_broker_proto::{Estimates as _, Parties, WorldShape};
 use anyhow::Context as _;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
     /// Number of clients that the broker places.
-    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().sessions, value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value_t = WorldShape::default().sessions, value_parser = count)]
     sessions: usize,
     /// Numbers of clusters, one for each network. Without: the fourteen networks of `broker
     /// evaluate`.
@@ -40,9 +40,9 @@ pub struct Args {
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure_usage!(!args.out.exists(), "--out {}: is there already: name another folder", args.out.display());
-    let default = Shape::default();
+    let default = WorldShape::default();
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };
-    let shape = Shape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
+    let shape = WorldShape { networks, sessions: args.sessions, capacity: args.capacity, ..default };
     let world = drawn(&shape, args.seed)?;
     let parties = Parties::new(&world);
     let gathered = parties.gathered();

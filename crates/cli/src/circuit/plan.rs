@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// One day of a plan.
 #[derive(Debug, Serialize)]
-struct DayShown {
+struct DayView {
     length_ns: u64,
     /// Names of source and destination of each circuit.
     circuits: Vec<(String, String)>,
@@ -94,10 +94,10 @@ struct DayShown {
 
 /// The plan of one scheduler.
 #[derive(Debug, Serialize)]
-struct PlanShown {
+struct PlanView {
     scheduler: &'static str,
     about: &'static str,
-    days: Vec<DayShown>,
+    days: Vec<DayView>,
     /// Sum of days and nights.
     length_ns: u64,
     served_bytes: u64,
@@ -113,7 +113,7 @@ struct Answer {
     /// Bytes that no days of one switch in one week exceed.
     bound_bytes: u64,
     night_ns: u64,
-    plans: Vec<PlanShown>,
+    plans: Vec<PlanView>,
 }
 
 impl Answer {
@@ -122,7 +122,7 @@ impl Answer {
         let ports = bound::ports_max(&table.demand, timing);
         let plan = |kind: &Kind| {
             let plan = kind.scheduler().plan(&table.demand, timing);
-            PlanShown::new(*kind, &plan, if kind.is_one_week() { week } else { ports }, table, timing)
+            PlanView::new(*kind, &plan, if kind.is_one_week() { week } else { ports }, table, timing)
         };
         Self {
             racks: table.racks.len(),
@@ -182,11 +182,11 @@ impl Answer {
     }
 }
 
-impl PlanShown {
+impl PlanView {
     fn new(kind: Kind, plan: &Plan, bound: ByteCount, table: &Table, timing: &Timing) -> Self {
         let name = |rack: usize| table.racks[rack].clone();
         let schedule = &plan.schedule;
-        let days = schedule.days.iter().map(|day| DayShown {
+        let days = schedule.days.iter().map(|day| DayView {
             length_ns: day.length.as_ns(),
             circuits: day.matching.circuits().map(|(from, to)| (name(from), name(to))).collect(),
         });

@@ -3,7 +3,7 @@
 //! Leaves out: the control ([`anabranch_linux::bpf::retcp`]). Read [`run`] first.
 
 use crate::exit::OrUsage as _;
-use anabranch_linux::bpf::retcp::{Base, Mark, Settings, attach};
+use anabranch_linux::bpf::retcp::{Base, ControlSpec, Mark, attach};
 use anabranch_units::Dilation;
 use anyhow::Context as _;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ fn mark(text: &str) -> Result<Marking, String> {
 /// Errors: one line for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { name, base, mark, dilation, .. } = args;
-    let settings = Settings { name, base: *base, mark: mark.0, dilation: *dilation };
+    let settings = ControlSpec { name, base: *base, mark: mark.0, dilation: *dilation };
     if let Some(cgroup) = &args.cgroup {
         std::fs::metadata(cgroup).with_context(|| format!("--cgroup {}", cgroup.display())).or_usage()?;
     }

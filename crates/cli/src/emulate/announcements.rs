@@ -67,18 +67,18 @@ impl Announcements {
             Announcement::Ended { .. } => Ok(()),
         };
         runtime.spawn(answer(listener, take, IDLE_MAX));
-        Ok(Box::new(Serving { runtime: Some(runtime), socket }))
+        Ok(Box::new(AnnouncementServer { runtime: Some(runtime), socket }))
     }
 }
 
 /// A server of announcements.
-struct Serving {
+struct AnnouncementServer {
     /// `None` once it has ended.
     runtime: Option<Runtime>,
     socket: PathBuf,
 }
 
-impl Drop for Serving {
+impl Drop for AnnouncementServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

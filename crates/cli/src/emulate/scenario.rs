@@ -16,7 +16,7 @@ use anabranch_emu::scenario::{
 use anabranch_emu::{Dilation, EmulationHandle, EmulationOptions, give_preload};
 use anabranch_graph::Topology;
 use anabranch_sim::Plan;
-use anabranch_sim::scenario::{self, Point};
+use anabranch_sim::scenario::{self, SweepPoint};
 use anabranch_units::Seed;
 use anyhow::Context as _;
 use std::any::Any;
@@ -42,11 +42,12 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone())?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
-    let mut done: Vec<table::Line> = Vec::new();
+    let mut done: Vec<table::TrialLine> = Vec::new();
     let (mut trusted, mut coflows) = (true, Vec::new());
     let libraries = preload(args)?;
-    let follows_demand =
-        |point: &Point| point.scenario.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
+    let follows_demand = |point: &SweepPoint| {
+        point.scenario.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some())
+    };
     let announcements = points.iter().any(follows_demand).then(Announcements::new).transpose()?;
     let with_libraries = || {
         let mut command = host()?;
@@ -57,7 +58,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let serve = announcements.as_ref().map(|place| |emulation| place.serve(emulation));
     let started =
         serve.as_ref().map(|serve| serve as &dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>);
-    let stage = Stage { host: &with_libraries, started, interrupted: &interrupted };
+    let stage = HostSetup { host: &with_libraries, started, interrupted: &interrupted };
     let measured = measured(args, &points, quiet, stage);
     if interrupted.load(Ordering::Relaxed) {
         errln!("anabranch: interrupted");
@@ -102,7 +103,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 record.emulation(&format!("point {index}, trial {trial}"), &run.report)?;
             }
             let drops = emulated.dropped_queue_full + emulated.dropped_otherwise;
-            done.push(table::Line { point: index, rows: run.workloads, coflows: run.coflows, drops });
+            done.push(table::TrialLine { point: index, rows: run.workloads, coflows: run.coflows, drops });
             if crate::output::is_closed() {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -122,7 +123,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// Summary of a run's dilation and lateness, and the kernel that ran it.
-fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
+fn said(emulated: &anabranch_emu::scenario::EmulationFigures) -> String {
     let dilated = &emulated.dilated;
     let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
     let own = match &dilated.unstretched[..] {
@@ -140,7 +141,7 @@ fn said(emulated: &anabranch_emu::scenario::Emulated) -> String {
 
 /// Hosts of runs: their programs, their service, and the word to end early.
 #[derive(Copy, Clone)]
-struct Stage<'a> {
+struct HostSetup<'a> {
     host: &'a dyn Fn() -> std::io::Result<Command>,
     started: Option<&'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>>,
     interrupted: &'a AtomicBool,
@@ -149,7 +150,7 @@ struct Stage<'a> {
 fn options<'a>(
     args: &'a Args,
     systems: &'a [&'a dyn anabranch_emu::scenario::System],
-    Stage { host, started, interrupted }: Stage<'a>,
+    HostSetup { host, started, interrupted }: HostSetup<'a>,
 ) -> Options<'a> {
     Options {
         systems,
@@ -169,7 +170,12 @@ fn stated(args: &Args, plan: &Plan) -> anyhow::Result<Option<Dilation>> {
 
 /// One dilation for all points that state none: the smallest at which this machine carries their
 /// circuits on time. Without circuits there is none.
-fn measured(args: &Args, points: &[Point], quiet: bool, stage: Stage<'_>) -> anyhow::Result<Dilation> {
+fn measured(
+    args: &Args,
+    points: &[SweepPoint],
+    quiet: bool,
+    stage: HostSetup<'_>,
+) -> anyhow::Result<Dilation> {
     let systems = family::emulated();
     let mut least = Dilation::NONE;
     for point in points {
@@ -208,7 +214,7 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     ensure_usage!(point.scenario.change.is_empty(), "[[change]]: not beside a command: use --at");
     let plan = plan(Path::new(&args.topology), point)?;
     let (interrupted, systems) = (AtomicBool::new(false), family::emulated());
-    let stage = Stage { host: &host, started: None, interrupted: &interrupted };
+    let stage = HostSetup { host: &host, started: None, interrupted: &interrupted };
     let dilation = match stated(args, &plan)? {
         Some(dilation) => dilation,
         None => measured(args, &points, quiet, stage)?,
@@ -245,7 +251,7 @@ fn without_command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn load(args: &Args) -> anyhow::Result<Vec<Point>> {
+fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     ensure_usage!(
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"

@@ -5,7 +5,7 @@
 use crate::exit::{self, OrUsage as _};
 use crate::network::TopologyArgs;
 use crate::run_dir::RunDir;
-use anabranch_rehearse::codedbulk::interactive::Interactive;
+use anabranch_rehearse::codedbulk::interactive::InteractiveTraffic;
 use anabranch_rehearse::codedbulk::{Cell, Row, draw, measure, predict};
 use anabranch_units::Seed;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let cell = &args.cell;
     let topology = TopologyArgs { topology: args.topology.clone(), rate: cell.rate }.load()?;
     let drawn = draw(&topology, cell).or_usage()?;
-    let traffic = Interactive::new(&topology, cell.load).or_usage()?;
+    let traffic = InteractiveTraffic::new(&topology, cell.load).or_usage()?;
     let mut record = args.record.as_deref().map(RunDir::claim).transpose()?;
     let mut trusted = true;
     for scheme in &cell.schemes {

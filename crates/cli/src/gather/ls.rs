@@ -17,7 +17,7 @@ use std::process::ExitCode;
 pub struct Args {
     /// The server, as [NAME@]HOST:PORT. With /PREFIX, only the files whose names begin with PREFIX.
     #[arg(value_name = "SERVER[/PREFIX]", value_parser = place)]
-    place: Place,
+    place: HolderPrefix,
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
     #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
@@ -31,18 +31,18 @@ pub struct Args {
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct HolderPrefix {
     holder: String,
     prefix: String,
 }
 
-fn place(text: &str) -> Result<Place, String> {
+fn place(text: &str) -> Result<HolderPrefix, String> {
     let (holder, prefix) = text.split_once('/').unwrap_or((text, ""));
     check_holder(holder).map_err(|error| error.to_string())?;
     if prefix.len() > NAME_BYTES_MAX {
         return Err(format!("a prefix of {} bytes: names have at most {NAME_BYTES_MAX}", prefix.len()));
     }
-    Ok(Place { holder: holder.to_owned(), prefix: prefix.to_owned() })
+    Ok(HolderPrefix { holder: holder.to_owned(), prefix: prefix.to_owned() })
 }
 
 #[derive(Serialize)]
@@ -64,7 +64,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 }
 
 async fn show(args: &Args, identity: &Identity, quiet: bool) -> anyhow::Result<ExitCode> {
-    let Place { holder, prefix } = &args.place;
+    let HolderPrefix { holder, prefix } = &args.place;
     let each = |Entry { object, bytes, modified_ns }| {
         if args.json {
             let row = serde_json::to_string(&Row { object: &object, length_bytes: bytes, modified_ns })?;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_a_server_and_what_names_begin_with() {
+    fn place_is_a_server_and_a_prefix_of_names() {
         let good = place("s1@a:1/b/c").expect("good");
         assert_eq!((good.holder.as_str(), good.prefix.as_str()), ("s1@a:1", "b/c"));
         assert_eq!(place("[::1]:2").expect("good").prefix, "");

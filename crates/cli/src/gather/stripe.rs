@@ -2,8 +2,8 @@
 //! reassembles them.
 
 use crate::exit::OrUsage as _;
-use crate::shown::size;
-use anabranch_gather::{Object, Part, Stripe, StripeError, stripe};
+use crate::formats::size;
+use anabranch_gather::{ManifestPart, Object, Stripe, StripeError, stripe};
 use anabranch_units::ByteCount;
 use anyhow::anyhow;
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub struct Args {
 const PARTS_SHOWN: usize = 4;
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct StripeSummary<'a> {
     manifest: String,
     #[serde(flatten)]
     object: &'a Object,
@@ -75,12 +75,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let object = &done.object;
     let (name, parts, servers) = (&object.name, object.part.len(), args.servers.len());
     if args.json {
-        let done = Done { manifest: done.manifest.display().to_string(), object };
+        let done = StripeSummary { manifest: done.manifest.display().to_string(), object };
         outln!("{}", serde_json::to_string(&done)?);
     } else if !quiet {
         outln!("{name}: {parts} parts, each for {} of {servers} servers", args.copies);
         for (server, folder) in args.servers.iter().zip(&done.folders) {
-            let its: Vec<&Part> = object.part.iter().filter(|part| part.holders.contains(server)).collect();
+            let its: Vec<&ManifestPart> =
+                object.part.iter().filter(|part| part.holders.contains(server)).collect();
             let bytes = size(ByteCount::new(its.iter().filter_map(|part| part.bytes).sum()));
             let first =
                 its.iter().take(PARTS_SHOWN).map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");

@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::sync::watch::Receiver;
 
 /// A task that follows changes of the directory.
-type Following = Pin<Box<dyn Future<Output = std::convert::Infallible>>>;
+type DirectoryTask = Pin<Box<dyn Future<Output = std::convert::Infallible>>>;
 
 /// Longest time to live, in seconds: a day.
 const TTL_S_MAX: i64 = 86_400;
@@ -118,7 +118,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// The directory, and the task that follows its changes.
-async fn follow(args: &Args) -> anyhow::Result<(Receiver<Arc<Directory>>, Following)> {
+async fn follow(args: &Args) -> anyhow::Result<(Receiver<Arc<Directory>>, DirectoryTask)> {
     if let Some(path) = &args.directory {
         let shown = || format!("directory {}", path.display());
         let file = DirectoryFile::open(path).with_context(shown).or_usage()?;

@@ -1,7 +1,7 @@
 //! `anabranch live evaluate`: the designs of §4.7.1 on drawn networks and workloads, a row for each
 //! seed and design.
 //!
-//! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`Measured`] first.
+//! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`DesignResult`] first.
 
 use super::worlds::{WorldArgs, ppm, share, weight};
 use crate::exit::OrUsage as _;
@@ -119,12 +119,12 @@ struct Row {
     passes: u32,
     design: &'static str,
     #[serde(flatten)]
-    measured: Measured,
+    measured: DesignResult,
 }
 
 /// Results of one design on one seed. A value that a design does not have is `None`.
 #[derive(Clone, Default, Serialize)]
-struct Measured {
+struct DesignResult {
     /// Mean bitrate delivered to a viewer, unserved ones included.
     mean_kbps: f64, // tidy-allow: quantity (a row for figures, as the thesis's axes)
     /// Cost of all links for each viewer served at the asked bitrate.
@@ -147,13 +147,13 @@ struct Measured {
 
 /// The settings that one design is measured with.
 #[derive(Copy, Clone)]
-struct Point {
+struct DesignPoint {
     design: Design,
     cost_share: f64,
     passes: u32,
 }
 
-fn measure(point: Point, args: &Args, (topology, trace): &(Topology, Trace)) -> Measured {
+fn measure(point: DesignPoint, args: &Args, (topology, trace): &(Topology, Trace)) -> DesignResult {
     let (offers, requests) = demand(&trace.arrivals);
     let settings = Settings {
         priority: point.design.priority(),
@@ -174,16 +174,16 @@ fn measure(point: Point, args: &Args, (topology, trace): &(Topology, Trace)) -> 
         Design::Bound => {
             let bounds = naive_bounds(&window);
             let (mean_kbps, satisfied_share) = (bounds.mean_kbps, bounds.satisfied_share);
-            Measured { mean_kbps, satisfied_share, ..Measured::default() }
+            DesignResult { mean_kbps, satisfied_share, ..DesignResult::default() }
         }
     };
     measured.cpu_s = thread_cpu_s() - start;
     measured
 }
 
-fn of_metrics(metrics: Metrics) -> Measured {
+fn of_metrics(metrics: Metrics) -> DesignResult {
     let by_bitrate = metrics.satisfied_share_by_bitrate.into_iter();
-    Measured {
+    DesignResult {
         mean_kbps: metrics.mean_kbps,
         cost_per_satisfied: metrics.cost_per_satisfied,
         satisfied_share: metrics.satisfied_share,
@@ -191,11 +191,11 @@ fn of_metrics(metrics: Metrics) -> Measured {
         satisfied_share_by_kbps: by_bitrate
             .map(|(bitrate, share)| (bitrate.as_bps() / 1_000, share))
             .collect(),
-        ..Measured::default()
+        ..DesignResult::default()
     }
 }
 
-fn planned(window: &Window<'_>, passes: u32) -> Measured {
+fn planned(window: &Window<'_>, passes: u32) -> DesignResult {
     let optimiser = Optimiser { passes, ..Optimiser::default() };
     let mut first = None;
     let metrics = planned_by(window, |program, former| {
@@ -207,7 +207,7 @@ fn planned(window: &Window<'_>, passes: u32) -> Measured {
     });
     let (gap, gap_of_cost, plan_cpu_s) = first.expect("a window is planned at least once");
     let (gap, plan_cpu_s) = (Some(gap), Some(plan_cpu_s));
-    Measured { gap, gap_of_cost, plan_cpu_s, ..of_metrics(metrics) }
+    DesignResult { gap, gap_of_cost, plan_cpu_s, ..of_metrics(metrics) }
 }
 
 /// Runs the command.
@@ -267,14 +267,18 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// Designs with each weight and number of passes that makes a difference to them.
-fn points(designs: &[Design], args: &Args) -> Vec<Point> {
+fn points(designs: &[Design], args: &Args) -> Vec<DesignPoint> {
     let mut points = Vec::new();
     for &design in designs {
         let is_planned = matches!(design, Design::Balanced | Design::Quality | Design::Quantity);
         let weights = if is_planned || design == Design::Om { args.cost_share.len() } else { 1 };
         let passes = if is_planned { args.passes.len() } else { 1 };
         for &cost_share in &args.cost_share[..weights] {
-            points.extend(args.passes[..passes].iter().map(|&passes| Point { design, cost_share, passes }));
+            points.extend(args.passes[..passes].iter().map(|&passes| DesignPoint {
+                design,
+                cost_share,
+                passes,
+            }));
         }
     }
     points
@@ -298,7 +302,7 @@ fn table(rows: &[Row], seeds: usize) -> Table {
     let points = rows.len() / seeds.max(1);
     for at in 0..points {
         let of_point: Vec<&Row> = rows.iter().skip(at).step_by(points).collect();
-        let mean = |value: &dyn Fn(&Measured) -> Option<f64>| -> Option<f64> {
+        let mean = |value: &dyn Fn(&DesignResult) -> Option<f64>| -> Option<f64> {
             let values: Vec<f64> = of_point.iter().map(|row| value(&row.measured)).collect::<Option<_>>()?;
             stats::mean(&values).map(|mean| mean.mean)
         };

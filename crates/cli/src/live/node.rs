@@ -2,7 +2,7 @@
 //! parents.
 
 use super::controller::{NodeControlArgs, follow_keys};
-use super::secure::{Reloaded, SecureArgs, follow};
+use super::secure::{ReloadableFiles, SecureArgs, follow};
 use super::sign::SecretFile;
 use crate::exit::OrUsage as _;
 use crate::metrics::MetricsArgs;
@@ -57,7 +57,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.secure = args.secure.listener()?;
     config.clients = args.secure.clients()?;
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
-    let mut files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
+    let mut files: Vec<_> =
+        certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn ReloadableFiles>).collect();
     if let Some(path) = &args.secret_file {
         let file = SecretFile::open(path).or_usage()?;
         config.signing = Some(file.secrets());

@@ -116,7 +116,7 @@ struct Hop {
 
 /// A group that watches a rendition.
 #[derive(Debug, Serialize)]
-struct Watched {
+struct WatchingGroup {
     group: String,
     /// Edge that serves the group. `None` for a request that the plan does not serve.
     edge: Option<String>,
@@ -130,7 +130,7 @@ struct Tree {
     rendition: String,
     bitrate_bps: u64,
     links: Vec<Hop>,
-    groups: Vec<Watched>,
+    groups: Vec<WatchingGroup>,
 }
 
 /// A link with the plan's streams.
@@ -174,7 +174,7 @@ impl Answer {
             let hops = plan.parents.iter().filter(|((_, of), _)| of == object);
             let hops = hops.map(|((to, _), from)| Hop { from: name(*from), to: name(*to) });
             let asked = job.demand.iter().filter(|((_, of), _)| of == object);
-            let watched = asked.map(|(key, viewers)| Watched {
+            let watched = asked.map(|(key, viewers)| WatchingGroup {
                 group: group_name(key.0),
                 edge: plan.edges.get(key).map(|edge| name(*edge)),
                 viewers: *viewers,

@@ -173,7 +173,7 @@ fn show_progress(bar: &ProgressBar, progress: &Progress) {
         progress.started(),
         progress.over(),
         progress.stalls(),
-        crate::shown::size(ByteCount::new(progress.bytes()))
+        crate::formats::size(ByteCount::new(progress.bytes()))
     ));
 }
 
@@ -277,7 +277,7 @@ impl Summary {
         };
         let rows = [
             ("joined", format!("{} of {players}", self.joined)),
-            ("mean rate", crate::shown::rate(mean_bps as f64 / 8.0).to_string()),
+            ("mean rate", crate::formats::rate(mean_bps as f64 / 8.0).to_string()),
             ("stalls", stalls),
             ("refused", self.counts.refused.to_string()),
             ("failed", self.counts.failed.to_string()),

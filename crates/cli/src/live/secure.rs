@@ -3,7 +3,7 @@
 
 use crate::clients::ClientArgs;
 use crate::exit::OrUsage as _;
-use crate::keys::Looks;
+use crate::keys::CheckSchedule;
 use anabranch_http::plain::{Clients, PROTOCOLS, Proxies};
 use anabranch_live::SecureListener;
 use anabranch_net::public::{CertificateFiles, ServerCertificate, ServerTrust};
@@ -66,7 +66,7 @@ impl SecureArgs {
 }
 
 /// Something in files that a daemon reads again when they change.
-pub(super) trait Reloaded: Send + Sync {
+pub(super) trait ReloadableFiles: Send + Sync {
     /// Whether the files have changed since they were read. Blocks while it looks.
     fn has_changed(&self) -> bool;
     /// Reads the files and returns the line for the log. Blocks while it reads.
@@ -75,7 +75,7 @@ pub(super) trait Reloaded: Send + Sync {
     fn reload(&self) -> Result<String, String>;
 }
 
-impl Reloaded for ServerCertificate {
+impl ReloadableFiles for ServerCertificate {
     fn has_changed(&self) -> bool {
         Self::has_changed(self)
     }
@@ -87,11 +87,11 @@ impl Reloaded for ServerCertificate {
 }
 
 /// Reads files again on SIGHUP and when they change. Without any it leaves SIGHUP as it is.
-pub(super) async fn follow(files: Vec<Arc<dyn Reloaded>>) -> Infallible {
+pub(super) async fn follow(files: Vec<Arc<dyn ReloadableFiles>>) -> Infallible {
     if files.is_empty() {
         return std::future::pending().await;
     }
-    let mut looks = Looks::with_hangups();
+    let mut looks = CheckSchedule::with_hangups();
     loop {
         let is_asked = looks.next().await;
         for file in &files {

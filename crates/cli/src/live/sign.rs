@@ -1,6 +1,6 @@
 //! `anabranch live sign`: URLs that edges with the same secrets serve for a while.
 
-use super::secure::Reloaded;
+use super::secure::ReloadableFiles;
 use crate::exit::OrUsage as _;
 use anabranch_live::signing::{Grant, SigningSecrets};
 use anabranch_live_proto::directory::AddressPrefix;
@@ -105,7 +105,7 @@ impl SecretFile {
     }
 }
 
-impl Reloaded for SecretFile {
+impl ReloadableFiles for SecretFile {
     fn has_changed(&self) -> bool {
         // A file that is away has changed once: its text counts as empty.
         let text = self.text().unwrap_or_default();

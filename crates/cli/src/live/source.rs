@@ -1,7 +1,7 @@
 //! `anabranch live source`: channels from encoders and other origins in, low-latency HLS out.
 
 use super::controller::{NodeControlArgs, follow_keys};
-use super::secure::{Reloaded, SecureArgs, follow, trust};
+use super::secure::{ReloadableFiles, SecureArgs, follow, trust};
 use crate::exit::OrUsage as _;
 use crate::metrics::MetricsArgs;
 use anabranch_live::control::NodeControl;
@@ -124,7 +124,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     config.secure = args.secure.listener()?;
     config.clients = args.secure.clients()?;
     let certificate = config.secure.as_ref().map(|secure| secure.certificate.clone());
-    let files: Vec<_> = certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn Reloaded>).collect();
+    let files: Vec<_> =
+        certificate.into_iter().map(|file| Arc::new(file) as Arc<dyn ReloadableFiles>).collect();
     let controlled = args.control.is_controlled().then(|| {
         let name = args.name.as_deref().expect("--controller needs --name");
         args.control.config(name)

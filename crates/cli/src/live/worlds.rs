@@ -3,7 +3,7 @@
 //! Leaves out: how they are drawn (`live_proto::plan::generator`). Read [`WorldArgs`] first.
 
 use super::recorded::RecordedArgs;
-use anabranch_live_proto::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind};
+use anabranch_live_proto::plan::generator::{Topology, TopologyShape, Trace, Workload, WorkloadKind};
 use anabranch_live_proto::plan::recorded::RecordedWindow;
 use anabranch_live_proto::plan::{OBJECTS_MAX, Priority, REQUESTS_MAX};
 use anabranch_units::{BitRate, Duration, Seed};
@@ -67,9 +67,9 @@ impl Bottleneck {
 
 /// Parents of reflectors, edges and groups: (x, y, z) of Figure 4.13.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Connectivity(pub(super) [u32; 3]);
+pub(super) struct ParentCounts(pub(super) [u32; 3]);
 
-impl std::str::FromStr for Connectivity {
+impl std::str::FromStr for ParentCounts {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = || "must be three whole numbers above 0, as 4,3,3".to_owned();
@@ -79,7 +79,7 @@ impl std::str::FromStr for Connectivity {
     }
 }
 
-impl std::fmt::Display for Connectivity {
+impl std::fmt::Display for ParentCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [x, y, z] = self.0;
         write!(f, "{x},{y},{z}")
@@ -100,12 +100,12 @@ pub(super) struct WorldArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub(super) window: u32,
     /// Number of edges. Links keep their capacities, so more edges have more capacity together.
-    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().edges)]
+    #[arg(long, value_name = "COUNT", default_value_t = TopologyShape::default().edges)]
     pub(super) edges: u32,
     /// Sources of a reflector, reflectors of an edge, edges of a group. The capacity of a tier does
     /// not depend on them.
     #[arg(long, value_name = "X,Y,Z", default_value = "4,3,3")]
-    pub(super) connectivity: Connectivity,
+    pub(super) connectivity: ParentCounts,
     /// Tier that limits: capacities of (4, 30), (400, 30) or (4,000, 3,000) Gbit/s between the
     /// tiers at 100 edges.
     #[arg(long, value_enum, default_value_t = Bottleneck::Source)]
@@ -148,7 +148,7 @@ impl WorldArgs {
         seed: u64,
         recorded: Option<&RecordedWindow>,
     ) -> anyhow::Result<(Topology, Trace)> {
-        let default = Shape::default();
+        let default = TopologyShape::default();
         let factors = self.bottleneck.factors();
         let tier = |tier: usize| {
             let (links, parents) = (default.parents[tier], self.connectivity.0[tier]);
@@ -157,7 +157,7 @@ impl WorldArgs {
         };
         let places = recorded.map_or(0, |recorded| recorded.places().len() as u32);
         let (cities, groups) = if places > 0 { (places, places) } else { (default.cities, default.groups) };
-        let shape = Shape {
+        let shape = TopologyShape {
             edges: self.edges,
             cities,
             groups,
@@ -289,7 +289,7 @@ mod tests {
         assert!(refused(&["--connectivity", "9,3,3"]).contains("sources of a reflector 9"));
         assert!(refused(&["--videos", "1000000", "--window", "3600"]).contains("24000000 requests"));
         for text in ["4,3", "4,3,0", "a,b,c"] {
-            assert!(text.parse::<Connectivity>().is_err(), "{text}");
+            assert!(text.parse::<ParentCounts>().is_err(), "{text}");
         }
     }
 }

@@ -2,12 +2,14 @@
 //! sent.
 
 use crate::exit::OrUsage as _;
+use crate::formats::size;
 use crate::network::{self, TopologyArgs};
-use crate::shown::size;
 use anabranch_graph::Topology;
 use anabranch_replicate_proto::draw::{self, Theme};
 use anabranch_replicate_proto::plan::survey::{Survey, survey_joint, survey_random, survey_triples};
-use anabranch_replicate_proto::plan::{Choice, Comparison, Plan, Planned, Planner, Request, Scheme, Sending};
+use anabranch_replicate_proto::plan::{
+    Choice, Comparison, FileToSend, Plan, PlanWithFigures, Planner, Request, Scheme,
+};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, Seed, time_in_words};
 use anyhow::Context as _;
 use std::path::PathBuf;
@@ -116,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let comparison = planner.compare()?;
     let choice = planner.auto()?;
     let shown = chosen(&planner, &choice, (&args.scheme, args.fill))?;
-    let sending = args.size.map(|size| Sending { size, limit: None });
+    let sending = args.size.map(|size| FileToSend { size, limit: None });
     if let Some(path) = &args.svg {
         let theme = if args.dark { Theme::Dark } else { Theme::Light };
         let picture = draw::svg(&topology, Some(&shown.plan), theme);
@@ -196,13 +198,13 @@ fn survey_text(survey: &Survey) -> String {
 }
 
 /// Names of the sites and links that a plan must avoid.
-pub type Avoid<'a> = (&'a [String], &'a [String]);
+pub type AvoidedNames<'a> = (&'a [String], &'a [String]);
 
 fn ask<'a>(
     topology: &'a Topology,
     from: &str,
     to: &[String],
-    avoid: Avoid<'_>,
+    avoid: AvoidedNames<'_>,
 ) -> anyhow::Result<Request<'a>> {
     let from = network::site(topology, from)?;
     let mut request = Request::new(topology, from, network::sites(topology, to)?);
@@ -218,9 +220,9 @@ pub(super) fn show(
     topology: &Topology,
     from: &str,
     to: &[String],
-    avoid: Avoid<'_>,
+    avoid: AvoidedNames<'_>,
     scheme: (&str, bool),
-    sending: Sending,
+    sending: FileToSend,
     as_json: bool,
 ) -> anyhow::Result<ExitCode> {
     let planner = Planner::new(ask(topology, from, to, avoid)?)?;
@@ -234,7 +236,11 @@ pub(super) fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-fn chosen(planner: &Planner<'_>, choice: &Choice, (scheme, fill): (&str, bool)) -> anyhow::Result<Planned> {
+fn chosen(
+    planner: &Planner<'_>,
+    choice: &Choice,
+    (scheme, fill): (&str, bool),
+) -> anyhow::Result<PlanWithFigures> {
     let mut shown = if scheme == "auto" {
         choice.chosen.clone()
     } else {
@@ -259,8 +265,8 @@ fn hop(topology: &Topology, link: LinkId) -> String {
 fn json(
     topology: &Topology,
     comparison: &Comparison,
-    shown: &Planned,
-    sending: Option<Sending>,
+    shown: &PlanWithFigures,
+    sending: Option<FileToSend>,
     full: bool,
 ) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(comparison)?;
@@ -304,8 +310,8 @@ fn table(
     topology: &Topology,
     c: &Comparison,
     choice: &Choice,
-    shown_plan: &Planned,
-    sending: Option<Sending>,
+    shown_plan: &PlanWithFigures,
+    sending: Option<FileToSend>,
 ) -> String {
     use std::fmt::Write as _;
     let name = |s| topology.site(s).name.as_str();

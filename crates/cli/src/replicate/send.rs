@@ -13,8 +13,8 @@ use anabranch_replicate::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest,
 };
 use anabranch_replicate_proto::control::{Priority, TransferId};
-use anabranch_replicate_proto::coordinator::{CorruptPolicy, SchemeChoice, Submitted};
-use anabranch_replicate_proto::plan::Sending;
+use anabranch_replicate_proto::coordinator::{CorruptPolicy, SchemeChoice, SubmitResult};
+use anabranch_replicate_proto::plan::FileToSend;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
@@ -208,8 +208,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         }
         // Not interrupted half way: a transfer with an unknown number could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;
-        let (Submitted::New(id) | Submitted::Attached(id)) = submitted;
-        let is_attached = submitted == Submitted::Attached(id);
+        let (SubmitResult::New(id) | SubmitResult::Attached(id)) = submitted;
+        let is_attached = submitted == SubmitResult::Attached(id);
         if args.detach {
             match args.json {
                 true => outln!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
@@ -342,7 +342,7 @@ fn dry_run(
             "{} at {}: {}\n",
             printable(&request.source_path),
             printable(&request.source),
-            crate::shown::size(size)
+            crate::formats::size(size)
         );
     }
     super::plan::show(
@@ -351,7 +351,7 @@ fn dry_run(
         &args.to,
         (&args.avoid_sites, &args.avoid_links),
         (scheme.as_str().unwrap_or("auto"), args.fill),
-        Sending { size, limit: args.bwlimit },
+        FileToSend { size, limit: args.bwlimit },
         args.json,
     )
 }
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hop_is_run_as_usual_but_for_what_is_named() {
+    fn hop_runs_as_usual_except_for_named_settings() {
         let topology = anabranch_graph::builtin::builtin("butterfly", BitRate::mbps(10)).expect("built in");
         let usual = HopRequest { stripes: 2, ..HopRequest::default() };
         let site = |i: u16| topology.site(anabranch_units::SiteId(i)).name.clone();
@@ -380,7 +380,7 @@ mod tests {
     /// #17: `100 MB/s` was refused without a hint about bytes, and so was `10M`, which means bytes
     /// in rclone and rsync.
     #[test]
-    fn a_limit_is_in_bits_or_bytes_and_one_that_might_be_either_is_refused_with_both() {
+    fn ambiguous_limit_is_refused_with_both_meanings() {
         for (text, mbps) in [("10 Mbit/s", 10), ("100 MB/s", 800), ("1MB/s", 8), (" 1 GB/s ", 8_000)] {
             assert_eq!(bandwidth(text), Ok(BitRate::mbps(mbps)), "{text}");
         }

@@ -5,7 +5,7 @@ mod page;
 
 use super::send::ControllerArgs;
 use super::watch::{Output, watch};
-use crate::shown::{fitted, size};
+use crate::formats::{fitted, size};
 use anabranch_replicate::wire::{LinkView, SiteView, TransferView};
 use anabranch_replicate_proto::control::TransferId;
 use anabranch_replicate_proto::coordinator::Verdict;

@@ -1,11 +1,11 @@
 //! Watching a transfer to its end, for `send`, `status --follow` and `wait`.
 //!
-//! `shown` prints events; at the end there is a table, or an object for programs, and the exit
+//! `display` prints events; at the end there is a table, or an object for programs, and the exit
 //! code. Times are the controller's, so a late watcher prints the same. Read [`watch`] first.
 
-mod shown;
+mod display;
 
-use crate::shown::{rate, size};
+use crate::formats::{rate, size};
 use anabranch_http::ClientError;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate::{Client, WatchItem};
@@ -13,7 +13,7 @@ use anabranch_replicate_proto::control::TransferId;
 use anabranch_replicate_proto::coordinator::{EventKind, Outcome, Verdict};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
-use shown::Shown;
+use display::TransferDisplay;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,7 +53,7 @@ struct Summary<'a> {
     congestion_controls: &'a [String],
     destinations: Vec<DestinationSummary<'a>>,
     /// Links of the transfer that are declared with a wrong capacity.
-    wrong_links: Vec<WrongLink>,
+    wrong_links: Vec<MisdeclaredLink>,
 }
 
 #[derive(serde::Serialize)]
@@ -65,7 +65,7 @@ struct PlanSummary {
 
 /// A link whose measured capacity differs much from the declared one.
 #[derive(Clone, serde::Serialize)]
-struct WrongLink {
+struct MisdeclaredLink {
     from: String,
     to: String,
     declared_bps: u64,
@@ -86,7 +86,7 @@ struct DestinationSummary<'a> {
 
 /// Times of events by the controller's clock, in milliseconds since 1970.
 #[derive(Default)]
-struct Times {
+struct EventTimes {
     /// True if the log was seen from its beginning.
     is_whole: bool,
     planned: Option<u64>,
@@ -124,8 +124,8 @@ pub(super) async fn watch_outcome(
     id: TransferId,
     output: Output,
 ) -> anyhow::Result<Outcome> {
-    let mut shown = Shown::new(output);
-    let mut times = Times::default();
+    let mut shown = TransferDisplay::new(output);
+    let mut times = EventTimes::default();
     let mut wrong_links = BTreeMap::new();
     let (mut was_known, mut ended) = (false, None);
     let mut watch = client.watch(id).with_patience(PATIENCE);
@@ -174,15 +174,15 @@ pub(super) async fn watch_outcome(
     Ok(outcome)
 }
 
-fn wrong_link(kind: &EventKind<String>) -> Option<WrongLink> {
+fn wrong_link(kind: &EventKind<String>) -> Option<MisdeclaredLink> {
     let EventKind::WrongCapacity { from, to, declared, carried, is_limit } = kind else { return None };
     let line = kind.in_words(&String::clone);
     let (from, to, is_limit) = (from.clone(), to.clone(), *is_limit);
     let (declared_bps, carried_bps) = (declared.as_bps(), carried.as_bps());
-    Some(WrongLink { from, to, declared_bps, carried_bps, is_limit, line })
+    Some(MisdeclaredLink { from, to, declared_bps, carried_bps, is_limit, line })
 }
 
-fn summary<'a>(view: &'a TransferView, times: &Times) -> Summary<'a> {
+fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
     // Without its beginning, the log's first plan may belong to a later attempt.
     let began = times.planned.filter(|_| times.is_whole).or(view.began_unix_ms);
     let seconds_of = |ended: u64| began.map(|began| ended.saturating_sub(began) as f64 / 1e3);
@@ -322,7 +322,7 @@ mod tests {
 
     /// #17: each cause stood in the table and below it, after 180 columns of blanks.
     #[test]
-    fn a_cause_is_said_once_with_the_sites_that_it_hit() {
+    fn cause_is_reported_once_with_the_sites_it_hit() {
         let mut view = view(4, "file");
         let failed = |reason: &str| Some(Verdict::Failed { reason: reason.to_owned() });
         let verdicts = [failed("no space"), failed("gone"), failed("no space")];
@@ -330,7 +330,7 @@ mod tests {
         view.destinations.iter_mut().zip(verdicts).for_each(|(d, verdict)| d.verdict = verdict);
         view.destinations[3].verdict = Some(Verdict::Done);
         view.outcome = Some(Outcome::SomeFailed);
-        let summary = summary(&view, &Times::default());
+        let summary = summary(&view, &EventTimes::default());
         let said = trouble(&summary);
         assert_eq!(
             said,
@@ -357,7 +357,7 @@ mod tests {
         view.destinations.iter_mut().for_each(|d| d.verdict = Some(Verdict::Done));
         (view.outcome, view.began_unix_ms) = (Some(Outcome::Done), Some(1_000));
         let seen =
-            |is_whole| Times { is_whole, planned: Some(7_000), ended: [("a".to_owned(), 9_000)].into() };
+            |is_whole| EventTimes { is_whole, planned: Some(7_000), ended: [("a".to_owned(), 9_000)].into() };
         assert_eq!(summary(&view, &seen(false)).took_s, 8.0);
         assert_eq!(summary(&view, &seen(true)).took_s, 2.0);
     }
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn last_line_names_a_link_with_a_wrong_capacity() {
         let view = view(4, "file");
-        let mut summary = summary(&view, &Times::default());
+        let mut summary = summary(&view, &EventTimes::default());
         let mbps = BitRate::mbps;
         let (from, to) = ("nyc".to_owned(), "sfo".to_owned());
         let (declared, carried, is_limit) = (mbps(1), mbps(10), false);
@@ -401,13 +401,13 @@ mod tests {
         let mut view = view(4, "file");
         view.destinations.iter_mut().for_each(|d| d.verdict = Some(Verdict::Done));
         view.outcome = Some(Outcome::Done);
-        let seen = Times { is_whole: true, ..Times::default() };
+        let seen = EventTimes { is_whole: true, ..EventTimes::default() };
         assert_eq!(facts(&summary(&view, &seen), &view), "1.00 MB was there already: nothing had to be sent");
         // A restarted controller has forgotten the plan.
-        assert_eq!(facts(&summary(&view, &Times::default()), &view), "1.00 MB");
+        assert_eq!(facts(&summary(&view, &EventTimes::default()), &view), "1.00 MB");
         (view.scheme, view.planned_bps, view.bound_bps) =
             (Some(Scheme::Packed), Some(2_000_000), Some(3_000_000));
-        let sent = Times { planned: Some(1_000), ended: [("a".to_owned(), 3_000)].into(), ..seen };
+        let sent = EventTimes { planned: Some(1_000), ended: [("a".to_owned(), 3_000)].into(), ..seen };
         let summary = summary(&view, &sent);
         assert_eq!((summary.took_s, summary.rate_bps, summary.was_there), (2.0, Some(4_000_000), false));
         assert_eq!(

@@ -9,7 +9,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, escaped};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_pace::PacerOptions;
-use anabranch_shuffle::{Agent, AgentConfig, Listen};
+use anabranch_shuffle::{Agent, AgentConfig, ListenConfig};
 use anabranch_shuffle_proto::coordinator::check_name;
 use anabranch_shuffle_proto::rules::Rules;
 use anabranch_units::BitRate;
@@ -106,7 +106,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             folder.join(format!("shuffle-{}.jsonl", escaped(&args.name)))
         }
     };
-    let listen = args.listen.clone().map(|path| Listen { path, group: args.group.clone() });
+    let listen = args.listen.clone().map(|path| ListenConfig { path, group: args.group.clone() });
     let config = AgentConfig {
         link_rate: args.link,
         addresses: args.address.clone(),

@@ -41,8 +41,8 @@ pub struct Args {
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     faster: u64,
     /// Effort for a lower bound on the mean completion time of any scheduler.
-    #[arg(long, value_enum, default_value_t = Bounding::Usual)]
-    bound: Bounding,
+    #[arg(long, value_enum, default_value_t = BoundEffort::Usual)]
+    bound: BoundEffort,
     /// Create a run directory with every coflow's time. The folder must not exist.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub struct Args {
 
 /// Effort for a lower bound.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Bounding {
+enum BoundEffort {
     /// Not at all.
     None,
     /// Some seconds, for the benchmark's trace.
@@ -64,7 +64,7 @@ enum Bounding {
     Long,
 }
 
-impl Bounding {
+impl BoundEffort {
     fn effort(self) -> Option<Effort> {
         let usual = Effort::default();
         match self {

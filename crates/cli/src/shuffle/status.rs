@@ -7,7 +7,7 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
 use anabranch_shuffle::Client;
-use anabranch_shuffle::wire::{CoflowsView, EndedView, HostView, Uplink};
+use anabranch_shuffle::wire::{CoflowsView, EndedCoflowView, HostView, Uplink};
 use anabranch_units::{BitRate, ByteCount};
 use comfy_table::{Table, presets::NOTHING};
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedView]) {
+fn show(hosts: &[HostView], view: &CoflowsView, history: &[EndedCoflowView]) {
     let mut rows = table(&["host", "agent", "link", "behind"]);
     for host in hosts {
         let up = if host.up { "up" } else { "away" };

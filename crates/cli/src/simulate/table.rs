@@ -1,6 +1,6 @@
 //! The table of a simulation: a line for each point and workload, means over the trials.
 
-use anabranch_sim::scenario::Point;
+use anabranch_sim::scenario::SweepPoint;
 use anabranch_sim::{CoflowRow, WorkloadRow};
 use anabranch_units::stats::mean;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
@@ -52,7 +52,7 @@ fn more(row: &WorkloadRow, name: &str) -> Option<f64> {
 }
 
 /// A complete trial.
-pub(crate) struct Line {
+pub(crate) struct TrialLine {
     /// Index of its point.
     pub(crate) point: usize,
     /// Results of its workloads.
@@ -63,7 +63,7 @@ pub(crate) struct Line {
     pub(crate) drops: u64,
 }
 
-impl Line {
+impl TrialLine {
     /// Completion times of a workload's finished coflows.
     fn times_us(&self, workload: usize) -> Vec<f64> {
         let its = self.coflows.iter().filter(|row| usize::from(row.workload_index) == workload);
@@ -72,7 +72,7 @@ impl Line {
 }
 
 /// Builds the table of all complete trials.
-pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
+pub(crate) fn of(points: &[SweepPoint], done: &[TrialLine]) -> Table {
     let workloads = done.first().map_or(0, |trial| trial.rows.len());
     let used: Vec<&Column> = COLUMNS
         .iter()
@@ -92,7 +92,7 @@ pub(crate) fn of(points: &[Point], done: &[Line]) -> Table {
     head.push("drops".into());
     table.set_header(head);
     for (index, point) in points.iter().enumerate() {
-        let trials: Vec<&Line> = done.iter().filter(|trial| trial.point == index).collect();
+        let trials: Vec<&TrialLine> = done.iter().filter(|trial| trial.point == index).collect();
         for number in (0..workloads).filter(|_| !trials.is_empty()) {
             let rows: Vec<&WorkloadRow> = trials.iter().filter_map(|t| t.rows.get(number)).collect();
             let mut line: Vec<String> = point.swept.iter().map(|(_, value)| plain(value)).collect();
@@ -156,7 +156,7 @@ mod tests {
             Plan::with_systems(points[0].scenario.clone(), &read, &simulated()).expect("it can be planned");
         let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         let outcome = simulation.run();
-        let line = Line { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
+        let line = TrialLine { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
         let times = line.times_us(0);
         assert_eq!(times.len(), 2);
         let table = of(&points, &[line]).to_string();
@@ -184,7 +184,7 @@ mod tests {
         let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         let outcome = simulation.run();
         let row = outcome.workloads[0].clone();
-        let line = Line { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
+        let line = TrialLine { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
         let mut table = of(&points, &[line]);
         // Full width, so that no heading is broken.
         table.set_content_arrangement(ContentArrangement::Disabled);

@@ -1,7 +1,7 @@
 //! `anabranch spray model`: the equations of CAPS for one network, a row for each probability and
 //! unit.
 
-use anabranch_spray_proto::model::{BLOCKED_MAX, Ways, decoding_probability, overhead, parities};
+use anabranch_spray_proto::model::{BLOCKED_MAX, PathModel, decoding_probability, overhead, parities};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use serde::Serialize;
@@ -103,8 +103,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn rows(args: &Args) -> Vec<Row> {
-    let ways =
-        Ways { rate: args.rate, packet: args.packet, rtt_free: args.rtt_free, rtt_blocked: args.rtt_blocked };
+    let ways = PathModel {
+        rate: args.rate,
+        packet: args.packet,
+        rtt_free: args.rtt_free,
+        rtt_blocked: args.rtt_blocked,
+    };
     let mut rows = Vec::new();
     for &blocked in &args.blocked {
         let best = || vec![ways.best_unit(args.window, blocked).0];

@@ -1,7 +1,7 @@
 //! `anabranch spray status`: the status of a host's agent, as a table or as JSON.
 
 use super::socket_of;
-use anabranch_spray::status::{PeerStatus, Status, WhyLeft, ask};
+use anabranch_spray::status::{AvoidReason, PeerStatus, Status, ask};
 use anabranch_units::text::{known, printable};
 use comfy_table::{Table, presets::NOTHING};
 use std::path::PathBuf;
@@ -113,7 +113,7 @@ fn show(status: &Status, summary: &str, has_ways: bool) {
             figures.given_up_packets.to_string(),
             ms(figures.rtt_s),
             ms(figures.rtt_fastest_s),
-            format!("{} late, {} crowded", left(WhyLeft::Late), left(WhyLeft::Crowded)),
+            format!("{} late, {} crowded", left(AvoidReason::Late), left(AvoidReason::Crowded)),
         ]);
     }
     outln!("{rows}");
@@ -129,8 +129,8 @@ fn show(status: &Status, summary: &str, has_ways: bool) {
     for peer in &status.peers {
         for way in &peer.figures.ways {
             let left = way.left.map_or("", |why| match why {
-                WhyLeft::Late => "packets did not come",
-                WhyLeft::Crowded => "crowded",
+                AvoidReason::Late => "packets did not come",
+                AvoidReason::Crowded => "crowded",
             });
             rows.add_row([
                 peer.name.clone(),

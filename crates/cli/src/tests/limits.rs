@@ -170,7 +170,7 @@ fn rows() -> Vec<(&'static str, String, &'static str)> {
         ("programs at an agent's socket", n(announce::CONNECTIONS_MAX), "shuffle::agent"),
         (
             "flows that one user announces there",
-            n(anabranch_shuffle_proto::book::USER_FLOWS_MAX),
+            n(anabranch_shuffle_proto::announced_flows::USER_FLOWS_MAX),
             "shuffle::book",
         ),
         (
@@ -291,7 +291,7 @@ fn table() -> String {
 
 /// #17: documents stated limits that the code had changed.
 #[test]
-fn the_limits_in_the_document_on_security_are_the_codes() {
+fn limits_in_the_security_document_equal_the_codes() {
     let path = document("security.md");
     let text = std::fs::read_to_string(&path).expect("a document");
     let (before, rest) = text.split_once(BEGIN).expect("where the table begins");

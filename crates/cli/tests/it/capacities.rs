@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
-use crate::net::{Net, Sent};
+use crate::net::{FinishedSend, Net};
 use serde_json::Value;
 
 const CABLES: [[&str; 2]; 6] =
@@ -25,7 +25,7 @@ fn network(wrong: Option<([&str; 2], u32)>) -> String {
 }
 
 /// Two transfers to all other sites, and the links as `status --links --json` lists them then.
-fn two_transfers(wrong: Option<([&str; 2], u32)>) -> Option<([Sent; 2], Vec<Value>)> {
+fn two_transfers(wrong: Option<([&str; 2], u32)>) -> Option<([FinishedSend; 2], Vec<Value>)> {
     let mut net = Net::with_data_plane(&network(None), &network(wrong))?;
     let files = [("first", 1), ("second", 2)].map(|(name, seed)| (name, net.put("lon", name, seed, BYTES)));
     net.start_all();
@@ -49,7 +49,7 @@ fn piped(mut command: std::process::Command) -> std::process::Command {
 }
 
 /// Rate of the last plan in Mbit/s.
-fn planned_mbps(sent: &Sent) -> f64 {
+fn planned_mbps(sent: &FinishedSend) -> f64 {
     sent.summary()["planned_bps"].as_f64().expect("a number") / 1e6
 }
 
@@ -65,16 +65,16 @@ fn cables<'a>(links: impl Iterator<Item = &'a Value>) -> Vec<[&'a str; 2]> {
 
 /// #52: the slow destination was blamed, and the next transfer used the same wrong number.
 #[test]
-fn second_transfer_uses_the_carried_rate_of_a_wrong_link() {
+fn second_transfer_uses_a_wrong_links_measured_rate() {
     let Some((right, _)) = two_transfers(None) else { return };
-    let took = |sent: &Sent| sent.summary()["took_s"].as_f64().expect("a number");
+    let took = |sent: &FinishedSend| sent.summary()["took_s"].as_f64().expect("a number");
     eprintln!("right: {:.1} and {:.1} s", took(&right[0]), took(&right[1]));
     for (cable, mbps) in [(["nyc", "sfo"], 100), (["nyc", "sfo"], 1), (["lon", "ams"], 1)] {
         let Some(([first, second], links)) = two_transfers(Some((cable, mbps))) else { return };
         let case = format!("{cable:?} declared as {mbps} Mbit/s");
         eprintln!("{case}: {:.1} s in {} attempts", took(&first), first.attempts());
         eprintln!("then {:.1} s in {} attempts", took(&second), second.attempts());
-        let named = |sent: &Sent| sent.summary()["wrong_links"].as_array().expect("a list").clone();
+        let named = |sent: &FinishedSend| sent.summary()["wrong_links"].as_array().expect("a list").clone();
         assert_eq!(cables(named(&first).iter()), [cable], "{case}: {}", first.summary());
         assert_eq!(cables(named(&second).iter()), [cable], "{case}: {}", second.summary());
         let is_wrong = |link: &&Value| link["planned_bps"] != link["capacity_bps"];
@@ -82,7 +82,8 @@ fn second_transfer_uses_the_carried_rate_of_a_wrong_link() {
         let share = planned_mbps(&second) / planned_mbps(&right[1]);
         assert!((0.9..1.1).contains(&share), "{case}: {share} of the rate with right numbers");
         let names_no_link = |e: &Value| !e["reason"].as_str().expect("a reason").starts_with("link ");
-        let blamed = |sent: &Sent| sent.events.iter().any(|e| e["event"] == "postponed" && names_no_link(e));
+        let blamed =
+            |sent: &FinishedSend| sent.events.iter().any(|e| e["event"] == "postponed" && names_no_link(e));
         assert!(!blamed(&first) && !blamed(&second), "{case}: a site is blamed");
     }
 }

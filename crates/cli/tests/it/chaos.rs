@@ -88,12 +88,12 @@ fn plain(name: &str) -> Option<PathBuf> {
 
 /// Permitted and required contents of each name in a folder.
 #[derive(Default)]
-struct Expected {
+struct PermittedContents {
     may: BTreeMap<PathBuf, Vec<Vec<u8>>>,
     must: BTreeSet<PathBuf>,
 }
 
-impl Expected {
+impl PermittedContents {
     fn may(&mut self, name: &str, bytes: &[u8]) {
         if let Some(name) = plain(name) {
             self.may.entry(name).or_default().push(bytes.to_vec());

@@ -43,7 +43,7 @@ fn simulated_and_emulated_circuits_carry_the_same() {
 }
 
 #[test]
-fn command_runs_in_a_rack_with_the_other_hosts_addresses() {
+fn command_in_a_rack_knows_the_other_hosts_addresses() {
     let Some(_alone) = stage(&["python3"]) else { return };
     let scenario = carried("circuit-validation.toml");
     let server = "exec python3 -c \"import socket,os; s=socket.create_server((os.environ['ANABRANCH_ADDRESS'],9)); c,_=s.accept(); c.sendall(c.recv(99)); c.recv(1)\"";

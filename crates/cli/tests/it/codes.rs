@@ -2,7 +2,7 @@
 //!
 //! Each leaf of the command's tree has rows in [`ROWS`]; a verb without one fails the test, and so
 //! does a verb with an option for keys that has no row with `--keys ?`. Daemons never end
-//! because a service is unreachable, so they have no row of [`Mistake::Unreachable`].
+//! because a service is unreachable, so they have no row of [`UserMistake::Unreachable`].
 
 use crate::closed::{CONTRACTS, LIVE, SCENARIO, leaves};
 use crate::keys::copy_folder;
@@ -17,12 +17,12 @@ const USAGE: i32 = 2;
 const INTERRUPTED: i32 = 130;
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Mistake {
+enum UserMistake {
     /// A file or folder that does not exist. `?` stands for its name, and in a second run for a
     /// file of another form.
     File,
-    /// A folder that does not exist, or may not be a file; the second run of [`Mistake::File`] is
-    /// left out.
+    /// A folder that does not exist, or may not be a file; the second run of [`UserMistake::File`]
+    /// is left out.
     Folder,
     /// A value out of range, or a name that is not known.
     Value,
@@ -35,9 +35,9 @@ enum Mistake {
     /// An address to listen on that another program has. `@` stands for the address.
     Taken,
 }
-use Mistake::{Exists, File, Folder, Keys, Taken, Unreachable, Value};
+use UserMistake::{Exists, File, Folder, Keys, Taken, Unreachable, Value};
 
-impl Mistake {
+impl UserMistake {
     fn code(self) -> i32 {
         match self {
             File | Folder | Value | Keys | Exists => USAGE,
@@ -46,7 +46,7 @@ impl Mistake {
     }
 }
 
-const ROWS: &[(Mistake, &str, &str)] = &[
+const ROWS: &[(UserMistake, &str, &str)] = &[
     (File, "replicate controller", "--topology ?.toml --keys keys/replicate"),
     (Keys, "replicate controller", "--topology net.toml --listen 127.0.0.1:0 --store r.redb --keys ?"),
     (Taken, "replicate controller", "--topology net.toml --listen @ --store r.redb --keys keys/replicate"),
@@ -291,7 +291,7 @@ impl Place {
 }
 
 /// Texts in place of a row's `?`.
-fn variants(mistake: Mistake, verb: &str) -> Vec<String> {
+fn variants(mistake: UserMistake, verb: &str) -> Vec<String> {
     let system = verb.split(' ').next().unwrap_or_default();
     match mistake {
         File => vec!["missing".into(), "nonsense".into()],

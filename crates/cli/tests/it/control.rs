@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
-use super::net::{CONTROLLER, Local, PATIENCE, on_a_small_disk, run};
+use super::net::{CONTROLLER, LocalDaemons, PATIENCE, on_a_small_disk, run};
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -32,7 +32,7 @@ between = ["paris", "lima"]
 between = ["tokyo", "lima"]
 "#;
 
-pub fn send(local: &Local, arguments: &[&str]) -> std::process::Command {
+pub fn send(local: &LocalDaemons, arguments: &[&str]) -> std::process::Command {
     let all = [&["send", "--controller", local.address(), "--from", "paris"], arguments].concat();
     local.command(&all)
 }
@@ -40,8 +40,8 @@ pub fn send(local: &Local, arguments: &[&str]) -> std::process::Command {
 /// #17: every attempt failed because of an unreachable site, which was never named, and all other
 /// sites waited.
 #[test]
-fn a_site_that_others_cannot_reach_is_named_and_holds_nobody_up() {
-    let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+fn unreachable_site_is_named_and_delays_no_other() {
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     let mut lima = local.relay("lima", "lima");
     lima.args(["--advertise", "127.0.0.1:1"]);
     local.keep("lima", lima);
@@ -65,8 +65,8 @@ fn a_site_that_others_cannot_reach_is_named_and_holds_nobody_up() {
 
 /// #17: each site tried in vain to use it, and the transfer restarted for ever.
 #[test]
-fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
-    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+fn unknown_congestion_control_is_refused_in_one_line() {
+    let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) =
         run(send(&local, &["--quiet", "file", "--to", "tokyo", "--congestion-control", "foo"]));
@@ -77,8 +77,8 @@ fn a_congestion_control_that_no_kernel_has_is_refused_in_one_line() {
 /// #18: the controller reported a transfer as accepted that its store had no room for, and after
 /// one full disk accepted nothing more until its restart.
 #[test]
-fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_room() {
-    let mut local = Local::without_daemons(TRIANGLE);
+fn controller_with_a_full_store_waits_for_room() {
+    let mut local = LocalDaemons::without_daemons(TRIANGLE);
     let (disk, store) = (local.path("small"), local.path("small/store"));
     let command = local.controller(&["--store", store.to_str().expect("plain")]);
     let Some(command) = on_a_small_disk(&command, &disk, 8) else { return };
@@ -125,8 +125,8 @@ fn a_controller_whose_store_is_full_begins_nothing_and_goes_on_when_there_is_roo
 
 /// #17: a second relay of a site and the first replaced each other for ever, without a log line.
 #[test]
-fn a_second_relay_of_a_site_ends_with_one_line() {
-    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+fn second_relay_of_a_site_ends_with_one_line() {
+    let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     local.wait_for(&["paris"]);
     let (code, said) = run(local.relay("paris", "elsewhere"));
     assert_eq!(code, Some(1), "{said}");
@@ -140,8 +140,8 @@ fn a_second_relay_of_a_site_ends_with_one_line() {
 /// #17: a relay with a site unknown to its controller reported for ever that the controller was
 /// unreachable.
 #[test]
-fn a_relay_whose_topology_is_another_ends_with_one_line() {
-    let local = Local::start(TRIANGLE, &[]);
+fn relay_with_another_topology_ends_with_one_line() {
+    let local = LocalDaemons::start(TRIANGLE, &[]);
     let other = TRIANGLE.replace("lima", "oslo");
     std::fs::write(local.path("network.toml"), other).expect("the folder is ours");
     let (code, said) = run(local.relay("paris", "paris"));
@@ -153,14 +153,14 @@ fn a_relay_whose_topology_is_another_ends_with_one_line() {
 }
 
 /// A command whose stdout lines are read one by one. Each line, and the end, must come in time.
-struct Followed {
+struct FollowedCommand {
     child: Child,
     lines: Receiver<String>,
     /// All of stderr, at its end.
     said: Receiver<String>,
 }
 
-impl Followed {
+impl FollowedCommand {
     fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -220,14 +220,14 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for FollowedCommand {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn ask(local: &Local, arguments: &[&str]) -> Command {
+fn ask(local: &LocalDaemons, arguments: &[&str]) -> Command {
     local.command(&[arguments, &["--controller", local.address()]].concat())
 }
 
@@ -244,19 +244,19 @@ fn ignores_hangups() -> bool {
 /// it was being sent; and no command could wait for it.
 /// and nothing could wait for it.
 #[test]
-fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
+fn same_command_follows_the_transfer_of_a_lost_terminal() {
     if ignores_hangups() {
         return crate::skip("hangups are ignored here, as under nohup, and programs inherit it");
     }
-    let mut local = Local::start(TRIANGLE, &["paris"]);
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), vec![7; 100_000]).expect("the folder is ours");
     // lima is down, so the transfer waits for it.
     let again = |more: &[&str]| send(&local, &[&["file", "--to", "lima"], more].concat());
-    let mut first = Followed::start(again(&["--json"]));
+    let mut first = FollowedCommand::start(again(&["--json"]));
     assert_eq!(first.next()["event"], "submitted");
     first.signal("-HUP");
     assert_eq!(first.end().0, -1, "it ends by the signal");
-    let is_under_way = |local: &Local| {
+    let is_under_way = |local: &LocalDaemons| {
         let all = local.transfers();
         assert_eq!(all.len(), 1, "{all:?}");
         all[0]["outcome"].is_null()
@@ -269,17 +269,17 @@ fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
     let (code, said) = run(again(&["--detach"]));
     assert_eq!(code, Some(0), "{said}");
 
-    let mut second = Followed::start(again(&["--json"]));
+    let mut second = FollowedCommand::start(again(&["--json"]));
     let attached = second.next();
     assert_eq!((&attached["event"], &attached["transfer"]), (&"attached".into(), &1.into()));
-    let mut third = Followed::start(again(&["--json"]));
+    let mut third = FollowedCommand::start(again(&["--json"]));
     assert_eq!(third.next()["event"], "attached");
     third.signal("-INT");
     let (code, _, said) = third.end();
     assert_eq!(code, 130, "{said}");
     assert!(said.contains("transfer 1 goes on") && said.contains("status 1 --cancel"), "{said}");
     assert!(is_under_way(&local), "who attached stops nothing");
-    let mut follow = Followed::start(ask(&local, &["status", "--follow", "1", "--json"]));
+    let mut follow = FollowedCommand::start(ask(&local, &["status", "--follow", "1", "--json"]));
     let begun = follow.next();
     assert_eq!(begun["event"], "submitted");
     assert!(begun["at_unix_ms"].as_u64().is_some_and(|ms| ms > 1_500_000_000_000), "{begun}");
@@ -295,8 +295,8 @@ fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
     }
     assert!(is_under_way(&local), "who only looks stops nothing");
 
-    let wait = Followed::start(ask(&local, &["wait", "1"]));
-    let mut follow = Followed::start(ask(&local, &["status", "--follow", "1", "--json"]));
+    let wait = FollowedCommand::start(ask(&local, &["wait", "1"]));
+    let mut follow = FollowedCommand::start(ask(&local, &["status", "--follow", "1", "--json"]));
     assert_eq!(follow.next()["event"], "submitted");
     local.restart_controller();
     let lima = local.relay("lima", "lima");
@@ -317,10 +317,10 @@ fn the_same_command_follows_the_transfer_that_a_lost_terminal_left() {
 /// Ctrl-C and SIGTERM are meant to stop the transfer, a lost terminal is not.
 #[test]
 fn whoever_ends_a_send_politely_stops_the_transfer() {
-    let local = Local::start(TRIANGLE, &["paris"]);
+    let local = LocalDaemons::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     for (id, signal) in [(1, "-TERM"), (2, "-INT")] {
-        let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
+        let mut sending = FollowedCommand::start(send(&local, &["file", "--to", "lima", "--json"]));
         assert_eq!(sending.next()["event"], "submitted");
         sending.signal(signal);
         let (code, _, said) = sending.end();
@@ -334,11 +334,11 @@ fn whoever_ends_a_send_politely_stops_the_transfer() {
 
 /// #17: the command ended with a connection error, and a second Ctrl-C did nothing.
 #[test]
-fn ctrl_c_while_the_controller_is_away_says_that_the_transfer_may_go_on() {
-    let mut local = Local::start(TRIANGLE, &["paris"]);
+fn ctrl_c_without_controller_says_the_transfer_may_continue() {
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
     let begin = |name: &str| {
         std::fs::write(local.path("paris").join(name), "x").expect("the folder is ours");
-        let mut sending = Followed::start(send(&local, &[name, "--to", "lima", "--json"]));
+        let mut sending = FollowedCommand::start(send(&local, &[name, "--to", "lima", "--json"]));
         assert_eq!(sending.next()["event"], "submitted");
         sending
     };
@@ -360,10 +360,10 @@ fn ctrl_c_while_the_controller_is_away_says_that_the_transfer_may_go_on() {
 
 /// #17: the transfer was reported as stopped, with 130, although all sites had the file.
 #[test]
-fn ctrl_c_after_the_transfers_end_shows_how_it_ended() {
-    let mut local = Local::start(TRIANGLE, &["paris"]);
+fn ctrl_c_after_the_end_shows_the_result() {
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
-    let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
+    let mut sending = FollowedCommand::start(send(&local, &["file", "--to", "lima", "--json"]));
     assert_eq!(sending.next()["event"], "submitted");
     sending.signal("-STOP");
     let lima = local.relay("lima", "lima");
@@ -379,14 +379,14 @@ fn ctrl_c_after_the_transfers_end_shows_how_it_ended() {
 
 /// #17: the timeout did not bound the first request, and transfers were watched one after another.
 #[test]
-fn several_are_waited_for_at_once_and_no_longer_than_asked() {
-    let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+fn several_transfers_are_awaited_together_within_the_timeout() {
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     for (id, name, to) in [("1", "late", "lima"), ("2", "early", "tokyo")] {
         std::fs::write(local.path("paris").join(name), "x").expect("the folder is ours");
         let (code, said) = run(send(&local, &[name, "--to", to, "--detach"]));
         assert_eq!(code, Some(0), "{id}: {said}");
     }
-    let mut wait = Followed::start(ask(&local, &["wait", "1", "2", "--json"]));
+    let mut wait = FollowedCommand::start(ask(&local, &["wait", "1", "2", "--json"]));
     loop {
         let line = wait.next();
         if line["event"] == "summary" {
@@ -407,10 +407,10 @@ fn several_are_waited_for_at_once_and_no_longer_than_asked() {
 
 /// #17: it was reported as wrong usage, with 2.
 #[test]
-fn a_transfer_that_the_controller_forgets_is_no_wrong_usage() {
-    let mut local = Local::start(TRIANGLE, &["paris"]);
+fn transfer_forgotten_by_the_controller_is_no_wrong_usage() {
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
-    let mut sending = Followed::start(send(&local, &["file", "--to", "lima", "--json"]));
+    let mut sending = FollowedCommand::start(send(&local, &["file", "--to", "lima", "--json"]));
     assert_eq!(sending.next()["event"], "submitted");
     local.kill(CONTROLLER);
     std::fs::remove_file(local.path("controller.redb")).expect("it was there");
@@ -423,7 +423,7 @@ fn a_transfer_that_the_controller_forgets_is_no_wrong_usage() {
 /// #17: a dry run planned a nonexistent file, and reported neither size nor time.
 #[test]
 fn a_dry_run_asks_the_source_and_leaves_nothing() {
-    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     local.wait_for(&["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), vec![7; 100_000]).expect("the folder is ours");
     std::fs::create_dir(local.path("paris/folder")).expect("the folder is ours");
@@ -431,12 +431,12 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     assert!(pipe.expect("mkfifo is there").success());
     let dry = |more: &[&str]| send(&local, &[&["--dry-run", "--to", "tokyo, lima"], more].concat());
 
-    let (code, plan, said) = Followed::start(dry(&["file", "--json"])).end();
+    let (code, plan, said) = FollowedCommand::start(dry(&["file", "--json"])).end();
     assert_eq!((code, said.as_str()), (0, ""));
     assert_eq!((&plan["length_bytes"], &plan["limited_bps"]), (&100_000.into(), &Value::Null), "{plan}");
     assert_eq!(plan["traffic_bytes"], 200_000, "to each of two, once: {plan}");
     assert!(plan["time_s"].as_f64().is_some_and(|s| s > 0.0) && plan["rate_bps"].is_u64(), "{plan}");
-    let (code, held, said) = Followed::start(dry(&["file", "--json", "--bwlimit", "1 MB/s"])).end();
+    let (code, held, said) = FollowedCommand::start(dry(&["file", "--json", "--bwlimit", "1 MB/s"])).end();
     assert_eq!((code, said.as_str()), (0, ""));
     assert!(held["limited_bps"].as_u64().is_some_and(|bps| bps <= 8_000_000), "{held}");
     let mut people = dry(&["file"]);
@@ -488,7 +488,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
 
     // The command asks a source that does not answer.
     local.signal("paris", rustix::process::Signal::STOP);
-    let asking = Followed::start(dry(&["file"]));
+    let asking = FollowedCommand::start(dry(&["file"]));
     asking.catches_signals();
     std::thread::sleep(Duration::from_millis(500));
     asking.signal("-INT");
@@ -500,7 +500,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
 /// #17: a site that registered repeatedly filled the controller's log, with a line each time.
 #[test]
 fn that_a_relays_topology_differs_is_said_once() {
-    let local = Local::start(TRIANGLE, &[]);
+    let local = LocalDaemons::start(TRIANGLE, &[]);
     let files = CredentialFiles::in_set(
         &local.path("keys/replicate"),
         anabranch_replicate::SYSTEM,
@@ -528,8 +528,8 @@ fn that_a_relays_topology_differs_is_said_once() {
 
 /// #17: a URL was resolved as a host name.
 #[test]
-fn a_controllers_address_may_be_a_url_with_tls_and_no_other() {
-    let local = Local::start(TRIANGLE, &[]);
+fn controller_address_may_be_an_https_url_only() {
+    let local = LocalDaemons::start(TRIANGLE, &[]);
     let at = local.address();
     for good in [format!("https://{at}"), format!("https://{at}/"), format!("HTTPS://{at}")] {
         let (code, said) = run(local.command(&["status", "--controller", &good]));

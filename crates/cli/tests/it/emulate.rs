@@ -56,7 +56,7 @@ fn wrong_input_gets_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn a_loss_without_its_unit_is_refused_before_anything_starts() {
+fn loss_without_unit_is_refused_before_anything_starts() {
     let output = answer(&["emulate", "b4", "--loss", "0.1", "--", "true"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("0.1%"), "{}", text(&output.stderr));
@@ -80,7 +80,7 @@ fn the_exit_code_is_the_commands() {
 }
 
 #[test]
-fn a_command_finds_itself_in_its_site_with_every_address() {
+fn command_in_a_site_knows_every_address() {
     let Some(_alone) = stage(&["ip"]) else { return };
     let script = "echo $ANABRANCH_SITE $ANABRANCH_ADDRESS $ANABRANCH_ADDRESS_SALT_LAKE_CITY {@salt-lake-city} {@8}; ip -4 -o addr show dev ab0";
     let output = answer(&["-q", "emulate", "internet2", "--site", "chicago", "--", "sh", "-c", script]);
@@ -123,7 +123,7 @@ const ECHO_TCP: &str = "import socket,os; s=socket.create_server((os.environ['AN
 const ASK_TCP: &str = "import socket,sys; s=socket.create_connection((sys.argv[1],9),5); s.sendall(b'hello'); print(s.recv(99).decode())";
 
 #[test]
-fn two_sites_exchange_datagrams_and_streams_over_the_emulated_delay() {
+fn datagrams_and_streams_cross_the_emulated_delay() {
     let Some(_alone) = stage(&["python3"]) else { return };
     for (server, client) in [(ECHO_UDP, ASK_UDP), (ECHO_TCP, ASK_TCP)] {
         let run = format!("chicago=exec python3 -c \"{server}\"");
@@ -164,7 +164,7 @@ fn two_sites_exchange_datagrams_and_streams_over_the_emulated_delay() {
 }
 
 #[test]
-fn a_link_that_goes_down_and_comes_back_shows_in_the_report() {
+fn link_outage_appears_in_the_report() {
     let Some(_alone) = stage(&["python3"]) else { return };
     let knock = "import socket,sys,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\nfor i in range(60): s.sendto(b'x',(sys.argv[1],9)); time.sleep(0.05)";
     let dir = tempfile::tempdir().expect("a folder");
@@ -195,7 +195,7 @@ fn a_link_that_goes_down_and_comes_back_shows_in_the_report() {
 }
 
 #[test]
-fn a_run_directory_says_what_ran_and_how_late_and_is_never_written_over() {
+fn run_directory_records_programs_and_lateness_without_overwriting() {
     let Some(_alone) = stage(&[]) else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("runs/one");
@@ -236,7 +236,7 @@ fn hosts_are_written_as_etc_hosts_has_them() {
 }
 
 #[test]
-fn a_run_that_ends_badly_before_its_time_is_told() {
+fn run_that_fails_early_is_reported() {
     let Some(_alone) = stage(&[]) else { return };
     let output = answer(&["emulate", "butterfly", "--run", "1=echo heard; exit 3", "--", "true"]);
     let said = text(&output.stderr);
@@ -350,7 +350,7 @@ fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
 }
 
 #[test]
-fn rounds_of_gather_are_emulated_as_simulated_by_its_real_programs() {
+fn gather_rounds_emulate_as_simulated_with_real_programs() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -383,7 +383,7 @@ fn rounds_of_gather_are_emulated_as_simulated_by_its_real_programs() {
 
 /// The cheapest of three networks dies: its players move to other networks under either clock.
 #[test]
-fn players_are_steered_emulated_as_simulated_by_the_real_programs() {
+fn players_are_steered_emulated_as_simulated_with_real_programs() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -426,7 +426,7 @@ fn players_are_steered_emulated_as_simulated_by_the_real_programs() {
 }
 
 #[test]
-fn files_are_replicated_emulated_as_simulated_by_the_real_programs() {
+fn files_replicate_emulated_as_simulated_with_real_programs() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     // TCP as in Linux, as far as the simulator models it.
@@ -461,7 +461,7 @@ fn files_are_replicated_emulated_as_simulated_by_the_real_programs() {
 }
 
 #[test]
-fn replicated_files_that_are_not_whole_in_time_count_for_what_has_come() {
+fn incomplete_replicated_files_count_for_their_received_bytes() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -541,7 +541,7 @@ fn queues_mark_and_flows_heed_it_over_equal_paths() {
 }
 
 #[test]
-fn what_cannot_be_emulated_of_a_scenario_is_refused_with_value_and_limit() {
+fn scenario_beyond_emulation_is_refused_with_value_and_limit() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = scenario(&folder, MIX);
     for (set, expected) in [
@@ -559,7 +559,7 @@ fn what_cannot_be_emulated_of_a_scenario_is_refused_with_value_and_limit() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_an_emulated_scenario_without_a_word() {
+fn closed_output_ends_an_emulated_scenario_silently() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = scenario(&folder, MIX);
@@ -592,7 +592,7 @@ fn the_documentation_names_options_that_there_are() {
 
 /// #17: no command listed the networks, nor the names of their sites and links.
 #[test]
-fn the_networks_that_there_are_and_their_links_are_listed() {
+fn networks_and_their_links_are_listed() {
     let all = text(&answer(&["topologies"]).stdout);
     for name in ["butterfly", "internet2", "b4", "star", "dumbbell", "leaf-spine", "fat-tree"] {
         assert!(all.contains(name), "{all}");

@@ -5,7 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
-use crate::net::{CONTROLLER, Local, Net, Sent, run, skip, working_files};
+use crate::net::{CONTROLLER, FinishedSend, LocalDaemons, Net, run, skip, working_files};
 use anabranch_units::BitRate;
 use std::process::Stdio;
 
@@ -58,7 +58,7 @@ fn expect_copies(net: &Net, sites: &[&str], bytes: &[u8]) {
 }
 
 #[test]
-fn a_relay_killed_mid_transfer_is_planned_around_and_only_what_is_missing_is_sent() {
+fn killed_relay_is_planned_around_and_missing_bytes_resent() {
     let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(3 * MIB as u64);
@@ -86,7 +86,7 @@ fn a_relay_that_comes_back_does_no_harm() {
 }
 
 #[test]
-fn a_destination_that_comes_back_goes_on_from_its_partial_file() {
+fn returning_destination_continues_from_its_partial_file() {
     let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(3 * MIB as u64);
@@ -139,7 +139,7 @@ fn diamond_with_control_plane() -> String {
 }
 
 #[test]
-fn a_dead_link_is_found_within_the_hop_timeout_and_planned_around() {
+fn dead_link_is_found_within_the_hop_timeout() {
     let Some(mut net) = Net::with_data_plane(&diamond_with_control_plane(), DIAMOND) else { return };
     let bytes = net.put("s", "file", 2, 6 * MIB);
     net.start_all();
@@ -155,7 +155,7 @@ fn a_dead_link_is_found_within_the_hop_timeout_and_planned_around() {
 }
 
 #[test]
-fn a_destination_that_stays_away_is_unreachable_and_the_others_get_their_file() {
+fn absent_destination_is_unreachable_and_the_others_finish() {
     let Some(mut net) = Net::new(DIAMOND) else { return };
     let bytes = net.put("s", "file", 3, 6 * MIB);
     net.arguments(CONTROLLER, &["--site-wait", "6 s"]);
@@ -173,7 +173,7 @@ fn a_destination_that_stays_away_is_unreachable_and_the_others_get_their_file() 
     assert!(!net.path("d2", "file").exists());
 }
 
-fn flips(net: Option<Net>, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Net, Vec<u8>, Sent)> {
+fn flips(net: Option<Net>, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(Net, Vec<u8>, FinishedSend)> {
     let mut net = net?;
     let bytes = net.put("s", "file", 4, 4 * MIB);
     net.arguments(liar, &["--inject-fault", &format!("flip-ppm={ppm}")]);
@@ -183,7 +183,7 @@ fn flips(net: Option<Net>, liar: &str, ppm: u32, arguments: &[&str]) -> Option<(
 }
 
 #[test]
-fn a_relay_that_flips_bits_in_a_routed_plan_is_named_and_avoided() {
+fn bit_flipping_relay_in_a_routed_plan_is_avoided() {
     let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &["--scheme", "packed"]) else {
         return;
     };
@@ -207,7 +207,7 @@ fn a_relay_that_spoils_everything_is_left_soon() {
 }
 
 #[test]
-fn a_relay_that_flips_bits_in_what_it_stored_is_named_and_avoided() {
+fn relay_that_corrupts_stored_data_is_avoided() {
     let scheme = ["--scheme", "steiner_store_and_forward"];
     let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &scheme) else { return };
     sent.expect_done();
@@ -216,7 +216,7 @@ fn a_relay_that_flips_bits_in_what_it_stored_is_named_and_avoided() {
 }
 
 #[test]
-fn a_relay_stores_all_before_it_passes_it_on_and_leaves_nothing() {
+fn relay_stores_all_before_forwarding_and_leaves_nothing() {
     let Some((mut net, bytes)) = diamond(4 * MIB) else { return };
     let sending = net.send(&[&SEND[..], &["--scheme", "steiner_store_and_forward"]].concat());
     sending.verified(1);
@@ -248,7 +248,7 @@ fn butterfly(full_duplex: bool) -> String {
 }
 
 #[test]
-fn a_relay_that_flips_bits_in_a_code_is_named_and_avoided() {
+fn bit_flipping_relay_in_a_code_is_avoided() {
     let net = Net::with_data_plane(&butterfly(true), &butterfly(false));
     let Some((net, bytes, sent)) = flips(net, "c", 200_000, &["--scheme", "coded"]) else { return };
     sent.expect_done();
@@ -292,7 +292,7 @@ fn diamond_with_a_small_disk(site: &str) -> Option<(Net, Vec<u8>)> {
 }
 
 #[test]
-fn a_relay_whose_disk_is_too_small_to_store_its_part_is_planned_around() {
+fn relay_with_too_small_a_disk_is_planned_around() {
     let Some((mut net, bytes)) = diamond_with_a_small_disk("r1") else { return };
     let sending = net.send(&[&SEND[..], &["--scheme", "steiner_store_and_forward"]].concat());
     let reason = sending.event("stopped")["reason"].to_string();
@@ -334,7 +334,7 @@ fn a_slow_destination_holds_nobody_up_to_the_end() {
 }
 
 #[test]
-fn bbr_and_stripes_fill_a_lossy_long_link_where_one_cubic_stream_does_not() {
+fn bbr_and_stripes_fill_a_lossy_long_link() {
     let long = r#"
         [[site]]
         name = "s"
@@ -383,7 +383,7 @@ fn sending_again_sends_only_what_is_missing() {
 }
 
 #[test]
-fn ctrl_c_leaves_a_state_from_which_the_same_command_goes_on() {
+fn same_command_continues_after_ctrl_c() {
     let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(3 * MIB as u64);
@@ -490,8 +490,8 @@ fn expect_one_line(command: std::process::Command, mentions: &[&str]) {
 }
 
 #[test]
-fn bad_input_gets_one_line_that_says_what_where_and_what_to_do() {
-    let local = Local::start(ISLAND, &["s", "d1"]);
+fn bad_input_gets_one_line_with_place_and_remedy() {
+    let local = LocalDaemons::start(ISLAND, &["s", "d1"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     let send = |arguments: &[&str]| {
         let all = [&["send", "--quiet", "--controller", local.address(), "--from", "s"], arguments].concat();
@@ -518,7 +518,7 @@ fn bad_input_gets_one_line_that_says_what_where_and_what_to_do() {
 
 #[test]
 fn keys_that_do_not_belong_together_get_one_line() {
-    let local = Local::start(ISLAND, &[]);
+    let local = LocalDaemons::start(ISLAND, &[]);
     local.keys("other");
     let send = |keys: &str| {
         let all =
@@ -540,7 +540,7 @@ fn keys_that_do_not_belong_together_get_one_line() {
 
 #[test]
 fn a_topology_that_cannot_be_gets_one_line() {
-    let local = Local::start(ISLAND, &[]);
+    let local = LocalDaemons::start(ISLAND, &[]);
     let zero = ISLAND.to_owned() + "capacity = \"0 bit/s\"\n";
     std::fs::write(local.path("zero.toml"), zero).expect("the folder is ours");
     let mentions = ["capacity", "0 bit/s", "at least 1 bit/s", "zero.toml:"];

@@ -1,12 +1,12 @@
 //! Files that may be sent, written and overwritten, by peer: `replicate` and `gather` on loopback,
 //! with traps in their folders.
 //!
-//! Read [`Local`] first, the controller and sites of most tests.
+//! Read [`LocalDaemons`] first, the controller and sites of most tests.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
 use crate::anabranch;
-use crate::net::{Lines, Local, PATIENCE, TWO, noise, run, working_files};
+use crate::net::{Lines, LocalDaemons, PATIENCE, TWO, noise, run, working_files};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
@@ -17,29 +17,29 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Sends from `s` to `d`. Returns the exit code and the last line on stderr.
-fn send(local: &Local, arguments: &[&str]) -> (Option<i32>, String) {
+fn send(local: &LocalDaemons, arguments: &[&str]) -> (Option<i32>, String) {
     let first = ["send", "--quiet", "--controller", local.address(), "--from", "s", "--to", "d"];
     let (code, said) = run(local.command(&[&first, arguments].concat()));
     assert!(said.lines().count() <= 1, "{said}");
     (code, said)
 }
 
-fn expect_sent(local: &Local, arguments: &[&str]) {
+fn expect_sent(local: &LocalDaemons, arguments: &[&str]) {
     let (code, said) = send(local, arguments);
     assert_eq!(code, Some(0), "{arguments:?}: {said}");
 }
 
 /// Expects that a site refuses, with a reason that mentions all of these.
-fn expect_refused(local: &Local, arguments: &[&str], mentions: &[&str]) {
+fn expect_refused(local: &LocalDaemons, arguments: &[&str], mentions: &[&str]) {
     expect_code(1, local, arguments, mentions);
 }
 
 /// Expects that the command refuses its arguments, with a line that mentions all of these.
-fn expect_wrong(local: &Local, arguments: &[&str], mentions: &[&str]) {
+fn expect_wrong(local: &LocalDaemons, arguments: &[&str], mentions: &[&str]) {
     expect_code(2, local, arguments, mentions);
 }
 
-fn expect_code(expected: i32, local: &Local, arguments: &[&str], mentions: &[&str]) {
+fn expect_code(expected: i32, local: &LocalDaemons, arguments: &[&str], mentions: &[&str]) {
     let (code, said) = send(local, arguments);
     assert_eq!(code, Some(expected), "{arguments:?}: {said}");
     mentions.iter().for_each(|m| assert!(said.contains(m), "{arguments:?}: {said} without {m}"));
@@ -53,7 +53,7 @@ fn read(path: &Path) -> Vec<u8> {
 /// name.
 #[test]
 fn a_link_below_the_folder_leads_nowhere() {
-    let local = Local::start(TWO, &["s", "d"]);
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
     std::fs::write(local.path("secret"), "secret").expect("the folder is ours");
     std::fs::create_dir(local.path("outside")).expect("the folder is ours");
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
@@ -76,8 +76,8 @@ fn a_link_below_the_folder_leads_nowhere() {
 
 /// #17: `x` and `x.partial`, sent at the same time, ended as verified with each other's bytes.
 #[test]
-fn files_that_are_called_like_working_files_of_before_arrive_each_as_it_is() {
-    let local = Local::start(TWO, &["s", "d"]);
+fn files_named_like_old_working_files_arrive_intact() {
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
     let names = ["x", "x.partial", "x.partial.journal"];
     let bytes: Vec<Vec<u8>> = (0..3).map(|seed| noise(seed, 3 << 20)).collect();
     for (name, bytes) in names.iter().zip(&bytes) {
@@ -97,8 +97,8 @@ fn files_that_are_called_like_working_files_of_before_arrive_each_as_it_is() {
 
 /// #17: an empty file failed, and a file of mode 0600 arrived as 0644 and as new.
 #[test]
-fn empty_files_arrive_and_each_keeps_its_mode_and_time() {
-    let local = Local::start(TWO, &["s", "d"]);
+fn empty_files_arrive_with_mode_and_time() {
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
     for (name, bytes, mode) in
         [("empty", &b""[..], 0o600), ("tool", b"#!/bin/sh\n", 0o755), ("secret", b"x", 0o600)]
     {
@@ -119,8 +119,8 @@ fn empty_files_arrive_and_each_keeps_its_mode_and_time() {
 
 /// #17: a pipe as source blocked the daemon until it was killed.
 #[test]
-fn what_is_no_file_is_refused_and_the_next_file_is_sent() {
-    let local = Local::start(TWO, &["s", "d"]);
+fn non_file_is_refused_and_the_next_file_sent() {
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
     let pipe = Command::new("mkfifo").arg(local.path("s/pipe")).status();
     assert!(pipe.expect("mkfifo is there").success());
     std::fs::create_dir(local.path("s/folder")).expect("the folder is ours");
@@ -135,8 +135,8 @@ fn what_is_no_file_is_refused_and_the_next_file_is_sent() {
 
 /// #17: a name of 250 bytes could not be sent, and `--as sub/` left `sub.partial`.
 #[test]
-fn names_are_as_long_as_file_systems_take_and_name_a_file() {
-    let local = Local::start(TWO, &["s", "d"]);
+fn names_reach_the_file_systems_length_limit() {
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
     let long = "x".repeat(255);
     std::fs::write(local.path("s").join(&long), "hello").expect("the folder is ours");
     expect_sent(&local, &[&long]);
@@ -161,7 +161,7 @@ fn names_are_as_long_as_file_systems_take_and_name_a_file() {
 /// #17: existing files were replaced without asking.
 #[test]
 fn another_file_is_replaced_only_with_replace() {
-    let local = Local::start(TWO, &["s", "d"]);
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     for before in ["another", "other"] {
         std::fs::write(local.path("d/file"), before).expect("the folder is ours");
@@ -177,7 +177,7 @@ fn another_file_is_replaced_only_with_replace() {
 /// #17: with the certificate of one site, files were written anywhere at every other.
 #[test]
 fn a_site_puts_files_only_where_it_is_let() {
-    let local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
+    let local = LocalDaemons::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     let files =
         CredentialFiles::in_set(&local.path("keys/replicate"), anabranch_replicate::SYSTEM, Role::Site, "s");
@@ -202,7 +202,7 @@ fn a_site_puts_files_only_where_it_is_let() {
 /// #17: a relay served the folder with its keys, so that other sites could fetch and replace them.
 #[test]
 fn a_folder_with_keys_in_it_is_not_served() {
-    let local = Local::start(TWO, &[]);
+    let local = LocalDaemons::start(TWO, &[]);
     let relay = |dir: &str| {
         local.command(&[
             "relay",
@@ -234,7 +234,7 @@ fn a_folder_with_keys_in_it_is_not_served() {
 }
 
 /// A server of `gather` for the folder `served`, which ends with this value.
-struct Serving {
+struct FolderServer {
     folder: tempfile::TempDir,
     child: Child,
     at: String,
@@ -242,7 +242,7 @@ struct Serving {
     said: String,
 }
 
-impl Serving {
+impl FolderServer {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("served")).expect("the folder is ours");
@@ -282,7 +282,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for FolderServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -291,8 +291,8 @@ impl Drop for Serving {
 
 /// #17: of two pulls into one file the first succeeded, and the file was a mix of both.
 #[test]
-fn two_pulls_into_one_file_leave_one_of_both_whole() {
-    let serving = Serving::start();
+fn two_pulls_into_one_file_leave_one_whole() {
+    let serving = FolderServer::start();
     let path = |name: &str| serving.folder.path().join(name);
     let objects = [noise(1, 20 << 20), noise(2, 20 << 20)];
     for (name, bytes) in ["a", "b"].iter().zip(&objects) {
@@ -312,7 +312,7 @@ fn two_pulls_into_one_file_leave_one_of_both_whole() {
 
 #[test]
 fn a_pull_replaces_a_file_only_with_replace() {
-    let serving = Serving::start();
+    let serving = FolderServer::start();
     let path = |name: &str| serving.folder.path().join(name);
     std::fs::write(path("served/a"), "hello").expect("the folder is ours");
     std::fs::write(path("secret"), "secret").expect("the folder is ours");
@@ -342,7 +342,7 @@ fn a_pull_replaces_a_file_only_with_replace() {
 
 /// #17: leftovers of a failed transfer stayed, and no command listed or removed them.
 #[test]
-fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
+fn leftovers_are_listed_and_removed_by_command_and_age() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join(".anabranch-0.partial"), "x").expect("the folder is ours");
     let leftovers = |more: &[&str]| {
@@ -359,7 +359,7 @@ fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
     assert_eq!(leftovers(&["--remove"])[0]["is_removed"], true);
     assert_eq!(leftovers(&[]), serde_json::json!([]));
     // A relay removes leftovers by itself.
-    let local = Local::start_with(TWO, &["s"], &["--keep-partial", "0 s"]);
+    let local = LocalDaemons::start_with(TWO, &["s"], &["--keep-partial", "0 s"]);
     let left = local.path("s/.anabranch-0.partial");
     std::fs::write(&left, "x").expect("the folder is ours");
     let mut again = local.relay("d", "s");
@@ -376,7 +376,7 @@ fn what_is_left_is_listed_and_removed_by_a_command_and_by_age() {
 const KEEPERS: [&str; 2] = ["replicate controller --topology network.toml", "shuffle coordinator"];
 
 /// Starts one of them with the file mode mask `umask`.
-fn keeper(local: &Local, words: &str, umask: &str, store: &str) -> Command {
+fn keeper(local: &LocalDaemons, words: &str, umask: &str, store: &str) -> Command {
     let mut command = Command::new("sh");
     let text = format!("umask {umask}; exec \"$0\" {words} --listen 127.0.0.1:0 --store {store}");
     command.current_dir(local.path(".")).args(["-c", &text, env!("CARGO_BIN_EXE_anabranch")]);
@@ -399,8 +399,8 @@ fn until_it_listens(mut daemon: Command) -> String {
 /// #17: the stores of controller and coordinator followed the user's mask, and were readable by all
 /// by default.
 #[test]
-fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
-    let local = Local::start(TWO, &[]);
+fn stores_are_private_whatever_mask_links_and_modes() {
+    let local = LocalDaemons::start(TWO, &[]);
     let keys = anabranch()
         .current_dir(local.path("."))
         .args(["--quiet", "shuffle", "keys", "--hosts", "h"])
@@ -437,9 +437,9 @@ fn stores_are_their_owners_alone_whatever_mask_links_and_modes_are_there() {
 /// #17: a relay looked only for its own keys below --dir, and served an authority's key or a
 /// controller's store.
 #[test]
-fn anybodys_keys_and_stores_below_a_folder_are_told_and_neither_served_nor_replaced() {
-    let local = Local::start(TWO, &[]);
-    let mut serving = Serving::start();
+fn public_keys_and_stores_are_reported_and_never_served() {
+    let local = LocalDaemons::start(TWO, &[]);
+    let mut serving = FolderServer::start();
     for (dir, from, name) in
         [("s", "controller.redb", "deep/er/x.redb"), ("s", "keys/replicate/ca.key", "old/ca.key")]
     {
@@ -477,8 +477,8 @@ fn anybodys_keys_and_stores_below_a_folder_are_told_and_neither_served_nor_repla
 /// #17: a permitted sender could place a file that looked like a key or a store, after which the
 /// relay never started again.
 #[test]
-fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
-    let mut local = Local::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
+fn no_file_of_a_sender_prevents_a_relays_start() {
+    let mut local = LocalDaemons::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
     let own = |end: &str| read(&local.path(&format!("keys/replicate/sites/s.{end}")));
     let laid = [
         ("x.redb", b"redb\x1a\x0a\xa9\x0d\x0a and nothing else".to_vec()),
@@ -489,7 +489,7 @@ fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
     let files =
         CredentialFiles::in_set(&local.path("keys/replicate"), anabranch_replicate::SYSTEM, Role::Site, "s");
     let identity = Identity::load(&files).expect("`keys init` made them");
-    let send = |local: &Local, from: &str, to: &str| {
+    let send = |local: &LocalDaemons, from: &str, to: &str| {
         let runtime = tokio::runtime::Runtime::new().expect("threads");
         runtime.block_on(async {
             let client = Client::new(local.address(), &identity, PATIENCE).expect("good credentials");
@@ -523,9 +523,9 @@ fn no_file_that_a_sender_lays_keeps_a_relay_from_starting() {
 /// #17: a private file with content that was already present, readable by all, ended as "done" and
 /// stayed readable.
 #[test]
-fn a_file_that_is_there_for_more_readers_than_at_its_source_is_narrowed() {
-    let local = Local::start(TWO, &["s", "d"]);
-    let serving = Serving::start();
+fn existing_file_readable_by_more_users_is_narrowed() {
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
+    let serving = FolderServer::start();
     let modes = |path: &Path, mode: u32| {
         std::fs::write(path, "hello").expect("the folder is ours");
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");

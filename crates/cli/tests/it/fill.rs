@@ -16,7 +16,7 @@ fn network(sites: &[&str], cables: &[[&str; 2]]) -> String {
 }
 
 #[test]
-fn a_plan_shows_what_fills_and_counts_nothing_of_it() {
+fn plan_shows_fill_without_counting_it() {
     let plan = ["replicate", "plan", "--topology", "butterfly", "--from", "s", "--to", "t1,t2"];
     let json = |more: &[&str]| -> serde_json::Value {
         let answer = crate::answer(&[&plan[..], &["--json", "--full"], more].concat());
@@ -31,7 +31,7 @@ fn a_plan_shows_what_fills_and_counts_nothing_of_it() {
 }
 
 #[test]
-fn a_destination_with_a_link_to_spare_has_the_file_long_before_the_other() {
+fn destination_with_a_spare_link_finishes_long_before() {
     let cables = [["s", "a"], ["s", "r"], ["r", "a"], ["s", "b"]];
     let Some(mut net) = Net::new(&network(&["s", "r", "a", "b"], &cables)) else { return };
     let bytes = net.put("s", "file", 1, 3 * MIB);
@@ -56,7 +56,7 @@ fn a_destination_with_a_link_to_spare_has_the_file_long_before_the_other() {
 }
 
 /// Progress of one transfer over two paths while another transfer delays one of them.
-struct HeldUp {
+struct DelayedTransfer {
     /// Its rate.
     mbps: f64,
     /// Rate of the other transfer in that time.
@@ -65,7 +65,7 @@ struct HeldUp {
     share: f64,
 }
 
-fn held_up(fill: bool) -> Option<HeldUp> {
+fn held_up(fill: bool) -> Option<DelayedTransfer> {
     let cables = [["s", "r1"], ["s", "r2"], ["r1", "d"], ["r2", "d"]];
     let mut net = Net::new(&network(&["s", "r1", "r2", "d"], &cables))?;
     // With joint planning, the second transfer would avoid the first one's link.
@@ -95,16 +95,16 @@ fn held_up(fill: bool) -> Option<HeldUp> {
     }
     let mbps = |bytes: u64| bytes as f64 * 8.0 / 1e6 / seconds;
     let share = net.arrived_at("r2") as f64 / bytes.len() as f64;
-    Some(HeldUp { mbps: mbps(bytes.len() as u64), other_mbps: mbps(after - before), share })
+    Some(DelayedTransfer { mbps: mbps(bytes.len() as u64), other_mbps: mbps(after - before), share })
 }
 
 /// Figure 6: flows coded together advance in step, so a delayed one leaves the other's link
 /// underused.
 #[test]
-fn what_a_held_up_code_leaves_of_a_link_is_filled() {
+fn capacity_left_by_a_delayed_code_is_filled() {
     let (Some(plain), Some(filled)) = (held_up(false), held_up(true)) else { return };
     for (name, run) in [("plain", &plain), ("filled", &filled)] {
-        let HeldUp { mbps, other_mbps, share } = run;
+        let DelayedTransfer { mbps, other_mbps, share } = run;
         eprintln!(
             "{name}: {mbps:.2} Mbit/s, {share:.2} of the file over r2; meanwhile the other {other_mbps:.2}"
         );
@@ -114,6 +114,6 @@ fn what_a_held_up_code_leaves_of_a_link_is_filled() {
     // vary.
     assert!((0.5..0.58).contains(&plain.share), "in step, each way carries half: {:.2}", plain.share);
     assert!(filled.share > plain.share + 0.1, "{:.2} with fill, {:.2} without", filled.share, plain.share);
-    let both = |run: &HeldUp| run.mbps + run.other_mbps;
+    let both = |run: &DelayedTransfer| run.mbps + run.other_mbps;
     assert!(both(&filled) > both(&plain) * 0.95, "{:.2} Mbit/s, {:.2} without", both(&filled), both(&plain));
 }

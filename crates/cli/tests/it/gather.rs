@@ -1,24 +1,25 @@
 //! `gather` over loopback with real paths' faults: loss, corruption, crashes, malice, full disks.
 //!
-//! Servers and clients are processes; a [`way::Way`] harms datagrams. Read [`World`] and [`Got`].
+//! Servers and clients are processes; a [`HarmfulPath`] harms datagrams. Read [`World`].
 
 mod attacks;
 mod hard_links;
-mod lost;
+mod harmful_path;
 mod many;
-mod way;
+mod revoked;
 mod words;
 
 use crate::net::{PATIENCE, journal_entries, noise, on_a_small_disk, working_files};
 use crate::{anabranch, skip, text};
-use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather_proto::msg::{Control, Datagram, Found, PullId, Request};
+use anabranch_endpoint::{Bytes, WireMessage as _};
+use anabranch_gather_proto::msg::{Control, Datagram, ObjectDescription, PullId, Request};
 use anabranch_gather_proto::{Mode, RateControl};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId};
 use anabranch_net::tls::CredentialFiles;
 use anabranch_units::Duration as Time;
+use harmful_path::{DatagramHarm, HarmfulPath};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
@@ -28,7 +29,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use way::{Harm, Way};
 
 const MIB: usize = 1 << 20;
 
@@ -37,7 +37,7 @@ struct Server {
     at: SocketAddr,
     /// Output so far.
     log: Arc<Mutex<String>>,
-    _way: Option<Way>,
+    _way: Option<HarmfulPath>,
 }
 
 /// Servers with a folder each, and keys for them and a client.
@@ -67,11 +67,11 @@ impl World {
     }
 
     /// Adds a server, behind a harmful path or none, with further arguments.
-    fn with(mut self, harm: Option<Harm>, more: &[&str]) -> Self {
+    fn with(mut self, harm: Option<DatagramHarm>, more: &[&str]) -> Self {
         let number = self.servers.len();
         let dir = self.path(&format!("server-{number}"));
         std::fs::create_dir(&dir).expect("the folder is ours");
-        let way = harm.map(|harm| Way::new(harm, number as u64));
+        let way = harm.map(|harm| HarmfulPath::new(harm, number as u64));
         let mut command = anabranch();
         command.args(["gather", "serve"]).arg(&dir).args(["--listen", "127.0.0.1:0"]).args(more);
         command.arg("--keys").arg(self.path("keys"));
@@ -114,13 +114,13 @@ impl World {
     }
 
     /// Runs `gather get` with these arguments, to `out` unless they name another file.
-    fn get(&self, arguments: &[&str]) -> Getting {
+    fn get(&self, arguments: &[&str]) -> RunningClient {
         let mut command = anabranch();
         command.args(["gather", "get", "--json", "--keys"]).arg(self.path("keys")).args(arguments);
         if !arguments.contains(&"-o") {
             command.arg("-o").arg(self.path("out"));
         }
-        Getting::start(command)
+        RunningClient::start(command)
     }
 
     fn kill(&mut self, server: usize) {
@@ -154,7 +154,7 @@ impl Drop for World {
 }
 
 /// A running client.
-struct Getting {
+struct RunningClient {
     child: Child,
     out: Option<std::thread::JoinHandle<String>>,
     err: Option<std::thread::JoinHandle<String>>,
@@ -162,7 +162,7 @@ struct Getting {
 
 /// Output of a client.
 #[derive(Debug)]
-struct Got {
+struct ClientOutput {
     code: Option<i32>,
     /// Results of the objects, in order.
     objects: Vec<Value>,
@@ -171,7 +171,7 @@ struct Got {
     stderr: String,
 }
 
-impl Getting {
+impl RunningClient {
     fn start(mut command: Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command runs");
@@ -190,11 +190,11 @@ impl Getting {
     }
 
     /// Waits for its end.
-    fn end(self) -> Got {
+    fn end(self) -> ClientOutput {
         self.end_within(PATIENCE)
     }
 
-    fn end_within(mut self, time: Duration) -> Got {
+    fn end_within(mut self, time: Duration) -> ClientOutput {
         let end = Instant::now() + time;
         let code = loop {
             match self.child.try_wait().expect("ours to reap") {
@@ -213,18 +213,18 @@ impl Getting {
             .collect();
         let objects = lines.iter().filter(|line| line["event"] == "object").cloned().collect();
         let end = lines.into_iter().find(|line| line["event"] == "end").unwrap_or_default();
-        Got { code, objects, end, stderr }
+        ClientOutput { code, objects, end, stderr }
     }
 }
 
-impl Drop for Getting {
+impl Drop for RunningClient {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-impl Got {
+impl ClientOutput {
     fn count(&self, what: &str) -> u64 {
         self.end[what].as_u64().unwrap_or_else(|| panic!("{what}: {self:?}"))
     }
@@ -260,7 +260,7 @@ fn eight_servers_bring_an_object_whole() {
 
 #[test]
 fn every_twentieth_packet_is_lost_and_no_byte() {
-    let harm = Harm { loss_ppm: 50_000, ..Harm::default() };
+    let harm = DatagramHarm { loss_ppm: 50_000, ..DatagramHarm::default() };
     let world = (0..8).fold(World::new(0), |world, _| world.with(Some(harm), &[]));
     let bytes = noise(2, 24 * MIB + 1);
     world.put(0..8, "object", &bytes);
@@ -271,8 +271,8 @@ fn every_twentieth_packet_is_lost_and_no_byte() {
 }
 
 #[test]
-fn damaged_doubled_late_and_replayed_datagrams_are_counted_and_harm_nothing() {
-    let harm = Harm {
+fn damaged_repeated_late_and_replayed_datagrams_are_harmless() {
+    let harm = DatagramHarm {
         loss_ppm: 10_000,
         flip_ppm: 20_000,
         repeat_ppm: 30_000,
@@ -293,8 +293,8 @@ fn damaged_doubled_late_and_replayed_datagrams_are_counted_and_harm_nothing() {
 }
 
 #[test]
-fn what_strangers_send_with_a_true_channel_is_counted_and_harms_nothing() {
-    let harm = Harm { spoofs: true, ..Harm::default() };
+fn strangers_datagrams_with_a_true_channel_are_harmless() {
+    let harm = DatagramHarm { spoofs: true, ..DatagramHarm::default() };
     let world = World::new(0).with(Some(harm), &[]);
     let bytes = noise(4, 8 * MIB);
     world.put(0..1, "object", &bytes);
@@ -307,7 +307,7 @@ fn what_strangers_send_with_a_true_channel_is_counted_and_harms_nothing() {
 }
 
 #[test]
-fn what_a_server_owes_that_dies_half_way_comes_from_others() {
+fn debt_of_a_dead_server_comes_from_other_servers() {
     let mut world = World::new(8);
     let bytes = noise(5, 48 * MIB);
     world.put(0..8, "object", &bytes);
@@ -324,7 +324,7 @@ fn what_a_server_owes_that_dies_half_way_comes_from_others() {
 
 /// #17: an unreachable server went unreported if the other servers had everything.
 #[test]
-fn a_server_that_cannot_be_reached_is_named_though_the_others_bring_all() {
+fn unreachable_server_is_named_though_the_pull_succeeds() {
     let mut world = World::new(2);
     let bytes = noise(6, MIB);
     world.put(0..2, "object", &bytes);
@@ -342,7 +342,7 @@ fn a_server_that_cannot_be_reached_is_named_though_the_others_bring_all() {
 }
 
 #[test]
-fn an_object_fails_alone_once_all_who_hold_it_are_dead() {
+fn object_fails_alone_once_all_its_holders_are_dead() {
     let mut world = World::new(4);
     let (lost, kept) = (noise(6, 24 * MIB), noise(7, 24 * MIB));
     world.put(0..2, "lost", &lost);
@@ -374,7 +374,7 @@ fn an_object_fails_alone_once_all_who_hold_it_are_dead() {
 }
 
 #[test]
-fn a_client_that_was_killed_fetches_only_what_it_lacks() {
+fn killed_client_fetches_only_the_missing_bytes() {
     let world = World::new(4);
     let bytes = noise(8, 32 * MIB + 7);
     world.put(0..4, "object", &bytes);
@@ -417,7 +417,7 @@ fn keys_of_another_authority_are_one_clear_line() {
     let mut command = anabranch();
     command.args(["gather", "get", "--keys"]).arg(world.path("others")).arg("-o").arg(world.path("out"));
     command.arg(world.object(0..1, "object"));
-    let got = Getting::start_plain(command);
+    let got = RunningClient::start_plain(command);
     assert_eq!(got.code, Some(1), "{got:?}");
     assert!(got.line().contains("authority") || got.line().contains("certificate"), "{got:?}");
 }
@@ -465,30 +465,30 @@ fn an_output_that_cannot_be_written_is_one_line() {
     command.args(["gather", "get", "--json", &object]);
     command.arg("--keys").arg(world.path("keys")).arg("-o").arg(full.join("out"));
     let Some(command) = on_a_small_disk(&command, &full, 1) else { return };
-    let got = Getting::start(command).end();
+    let got = RunningClient::start(command).end();
     assert_eq!(got.code, Some(1), "{got:?}");
     assert!(got.reason().to_lowercase().contains("no space"), "{got:?}");
     assert_eq!(got.count("fetched_bytes"), 0, "{got:?}");
 }
 
-impl Getting {
+impl RunningClient {
     /// Runs a command without `--json`.
-    fn start_plain(mut command: Command) -> Got {
+    fn start_plain(mut command: Command) -> ClientOutput {
         let output = command.output().expect("the command runs");
         let stderr = text(&output.stderr);
-        Got { code: output.status.code(), objects: Vec::new(), end: Value::Null, stderr }
+        ClientOutput { code: output.status.code(), objects: Vec::new(), end: Value::Null, stderr }
     }
 }
 
 /// A client under the test's control.
-struct Hand {
+struct ManualClient {
     stream: tokio_rustls::TlsStream<tokio::net::TcpStream>,
     channel: seal::Channel,
     socket: tokio::net::UdpSocket,
     read: Vec<u8>,
 }
 
-impl Hand {
+impl ManualClient {
     async fn connect(keys: &Path, to: SocketAddr) -> Self {
         Self::connect_as(keys, "client", to).await.expect("it is let in")
     }
@@ -585,13 +585,13 @@ fn request(pull: u16, object: &str) -> Control {
 }
 
 #[test]
-fn no_packet_leaves_before_the_client_shows_where_it_takes_them() {
+fn no_packet_leaves_before_the_client_proves_its_address() {
     let world = World::new(1);
     world.put(0..1, "object", &noise(11, MIB));
     std::fs::write(world.path("secret"), b"outside").expect("the folder is ours");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut hand = Hand::connect(&world.path("keys"), world.servers[0].at).await;
+        let mut hand = ManualClient::connect(&world.path("keys"), world.servers[0].at).await;
         hand.say(request(0, "object")).await;
         assert!(matches!(hand.hear().await, Control::Accepted(accepted) if accepted.bytes == MIB as u64));
         let begun = processor_time(&world.servers[0].child);
@@ -628,8 +628,8 @@ fn no_packet_leaves_before_the_client_shows_where_it_takes_them() {
     });
 }
 
-fn found(bytes: u64, hash: Option<[u8; 32]>) -> Found {
-    Found { bytes, mode: 0o644, modified_ns: 0, hash }
+fn found(bytes: u64, hash: Option<[u8; 32]>) -> ObjectDescription {
+    ObjectDescription { bytes, mode: 0o644, modified_ns: 0, hash }
 }
 
 /// A server under the test's control: it reports an object's length, if any, accepts no pull, and
@@ -671,7 +671,7 @@ async fn listen_by_hand(
 /// answer gets all of them again, over a connection with another channel; and another message
 /// instead of an answer is reported as it is.
 #[test]
-fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
+fn greetings_messages_are_repeated_on_the_next_connection() {
     let world = World::new(0);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -715,7 +715,7 @@ fn what_was_said_with_a_greeting_is_said_again_to_the_next_connection() {
 
 /// Issue #4: a complete object never finished if no server answered the request for its hash.
 #[test]
-fn who_does_not_say_an_objects_length_or_hash_is_not_waited_for() {
+fn server_silent_about_length_or_hash_is_not_awaited() {
     let world = World::new(1);
     let bytes = noise(13, 20 * MIB);
     world.put(0..1, "object", &bytes);
@@ -758,7 +758,7 @@ fn a_server_that_crawls_holds_nothing_up() {
 }
 
 #[test]
-fn a_file_cut_for_servers_comes_together_again_though_one_of_them_is_dead() {
+fn striped_file_is_reassembled_despite_a_dead_server() {
     let mut world = World::new(4);
     let bytes = noise(12, 20 * MIB + 3);
     std::fs::write(world.path("whole"), &bytes).expect("the folder is ours");
@@ -796,7 +796,7 @@ fn a_file_cut_for_servers_comes_together_again_though_one_of_them_is_dead() {
 }
 
 /// Eight servers, behind harmful paths or none, with an eighth of `bytes` each, twice.
-fn striped(bytes: &[u8], harm: Option<Harm>) -> World {
+fn striped(bytes: &[u8], harm: Option<DatagramHarm>) -> World {
     let world = (0..8).fold(World::new(0), |world, _| world.with(harm, &[]));
     std::fs::write(world.path("whole"), bytes).expect("the folder is ours");
     let servers: Vec<String> = world.servers.iter().map(|server| server.at.to_string()).collect();
@@ -824,8 +824,8 @@ fn a_gibibyte_comes_whole_through_whatever_happens() {
         return skip("five pulls of a gibibyte take minutes: set ANABRANCH_LONG=1");
     }
     let bytes = noise(14, 1 << 30);
-    let lossy = Harm { loss_ppm: 50_000, ..Harm::default() };
-    let mangling = Harm {
+    let lossy = DatagramHarm { loss_ppm: 50_000, ..DatagramHarm::default() };
+    let mangling = DatagramHarm {
         loss_ppm: 10_000,
         flip_ppm: 10_000,
         repeat_ppm: 20_000,

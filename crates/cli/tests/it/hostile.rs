@@ -20,7 +20,7 @@ use anabranch_net::tls::CredentialFiles;
 use anabranch_pieces::GenerationHash;
 use anabranch_replicate::wire::{DestinationRequest, LinkAddress, SubmitRequest};
 use anabranch_replicate::{Client, SiteLink};
-use anabranch_replicate_proto::control::{Command, Outgoing, Report, Run, SiteProgram, TransferId};
+use anabranch_replicate_proto::control::{Command, OutgoingSpec, Report, Run, SiteProgram, TransferId};
 use anabranch_replicate_proto::coordinator::SchemeChoice;
 use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
 use anabranch_units::BitRate;
@@ -273,7 +273,7 @@ impl Actor {
 }
 
 /// A greeted and accepted connection for one stripe of a flow.
-async fn greeted(identity: &Identity, run: Run, out: &Outgoing, stripe: u16) -> TlsStream<TcpStream> {
+async fn greeted(identity: &Identity, run: Run, out: &OutgoingSpec, stripe: u16) -> TlsStream<TcpStream> {
     let end = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < end, "{} does not take the flow in", out.to_name);

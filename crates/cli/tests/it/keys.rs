@@ -1,6 +1,6 @@
 //! Keys as users make, mix up and renew them.
 
-use crate::net::{Local, run};
+use crate::net::{LocalDaemons, run};
 use crate::{anabranch, answer, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader};
@@ -24,9 +24,9 @@ delay = "1 ms"
 "#;
 
 /// A folder with a topology, and commands that run in it.
-struct Room(tempfile::TempDir);
+struct KeysFolder(tempfile::TempDir);
 
-impl Room {
+impl KeysFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("net.toml"), NETWORK).expect("the folder is ours");
@@ -63,8 +63,8 @@ impl Room {
 /// #17: the three systems' key commands collided in one folder, or gave rights to each other's
 /// parties.
 #[test]
-fn keys_of_all_systems_are_made_in_one_folder_and_stay_apart() {
-    let room = Room::new();
+fn keys_of_all_systems_in_one_folder_stay_apart() {
+    let room = KeysFolder::new();
     room.expect(&["replicate", "keys", "init", "--topology", "net.toml"]);
     room.expect(&["gather", "keys", "--servers", "s1,s2,s3"]);
     room.expect(&["shuffle", "keys", "--hosts", "h1,h2", "--operators", "operator"]);
@@ -84,7 +84,7 @@ fn keys_of_all_systems_are_made_in_one_folder_and_stay_apart() {
 /// #17: a client of `gather` could command `replicate` if both used one folder.
 #[test]
 fn keys_of_one_system_are_refused_by_another() {
-    let room = Room::new();
+    let room = KeysFolder::new();
     room.expect(&["replicate", "keys", "init", "--topology", "net.toml", "--out", "keys"]);
     let only = "keys of gather need a folder of their own, as keys/gather";
     room.expect_refusal(&["gather", "keys", "--out", "keys"], &["keys holds keys of replicate", only]);
@@ -172,8 +172,8 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
 /// #17: closing a daemon's terminal ended it silently, and no daemon took new keys or learnt of
 /// revoked ones.
 #[test]
-fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
-    let room = Room::new();
+fn server_outlives_its_terminal_and_learns_of_revocations() {
+    let room = KeysFolder::new();
     room.expect(&["gather", "keys", "--clients", "client,other"]);
     std::fs::create_dir(room.path().join("data")).expect("ours");
     std::fs::write(room.path().join("data/object"), [7; 5_000]).expect("ours");
@@ -228,8 +228,8 @@ fn a_server_outlives_its_terminal_and_hears_whose_keys_are_lost() {
 }
 
 #[test]
-fn a_controller_hears_of_a_lost_key_without_being_told() {
-    let local = Local::start(NETWORK, &[]);
+fn controller_notices_a_revocation_by_itself() {
+    let local = LocalDaemons::start(NETWORK, &[]);
     copy_folder(&local.path("keys/replicate"), &local.path("stolen"));
     let status =
         |keys: &str| run(local.command(&["status", "--controller", local.address(), "--keys", keys]));
@@ -249,7 +249,7 @@ fn a_controller_hears_of_a_lost_key_without_being_told() {
 
 #[test]
 fn renewing_and_revoking_say_whose_keys_they_cannot_find() {
-    let room = Room::new();
+    let room = KeysFolder::new();
     room.expect(&["replicate", "keys", "init", "--topology", "net.toml", "--operators", "s,ann"]);
     room.expect_refusal(
         &["replicate", "keys", "revoke", "s"],

@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
 use super::control::{TRIANGLE, send};
-use super::net::{CONTROLLER, Lines, Local, PATIENCE, Running, anabranch, run};
+use super::net::{CONTROLLER, KilledOnDrop, Lines, LocalDaemons, PATIENCE, anabranch, run};
 use super::text;
 use anabranch_http::ClientError;
 use anabranch_net::identity::Identity;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// structs.
 #[test]
 fn a_transfer_stands_in_the_controllers_log_in_words() {
-    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+    let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
     assert_eq!(code, Some(0), "{said}");
@@ -43,8 +43,8 @@ fn a_transfer_stands_in_the_controllers_log_in_words() {
 
 /// #17: `-vv` logged commands as Rust structs.
 #[test]
-fn nothing_in_a_log_looks_like_rust_however_much_is_asked_for() {
-    let mut local = Local::start_as(TRIANGLE, &["paris", "tokyo"], &["-vv"], &["-vv"]);
+fn logs_contain_no_rust_debug_output_at_any_level() {
+    let mut local = LocalDaemons::start_as(TRIANGLE, &["paris", "tokyo"], &["-vv"], &["-vv"]);
     let mut lima = local.relay("lima", "lima");
     lima.args(["-vv", "--advertise", "127.0.0.1:1"]);
     local.keep("lima", lima);
@@ -67,8 +67,8 @@ fn nothing_in_a_log_looks_like_rust_however_much_is_asked_for() {
 
 /// #17: neither log mentioned an unreachable site; a relay named other sites by number.
 #[test]
-fn what_is_left_for_later_waited_for_and_cancelled_has_its_line_and_hops_have_names() {
-    let mut local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+fn postponed_awaited_and_cancelled_transfers_have_log_lines() {
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     let mut lima = local.relay("lima", "lima");
     lima.args(["--advertise", "127.0.0.1:1"]);
     local.keep("lima", lima);
@@ -88,7 +88,7 @@ fn what_is_left_for_later_waited_for_and_cancelled_has_its_line_and_hops_have_na
 /// #17: a controller's log did not mention sites.
 #[test]
 fn a_site_that_comes_and_goes_has_its_lines() {
-    let mut local = Local::start(TRIANGLE, &["paris"]);
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
     local.log_until("site is up");
     local.kill("paris");
     let log = local.log_until("site is away");
@@ -102,9 +102,9 @@ fn a_site_that_comes_and_goes_has_its_lines() {
 /// #17: a relay with a closed terminal ended silently.
 #[test]
 fn a_relay_outlives_what_it_wrote_to() {
-    let local = Local::start(TRIANGLE, &["paris"]);
+    let local = LocalDaemons::start(TRIANGLE, &["paris"]);
     let mut tokyo = local.relay("tokyo", "tokyo");
-    let mut tokyo = Running(tokyo.stderr(std::process::Stdio::piped()).spawn().expect("it starts"));
+    let mut tokyo = KilledOnDrop(tokyo.stderr(std::process::Stdio::piped()).spawn().expect("it starts"));
     let pipe = tokyo.0.stderr.take().expect("it is piped");
     local.wait_for(&["paris", "tokyo"]);
     drop(pipe);
@@ -125,8 +125,8 @@ fn a_relay_outlives_what_it_wrote_to() {
 }
 
 #[test]
-fn a_relay_goes_on_after_sighup_and_its_last_words_are_in_its_log() {
-    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+fn relay_continues_after_sighup_and_logs_its_end() {
+    let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     local.wait_for(&["paris", "tokyo"]);
     local.signal("tokyo", Signal::HUP);
     local.relay_log_until("tokyo", "SIGHUP: keys are read again, and the daemon goes on");
@@ -141,11 +141,11 @@ fn a_relay_goes_on_after_sighup_and_its_last_words_are_in_its_log() {
 
 /// #17: a page with an unreachable controller started silently.
 #[test]
-fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
-    let mut local = Local::start(TRIANGLE, &[]);
+fn page_prints_its_address_and_a_silent_controller() {
+    let mut local = LocalDaemons::start(TRIANGLE, &[]);
     local.kill(CONTROLLER);
     let mut command = local.command(&["status", "--web", "127.0.0.1:0", "--controller", local.address()]);
-    let mut page = Running(command.stderr(std::process::Stdio::piped()).spawn().expect("it starts"));
+    let mut page = KilledOnDrop(command.stderr(std::process::Stdio::piped()).spawn().expect("it starts"));
     let lines = Lines::of(page.0.stderr.take().expect("it is piped"));
     let (trouble, place) = (lines.next(), lines.next());
     let (trouble, place) = (trouble.expect("it says what is wrong"), place.expect("and where it is"));
@@ -155,8 +155,8 @@ fn a_page_says_where_it_is_and_that_its_controller_does_not_answer() {
 
 /// #17: a restarted controller did not report the transfers that it resumed.
 #[test]
-fn a_controller_that_is_started_again_says_how_much_goes_on() {
-    let mut local = Local::start(TRIANGLE, &["paris"]);
+fn restarted_controller_prints_how_many_transfers_continue() {
+    let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) = run(send(&local, &["file", "--to", "lima", "--detach"]));
     assert_eq!(code, Some(0), "{said}");
@@ -167,8 +167,8 @@ fn a_controller_that_is_started_again_says_how_much_goes_on() {
 
 /// #17: a log did not show refused requests and their callers.
 #[test]
-fn refusals_stand_in_the_log_with_who_and_why_and_not_without_end() {
-    let local = Local::start(TRIANGLE, &["paris", "tokyo"]);
+fn refusals_are_logged_with_peer_and_reason_within_limits() {
+    let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
     assert_eq!(code, Some(0), "{said}");
@@ -231,7 +231,7 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
     let start = |log: &str, words: &[&str]| {
         let log = std::fs::File::create(folder.path().join(log)).expect("ours");
         let mut command = command(&["replicate", words[0], "--topology", "network.toml"]);
-        Running(command.args(&words[1..]).stderr(log).spawn().expect("it starts"))
+        KilledOnDrop(command.args(&words[1..]).stderr(log).spawn().expect("it starts"))
     };
     let controller = start("controller.log", &["controller", "--listen", "127.0.0.1:0"]);
     // The quiet daemon does not log its address.
@@ -264,7 +264,7 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
 }
 
 /// TCP address of a program on loopback, from the kernel's tables.
-fn listens_on(program: &Running) -> String {
+fn listens_on(program: &KilledOnDrop) -> String {
     const LISTEN: &str = "0A";
     let sockets = || {
         let open = std::fs::read_dir(format!("/proc/{}/fd", program.0.id())).into_iter().flatten().flatten();
@@ -296,8 +296,8 @@ fn listens_on(program: &Running) -> String {
 /// #17: a controller that was already running was reported as an open database, a relay as an error
 /// number.
 #[test]
-fn an_address_that_is_taken_is_named_with_what_most_likely_has_it() {
-    let local = Local::start(TRIANGLE, &[]);
+fn taken_address_is_named_with_its_likely_holder() {
+    let local = LocalDaemons::start(TRIANGLE, &[]);
     let at = local.address().to_owned();
     let taken = |mut command: Command| {
         command.current_dir(local.path("."));

@@ -3,7 +3,7 @@
 //!
 //! Everything lives in a temporary folder, which is kept, with its logs printed, if a test fails,
 //! and ends with the [`Net`]. If the machine allows no namespaces or TUN devices, the tests print
-//! the reason and count as skipped. Read [`Net`] and [`Sending`] first.
+//! the reason and count as skipped. Read [`Net`] and [`RunningSend`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
@@ -259,7 +259,7 @@ impl Net {
     }
 
     /// Starts `replicate send --json` with these arguments.
-    pub fn send(&mut self, arguments: &[&str]) -> Sending {
+    pub fn send(&mut self, arguments: &[&str]) -> RunningSend {
         self.sends += 1;
         let log = self.log(&format!("send-{}", self.sends));
         let mut all = vec!["send", "--json"];
@@ -268,7 +268,7 @@ impl Net {
         command.stdout(Stdio::piped()).stderr(std::fs::File::create(&log).expect("the folder is ours"));
         let mut child = self.emulation.spawn(self.controller_at, command).expect("a command starts");
         let stdout = child.stdout.take().expect("it is piped");
-        let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
+        let heard = Arc::new((Mutex::new(SendEvents::default()), Condvar::new()));
         let listener = Arc::clone(&heard);
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -279,7 +279,7 @@ impl Net {
             listener.0.lock().expect("no panic holds it").over = true;
             listener.1.notify_all();
         });
-        Sending { child, heard, log, began: Instant::now() }
+        RunningSend { child, heard, log, began: Instant::now() }
     }
 
     /// Bytes delivered over these links of the data plane so far.
@@ -337,22 +337,22 @@ impl Drop for Net {
 }
 
 #[derive(Default)]
-struct Heard {
+struct SendEvents {
     events: Vec<Value>,
     over: bool,
 }
 
 /// A running `replicate send`.
-pub struct Sending {
+pub struct RunningSend {
     child: Child,
-    heard: Arc<(Mutex<Heard>, Condvar)>,
+    heard: Arc<(Mutex<SendEvents>, Condvar)>,
     log: PathBuf,
     began: Instant,
 }
 
 /// A finished `replicate send`.
 #[derive(Debug)]
-pub struct Sent {
+pub struct FinishedSend {
     pub status: ExitStatus,
     pub events: Vec<Value>,
     pub stderr: String,
@@ -360,8 +360,8 @@ pub struct Sent {
     pub took: Duration,
 }
 
-impl Sending {
-    fn wait<T>(&self, what: &str, mut look: impl FnMut(&Heard) -> Option<T>) -> T {
+impl RunningSend {
+    fn wait<T>(&self, what: &str, mut look: impl FnMut(&SendEvents) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
         let mut heard = self.heard.0.lock().expect("no panic holds it");
         loop {
@@ -415,7 +415,7 @@ impl Sending {
     }
 
     /// Waits for its end.
-    pub fn finish(mut self) -> Sent {
+    pub fn finish(mut self) -> FinishedSend {
         let events = {
             let end = Instant::now() + PATIENCE;
             let mut heard = self.heard.0.lock().expect("no panic holds it");
@@ -429,11 +429,11 @@ impl Sending {
         };
         let status = self.child.wait().expect("ours to reap");
         let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
-        Sent { status, events, stderr, took: self.began.elapsed() }
+        FinishedSend { status, events, stderr, took: self.began.elapsed() }
     }
 }
 
-impl Sent {
+impl FinishedSend {
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or(-1)
     }
@@ -464,25 +464,25 @@ impl Sent {
 
 /// A controller and a few sites on loopback, without an emulation: for errors before any data
 /// moves.
-pub struct Local {
+pub struct LocalDaemons {
     folder: tempfile::TempDir,
     address: String,
     daemons: BTreeMap<String, Child>,
     log: Arc<Mutex<Vec<String>>>,
 }
 
-impl Local {
+impl LocalDaemons {
     /// Starts them; other sites of the topology are down.
     pub fn start(toml: &str, sites: &[&str]) -> Self {
         Self::start_with(toml, sites, &[])
     }
 
-    /// As [`Local::start`], with further arguments of the relays.
+    /// As [`LocalDaemons::start`], with further arguments of the relays.
     pub fn start_with(toml: &str, sites: &[&str], more: &[&str]) -> Self {
         Self::start_as(toml, sites, &[], more)
     }
 
-    /// As [`Local::start`], with further arguments of the controller and the relays.
+    /// As [`LocalDaemons::start`], with further arguments of the controller and the relays.
     pub fn start_as(toml: &str, sites: &[&str], controller: &[&str], relays: &[&str]) -> Self {
         let mut local = Self::without_daemons(toml);
         let command = local.controller(controller);
@@ -629,7 +629,7 @@ impl Local {
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalDaemons {
     fn drop(&mut self) {
         for daemon in self.daemons.values_mut() {
             let _ = daemon.kill();
@@ -715,9 +715,9 @@ impl Lines {
 }
 
 /// A program that is killed when this is dropped.
-pub struct Running(pub Child);
+pub struct KilledOnDrop(pub Child);
 
-impl Running {
+impl KilledOnDrop {
     /// Asks it to end, which it must do successfully and in time.
     pub fn end_politely(mut self) {
         let pid = rustix::process::Pid::from_child(&self.0);
@@ -727,7 +727,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -3,7 +3,7 @@
 //!
 //! The broker runs as a process on loopback. Strangers come from three addresses, honest players
 //! from a fourth. Each stranger's connection is reopened a second after it was closed. Read
-//! [`Manners`] and [`Port::serves_beside`] first.
+//! [`StrangerBehaviour`] and [`Port::serves_beside`] first.
 
 use crate::net::PATIENCE;
 use crate::silent::{World, block_on, free_address};
@@ -32,7 +32,7 @@ const MIB: u64 = 1 << 20;
 
 /// A stranger's behaviour on a connection.
 #[derive(Copy, Clone, Debug)]
-enum Manners {
+enum StrangerBehaviour {
     /// Sends nothing.
     Silent,
     /// Sends the head of a report, and never its body.
@@ -50,15 +50,20 @@ async fn connect(at: SocketAddr, host: u8) -> std::io::Result<TcpStream> {
 }
 
 /// One connection, until it is closed.
-async fn hold(at: SocketAddr, host: u8, manners: Manners, opened: &AtomicU64) -> std::io::Result<()> {
+async fn hold(
+    at: SocketAddr,
+    host: u8,
+    manners: StrangerBehaviour,
+    opened: &AtomicU64,
+) -> std::io::Result<()> {
     let mut tcp = connect(at, host).await?;
     opened.fetch_add(1, Relaxed);
     match manners {
-        Manners::Silent => {}
-        Manners::HalfSent => {
+        StrangerBehaviour::Silent => {}
+        StrangerBehaviour::HalfSent => {
             tcp.write_all(b"POST /cmcd HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n").await?
         }
-        Manners::Unread => {
+        StrangerBehaviour::Unread => {
             let questions = "GET /steering/hls HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
             loop {
                 tcp.write_all(questions.as_bytes()).await?;
@@ -71,7 +76,7 @@ async fn hold(at: SocketAddr, host: u8, manners: Manners, opened: &AtomicU64) ->
 }
 
 /// Strangers' connections: `count` at all times.
-async fn flood(at: SocketAddr, count: u64, manners: Manners) -> (Runtime, Arc<AtomicU64>) {
+async fn flood(at: SocketAddr, count: u64, manners: StrangerBehaviour) -> (Runtime, Arc<AtomicU64>) {
     // A separate runtime, because the flood's work would delay the measured requests.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let opened = Arc::new(AtomicU64::new(0));
@@ -156,7 +161,7 @@ impl Port {
 
     /// Longest wait of a player and an operator beside `count` connections of this behaviour, over
     /// `time` and at least three requests.
-    async fn serves_beside(&self, count: u64, manners: Manners, time: Duration) -> Duration {
+    async fn serves_beside(&self, count: u64, manners: StrangerBehaviour, time: Duration) -> Duration {
         let (flood, opened) = flood(self.players, count, manners).await;
         let (begun, mut asked, mut longest) = (Instant::now(), 0, (Duration::ZERO, Duration::ZERO));
         while asked < 3 || begun.elapsed() < time {
@@ -188,7 +193,7 @@ impl Port {
 fn rude_connections_keep_no_player_and_no_operator_out() {
     let port = Port::open(None, &["--players-max", "100"]);
     block_on(async {
-        for manners in [Manners::Silent, Manners::HalfSent, Manners::Unread] {
+        for manners in [StrangerBehaviour::Silent, StrangerBehaviour::HalfSent, StrangerBehaviour::Unread] {
             port.serves_beside(300, manners, Duration::ZERO).await;
         }
     });
@@ -199,20 +204,20 @@ fn rude_connections_keep_no_player_and_no_operator_out() {
 fn silent_players_leave_operators_their_descriptors() {
     let port = Port::open(Some(128), &[]);
     block_on(async {
-        port.serves_beside(200, Manners::Silent, Duration::ZERO).await;
+        port.serves_beside(200, StrangerBehaviour::Silent, Duration::ZERO).await;
     });
 }
 
 /// #48: a bound for a release build on an idle machine.
 #[test]
 #[ignore = "it measures: `make claims`"]
-fn beside_ten_thousand_rude_connections_a_player_is_answered_within_a_second() {
+fn player_is_answered_within_a_second_beside_rude_connections() {
     let bound = Duration::from_secs(1);
     let time = Duration::from_secs(45);
     let port = Port::open(None, &[]);
     block_on(async {
         let mut late = Vec::new();
-        for manners in [Manners::Silent, Manners::HalfSent, Manners::Unread] {
+        for manners in [StrangerBehaviour::Silent, StrangerBehaviour::HalfSent, StrangerBehaviour::Unread] {
             let longest = port.serves_beside(10_500, manners, time).await;
             println!("peak {} MiB", port.peak_bytes() / MIB);
             late.extend((longest >= bound).then_some((manners, longest)));
@@ -222,7 +227,7 @@ fn beside_ten_thousand_rude_connections_a_player_is_answered_within_a_second() {
     drop(port);
     let port = Port::open(Some(1_024), &[]);
     block_on(async {
-        let longest = port.serves_beside(1_200, Manners::Silent, time).await;
+        let longest = port.serves_beside(1_200, StrangerBehaviour::Silent, time).await;
         assert!(longest < bound, "with 1,024 descriptors: {longest:.2?}");
     });
 }
@@ -293,7 +298,7 @@ async fn bid(port: &Port, clusters: u32) -> u64 {
 /// #48: invented places held 590 MiB of a broker, and bids of one network 794 MiB.
 #[test]
 #[ignore = "it measures: `make claims`"]
-fn strangers_and_a_network_hold_no_more_of_a_broker_than_documents_say() {
+fn strangers_and_networks_hold_no_more_than_documented() {
     let port = Port::open(None, &["--every", "20", "--bids-within", "19", "--ttl", "60"]);
     block_on(async {
         let begun = Instant::now();

@@ -125,14 +125,14 @@ fn run(document: &str, check: &str) {
 
 /// #17: the README's blocks collided with each other, and none delivered a file as printed.
 #[test]
-fn the_readme_brings_a_file_to_each_of_its_sites() {
+fn readme_brings_a_file_to_each_of_its_sites() {
     // The last block ends the daemons; their output stays.
     run("README.md", "cmp paris/big.tar tokyo/big.tar\ncmp paris/big.tar lima/big.tar\ntest -s lima/big.tar");
 }
 
 /// The marked quick starts in `docs/` run as well.
 #[test]
-fn the_marked_blocks_of_each_document_run_as_they_stand() {
+fn marked_blocks_of_each_document_run_unchanged() {
     let mut documents: Vec<String> = std::fs::read_dir(root().join("docs"))
         .expect("docs are there")
         .flatten()
@@ -149,7 +149,7 @@ fn the_marked_blocks_of_each_document_run_as_they_stand() {
 }
 
 #[test]
-fn only_marked_blocks_are_run_and_their_ports_are_found() {
+fn only_marked_blocks_run_and_their_ports_are_found() {
     let document = "```sh\nrm -rf x\n```\n<!-- run -->\n```sh\na --listen 127.0.0.1:7 &\n```\n<!-- slow -->\n```sh\nb\n```\n";
     assert_eq!(blocks(document), ["a --listen 127.0.0.1:7 &"]);
     assert_eq!(ports("a --listen 127.0.0.1:7 &\nb --listen 0.0.0.0:8\nc --listen 127.0.0.1:9"), [7, 9]);

@@ -15,7 +15,7 @@ fn trace(coflows: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn a_replay_says_how_far_each_scheduler_is_from_the_best() {
+fn replay_shows_each_schedulers_distance_from_the_bound() {
     let (folder, trace) = trace("30");
     let out = folder.path().join("run").display().to_string();
     let done = answer(&["shuffle", "replay", &trace, "--bound", "quick", "--json", "--out", &out]);

@@ -2,13 +2,13 @@
 //!
 //! The agent runs in one network namespace; the test plays its peer in another. If the machine
 //! allows no namespaces or TUN devices, the test prints the reason and counts as skipped.
-//! `ANABRANCH_ROGUE_S=300` makes the attack last 300 s. Read [`Rogue`] first.
+//! `ANABRANCH_ROGUE_S=300` makes the attack last 300 s. Read [`RoguePeer`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]
 
 use crate::namespace::Namespace;
 use crate::net::{PATIENCE, anabranch};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::seal::{self, ChannelId, HEADER_BYTES, Sealer, TAG_BYTES};
@@ -35,7 +35,7 @@ const AGENT: &str = "10.77.0.2:7200";
 const FLOWS: u64 = 3_000;
 
 /// A peer of the agent that the test plays.
-struct Rogue {
+struct RoguePeer {
     runtime: Runtime,
     stream: TlsStream<tokio::net::TcpStream>,
     socket: UdpSocket,
@@ -43,7 +43,7 @@ struct Rogue {
     sent: u32,
 }
 
-impl Rogue {
+impl RoguePeer {
     /// Connects to the agent from a namespace, and agrees on keys. The agent listens before it knows
     /// its peers' addresses, so a first call can be refused.
     fn connect(host: &Namespace, identity: &Identity) -> Self {
@@ -211,7 +211,7 @@ fn a_hostile_spray_peer_leaves_the_agent_small() {
     );
     let agent = Agent::start(&hosts[1], folder.path(), "b", "a=10.77.0.1");
     let files = CredentialFiles::in_set(&keys, anabranch_spray::SYSTEM, Role::Site, "a");
-    let mut rogue = Rogue::connect(&hosts[0], &Identity::load(&files).expect("keys were made"));
+    let mut rogue = RoguePeer::connect(&hosts[0], &Identity::load(&files).expect("keys were made"));
     let attack_s = std::env::var("ANABRANCH_ROGUE_S").ok().and_then(|text| text.parse().ok());
     let mut left_s = attack_s.unwrap_or(ATTACK_S);
     println!("RSS before: {} MiB", agent.memory_mib("VmRSS"));

@@ -336,7 +336,7 @@ impl Drop for Load {
 }
 
 #[test]
-fn flows_of_two_coflows_run_at_their_rates_until_they_end() {
+fn flows_of_two_coflows_keep_their_rates_until_complete() {
     let Some(mut star) = Star::start() else { return };
     // Linux before 5.18 has no such setting.
     let bursts = |star: &Star| star.hosts[1].run(|| anabranch_pace::tso_rtt_log().ok());
@@ -383,7 +383,7 @@ fn flows_of_two_coflows_run_at_their_rates_until_they_end() {
 }
 
 #[test]
-fn a_flow_that_sends_nothing_lends_its_rate_until_it_does() {
+fn idle_flow_lends_its_rate_until_it_sends() {
     let Some(mut star) = Star::start() else { return };
     (0..3).for_each(|host| star.start_agent(host, &[]));
     let (idle, other) = (star.load(1, 2), star.load(1, 2));
@@ -400,7 +400,7 @@ fn a_flow_that_sends_nothing_lends_its_rate_until_it_does() {
 }
 
 #[test]
-fn without_a_coordinator_nothing_is_limited_and_with_it_again_all_is() {
+fn limits_go_and_return_with_the_coordinator() {
     let Some(mut star) = Star::start() else { return };
     (0..3).for_each(|host| star.start_agent(host, &[]));
     let loads = star.figure_5("a", "b");
@@ -467,7 +467,7 @@ fn a_killed_agent_leaves_no_limit_behind() {
 /// Cleanup by its guard if it lives, by the next agent otherwise; including state that is not on a
 /// flow's socket.
 #[test]
-fn a_killed_agent_leaves_neither_its_queue_nor_large_bursts_off() {
+fn killed_agent_leaves_neither_its_queue_nor_burst_setting() {
     let Some(mut star) = Star::start() else { return };
     let left = |star: &Star| {
         let queue = star.hosts[1].command("tc qdisc show dev v0").unwrap_or_default();
@@ -701,7 +701,7 @@ fn programs_announce_by_the_libraries_in_rust_and_python() {
 }
 
 #[test]
-fn an_unchanged_program_is_announced_held_to_its_limit_and_forgotten() {
+fn unchanged_program_is_announced_limited_and_forgotten() {
     let Some(mut star) = Star::start() else { return };
     if !crate::has_program("python3") {
         return skip("no python3");

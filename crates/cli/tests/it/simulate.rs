@@ -42,7 +42,7 @@ fn the_first_scenario_shows_the_incast_collapse() {
 }
 
 #[test]
-fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
+fn system_runs_like_any_workload_into_a_directory() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("run").display().to_string();
     let replicate = carried("replicate.toml");
@@ -72,7 +72,7 @@ fn a_system_runs_like_any_workload_and_leaves_a_run_directory() {
 
 /// A layer's figure without a unit in its name made `--out` fail, after the whole run.
 #[test]
-fn whatever_hosts_do_about_many_paths_can_be_kept_in_a_run_directory() {
+fn run_directory_records_hosts_multipath_behaviour() {
     let folder = tempfile::tempdir().expect("a folder");
     let spray = carried("spray.toml");
     for scheme in ["caps", "presto", "reps", "timed", "agent"] {
@@ -167,7 +167,7 @@ fn the_documentation_names_every_setting_of_every_system() {
 }
 
 #[test]
-fn equal_seeds_give_equal_rows_on_any_number_of_jobs() {
+fn equal_seeds_give_equal_rows_for_any_jobs() {
     let incast = carried("incast.toml");
     let with = |jobs| rows(&["simulate", &incast, "--json", "--trials", "2", "--jobs", jobs]);
     assert_eq!(with("1"), with("3"));
@@ -181,7 +181,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_run_directory_holds_everything_and_is_not_written_over() {
+fn run_directory_is_complete_and_not_overwritten() {
     let out = folder("out");
     let shown = out.display().to_string();
     let dumbbell = carried("dumbbell.toml");
@@ -335,7 +335,7 @@ fn flows_without_a_path_are_warned_of() {
 
 /// #52: a file from a spreadsheet has a byte order mark, and its first column had another name.
 #[test]
-fn byte_order_marks_and_line_ends_of_other_systems_are_read() {
+fn byte_order_marks_and_foreign_line_ends_are_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -350,7 +350,7 @@ fn byte_order_marks_and_line_ends_of_other_systems_are_read() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_without_a_word() {
+fn closed_output_ends_the_run_silently() {
     let incast = carried("incast.toml");
     let mut command = anabranch();
     command.args(["-q", "simulate", &incast, "--json", "--trials", "2000", "--set", "workload.rounds=1"]);
@@ -410,7 +410,7 @@ fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
 }
 
 #[test]
-fn figure_5_takes_the_papers_times_by_real_agents_and_sockets() {
+fn figure_5_holds_with_real_agents_and_sockets() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
     // b arrives 2.2 s after a: at exactly 2 s it could meet the end of a2, which agents see only at
     // their next listing.

@@ -271,7 +271,7 @@ impl Drop for World {
 
 /// Short and long transfers use every path, and at the end nothing of the agents is left.
 #[test]
-fn tcp_goes_by_every_path_and_nothing_is_left_in_the_end() {
+fn tcp_uses_every_path_and_nothing_remains() {
     let Some(mut world) = World::new() else { return };
     let before = world.rules(A);
     world.up(A, &[]);
@@ -451,7 +451,7 @@ const FLUSH_RULES: &str =
 
 /// #48: another program that keeps removing rules wins, and both agents' status shows it.
 #[test]
-fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
+fn repeatedly_removed_rules_end_in_down_on_both_hosts() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);
@@ -474,7 +474,7 @@ fn rules_removed_again_and_again_end_in_down_on_both_hosts() {
 fn rules_of_a_dead_agents_table_are_deleted() {
     let Some(mut world) = World::new() else { return };
     let other = ["--table", "8200", "--device", "spray1", "--listen", "0.0.0.0:7300"];
-    let other = Ended(world.start(B, &world.folder.path().join("other.sock"), &other));
+    let other = EndedOnDrop(world.start(B, &world.folder.path().join("other.sock"), &other));
     world.up(B, &["--table", "9200"]);
     world.until("rules", |world| ["8200", "9200"].iter().all(|table| world.rules(B).contains(table)));
     let guard = world.guard(B).expect("an agent has a guard");
@@ -491,13 +491,13 @@ fn rules_of_a_dead_agents_table_are_deleted() {
 
 /// Two namespaces that a cable joins, for addresses that emulated networks do not have; keys, and
 /// what runs in them.
-struct Cabled {
+struct CabledNamespaces {
     hosts: [Namespace; 2],
     folder: tempfile::TempDir,
-    running: Vec<Ended>,
+    running: Vec<EndedOnDrop>,
 }
 
-impl Cabled {
+impl CabledNamespaces {
     /// Host 1 and host 2, each set up by these `ip` commands, in which `N` is its number and `M`
     /// the other's.
     fn new(commands: &[&str]) -> Option<Self> {
@@ -528,8 +528,8 @@ impl Cabled {
         self.folder.path().join(format!("{name}.log"))
     }
 
-    fn spawn(&self, host: usize, mut command: Command) -> Ended {
-        Ended(self.hosts[host].run(move || command.spawn()).expect("it runs"))
+    fn spawn(&self, host: usize, mut command: Command) -> EndedOnDrop {
+        EndedOnDrop(self.hosts[host].run(move || command.spawn()).expect("it runs"))
     }
 
     /// Starts the agent of this name, `a` on the first host.
@@ -569,7 +569,7 @@ fn calls_leave_from_the_listening_address() {
         "address add 10.99.0.N/32 dev lo",
         "route add 10.99.0.M via 10.78.0.M",
     ];
-    let Some(mut world) = Cabled::new(&commands) else { return };
+    let Some(mut world) = CabledNamespaces::new(&commands) else { return };
     world.up("a", &["--peer", "b=10.99.0.2", "--listen", "10.99.0.1"]);
     world.up("b", &["--peer", "a=10.99.0.1", "--listen", "10.99.0.2:7200"]);
     world.until_up();
@@ -582,7 +582,7 @@ fn calls_leave_from_the_listening_address() {
 /// a new host was a restart.
 #[test]
 fn peers_of_a_file_come_and_go_by_sighup() {
-    let Some(mut world) = Cabled::new(&["address add 10.78.0.N/16 dev v0"]) else { return };
+    let Some(mut world) = CabledNamespaces::new(&["address add 10.78.0.N/16 dev v0"]) else { return };
     let file = world.folder.path().join("peers");
     let listed = |last: &[&str]| {
         let silent = (0..196).map(|n| format!("h{n}=10.78.1.{n}\n"));
@@ -648,7 +648,7 @@ fn peers_of_a_file_come_and_go_by_sighup() {
 /// Over IPv6, whose packets become shorter meanwhile.
 #[test]
 fn tcp_over_ipv6_goes_by_datagrams_too() {
-    let Some(mut world) = Cabled::new(&["address add fd00::N/64 dev v0 nodad"]) else { return };
+    let Some(mut world) = CabledNamespaces::new(&["address add fd00::N/64 dev v0 nodad"]) else { return };
     if !has_program("python3") {
         return skip("no python3, whose sockets are the programs here");
     }
@@ -678,9 +678,9 @@ fn tcp_over_ipv6_goes_by_datagrams_too() {
 }
 
 /// A process that ends with its test.
-struct Ended(Child);
+struct EndedOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for EndedOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -49,7 +49,7 @@ fn share(planned: &Value) -> (Value, u64) {
 }
 
 #[test]
-fn one_that_runs_makes_way_for_one_that_comes_and_both_arrive() {
+fn running_transfer_makes_room_for_a_new_one() {
     let Some(mut net) = Net::new(SHARED) else { return };
     let (long, short) = (net.put("s1", "file", 1, 40 * MIB), net.put("s2", "file", 2, 4 * MIB));
     net.start_all();

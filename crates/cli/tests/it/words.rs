@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
-use crate::net::{Lines, PATIENCE, Running, TWO, anabranch, run};
+use crate::net::{KilledOnDrop, Lines, PATIENCE, TWO, anabranch, run};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
 use anabranch_net::tls::CredentialFiles;
@@ -18,7 +18,7 @@ const FOREIGN: [&str; 6] = ["docs.rs", "rustls", "close_notify", "os error", "hy
 
 /// Way in which a server ends its connections.
 #[derive(Copy, Clone, Debug, PartialEq)]
-enum Ends {
+enum ConnectionEnd {
     /// At once.
     AtOnce,
     /// During the handshake, after the client's first message.
@@ -33,31 +33,31 @@ enum Ends {
     WithGarbage,
 }
 
-const ALL: [Ends; 6] = [
-    Ends::AtOnce,
-    Ends::InTheHandshake,
-    Ends::InPlainText,
-    Ends::AsAStranger,
-    Ends::AfterTheHandshake,
-    Ends::WithGarbage,
+const ALL: [ConnectionEnd; 6] = [
+    ConnectionEnd::AtOnce,
+    ConnectionEnd::InTheHandshake,
+    ConnectionEnd::InPlainText,
+    ConnectionEnd::AsAStranger,
+    ConnectionEnd::AfterTheHandshake,
+    ConnectionEnd::WithGarbage,
 ];
 
-async fn end(mut tcp: TcpStream, own: &Identity, stranger: &Identity, how: Ends) {
+async fn end(mut tcp: TcpStream, own: &Identity, stranger: &Identity, how: ConnectionEnd) {
     let mut heard = [0; 1_024];
     match how {
-        Ends::AtOnce => {}
-        Ends::InTheHandshake => drop(tcp.read(&mut heard).await),
-        Ends::InPlainText => {
+        ConnectionEnd::AtOnce => {}
+        ConnectionEnd::InTheHandshake => drop(tcp.read(&mut heard).await),
+        ConnectionEnd::InPlainText => {
             let _ = tcp.read(&mut heard).await;
             let _ = tcp.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         }
-        Ends::AsAStranger => drop(stranger.accept(tcp).await),
-        Ends::AfterTheHandshake => {
+        ConnectionEnd::AsAStranger => drop(stranger.accept(tcp).await),
+        ConnectionEnd::AfterTheHandshake => {
             if let Ok((mut tls, _)) = own.accept(tcp).await {
                 let _ = tls.read(&mut heard).await;
             }
         }
-        Ends::WithGarbage => {
+        ConnectionEnd::WithGarbage => {
             if let Ok((mut tls, _)) = own.accept(tcp).await {
                 let _ = tls.read(&mut heard).await;
                 let _ = tls.write_all(&[0xff; 64]).await;
@@ -68,12 +68,12 @@ async fn end(mut tcp: TcpStream, own: &Identity, stranger: &Identity, how: Ends)
 }
 
 /// A folder with two sets of keys of a system.
-struct Room {
+struct TwoKeySets {
     folder: tempfile::TempDir,
     system: System,
 }
 
-impl Room {
+impl TwoKeySets {
     fn new(system: System) -> Self {
         let room = Self { folder: tempfile::tempdir().expect("a temporary folder"), system };
         std::fs::write(room.path("network.toml"), TWO).expect("the folder is ours");
@@ -110,7 +110,7 @@ impl Room {
     }
 
     /// Runs `with` beside a server that ends every connection in this way.
-    fn beside<T>(&self, how: Ends, with: impl FnOnce(SocketAddr) -> T) -> T {
+    fn beside<T>(&self, how: ConnectionEnd, with: impl FnOnce(SocketAddr) -> T) -> T {
         let (own, stranger) = (self.identity("keys"), self.identity("others"));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -125,7 +125,7 @@ impl Room {
     }
 }
 
-fn assert_ours(said: &str, how: Ends) {
+fn assert_ours(said: &str, how: ConnectionEnd) {
     assert!(!said.trim().is_empty(), "{how:?}: nothing is said");
     for foreign in FOREIGN {
         assert!(!said.contains(foreign), "{how:?}: {said}");
@@ -144,7 +144,7 @@ fn failed_connections_of_clients_quote_no_library() {
     // Clients retry with pauses: running all cases at once takes as long as the slowest.
     std::thread::scope(|scope| {
         for (system, words) in verbs {
-            let room = Arc::new(Room::new(system));
+            let room = Arc::new(TwoKeySets::new(system));
             for how in ALL {
                 let room = Arc::clone(&room);
                 scope.spawn(move || assert_client_in_our_words(&room, words, how));
@@ -153,7 +153,7 @@ fn failed_connections_of_clients_quote_no_library() {
     });
 }
 
-fn assert_client_in_our_words(room: &Room, words: &[&str], how: Ends) {
+fn assert_client_in_our_words(room: &TwoKeySets, words: &[&str], how: ConnectionEnd) {
     let said = room.beside(how, |at| {
         // A separate file for each pull, because two pulls into one file are refused.
         let to = match words[1] {
@@ -176,11 +176,11 @@ fn unreachable_controllers_are_named_while_tries_go_on() {
         (anabranch_replicate::SYSTEM, ["replicate", "status", "--controller"]),
         (anabranch_shuffle::SYSTEM, ["shuffle", "status", "--coordinator"]),
     ] {
-        let room = Room::new(system);
+        let room = TwoKeySets::new(system);
         let mut client = room.command(&[&words[..], &["127.0.0.1:1", "--keys", "keys"]].concat());
         let mut client = client.stderr(Stdio::piped()).spawn().expect("it starts");
         let lines = Lines::of(client.stderr.take().expect("it is piped"));
-        let mut client = Running(client);
+        let mut client = KilledOnDrop(client);
         let said = lines.until("trying on for").unwrap_or_else(|said| panic!("{words:?}: {said}"));
         assert!(said.contains("127.0.0.1:1: connection refused"), "{said}");
         assert!(client.0.try_wait().expect("it runs").is_none(), "{words:?} has given up: {said}");
@@ -190,7 +190,7 @@ fn unreachable_controllers_are_named_while_tries_go_on() {
 /// #48: the same for daemons as clients: a relay with its controller.
 #[test]
 fn failed_connections_of_a_relay_quote_no_library() {
-    let room = Room::new(anabranch_replicate::SYSTEM);
+    let room = TwoKeySets::new(anabranch_replicate::SYSTEM);
     std::thread::scope(|scope| {
         for how in ALL {
             let room = &room;
@@ -199,7 +199,7 @@ fn failed_connections_of_a_relay_quote_no_library() {
     });
 }
 
-fn assert_relay_in_our_words(room: &Room, how: Ends) {
+fn assert_relay_in_our_words(room: &TwoKeySets, how: ConnectionEnd) {
     let folder = format!("{how:?}");
     std::fs::create_dir(room.path(&folder)).expect("the folder is ours");
     let said = room.beside(how, |at| {
@@ -209,7 +209,7 @@ fn assert_relay_in_our_words(room: &Room, how: Ends) {
         let mut relay = room.command(&[&words[..], &more].concat());
         let mut relay = relay.stderr(Stdio::piped()).spawn().expect("it starts");
         let lines = Lines::of(relay.stderr.take().expect("it is piped"));
-        let _relay = Running(relay);
+        let _relay = KilledOnDrop(relay);
         lines.until(" WARN ").unwrap_or_else(|said| panic!("{how:?}: {said}"))
     });
     println!("relay: {how:?}: {}", said.trim());

@@ -5,12 +5,12 @@
 //! represents GFNI on AVX2. The operations are written from the Intel SDM's pseudocode, not from
 //! the kernels.
 
-use super::lanes::{Lanes, Ones, Pass, Tall, run, run_tall};
+use super::lanes::{Lanes, Pass, TallPass, XorLanes, run, run_tall};
 use crate::field::AFFINE;
 
 /// `N` bytes with GFNI, emulated.
 #[derive(Copy, Clone)]
-pub(super) struct Emulated<const N: usize>;
+pub(super) struct EmulatedGfni<const N: usize>;
 
 /// `GF2P8AFFINEQB` on one byte with a zero constant.
 fn affine_byte(matrix: u64, x: u8) -> u8 {
@@ -26,12 +26,12 @@ fn ternary_byte(table: u8, a: u8, b: u8, c: u8) -> u8 {
     })
 }
 
-impl<const N: usize> Lanes for Emulated<N> {
+impl<const N: usize> Lanes for EmulatedGfni<N> {
     const WIDTH: usize = N;
     const XOR3: bool = N == 64;
     type Vector = [u8; N];
     type Factor = u64;
-    type Kept = u64;
+    type PackedFactor = u64;
 
     fn zero(self) -> [u8; N] {
         [0; N]
@@ -39,11 +39,11 @@ impl<const N: usize> Lanes for Emulated<N> {
     fn factor(self, coefficient: u8) -> u64 {
         AFFINE[usize::from(coefficient)]
     }
-    fn kept(self, coefficient: u8) -> u64 {
+    fn pack(self, coefficient: u8) -> u64 {
         self.factor(coefficient)
     }
-    fn unkept(self, kept: u64) -> u64 {
-        kept
+    fn unpack(self, packed: u64) -> u64 {
+        packed
     }
     fn mul(self, factor: u64, x: [u8; N]) -> [u8; N] {
         x.map(|byte| affine_byte(factor, byte))
@@ -83,9 +83,9 @@ pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
             }
         };
     }
-    let lanes = Emulated::<N>;
+    let lanes = EmulatedGfni::<N>;
     match (xor, pass.outputs_len, !pass.ones.is_empty()) {
-        (true, 1, false) => by_inputs!(Ones(lanes), 1, 4, false, [1 2 3 4 5 6 7 8]),
+        (true, 1, false) => by_inputs!(XorLanes(lanes), 1, 4, false, [1 2 3 4 5 6 7 8]),
         (false, 1, false) => by_inputs!(lanes, 1, 4, false, [1 2 3 4 5 6 7 8]),
         (false, 1, true) => by_inputs!(lanes, 1, 4, true, [1 2 3 4 5 6 7 8]),
         (false, 2, false) => by_inputs!(lanes, 2, 2, false, [1 2 3 4]),
@@ -101,14 +101,14 @@ pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
 ///
 /// # Safety
 /// The walk's invariants must hold.
-pub(super) unsafe fn tall_emulated<const N: usize>(tall: &Tall<'_>) {
+pub(super) unsafe fn tall_emulated<const N: usize>(tall: &TallPass<'_>) {
     macro_rules! by_outputs {
         ([$($outputs:literal)+]) => {
             match tall.outputs_len {
                 // SAFETY: the caller's promise.
-                1 => unsafe { run_tall::<_, 1, 4>(Ones(Emulated::<N>), tall) },
+                1 => unsafe { run_tall::<_, 1, 4>(XorLanes(EmulatedGfni::<N>), tall) },
                 // SAFETY: the caller's promise, and the number of outputs is the one matched on.
-                $($outputs => unsafe { run_tall::<_, $outputs, 2>(Emulated::<N>, tall) },)+
+                $($outputs => unsafe { run_tall::<_, $outputs, 2>(EmulatedGfni::<N>, tall) },)+
                 outputs => unreachable!("the planner makes no walk of {outputs} outputs"),
             }
         };

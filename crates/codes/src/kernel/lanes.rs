@@ -23,16 +23,16 @@ pub(super) trait Lanes: Copy {
     /// A coefficient in the form used for multiplying vectors.
     type Factor: Copy;
     /// A coefficient in compact form, from which a single load gives the other form.
-    type Kept: Copy + Default;
+    type PackedFactor: Copy + Default;
 
     /// All bytes 0.
     fn zero(self) -> Self::Vector;
     /// Converts `coefficient` to a factor.
     fn factor(self, coefficient: u8) -> Self::Factor;
     /// Converts `coefficient` to the compact form.
-    fn kept(self, coefficient: u8) -> Self::Kept;
+    fn pack(self, coefficient: u8) -> Self::PackedFactor;
     /// Converts the compact form to a factor.
-    fn unkept(self, kept: Self::Kept) -> Self::Factor;
+    fn unpack(self, packed: Self::PackedFactor) -> Self::Factor;
     /// Each byte of `x` times the factor's coefficient.
     fn mul(self, factor: Self::Factor, x: Self::Vector) -> Self::Vector;
     /// `a + b`.
@@ -98,7 +98,7 @@ pub(super) const TALL_OUTPUTS: usize = 6;
 /// bytes, at least a vector's, are readable at each input and writable at each of the first
 /// `outputs_len` outputs; no output overlaps another or an input; if `accumulate` is set the
 /// outputs are readable (initialised), too.
-pub(super) struct Tall<'a> {
+pub(super) struct TallPass<'a> {
     /// Coefficients of each output, one per input.
     pub rows: [&'a [u8]; TALL_OUTPUTS],
     /// Index of the first input's coefficient in each row.
@@ -117,14 +117,14 @@ pub(super) struct Tall<'a> {
 
 /// Lanes on which every coefficient counts as 1: the xor kernel.
 #[derive(Copy, Clone)]
-pub(super) struct Ones<L>(pub L);
+pub(super) struct XorLanes<L>(pub L);
 
-impl<L: Lanes> Lanes for Ones<L> {
+impl<L: Lanes> Lanes for XorLanes<L> {
     const WIDTH: usize = L::WIDTH;
     const XOR3: bool = L::XOR3;
     type Vector = L::Vector;
     type Factor = ();
-    type Kept = ();
+    type PackedFactor = ();
 
     #[inline(always)]
     fn zero(self) -> L::Vector {
@@ -133,9 +133,9 @@ impl<L: Lanes> Lanes for Ones<L> {
     #[inline(always)]
     fn factor(self, _: u8) {}
     #[inline(always)]
-    fn kept(self, _: u8) {}
+    fn pack(self, _: u8) {}
     #[inline(always)]
-    fn unkept(self, (): ()) {}
+    fn unpack(self, (): ()) {}
     #[inline(always)]
     fn mul(self, (): (), x: L::Vector) -> L::Vector {
         x
@@ -235,7 +235,7 @@ impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sums<L, M> for 
 /// A walk with its number of outputs known to the compiler.
 struct TallSum<'a, L: Lanes, const M: usize> {
     lanes: L,
-    factors: [[L::Kept; M]; TALL_INPUTS],
+    factors: [[L::PackedFactor; M]; TALL_INPUTS],
     inputs: &'a [*const u8],
     outputs: [*mut u8; M],
     accumulate: bool,
@@ -266,7 +266,7 @@ impl<L: Lanes, const M: usize> Sums<L, M> for TallSum<'_, L, M> {
                     b[u] = lanes.load(other.add(at + u * L::WIDTH));
                 }
                 for o in 0..M {
-                    let (one, other) = (lanes.unkept(of_one[o]), lanes.unkept(of_other[o]));
+                    let (one, other) = (lanes.unpack(of_one[o]), lanes.unpack(of_other[o]));
                     for u in 0..U {
                         sums[u][o] = lanes.xor3(sums[u][o], lanes.mul(one, a[u]), lanes.mul(other, b[u]));
                     }
@@ -280,7 +280,7 @@ impl<L: Lanes, const M: usize> Sums<L, M> for TallSum<'_, L, M> {
                     vectors[u] = lanes.load(input.add(at + u * L::WIDTH));
                 }
                 for o in 0..M {
-                    let factor = lanes.unkept(factors[o]);
+                    let factor = lanes.unpack(factors[o]);
                     for u in 0..U {
                         sums[u][o] = lanes.xor(sums[u][o], lanes.mul(factor, vectors[u]));
                     }
@@ -350,14 +350,14 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usiz
 /// # Safety
 /// The walk's invariants must hold, with `M` outputs.
 #[inline(always)]
-pub(super) unsafe fn run_tall<L: Lanes, const M: usize, const U: usize>(lanes: L, pass: &Tall<'_>) {
+pub(super) unsafe fn run_tall<L: Lanes, const M: usize, const U: usize>(lanes: L, pass: &TallPass<'_>) {
     debug_assert!(pass.outputs_len == M && pass.len >= L::WIDTH);
     assert!(pass.inputs.len() <= TALL_INPUTS, "a walk has no more inputs than it keeps factors for");
-    let mut factors = [[L::Kept::default(); M]; TALL_INPUTS];
+    let mut factors = [[L::PackedFactor::default(); M]; TALL_INPUTS];
     for o in 0..M {
         let row = &pass.rows[o][pass.first..][..pass.inputs.len()];
         for i in 0..row.len() {
-            factors[i][o] = lanes.kept(row[i]);
+            factors[i][o] = lanes.pack(row[i]);
         }
     }
     let mut outputs = [std::ptr::null_mut(); M];
@@ -422,15 +422,15 @@ unsafe fn walk<L: Lanes, const M: usize, const U: usize>(
 /// For lanes that derive a factor from a table row: a coefficient is its own compact form.
 macro_rules! kept_as_bytes {
     () => {
-        type Kept = u8;
+        type PackedFactor = u8;
 
         #[inline(always)]
-        fn kept(self, coefficient: u8) -> u8 {
+        fn pack(self, coefficient: u8) -> u8 {
             coefficient
         }
         #[inline(always)]
-        fn unkept(self, kept: u8) -> Self::Factor {
-            self.factor(kept)
+        fn unpack(self, packed: u8) -> Self::Factor {
+            self.factor(packed)
         }
     };
 }
@@ -447,18 +447,18 @@ macro_rules! passes {
         ///
         /// # Safety
         /// The walk's invariants must hold.
-        pub(super) unsafe fn $tall(lanes: $lanes, pass: &$crate::kernel::lanes::Tall<'_>) {
-            use $crate::kernel::lanes::{Ones, Tall, run_tall};
+        pub(super) unsafe fn $tall(lanes: $lanes, pass: &$crate::kernel::lanes::TallPass<'_>) {
+            use $crate::kernel::lanes::{XorLanes, TallPass, run_tall};
 
             #[target_feature(enable = $features)]
-            unsafe fn sums<const M: usize, const U: usize>(lanes: $lanes, pass: &Tall<'_>) {
+            unsafe fn sums<const M: usize, const U: usize>(lanes: $lanes, pass: &TallPass<'_>) {
                 // SAFETY: the caller's promise is the one asked for.
                 unsafe { run_tall::<_, M, U>(lanes, pass) }
             }
             #[target_feature(enable = $features)]
-            unsafe fn add(lanes: $lanes, pass: &Tall<'_>) {
+            unsafe fn add(lanes: $lanes, pass: &TallPass<'_>) {
                 // SAFETY: the caller's promise is the one asked for.
-                unsafe { run_tall::<_, 1, 4>(Ones(lanes), pass) }
+                unsafe { run_tall::<_, 1, 4>(XorLanes(lanes), pass) }
             }
             // SAFETY: the value `lanes` proves that the machine has the features; the number of
             // outputs is the one matched on; the rest is the caller's promise.
@@ -481,7 +481,7 @@ macro_rules! passes {
         /// # Safety
         /// The pass's invariants must hold.
         pub(super) unsafe fn $function(lanes: $lanes, pass: &$crate::kernel::lanes::Pass<'_>, xor: bool) {
-            use $crate::kernel::lanes::{Ones, Pass, run};
+            use $crate::kernel::lanes::{XorLanes, Pass, run};
 
             #[target_feature(enable = $features)]
             unsafe fn dot<const K: usize, const M: usize, const U: usize, const ONES: bool>(
@@ -494,7 +494,7 @@ macro_rules! passes {
             #[target_feature(enable = $features)]
             unsafe fn add<const K: usize>(lanes: $lanes, pass: &Pass<'_>) {
                 // SAFETY: the caller's promise is the one asked for.
-                unsafe { run::<_, K, 1, 4, false>(Ones(lanes), pass) }
+                unsafe { run::<_, K, 1, 4, false>(XorLanes(lanes), pass) }
             }
             // A pass shorter than a vector uses the plain kernel.
             if pass.len < <$lanes as $crate::kernel::lanes::Lanes>::WIDTH {

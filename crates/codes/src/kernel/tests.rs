@@ -196,7 +196,7 @@ fn every_coefficient_multiplies_every_byte_on_every_kernel() {
 }
 
 #[test]
-fn many_terms_and_long_inputs_take_several_passes_and_chunks() {
+fn many_terms_and_long_inputs_take_several_passes() {
     let count = 21;
     let inputs = Buffers::new(70_001, &vec![3; count], noise(5));
     let inputs = inputs.slices();
@@ -218,7 +218,7 @@ fn many_terms_and_long_inputs_take_several_passes_and_chunks() {
 }
 
 #[test]
-fn more_inputs_than_one_walk_takes_are_added_by_several() {
+fn more_inputs_than_one_walk_are_added_by_several() {
     let (count, len) = (2 * TALL_INPUTS + 6, 700);
     let inputs = Buffers::new(len, &vec![3; count], noise(7));
     let inputs = inputs.slices();
@@ -256,7 +256,7 @@ fn no_terms_make_zeros() {
 }
 
 #[test]
-fn plain_is_always_there_and_the_one_in_use_comes_first() {
+fn plain_kernel_is_always_present_active_comes_first() {
     let available = Kernel::available();
     assert_eq!(available.last(), Some(&Kernel::Plain));
     assert_eq!(available.first(), Some(&kernel_in_use()));

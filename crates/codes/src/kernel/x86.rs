@@ -49,16 +49,16 @@ passes!(run_avx2, tall_avx2, Avx2, "avx2", [2, 1, 1, 1, 1, 1]);
 passes!(run_ssse3, tall_ssse3, Ssse3, "ssse3", [2, 2, 1, 1, 1, 1]);
 
 /// For lanes that multiply by a bit matrix: the matrix is the compact form.
-macro_rules! kept_as_matrices {
+macro_rules! packed_as_matrices {
     () => {
-        type Kept = u64;
+        type PackedFactor = u64;
 
         #[inline(always)]
         fn factor(self, coefficient: u8) -> Self::Factor {
-            self.unkept(self.kept(coefficient))
+            self.unpack(self.pack(coefficient))
         }
         #[inline(always)]
-        fn kept(self, coefficient: u8) -> u64 {
+        fn pack(self, coefficient: u8) -> u64 {
             AFFINE[usize::from(coefficient)]
         }
     };
@@ -69,7 +69,7 @@ impl Lanes for Gfni512 {
     const XOR3: bool = true;
     type Vector = __m512i;
     type Factor = __m512i;
-    kept_as_matrices!();
+    packed_as_matrices!();
 
     #[inline(always)]
     fn zero(self) -> __m512i {
@@ -77,9 +77,9 @@ impl Lanes for Gfni512 {
         unsafe { _mm512_setzero_si512() }
     }
     #[inline(always)]
-    fn unkept(self, kept: u64) -> __m512i {
+    fn unpack(self, packed: u64) -> __m512i {
         // SAFETY: `self` proves AVX-512F.
-        unsafe { _mm512_set1_epi64(kept.cast_signed()) }
+        unsafe { _mm512_set1_epi64(packed.cast_signed()) }
     }
     #[inline(always)]
     fn mul(self, factor: __m512i, x: __m512i) -> __m512i {
@@ -140,12 +140,12 @@ macro_rules! lanes_of_32_bytes {
 impl Lanes for Gfni256 {
     lanes_of_32_bytes!();
     type Factor = __m256i;
-    kept_as_matrices!();
+    packed_as_matrices!();
 
     #[inline(always)]
-    fn unkept(self, kept: u64) -> __m256i {
+    fn unpack(self, packed: u64) -> __m256i {
         // SAFETY: `self` proves AVX2.
-        unsafe { _mm256_set1_epi64x(kept.cast_signed()) }
+        unsafe { _mm256_set1_epi64x(packed.cast_signed()) }
     }
     #[inline(always)]
     fn mul(self, factor: __m256i, x: __m256i) -> __m256i {

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// A waiting packet: its unknown blocks, and the sum without its known blocks.
 #[derive(Clone, Debug)]
-struct Waiting<S> {
+struct PendingPacket<S> {
     blocks: Vec<u32>,
     symbol: S,
 }
@@ -24,7 +24,7 @@ pub struct Peeling<S> {
     seen: BTreeSet<u32>,
     blocks: Vec<Option<S>>,
     known: usize,
-    waiting: Vec<Option<Waiting<S>>>,
+    waiting: Vec<Option<PendingPacket<S>>>,
     /// Packets that wait for each block.
     wanted_by: Vec<Vec<u32>>,
     /// Packets not yet processed by `standard`.
@@ -75,7 +75,7 @@ impl<S: Symbol> Peeling<S> {
         }
         let number = self.waiting.len() as u32;
         blocks.iter().for_each(|block| self.wanted_by[*block as usize].push(number));
-        self.waiting.push(Some(Waiting { blocks, symbol }));
+        self.waiting.push(Some(PendingPacket { blocks, symbol }));
     }
 
     fn learn(&mut self, block: u32, symbol: S) {

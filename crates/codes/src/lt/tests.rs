@@ -37,7 +37,7 @@ proptest! {
         let params = Params { systematic, ..if tuned { Params::tuned(count) } else { Params::LTTP } };
         let code = Code::new(count, &params).expect("a good code");
         let file = blocks(count, len);
-        let mut decoders: [Decoding; 3] = [
+        let mut decoders: [DecodeFn; 3] = [
             with(Peeling::standard(code.clone(), len)),
             with(Peeling::improved(code.clone(), len)),
             with(Inactivation::new(code.clone(), len)),
@@ -89,11 +89,11 @@ proptest! {
 }
 
 /// Adds a packet, and returns the blocks once they are known.
-type Decoding = Box<dyn FnMut(u32, Bytes) -> Option<Vec<Bytes>>>;
+type DecodeFn = Box<dyn FnMut(u32, Bytes) -> Option<Vec<Bytes>>>;
 
 /// The decoder as a function that adds a packet and returns the blocks once they are known. Each
 /// packet is added twice.
-fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> Decoding {
+fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> DecodeFn {
     Box::new(move |id, packet| {
         let lacked = decoder.lacks();
         let is_complete = decoder.push(id, packet.clone());
@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_packets_in_any_order_decode_alike_for_every_symbol(
+    fn packets_decode_alike_in_any_order_for_every_symbol(
         code in any_code(), len in 0usize..150, lost_percent in 0u32..=100, first: u32, mut state: u64,
     ) {
         let mut draw = move |end: usize| {
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn sums_in_one_piece_of_memory_are_the_plain_ones(
+    fn sums_in_one_allocation_equal_the_plain_ones(
         count in 0usize..20, len in 0usize..300,
         sums in proptest::collection::vec((0u32..12, any::<bool>(), proptest::collection::vec(0u32..32, 0..25)), 0..40),
     ) {
@@ -221,7 +221,7 @@ fn repair_overhead(count: usize, missing: usize, draws: usize) -> (f64, usize) {
 }
 
 #[test]
-fn missing_blocks_are_mended_by_few_packets_of_repair_more() {
+fn missing_blocks_need_few_additional_repair_packets() {
     for count in [64, 128, 256, 1_000] {
         assert_eq!(repair_overhead(count, 1, 100), (0.0, 0), "{count} blocks: one packet mends one");
         for missing in [2, 5, 10, count / 20, count * 3 / 10] {
@@ -266,7 +266,7 @@ fn repair_has_the_degrees_that_it_says() {
 }
 
 #[test]
-fn blocks_that_all_came_are_handed_over_as_they_are() {
+fn blocks_received_without_loss_are_returned_unchanged() {
     let code = Code::systematic(64).expect("a good code");
     let file = blocks(64, 100);
     let mut decoder = Inactivation::new(code, 100);
@@ -279,7 +279,7 @@ fn blocks_that_all_came_are_handed_over_as_they_are() {
 }
 
 #[test]
-fn a_systematic_code_without_loss_needs_no_packet_more_than_blocks() {
+fn systematic_code_without_loss_needs_no_overhead() {
     let code = Code::new(64, &Params { systematic: true, ..Params::tuned(64) }).expect("a good code");
     assert_eq!(needed(Inactivation::new(code.clone(), 1), 0), 64);
     assert_eq!(needed(Peeling::improved(code, 1), 0), 64);
@@ -345,7 +345,7 @@ fn what_is_no_code_is_refused_in_one_line() {
 /// Issue #18: packets of a known block were recorded without being kept. Once they filled the table
 /// of ids, a decoder searched a free slot forever.
 #[test]
-fn packets_of_a_block_that_is_known_are_not_remembered() {
+fn packets_of_a_known_block_are_not_stored() {
     let code = Code::systematic(2).expect("a good code");
     let mut neighbours = Vec::new();
     let second = (0..).filter(|id| {

@@ -39,19 +39,19 @@ impl std::error::Error for UnitError {}
 
 /// More blocks are lost than there are parities.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LackingError {
+pub struct TooManyErasures {
     /// Number of lost blocks.
     pub lost: usize,
     /// Number of parities.
     pub parities: usize,
 }
 
-impl fmt::Display for LackingError {
+impl fmt::Display for TooManyErasures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} blocks are lost: must be {} at most, as there are parities", self.lost, self.parities)
     }
 }
-impl std::error::Error for LackingError {}
+impl std::error::Error for TooManyErasures {}
 
 /// A number of blocks and parities of [`Code`].
 ///
@@ -133,7 +133,7 @@ impl Unit {
     /// there are parities. Panics: if the number of packets or outputs, or a length, is wrong.
     /// Cost: as encoding as many parities as blocks are lost, and m^2 operations on bytes for m of
     /// them.
-    pub fn recover(&self, packets: &[Option<&[u8]>], lost: &mut [&mut [u8]]) -> Result<(), LackingError> {
+    pub fn recover(&self, packets: &[Option<&[u8]>], lost: &mut [&mut [u8]]) -> Result<(), TooManyErasures> {
         let blocks = self.blocks();
         assert_eq!(
             packets.len(),
@@ -144,7 +144,7 @@ impl Unit {
         assert_eq!(lost.len(), count, "as many outputs as lost blocks");
         let there = packets[blocks..].iter().flatten().count();
         if there < count {
-            return Err(LackingError { lost: count, parities: there });
+            return Err(TooManyErasures { lost: count, parities: there });
         }
         let Some(len) = lost.first().map(|output| output.len()) else { return Ok(()) };
         // A lost block is replaced by the parity used for it.
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parities_are_the_codes_and_any_as_many_packets_give_the_blocks(
+        fn any_parities_of_the_code_restore_as_many_blocks(
             blocks in 1usize..=60, parities in 0usize..=20, len in 0usize..200, seed: u32,
         ) {
             let mut random = Bits::new(seed);

@@ -63,40 +63,40 @@ struct Store {
 }
 
 impl Store {
-    fn answer(&mut self, now: Instant, id: usize, ask: &StoreAsk<u64>) -> StoreTold<u64> {
+    fn answer(&mut self, now: Instant, id: usize, ask: &StoreRequest<u64>) -> StoreReply<u64> {
         self.lead.take_if(|(_, _, until)| *until <= now);
         let last = self.value.as_ref().map_or(Stamp::default(), |(stamp, _)| *stamp);
         let revision = self.revision;
         let stands = |epoch: u64| self.lead.is_some_and(|(holder, of, _)| (holder, of) == (id, epoch));
         match ask {
-            StoreAsk::Lead => match self.lead {
+            StoreRequest::Lead => match self.lead {
                 Some((holder, ..)) if holder != id => {
-                    StoreTold::Follows { leader: Some(holder.to_string()), revision, last }
+                    StoreReply::Follows { leader: Some(holder.to_string()), revision, last }
                 }
                 _ => {
                     self.revision += 1;
                     let epoch = self.revision;
                     self.lead = Some((id, epoch, now + LEASE));
-                    StoreTold::Leads { epoch, revision: epoch, last }
+                    StoreReply::Leads { epoch, revision: epoch, last }
                 }
             },
-            StoreAsk::Renew { epoch } if stands(*epoch) => {
+            StoreRequest::Renew { epoch } if stands(*epoch) => {
                 self.lead = Some((id, *epoch, now + LEASE));
-                StoreTold::Renewed { revision, last }
+                StoreReply::Renewed { revision, last }
             }
-            StoreAsk::Keep { epoch, before, .. } if stands(*epoch) && *before != last => {
-                StoreTold::Changed { last }
+            StoreRequest::Keep { epoch, before, .. } if stands(*epoch) && *before != last => {
+                StoreReply::Changed { last }
             }
-            StoreAsk::Keep { epoch, decided, decision, .. } if stands(*epoch) => {
+            StoreRequest::Keep { epoch, decided, decision, .. } if stands(*epoch) => {
                 self.revision += 1;
                 let stamp = Stamp { revision: self.revision, epoch: *decided, round: **decision };
                 self.value = Some((stamp, Arc::clone(decision)));
-                StoreTold::Kept { revision: self.revision }
+                StoreReply::Kept { revision: self.revision }
             }
-            StoreAsk::Read => {
-                StoreTold::Last { last, decision: self.value.as_ref().map(|(_, value)| Arc::clone(value)) }
+            StoreRequest::Read => {
+                StoreReply::Last { last, decision: self.value.as_ref().map(|(_, value)| Arc::clone(value)) }
             }
-            _ => StoreTold::Lost,
+            _ => StoreReply::Lost,
         }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Leaves out: the sites' programs (`host`). Read [`Flows`] first.
 
-use super::host::{self, Ask, Incoming, Outgoing, Seen, Serve, Source, Task};
-use super::{Rehearsal, Running, ScenarioError, System, congestion_control, linux_name};
+use super::host::{self, HostObservations, IncastTask, IncomingFlow, OutgoingFlow, Serve, Source, Task};
+use super::{Rehearsal, RunningSystem, ScenarioError, System, congestion_control, linux_name};
 use crate::Emulation;
 use anabranch_sim::scenario::{Incast, Udp, Workload};
 use anabranch_sim::traffic::{Start, UdpFlow};
-use anabranch_sim::{CoflowRow, FlowEnd, Plan, Times, WorkloadRow};
+use anabranch_sim::{CoflowRow, CompletionTimes, FlowEnd, Plan, WorkloadRow};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A system's workload in a run, by the number of the workload.
-pub(super) type Systems = Vec<(usize, Box<dyn Running>)>;
+pub(super) type Systems = Vec<(usize, Box<dyn RunningSystem>)>;
 
 /// The flows, and each site's part in them.
 pub(super) struct Flows {
@@ -32,12 +32,12 @@ pub(super) struct Flows {
 }
 
 /// Sites of hosts, and their addresses.
-struct Places<'a> {
+struct HostSites<'a> {
     plan: &'a Plan,
     address: &'a dyn Fn(SiteId) -> IpAddr,
 }
 
-impl Places<'_> {
+impl HostSites<'_> {
     fn site(&self, host: u16) -> SiteId {
         self.plan.network().hosts()[usize::from(host)]
     }
@@ -55,7 +55,7 @@ impl Flows {
         address: &dyn Fn(SiteId) -> IpAddr,
     ) -> Result<Self, ScenarioError> {
         let (scenario, seed) = (plan.scenario(), Seed::new(plan.seed(trial)));
-        let places = Places { plan, address };
+        let places = HostSites { plan, address };
         let end = Instant::ZERO + scenario.duration.unwrap_or(TIME_MAX);
         let timing = Task {
             duration_ns: end.as_ns(),
@@ -130,13 +130,13 @@ impl Flows {
         seed: u64,
         client: u16,
         servers: &[u16],
-        places: &Places<'_>,
+        places: &HostSites<'_>,
         field: &str,
     ) -> Result<Vec<(u32, Option<ByteCount>)>, ScenarioError> {
         let block_bytes = incast.block_bytes().map_err(ScenarioError::new)?;
         let (request_bytes, priority) = (incast.request.as_u64(), incast.priority);
         let mut numbers = Vec::new();
-        let mut ask = Ask {
+        let mut ask = IncastTask {
             rounds: incast.rounds,
             warmup_rounds: incast.warmup_rounds,
             request_bytes,
@@ -144,7 +144,7 @@ impl Flows {
             jitter_ns: incast.jitter.as_ns(),
             seed,
             priority,
-            ..Ask::default()
+            ..IncastTask::default()
         };
         for server in servers {
             let number = self.take(field)?;
@@ -163,7 +163,7 @@ impl Flows {
         &mut self,
         udp: &Udp,
         flows: Vec<UdpFlow>,
-        places: &Places<'_>,
+        places: &HostSites<'_>,
         field: &str,
     ) -> Result<Vec<(u32, Option<ByteCount>)>, ScenarioError> {
         let (start_ns, stop_ns) = (udp.start.as_ns(), udp.stop.map(Duration::as_ns));
@@ -184,7 +184,7 @@ impl Flows {
         starts: impl IntoIterator<Item = Start>,
         (end, is_asked): (Instant, bool),
         kind: (u8, Option<&str>),
-        places: &Places<'_>,
+        places: &HostSites<'_>,
         field: &str,
     ) -> Result<Vec<(u32, Option<ByteCount>)>, ScenarioError> {
         let mut numbers = Vec::new();
@@ -211,13 +211,14 @@ impl Flows {
         flow: u32,
         start: &Start,
         (priority, control): (u8, Option<&str>),
-        places: &Places<'_>,
+        places: &HostSites<'_>,
     ) {
         let congestion_control = control.map(str::to_owned);
         let size_bytes = start.size.map(ByteCount::as_u64);
-        self.task(places.site(start.dst)).incoming.push(Incoming { flow, size_bytes });
+        self.task(places.site(start.dst)).incoming.push(IncomingFlow { flow, size_bytes });
         let (to, start_ns, announce) = (places.of(start.dst), start.at.as_ns(), None);
-        let outgoing = Outgoing { flow, to, priority, congestion_control, start_ns, size_bytes, announce };
+        let outgoing =
+            OutgoingFlow { flow, to, priority, congestion_control, start_ns, size_bytes, announce };
         self.task(places.site(start.src)).outgoing.push(outgoing);
     }
 
@@ -261,7 +262,7 @@ impl Flows {
 }
 
 /// A flow at the end of a run, by what the hosts saw.
-fn flow_end(seen: &Seen, number: u32) -> FlowEnd {
+fn flow_end(seen: &HostObservations, number: u32) -> FlowEnd {
     let flow = seen.flows.get(&number).cloned().unwrap_or_default();
     let end_ns = flow.whole_ns.unwrap_or(seen.over_ns);
     let lasted = flow.start_ns.map_or(0, |start_ns| end_ns.saturating_sub(start_ns));
@@ -277,7 +278,7 @@ pub(super) fn rows(
     plan: &Plan,
     all: &Flows,
     systems: &Systems,
-    seen: &Seen,
+    seen: &HostObservations,
 ) -> (Vec<WorkloadRow>, Vec<CoflowRow>) {
     let scenario = plan.scenario();
     let us = |ns: u64| ns as f64 / 1e3;
@@ -320,7 +321,7 @@ pub(super) fn rows(
                     Some((size.as_ref()?.as_u64(), us(flow.whole_ns?.saturating_sub(flow.start_ns?))))
                 });
                 if !flows.is_empty() {
-                    row.complete(&Times(whole.collect()));
+                    row.complete(&CompletionTimes(whole.collect()));
                 }
                 if let Workload::Racks(_) = workload {
                     row.all_flows(flows.iter().map(|(number, _)| flow_end(seen, *number)));

@@ -3,7 +3,7 @@
 //!
 //! It reads its [`Task`] as a line of JSON, listens, prints `ready`, reads the start time (on the
 //! machine's monotonic clock, common to all hosts), does its part, prints `done`, and prints its
-//! observations ([`Seen`]) once all hosts are done.
+//! observations ([`HostObservations`]) once all hosts are done.
 //!
 //! One thread, the pacer, starts flows and sends datagrams at their times; one receives datagrams;
 //! flows are tasks of a third thread, so that thousands cost little. Requests of an incast have a
@@ -60,10 +60,10 @@ pub(super) struct Task {
     pub congestion_control: String,
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
-    pub incoming: Vec<Incoming>,
-    pub outgoing: Vec<Outgoing>,
+    pub incoming: Vec<IncomingFlow>,
+    pub outgoing: Vec<OutgoingFlow>,
     pub serve: Vec<Serve>,
-    pub ask: Vec<Ask>,
+    pub ask: Vec<IncastTask>,
     pub sources: Vec<Source>,
     /// Flows of datagrams that are received.
     pub sinks: Vec<u32>,
@@ -71,14 +71,14 @@ pub(super) struct Task {
 
 /// A flow that is received.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Incoming {
+pub(super) struct IncomingFlow {
     pub flow: u32,
     pub size_bytes: Option<u64>,
 }
 
 /// A flow that is sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingFlow {
     pub flow: u32,
     pub to: IpAddr,
     pub priority: u8,
@@ -123,7 +123,7 @@ pub(super) struct Serve {
 
 /// Requests to several servers at once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Ask {
+pub(super) struct IncastTask {
     pub first_flow: u32,
     pub servers: Vec<(IpAddr, u16)>,
     pub priority: u8,
@@ -137,17 +137,17 @@ pub(super) struct Ask {
 
 /// Observations of a host. Times are nanoseconds from the start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct HostObservations {
     /// When it was done.
     pub over_ns: u64,
     /// Flows of TCP, by number.
-    pub flows: BTreeMap<u32, SeenFlow>,
+    pub flows: BTreeMap<u32, FlowObservation>,
     /// Rounds of incasts.
-    pub asked: Vec<SeenRounds>,
+    pub asked: Vec<IncastRounds>,
     /// Datagrams sent, by flow.
     pub sent: BTreeMap<u32, u64>,
     /// Datagrams received, by flow.
-    pub sinks: BTreeMap<u32, SeenSink>,
+    pub sinks: BTreeMap<u32, SinkObservation>,
     /// Lateness of flows' starts.
     pub starts_late: Histogram,
     /// Lateness of datagrams' sending.
@@ -162,7 +162,7 @@ pub struct Seen {
 
 /// A flow, as its receiver saw it; `start_ns` as its sender did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SeenFlow {
+pub struct FlowObservation {
     /// Bytes that arrived.
     pub received_bytes: u64,
     /// Bytes before the end of the warm-up.
@@ -175,7 +175,7 @@ pub struct SeenFlow {
 
 /// Datagrams of a flow, as their receiver saw them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SeenSink {
+pub struct SinkObservation {
     /// Count, delays and order of datagrams.
     pub sink: UdpSink,
     /// Bytes that arrived, headers included.
@@ -186,7 +186,7 @@ pub struct SeenSink {
 
 /// The rounds of an incast.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SeenRounds {
+pub struct IncastRounds {
     /// The number of its first flow.
     pub first_flow: u32,
     /// Bytes of a round, from all servers together.
@@ -195,7 +195,7 @@ pub struct SeenRounds {
     pub rounds_ns: Vec<(u64, u64)>,
 }
 
-impl Seen {
+impl HostObservations {
     /// Adds the observations of another host.
     pub(super) fn merge(&mut self, other: Self) {
         self.over_ns = self.over_ns.max(other.over_ns);
@@ -345,7 +345,7 @@ struct Host {
     clock: Clock,
     /// Sizes of received flows.
     sizes: BTreeMap<u32, Option<u64>>,
-    seen: Mutex<Seen>,
+    seen: Mutex<HostObservations>,
     /// Data of all sent flows. Pages that are only read take no memory.
     zeroes: Vec<u8>,
     /// Buffer for received data, which is discarded.
@@ -355,7 +355,7 @@ struct Host {
 }
 
 impl Host {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, HostObservations> {
         self.seen.lock().expect("nobody panics with it")
     }
     fn part_is_done(&self) {
@@ -415,7 +415,7 @@ pub fn run() -> Result<(), ScenarioError> {
         // The kernel cuts it to what it allows; datagrams that do not fit are counted.
         let _ = set_socket_recv_buffer_size(&receiver, RECEIVE_BUFFER_BYTES);
     }
-    let sources = task.sources.iter().map(Sending::new).collect::<Result<Vec<_>, _>>()?;
+    let sources = task.sources.iter().map(DatagramSource::new).collect::<Result<Vec<_>, _>>()?;
     println!("ready");
     let begin = line("time to begin")?;
     let wrong = |_| ScenarioError::new(format!("standard input: `{begin}`: no time to begin"));
@@ -489,10 +489,10 @@ fn tcp_socket(control: &str, priority: u8, port: u16) -> std::io::Result<OwnedFd
 }
 
 /// Begins flows and sends datagrams at their times, until there is nothing left or time is up.
-fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
+fn pace(host: &Arc<Host>, mut sources: Vec<DatagramSource>, runtime: &Handle) {
     crate::elevate();
     let clock = host.clock;
-    let mut flows: Vec<Outgoing> = host.task.outgoing.clone();
+    let mut flows: Vec<OutgoingFlow> = host.task.outgoing.clone();
     flows.sort_by_key(|flow| std::cmp::Reverse(flow.start_ns));
     loop {
         let source = sources.iter_mut().filter_map(|s| Some((s.due_ns()?, s))).min_by_key(|(due, _)| *due);
@@ -527,14 +527,14 @@ fn pace(host: &Arc<Host>, mut sources: Vec<Sending>, runtime: &Handle) {
 }
 
 /// A source of datagrams that sends.
-struct Sending {
+struct DatagramSource {
     flow: u32,
     source: UdpSource,
     socket: UdpSocket,
     datagram: Vec<u8>,
 }
 
-impl Sending {
+impl DatagramSource {
     fn new(task: &Source) -> Result<Self, ScenarioError> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port(task.flow)))?;
         set_ip_tos(&socket, tos(task.priority)).map_err(Error::from)?;
@@ -652,7 +652,7 @@ async fn receive(host: Arc<Host>, stream: tokio::net::TcpStream, number: u32, si
 }
 
 /// Opens a flow's connection, which is on its way then.
-fn begin(host: &Host, task: &Outgoing) -> std::io::Result<TcpStream> {
+fn begin(host: &Host, task: &OutgoingFlow) -> std::io::Result<TcpStream> {
     let control = task.congestion_control.as_ref().unwrap_or(&host.task.congestion_control);
     let socket = tcp_socket(control, task.priority, port(task.flow))?;
     let began_ns = host.clock.now_ns();
@@ -674,7 +674,7 @@ fn write_max(task: &Task) -> u64 {
 }
 
 /// Sends one flow and waits until its receiver has it.
-async fn send(stream: TcpStream, task: &Outgoing, zeroes: &[u8]) -> std::io::Result<()> {
+async fn send(stream: TcpStream, task: &OutgoingFlow, zeroes: &[u8]) -> std::io::Result<()> {
     let mut stream = tokio::net::TcpStream::from_std(stream)?;
     if let Some(announce) = &task.announce {
         // A pending connection is known to this host only.
@@ -731,7 +731,7 @@ fn serve(task: &Serve, listener: &TcpListener) {
 
 /// Asks all servers for a block, and again when all have arrived; one thread for each server, and a
 /// barrier between rounds.
-fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
+fn ask(task: &IncastTask, clock: Clock) -> std::io::Result<IncastRounds> {
     let streams: Vec<TcpStream> = task.servers.iter().map(TcpStream::connect).collect::<Result<_, _>>()?;
     let barrier = std::sync::Barrier::new(streams.len() + 1);
     let ok = AtomicBool::new(true);
@@ -777,7 +777,7 @@ fn ask(task: &Ask, clock: Clock) -> std::io::Result<SeenRounds> {
         }
     });
     let round_bytes = task.block_bytes * task.servers.len() as u64;
-    Ok(SeenRounds { first_flow: task.first_flow, round_bytes, rounds_ns })
+    Ok(IncastRounds { first_flow: task.first_flow, round_bytes, rounds_ns })
 }
 
 #[cfg(test)]

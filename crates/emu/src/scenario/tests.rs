@@ -1,6 +1,6 @@
 //! Hosts' tasks from a plan, and reasons to distrust a run.
 
-use super::host::Outgoing;
+use super::host::OutgoingFlow;
 use super::*;
 use anabranch_sim::{Network, PlanError, scenario};
 use anabranch_units::Instant;
@@ -18,7 +18,7 @@ fn listed(plan: &Plan) -> Result<Flows, ScenarioError> {
 }
 
 #[test]
-fn hosts_are_told_their_parts_of_the_flows_until_the_end() {
+fn hosts_learn_their_parts_of_all_flows() {
     let workloads = r#"
         duration = "1 s"
         workload = [
@@ -28,7 +28,7 @@ fn hosts_are_told_their_parts_of_the_flows_until_the_end() {
     "#;
     let plan = planned(workloads);
     let flows = listed(&plan).expect("few flows");
-    let outgoing: Vec<&Outgoing> = flows.tasks.values().flat_map(|task| &task.outgoing).collect();
+    let outgoing: Vec<&OutgoingFlow> = flows.tasks.values().flat_map(|task| &task.outgoing).collect();
     assert_eq!(outgoing.len(), flows.of_workload[0].len());
     assert!((20..=60).contains(&outgoing.len()), "37.5 in the mean: {}", outgoing.len());
     assert!(outgoing.iter().all(|flow| flow.start_ns < 1_000_000_000 && flow.priority == 2));
@@ -43,7 +43,7 @@ fn hosts_are_told_their_parts_of_the_flows_until_the_end() {
 }
 
 #[test]
-fn hosts_are_told_whose_congestion_control_is_not_the_transports() {
+fn hosts_with_another_congestion_control_are_reported() {
     let workloads = r#"
         duration = "1 s"
         transport = { control = "cubic", rack = true }
@@ -61,7 +61,7 @@ fn hosts_are_told_whose_congestion_control_is_not_the_transports() {
 }
 
 #[test]
-fn too_many_flows_and_too_late_ones_are_refused_and_as_many_as_fit_are_not() {
+fn too_many_or_too_late_flows_are_refused() {
     let of = |flows: u32| {
         let workload = format!(
             "duration = \"9 s\"\nworkload = [{{ kind = \"long\", pairs = [[\"h0\", \"h1\"]], streams = {flows} }}]"
@@ -85,9 +85,9 @@ fn too_many_flows_and_too_late_ones_are_refused_and_as_many_as_fit_are_not() {
 
 /// A system whose flows are announced before they send.
 #[derive(Debug)]
-struct Talk;
+struct AnnouncingSystem;
 
-impl System for Talk {
+impl System for AnnouncingSystem {
     fn kind(&self) -> &'static str {
         "talk"
     }
@@ -96,7 +96,7 @@ impl System for Talk {
     }
 }
 
-impl Rehearsal for Talk {
+impl Rehearsal for AnnouncingSystem {
     fn flows(&self) -> Vec<Start> {
         let flow = |src, size| Start { at: Instant::ZERO, src, dst: 2, size: Some(ByteCount::new(size)) };
         vec![flow(0, 10_000), flow(1, 20_000)]
@@ -104,12 +104,12 @@ impl Rehearsal for Talk {
     fn priority(&self) -> u8 {
         2
     }
-    fn start(&self, _: &Emulation, _: &Plan, _: Seed) -> Result<Box<dyn Running>, ScenarioError> {
+    fn start(&self, _: &Emulation, _: &Plan, _: Seed) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         Err(ScenarioError::new("there is no emulation in this test"))
     }
 }
 
-impl anabranch_sim::system::System for Talk {
+impl anabranch_sim::system::System for AnnouncingSystem {
     fn kind(&self) -> &'static str {
         "talk"
     }
@@ -123,7 +123,7 @@ impl anabranch_sim::system::System for Talk {
     }
 }
 
-impl anabranch_sim::system::SystemPlan for Talk {
+impl anabranch_sim::system::SystemPlan for AnnouncingSystem {
     fn app(&self, _: &Network, _: Seed) -> Result<Box<dyn anabranch_sim::traffic::App>, PlanError> {
         unreachable!("it is not simulated")
     }
@@ -136,15 +136,16 @@ impl anabranch_sim::system::SystemPlan for Talk {
 }
 
 #[test]
-fn flows_of_systems_are_sent_by_hosts_programs_and_other_systems_are_refused() {
+fn flows_of_unknown_systems_are_refused() {
     let text = format!("{NETWORK}[workload]\nkind = \"talk\"\n");
     let points = scenario::read("test.toml", &text, &[]).expect("a good scenario");
     let read = |_: &str| unreachable!("it names no file");
-    let plan = Plan::with_systems(points[0].scenario.clone(), &read, &[&Talk]).expect("a good plan");
+    let plan =
+        Plan::with_systems(points[0].scenario.clone(), &read, &[&AnnouncingSystem]).expect("a good plan");
     let flows = |systems: &[&dyn System]| {
         Flows::new(&plan, 0, systems, &|site| Ipv4Addr::new(10, 0, 0, site.0 as u8).into())
     };
-    let known = flows(&[&Talk]).expect("few flows");
+    let known = flows(&[&AnnouncingSystem]).expect("few flows");
     assert_eq!(known.of_workload[0].iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1]);
     let [second] = &known.tasks[&1].outgoing[..] else { panic!("one") };
     assert_eq!((second.flow, second.priority, second.size_bytes), (1, 2, Some(20_000)));
@@ -155,7 +156,7 @@ fn flows_of_systems_are_sent_by_hosts_programs_and_other_systems_are_refused() {
 
 #[test]
 fn late_programs_and_lost_datagrams_speak_against_a_run() {
-    let mut seen = Seen::default();
+    let mut seen = HostObservations::default();
     assert!(distrust(&seen, Duration::from_us(500)).is_empty());
     (0..99).for_each(|_| seen.datagrams_late.record(1_000));
     seen.datagrams_late.record(2_000_000);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 /// A call of the control.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Heard {
+enum ControlCall {
     Announced(u32, [u16; 2], u64),
     Forwarded(u32, u64, u32),
     Closed(u32),
@@ -18,15 +18,15 @@ enum Heard {
 /// A control that writes down what it hears.
 #[derive(Clone, Debug, Default)]
 struct Recorder {
-    heard: Arc<Mutex<Vec<Heard>>>,
+    heard: Arc<Mutex<Vec<ControlCall>>>,
     is_deaf: bool,
 }
 
 impl Recorder {
-    fn push(&self, heard: Heard) {
+    fn push(&self, heard: ControlCall) {
         self.heard.lock().expect("nobody panics with it").push(heard);
     }
-    fn take(&self) -> Vec<Heard> {
+    fn take(&self) -> Vec<ControlCall> {
         std::mem::take(&mut self.heard.lock().expect("nobody panics with it"))
     }
 }
@@ -42,13 +42,13 @@ impl CircuitPlan for Recorder {
 
 impl CircuitControl for Recorder {
     fn handle_announced(&mut self, flow: u32, racks: [u16; 2], bytes: ByteCount) {
-        self.push(Heard::Announced(flow, racks, bytes.as_u64()));
+        self.push(ControlCall::Announced(flow, racks, bytes.as_u64()));
     }
     fn handle_forwarded(&mut self, flow: u32, position: u64, bytes: u32) {
-        self.push(Heard::Forwarded(flow, position, bytes));
+        self.push(ControlCall::Forwarded(flow, position, bytes));
     }
     fn handle_closed(&mut self, flow: u32) {
-        self.push(Heard::Closed(flow));
+        self.push(ControlCall::Closed(flow));
     }
     fn handle_queues(&mut self, _: Instant, _: Vec<u64>) {}
     fn poll_timeout(&self) -> Instant {
@@ -106,10 +106,10 @@ fn control_hears_a_connection_from_syn_to_fin() {
     weeks.handle_sent(0, 2, &segment(0, 2, FIN, 1_100, 0));
     weeks.handle_forwarded(&segment(0, 2, 0, 100, 1_000));
     let expected = [
-        Heard::Announced(0, [0, 1], 50_000),
-        Heard::Announced(0, [0, 1], 30_000),
-        Heard::Forwarded(0, 0, 1_000),
-        Heard::Closed(0),
+        ControlCall::Announced(0, [0, 1], 50_000),
+        ControlCall::Announced(0, [0, 1], 30_000),
+        ControlCall::Forwarded(0, 0, 1_000),
+        ControlCall::Closed(0),
     ];
     assert_eq!(control.take(), expected);
     assert_eq!(announce(&mut weeks, "a", 90_000), Err(AnnounceError::NoConnection(key(0, 2))));
@@ -125,7 +125,7 @@ fn second_coflow_of_a_connection_adds_its_own_bytes() {
         announce(&mut weeks, coflow, bytes).expect("open");
     }
     let bytes = control.take().into_iter().map(|heard| match heard {
-        Heard::Announced(0, _, bytes) => bytes,
+        ControlCall::Announced(0, _, bytes) => bytes,
         other => panic!("{other:?}"),
     });
     assert_eq!(bytes.sum::<u64>(), 135_000);
@@ -137,7 +137,7 @@ fn reset_closes_both_directions() {
     weeks.handle_sent(0, 2, &segment(0, 2, SYN, 5, 0));
     weeks.handle_sent(2, 0, &segment(2, 0, SYN, 7, 0));
     weeks.handle_sent(2, 0, &segment(2, 0, RST, 8, 0));
-    assert_eq!(control.take(), [Heard::Closed(1), Heard::Closed(0)]);
+    assert_eq!(control.take(), [ControlCall::Closed(1), ControlCall::Closed(0)]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn reused_ports_begin_another_connection() {
     weeks.handle_sent(0, 2, &segment(0, 2, SYN, 5, 0));
     weeks.handle_sent(0, 2, &segment(0, 2, SYN, 500, 0));
     weeks.handle_forwarded(&segment(0, 2, 0, 501, 10));
-    assert_eq!(control.take(), [Heard::Closed(0), Heard::Forwarded(1, 0, 10)]);
+    assert_eq!(control.take(), [ControlCall::Closed(0), ControlCall::Forwarded(1, 0, 10)]);
 }
 
 #[test]
@@ -188,7 +188,7 @@ proptest! {
             sent.push((position, bytes));
             at = at.max(position + u64::from(bytes));
         }
-        let heard: Vec<_> = sent.iter().map(|(position, bytes)| Heard::Forwarded(0, *position, *bytes)).collect();
+        let heard: Vec<_> = sent.iter().map(|(position, bytes)| ControlCall::Forwarded(0, *position, *bytes)).collect();
         prop_assert_eq!(control.take(), heard);
     }
 

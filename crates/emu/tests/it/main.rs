@@ -121,7 +121,7 @@ fn pump(mut stream: TcpStream, stop: &AtomicBool) {
 }
 
 #[test]
-fn a_round_trip_takes_twice_the_delay_and_the_serialisation() {
+fn round_trip_takes_twice_the_delay_and_serialisation() {
     let _alone = alone();
     let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(20)), EmulationOptions::default())
     else {
@@ -195,7 +195,7 @@ fn tcp_fills_a_link_to_within_a_tenth() {
 }
 
 #[test]
-fn a_high_priority_probe_is_not_delayed_by_bulk_that_fills_the_link() {
+fn bulk_traffic_does_not_delay_a_high_priority_probe() {
     let _alone = alone();
     let Some(emulation) = start(&pair(BitRate::mbps(20), Duration::from_ms(5)), EmulationOptions::default())
     else {
@@ -247,7 +247,7 @@ fn a_high_priority_probe_is_not_delayed_by_bulk_that_fills_the_link() {
 }
 
 #[test]
-fn a_link_that_is_down_passes_nothing_and_works_again_once_up() {
+fn link_that_is_down_passes_nothing_until_up() {
     let _alone = alone();
     let Some(emulation) = start(&pair(BitRate::mbps(100), Duration::from_ms(1)), EmulationOptions::default())
     else {
@@ -288,7 +288,7 @@ fn a_link_that_is_down_passes_nothing_and_works_again_once_up() {
 }
 
 #[test]
-fn a_link_address_is_reached_over_its_link_and_a_site_over_the_least_delay() {
+fn link_address_uses_its_link_site_address_the_nearest() {
     let _alone = alone();
     // a to c: 30 ms directly (links 0 and 1), 2 x 5 ms through b (links 2 to 5).
     let mut topology = Topology::new("triangle");
@@ -320,7 +320,7 @@ fn a_link_address_is_reached_over_its_link_and_a_site_over_the_least_delay() {
 /// Ten datagrams at once on a link with 40 ms each: the first is sent, six find at most 5 kB before
 /// them.
 #[test]
-fn a_port_marks_what_may_be_marked_and_the_kernel_takes_it() {
+fn port_marks_ecn_capable_packets_for_the_kernel() {
     let _alone = alone();
     let topology = pair(BitRate::bps(200_000), Duration::ZERO);
     let marking = PortSettings {
@@ -350,7 +350,7 @@ fn a_port_marks_what_may_be_marked_and_the_kernel_takes_it() {
 }
 
 #[test]
-fn flows_spread_over_equal_paths_and_each_keeps_to_its_own() {
+fn flows_spread_over_equal_paths_and_each_keeps_one() {
     let _alone = alone();
     let mut topology = Topology::new("diamond");
     let sites = ["a", "b", "left", "right"].map(|name| topology.add_site(name, None).expect("names differ"));
@@ -583,7 +583,7 @@ fn programs_end_with_the_emulation() {
 }
 
 #[test]
-fn what_cannot_be_emulated_is_refused_with_value_and_limit() {
+fn impossible_emulation_is_refused_with_value_and_limit() {
     let good = pair(BitRate::mbps(1), Duration::ZERO);
     let refused = |topology: &Topology, options| {
         Emulation::start(topology, options).map(|_| ()).expect_err("out of range").to_string()
@@ -605,7 +605,7 @@ fn what_cannot_be_emulated_is_refused_with_value_and_limit() {
 }
 
 #[test]
-fn doctor_names_a_fix_for_whatever_is_not_as_it_should_be() {
+fn doctor_names_a_fix_for_each_problem() {
     let _alone = alone();
     for finding in doctor() {
         println!("{finding:?}");

@@ -7,7 +7,7 @@
 //! packets with a choice of paths are sampled, not those on their way down. A packet without a
 //! stated class counts as a long flow's. Leaves out: coding (`spray-proto`).
 
-use super::View;
+use super::PolicyInput;
 use super::ecmp::Ecmp;
 use super::rps::Rps;
 use crate::packet::FlowClass;
@@ -30,7 +30,7 @@ pub struct Caps {
     /// of paths.
     used: u64,
     ways: u32,
-    unused: Unused,
+    unused: UnusedPathStats,
 }
 
 /// Maximum number of paths distinguished.
@@ -39,7 +39,7 @@ const WAYS_MAX: u32 = 64;
 /// Paths without short flows in samples that had some: long flows avoid them, too (section IX-E,
 /// Figure 23 c).
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-pub struct Unused {
+pub struct UnusedPathStats {
     /// Samples with short flows.
     pub samples: u64,
     /// Sum over samples of the share of paths without short flows.
@@ -57,12 +57,12 @@ impl Caps {
             was_seen: false,
             used: 0,
             ways: 0,
-            unused: Unused::default(),
+            unused: UnusedPathStats::default(),
         }
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
+    pub(super) fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
         let sample = view.now.as_ps() / SAMPLE.as_ps();
         if sample != self.sample {
             self.is_on = self.was_seen && sample == self.sample + 1;
@@ -86,7 +86,7 @@ impl Caps {
     }
 
     /// Paths left unused by short flows in completed samples.
-    pub(crate) const fn unused(&self) -> Unused {
+    pub(crate) const fn unused(&self) -> UnusedPathStats {
         self.unused
     }
 }

@@ -5,7 +5,7 @@
 //! (2017), section 3: d = 2 samples and m = 1 remembered. Leaves out: the weights for networks with
 //! unequal links (section 3.4), and the receiver's shim that restores order.
 
-use super::View;
+use super::PolicyInput;
 use super::rps::Rps;
 use crate::target::Target;
 use anabranch_units::RandomStream;
@@ -26,7 +26,7 @@ impl Drill {
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
+    pub(super) fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
         let ways = view.ways();
         // The remembered queue may lead elsewhere.
         let last = self.last.and_then(|last| ways.iter().position(|way| *way == last));

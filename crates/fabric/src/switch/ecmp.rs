@@ -4,7 +4,7 @@
 //! and flow, which represent the five-tuple, the entropy that a sender may vary, and the switch's
 //! salt, so that the layers of a network choose independently.
 
-use super::View;
+use super::PolicyInput;
 use anabranch_units::RandomStream;
 
 /// State of the policy: a salt.
@@ -24,24 +24,24 @@ impl Ecmp {
     }
 
     #[inline]
-    pub(super) fn choose(&self, view: &View<'_>) -> u32 {
+    pub(super) fn choose(&self, view: &PolicyInput<'_>) -> u32 {
         self.way(view, view.count())
     }
 
     /// One of `count` paths.
     #[inline]
-    pub(super) fn way(&self, view: &View<'_>, count: u32) -> u32 {
+    pub(super) fn way(&self, view: &PolicyInput<'_>, count: u32) -> u32 {
         self.hashed(view, count, view.meta.entropy)
     }
 
     /// The path of the packet's flow, whatever the packet's entropy.
     #[inline]
-    pub(super) fn of_flow(&self, view: &View<'_>) -> u32 {
+    pub(super) fn of_flow(&self, view: &PolicyInput<'_>) -> u32 {
         self.hashed(view, view.count(), 0)
     }
 
     #[inline]
-    fn hashed(&self, view: &View<'_>, count: u32, entropy: u16) -> u32 {
+    fn hashed(&self, view: &PolicyInput<'_>, count: u32, entropy: u16) -> u32 {
         let meta = view.meta;
         let tuple = u64::from(meta.flow) << 32 | u64::from(meta.src) << 16 | u64::from(meta.dst);
         let entropy = u64::from(entropy).wrapping_mul(0xd134_2543_de82_ef95);

@@ -7,7 +7,7 @@
 //! long flows in the last 500 us, up to half of all paths; without long flows all paths are for
 //! short ones. Within its part a flow is hashed to a path. Hosts state which flows are short.
 
-use super::View;
+use super::PolicyInput;
 use super::ecmp::Ecmp;
 use crate::packet::FlowClass;
 use anabranch_units::{Duration, RandomStream};
@@ -33,7 +33,7 @@ impl Freeway {
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
+    pub(super) fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
         let sample = view.now.as_ps() / SAMPLE.as_ps();
         if sample != self.sample {
             self.before = if sample == self.sample + 1 { self.flows.len() as u32 } else { 0 };

@@ -5,7 +5,7 @@
 //! Switching* (2017), sections 3 and 4: a pause of 500 us, and a table of hashed flows without
 //! tags, so that two flows in one slot count as one.
 
-use super::View;
+use super::PolicyInput;
 use super::ecmp::Ecmp;
 use super::rps::Rps;
 use anabranch_units::{Duration, RandomStream, RunInstant};
@@ -30,7 +30,7 @@ impl LetFlow {
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
+    pub(super) fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
         if self.places.is_empty() {
             self.places = vec![(RunInstant::ZERO, u32::MAX); FLOWS as usize];
         }

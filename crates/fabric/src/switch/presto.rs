@@ -6,7 +6,7 @@
 //! number; switches above it, in networks with more layers, choose by a hash of flow and cell.
 //! Leaves out: cutting of flows by hosts, and restoring order (`spray-proto`).
 
-use super::View;
+use super::PolicyInput;
 use super::ecmp::Ecmp;
 use anabranch_units::RandomStream;
 
@@ -22,7 +22,7 @@ impl Presto {
     }
 
     #[inline]
-    pub(super) fn choose(&self, view: &View<'_>) -> u32 {
+    pub(super) fn choose(&self, view: &PolicyInput<'_>) -> u32 {
         if view.meta.hops > 1 {
             return self.hash.choose(view);
         }

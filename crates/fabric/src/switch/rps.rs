@@ -3,7 +3,7 @@
 //! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013),
 //! section 3: uniform, regardless of queues.
 
-use super::View;
+use super::PolicyInput;
 use anabranch_units::RandomStream;
 
 /// State of the policy: its random stream.
@@ -24,7 +24,7 @@ impl Rps {
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, view: &View<'_>) -> u32 {
+    pub(super) fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
         self.random.below(view.count().into()) as u32
     }
 }

@@ -39,7 +39,7 @@ fn counters(fabric: &Fabric<Sink>) -> CircuitCounters {
 
 /// The thesis's law: 10 us, and 7.2 us for each 9,000-byte packet in the queue.
 #[test]
-fn packet_path_takes_ten_us_and_a_transmission_for_each_packet() {
+fn packet_path_takes_ten_us_plus_transmission_per_packet() {
     let mut fabric = between_racks(settings());
     // Racks 0 and 2 have no circuit before 200 us.
     let at = Instant::from_us(25);
@@ -274,7 +274,7 @@ fn marks_begin_at_the_same_share_of_each_size() {
 
 /// The circuit from rack 0 to rack 1 is up from 20 to 200 us of each week of 600 us.
 #[test]
-fn packets_against_a_circuit_are_marked_from_ahead_until_its_end() {
+fn packets_against_a_circuit_are_marked_until_its_end() {
     for ahead_us in [None, Some(0), Some(15), Some(100), Some(600)] {
         let mark_ahead = ahead_us.map(Duration::from_us);
         let mut fabric = between_racks(CircuitSettings { mark_ahead, ..settings() });

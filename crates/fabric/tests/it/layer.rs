@@ -75,14 +75,14 @@ impl User for Pair {
 /// Labels each packet with its flow's size, drops the second, sends the first twice, and delays the
 /// third by a millisecond.
 #[derive(Default)]
-struct Meddling {
+struct MeddlingLayer {
     seen: u32,
-    held: Option<Layered<Msg>>,
+    held: Option<LayeredPacket<Msg>>,
     labels: Vec<Option<u64>>,
 }
 
-impl Layer<Msg> for Meddling {
-    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+impl Layer<Msg> for MeddlingLayer {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         packet.envelope.label = packet.flow_size.map(|size| Arc::new(size.as_u64()) as Label);
         self.seen += 1;
         match self.seen {
@@ -97,7 +97,7 @@ impl Layer<Msg> for Meddling {
             }
         }
     }
-    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let label = packet.envelope.label.take();
         self.labels.push(label.and_then(|label| label.downcast_ref().copied()));
         cx.deliver(packet);
@@ -120,7 +120,7 @@ fn fabric(moves_out: bool) -> Fabric<Hosts<Pair>> {
     let hosts =
         Hosts::new(vec![Target::element(0), Target::element(1)], Pair { moves_out, ..Pair::default() });
     let mut fabric =
-        Fabric::new(vec![port(0), port(1)], vec![hosts.with_layer(Some(Box::new(Meddling::default())))]);
+        Fabric::new(vec![port(0), port(1)], vec![hosts.with_layer(Some(Box::new(MeddlingLayer::default())))]);
     fabric.arm(Target::node(0), Instant::ZERO, Hosts::<Pair>::user_token(0));
     fabric
 }
@@ -139,7 +139,7 @@ fn it_may_double_drop_hold_and_label_packets() {
 }
 
 #[test]
-fn what_it_holds_leaves_by_its_hosts_port_though_the_machine_is_gone() {
+fn held_packets_outlast_their_machine_at_its_port() {
     let mut fabric = fabric(true);
     fabric.advance(Instant::ZERO + Duration::from_ms(5));
     assert_eq!(fabric.nodes()[0].user().came.len(), 3);

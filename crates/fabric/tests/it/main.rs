@@ -111,7 +111,7 @@ proptest! {
     /// Processing only at the times of `next_arrival` gives the same arrivals as processing every
     /// event.
     #[test]
-    fn nothing_arrives_before_the_next_arrival_and_sleeping_until_it_changes_nothing(first in settings(), steps in steps()) {
+    fn nothing_arrives_before_the_next_arrival(first in settings(), steps in steps()) {
         let (mut often, mut seldom) = (one_port(first), one_port(first));
         play(&mut often, &steps, |_| ());
         play(&mut seldom, &steps, |_| ());
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn a_lower_priority_packet_never_starts_while_a_higher_one_waits(steps in steps()) {
+    fn low_priority_never_starts_while_high_priority_waits(steps in steps()) {
         let steps: Vec<_> = steps.into_iter().filter(|s| matches!(s, Step::Packet { .. })).collect();
         let (rate, delay) = (BitRate::mbps(20), Duration::from_us(300));
         let mut fabric = one_port(PortSettings::new(rate, delay, ByteCount::mib(1)));
@@ -200,7 +200,7 @@ proptest! {
 }
 
 #[test]
-fn a_queue_takes_exactly_its_limit_and_not_one_byte_more() {
+fn queue_takes_exactly_its_limit() {
     // The first packet goes straight to the serialiser and does not count.
     for (limit, delivered) in [(3_000, 3), (2_999, 2)] {
         let mut fabric = one_port(link(10, 0, limit));
@@ -214,7 +214,7 @@ fn a_queue_takes_exactly_its_limit_and_not_one_byte_more() {
 }
 
 #[test]
-fn a_full_low_priority_queue_leaves_room_for_high_priority() {
+fn full_low_priority_queue_leaves_room_for_high_priority() {
     let mut fabric = one_port(link(10, 0, 3_000));
     for i in 0..10 {
         fabric.inject(Instant::ZERO, PORT, packet(2, 1_500), i);
@@ -225,7 +225,7 @@ fn a_full_low_priority_queue_leaves_room_for_high_priority() {
 }
 
 #[test]
-fn a_link_that_goes_down_drops_what_waits_and_what_comes_and_keeps_what_is_on_the_wire() {
+fn link_outage_drops_queued_and_new_packets_only() {
     let mut fabric = one_port(link(10, 5_000, 10_000)); // 1 ms a packet
     for i in 0..4 {
         fabric.inject(Instant::ZERO, PORT, packet(1, 1_250), i);
@@ -246,7 +246,7 @@ fn a_link_that_goes_down_drops_what_waits_and_what_comes_and_keeps_what_is_on_th
 }
 
 #[test]
-fn a_new_rate_holds_for_the_rest_of_the_packet_being_sent() {
+fn new_rate_applies_to_the_rest_of_a_packet() {
     let mut fabric = one_port(link(10, 0, 10_000)); // 1 ms a packet
     fabric.inject(Instant::ZERO, PORT, packet(1, 1_250), 0);
     fabric
@@ -257,7 +257,7 @@ fn a_new_rate_holds_for_the_rest_of_the_packet_being_sent() {
 }
 
 #[test]
-fn loss_is_near_its_probability_and_the_same_for_the_same_seed() {
+fn loss_matches_its_probability_and_repeats_for_a_seed() {
     let run = || {
         let mut fabric = one_port(PortSettings { loss_ppm: 10_000, ..link(1_000, 0, 0) });
         for i in 0..100_000 {
@@ -299,7 +299,7 @@ fn runs(lost: &[bool]) -> Vec<usize> {
 }
 
 #[test]
-fn bursts_are_as_long_as_they_are_said_to_be_and_lose_their_share() {
+fn bursts_have_their_length_and_loss_share() {
     // Burst lengths are geometric: with 2,000,000 p / b bursts the standard deviation of the mean
     // is below b / sqrt of that number.
     for (loss_ppm, loss_burst) in
@@ -342,7 +342,7 @@ fn the_first_packet_is_lost_as_often_as_any() {
 }
 
 #[test]
-fn losses_that_are_on_their_own_take_the_draws_that_they_always_took() {
+fn independent_losses_keep_their_random_draws() {
     let mut random = Seed::new(1).stream("loss", 0);
     let plain: Vec<bool> = (0..10_000).map(|_| random.chance_ppm(30_000)).collect();
     assert_eq!(lost(10_000, |_| PortSettings { loss_ppm: 30_000, ..link(1_000, 0, 0) }), plain);
@@ -351,7 +351,7 @@ fn losses_that_are_on_their_own_take_the_draws_that_they_always_took() {
 }
 
 #[test]
-fn a_burst_outlasts_a_change_of_the_delay_and_ends_with_the_losses() {
+fn burst_outlasts_a_delay_change_and_ends_with_losses() {
     let bursts = PortSettings { loss_ppm: 10_000, loss_burst: 100, ..link(1_000, 0, 0) };
     let steady = lost(100_000, |_| bursts);
     let moved = lost(100_000, |i| PortSettings { delay: Duration::from_us(u64::from(i % 2)), ..bursts });
@@ -387,7 +387,7 @@ fn settings_out_of_range_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn a_switch_sends_by_destination_and_counts_what_it_cannot_send() {
+fn switch_forwards_by_destination_and_counts_undeliverable_packets() {
     let switch = Switch::new(vec![Some(Target::node(1)), None]);
     let mut fabric: Fabric<Sink> =
         Fabric::new(vec![AnyElement::Switch(switch)], vec![Sink::default(), Sink::default()]);
@@ -466,7 +466,7 @@ proptest! {
 }
 
 #[test]
-fn a_packet_is_marked_just_past_the_threshold_and_only_if_it_may_be() {
+fn ecn_capable_packet_is_marked_just_past_the_threshold() {
     // 1,000 bytes each: the first is sent at once, so the n-th finds n - 2 queued.
     let settings = PortSettings { mark_bytes: Some(ByteCount::new(2_000)), ..link(1, 0, 100_000) };
     let mut fabric = one_port(settings);
@@ -499,7 +499,7 @@ fn bit_errors_cost_larger_packets_more() {
 }
 
 #[test]
-fn ports_of_a_shared_buffer_drop_when_it_is_full_and_not_before() {
+fn ports_of_a_shared_buffer_drop_only_when_full() {
     let port = |node| {
         let port = Port::new(Target::node(node), link(1, 0, 1 << 30), Seed::new(1).stream("loss", 0));
         AnyElement::Port(Box::new(port.expect("settings in range").with_buffer(BufferId(0))))
@@ -556,7 +556,7 @@ impl Node for Counter {
 /// Kleinrock, *Queueing Systems* volume 1 (1975), section 5.6 (Pollaczek and Khinchin): the mean
 /// wait is rho / (2 (1 - rho)) service times for M/D/1, rho / (1 - rho) for M/M/1.
 #[test]
-fn packets_that_come_at_random_wait_as_long_as_queueing_theory_says() {
+fn random_arrivals_wait_as_queueing_theory_predicts() {
     for rho in [0.3, 0.5, 0.8] {
         let (fixed, random) = (rho / (2.0 * (1.0 - rho)), rho / (1.0 - rho));
         let measured = mean_wait(rho, false, 1_000_000);

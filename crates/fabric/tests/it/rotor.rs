@@ -62,7 +62,7 @@ fn a_packet_waits_for_the_day_of_its_circuit() {
 }
 
 #[test]
-fn a_packet_that_would_end_after_the_day_waits_for_the_next() {
+fn packet_that_would_outlast_the_day_waits() {
     for (before_end, periods) in [(transmit_time(1_500), 0), (transmit_time(1_500) - Duration::from_ps(1), 1)]
     {
         let mut fabric = rotor_between_hosts();

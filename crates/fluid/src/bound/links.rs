@@ -1,6 +1,6 @@
 //! One link at a time: shortest remaining time first.
 
-use super::work::Work;
+use super::work::CoflowWork;
 use crate::network::LinkId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -57,10 +57,11 @@ pub fn shortest_first_s(mut jobs: Vec<(f64, f64)>) -> f64 {
 /// least the result of shortest remaining time first for their loads there, and at least their
 /// times alone; disjoint sets add up. Coflows start on the link with their largest load; then each
 /// moves to the link that increases the sum most.
-pub fn assign(works: &[Work], links: usize) -> Assignment {
+pub fn assign(works: &[CoflowWork], links: usize) -> Assignment {
     let mut on: Vec<Vec<usize>> = vec![Vec::new(); links];
-    let longest =
-        |work: &Work| work.loads.iter().max_by(|a, b| a.busy_s.total_cmp(&b.busy_s)).map(|load| load.link);
+    let longest = |work: &CoflowWork| {
+        work.loads.iter().max_by(|a, b| a.busy_s.total_cmp(&b.busy_s)).map(|load| load.link)
+    };
     let mut assigned: Vec<Option<LinkId>> = works.iter().map(longest).collect();
     for (at, link) in assigned.iter().enumerate() {
         link.iter().for_each(|link| on[link.0 as usize].push(at));

@@ -11,7 +11,7 @@
 //! on every link (concurrent open shop: Mastrolilli and others, *Operations Research Letters* 38,
 //! 2010). The solver is microlp.
 
-use super::work::{Load, Work};
+use super::work::{CoflowWork, Load};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
 
 /// Maximum number of coflows: rows grow with the third power.
@@ -19,7 +19,7 @@ pub const COFLOWS_MAX: usize = 10;
 
 /// Lower bound of the sum of completion times, each from the coflow's arrival on, in seconds.
 /// `None` with too many coflows, or if the solver fails.
-pub fn total_s(works: &[Work]) -> Option<f64> {
+pub fn total_s(works: &[CoflowWork]) -> Option<f64> {
     if works.len() > COFLOWS_MAX {
         return None;
     }

@@ -1,7 +1,7 @@
 //! Prices for time on links, and coflows' choices under them.
 
 use super::ROUNDING;
-use super::work::{Load, Work};
+use super::work::{CoflowWork, Load};
 
 /// Prices by link and interval of time: the seconds of delay that a second of the link is worth.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub type Window = (f64, f64);
 
 /// Result of an evaluation of prices.
 #[derive(Clone, Debug, Default)]
-pub struct Value {
+pub struct PriceEvaluation {
     /// Lower bound of any schedule's sum of completion times.
     pub total_s: f64,
     /// Preferred completion, by coflow.
@@ -117,7 +117,13 @@ impl Prices {
     /// C[k]. So the sum of these minima, less the links' worth, is a bound whatever the prices.
     /// Source: Lagrangian relaxation (Fisher, *Management Science* 27, 1981, section 2) of a
     /// time-indexed program (Dyer and Wolsey, *Discrete Applied Mathematics* 26, 1990).
-    pub fn evaluate(&self, works: &[Work], windows: &[Window], scratch: &mut Scratch, value: &mut Value) {
+    pub fn evaluate(
+        &self,
+        works: &[CoflowWork],
+        windows: &[Window],
+        scratch: &mut Scratch,
+        value: &mut PriceEvaluation,
+    ) {
         value.completes_s.clear();
         value.busy_s.resize_with(self.links.len(), Vec::new);
         for busy in &mut value.busy_s {
@@ -148,7 +154,7 @@ impl Prices {
     }
 
     /// Minimum of a coflow's time plus payment, and the completion at which it is reached.
-    pub fn least(&self, work: &Work, (from_s, to_s): Window, scratch: &mut Scratch) -> (f64, f64) {
+    pub fn least(&self, work: &CoflowWork, (from_s, to_s): Window, scratch: &mut Scratch) -> (f64, f64) {
         let Scratch { pattern, soonest, ends, changes } = scratch;
         let at_first_s = from_s - work.arrived_s;
         let mut pays_s = 0.0;

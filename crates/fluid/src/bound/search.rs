@@ -2,8 +2,8 @@
 //! set of prices does not suffice.
 
 use super::Effort;
-use super::prices::{Prices, Scratch, Value, Window};
-use super::work::Work;
+use super::prices::{PriceEvaluation, Prices, Scratch, Window};
+use super::work::CoflowWork;
 
 /// Number of intervals of the first prices.
 const INTERVALS_FIRST: u32 = 32;
@@ -31,9 +31,9 @@ pub struct Proof {
 
 /// Ascends from these prices in `steps` steps. A link with more demand than time becomes more
 /// expensive, and vice versa. Returns the best prices found.
-pub fn ascend(works: &[Work], windows: &[Window], mut prices: Prices, steps: u32) -> Proof {
+pub fn ascend(works: &[CoflowWork], windows: &[Window], mut prices: Prices, steps: u32) -> Proof {
     let (links, intervals) = (prices.links(), prices.intervals());
-    let (mut value, mut scratch) = (Value::default(), Scratch::default());
+    let (mut value, mut scratch) = (PriceEvaluation::default(), Scratch::default());
     let mut means = vec![vec![(0.0f64, 0.0f64); intervals]; links];
     let (mut mean_left, mut square_left) = (1.0, 1.0);
     let mut best = Proof { prices: prices.clone(), total_s: f64::NEG_INFINITY, completes_s: Vec::new() };
@@ -71,7 +71,7 @@ pub fn ascend(works: &[Work], windows: &[Window], mut prices: Prices, steps: u32
 
 /// New starts of intervals: the middle of intervals over which prices vary most, and of intervals
 /// in which a long coflow arrives or has its earliest completion. A quarter each.
-fn splits(works: &[Work], prices: &Prices) -> Vec<f64> {
+fn splits(works: &[CoflowWork], prices: &Prices) -> Vec<f64> {
     let middle = |at: usize| prices.starts_s[at] + prices.length_s(at) / 2.0;
     let varies =
         (0..).zip(prices.variations()).map(|(at, varies)| (varies * prices.length_s(at), middle(at)));
@@ -96,12 +96,12 @@ fn splits(works: &[Work], prices: &Prices) -> Vec<f64> {
 }
 
 /// Windows without a restriction.
-pub fn windows(works: &[Work]) -> Vec<Window> {
+pub fn windows(works: &[CoflowWork]) -> Vec<Window> {
     works.iter().map(|work| (work.alone_s, f64::INFINITY)).collect()
 }
 
 /// Prices from 0, on intervals that are split repeatedly.
-pub fn prove(works: &[Work], links: usize, effort: Effort) -> Proof {
+pub fn prove(works: &[CoflowWork], links: usize, effort: Effort) -> Proof {
     let windows = windows(works);
     let mut busy_s = vec![0.0; links];
     works.iter().flat_map(|work| &work.loads).for_each(|load| busy_s[load.link.0 as usize] += load.busy_s);
@@ -132,7 +132,7 @@ struct Case {
 /// is at the mean completion of the coflow with the highest variance: there the prices are between
 /// two schedules, and their average is not a schedule. Source: branch and bound (Land and Doig,
 /// *Econometrica* 28, 1960), on completion times rather than on variables.
-pub fn branch(works: &[Work], proof: Proof, effort: Effort) -> f64 {
+pub fn branch(works: &[CoflowWork], proof: Proof, effort: Effort) -> f64 {
     let mut cases = vec![Case { windows: windows(works), proof }];
     let total_s = |case: &Case| case.proof.total_s;
     for _ in 0..effort.branches {

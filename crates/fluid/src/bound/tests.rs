@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::testing::networks;
-use crate::{Active, Allocator, Completion, Event, MaxMin, Outcome, Plan, Ranks, Varys, run};
+use crate::{ActiveFlows, Allocator, CoflowOrder, Completion, Event, MaxMin, Outcome, Plan, Varys, run};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use links::{assign, shortest_first_s};
-use prices::{Pattern, Prices, Scratch, Value};
+use prices::{Pattern, PriceEvaluation, Prices, Scratch};
 use proptest::prelude::*;
-use work::{Load, Work};
+use work::{CoflowWork, Load};
 
 /// Error of a run, which rounds completions to picoseconds and lets links carry a billionth more.
 const RUN_ROUNDING: f64 = 1e-7;
@@ -25,11 +25,11 @@ struct InOrder {
     order: Vec<CoflowId>,
     is_even: bool,
     plan: Plan,
-    ranks: Ranks,
+    ranks: CoflowOrder,
 }
 
 impl Allocator for InOrder {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let Self { order, is_even, plan, ranks } = self;
         if !ranks.is_new_order(event, active) {
             return ranks.fill_changed(active);
@@ -90,7 +90,7 @@ fn near(left: f64, right: f64) -> bool {
 }
 
 #[test]
-fn nothing_takes_no_time_and_what_is_wrong_is_said() {
+fn empty_work_takes_no_time_and_errors_are_reported() {
     let network = Network::new(vec![BitRate::bps(1_000)]).expect("it has a rate");
     let bound = total(&network, &[], Effort::default()).expect("no flows");
     assert_eq!((bound.total_s(), bound.mean_s()), ((0.0, Relaxation::Alone), 0.0));
@@ -151,7 +151,7 @@ fn orders_prove_of_two_links_what_neither_proves_alone() {
 }
 
 #[test]
-fn more_coflows_than_a_program_takes_are_bounded_by_the_others() {
+fn coflows_beyond_the_program_are_bounded_by_the_others() {
     let network = Network::new(vec![BitRate::bps(1_000)]).expect("it has a rate");
     let flows: Vec<Flow> = (0..11).map(|id| flow(id, &[0], 1, 0)).collect();
     let of = |count| total(&network, &flows[..count], LITTLE).expect("it fits").orders_s;
@@ -253,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn more_capacity_is_never_slower_alone_and_what_was_reached_without_it_still_is(
+    fn more_capacity_is_never_slower_in_isolation(
         (network, flows) in networks(), faster in 0u32..8, times in 2u64..5,
     ) {
         let of = |link: u32| network.rate(LinkId(link)).as_bps() * if link == faster { times } else { 1 };
@@ -273,12 +273,12 @@ proptest! {
     }
 
     #[test]
-    fn what_a_coflow_pays_at_least_is_the_least_of_all_completions(
+    fn minimum_payment_is_the_least_of_all_completions(
         prices in prices(3), mut loads in proptest::collection::vec(loads(), 1..4),
     ) {
         (0..).map(LinkId).zip(&mut loads).for_each(|(link, load)| load.link = link);
         let alone_s = loads.iter().map(Load::end_s).fold(0.0, f64::max);
-        let work = Work { arrived_s: 0.0, alone_s, loads };
+        let work = CoflowWork { arrived_s: 0.0, alone_s, loads };
         let (least_s, completes_s) = prices.least(&work, (alone_s, f64::INFINITY), &mut Scratch::default());
         let mut pattern = Pattern::default();
         let mut pays_s = |at_s: f64| at_s + work.loads.iter().map(|load| pattern.cheapest(&prices, load, at_s)).sum::<f64>();
@@ -295,7 +295,8 @@ proptest! {
 fn a_coflow_is_counted_on_one_of_its_links() {
     let network = Network::new(vec![BitRate::bps(1_000); 3]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 0), flow(2, &[0], 2, 1)];
-    let works: Vec<Work> = work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
+    let works: Vec<CoflowWork> =
+        work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
     let assignment = assign(&works, 3);
     assert_eq!(assignment.links[1..], [Some(LinkId(1)), Some(LinkId(0))]);
     // On link 1, behind the other: 2 + 5 s; and 2 s.
@@ -307,10 +308,11 @@ fn a_coflow_is_counted_on_one_of_its_links() {
 fn split_prices_prove_no_less() {
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 1), flow(2, &[0], 2, 1)];
-    let works: Vec<Work> = work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
+    let works: Vec<CoflowWork> =
+        work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
     let proof = search::prove(&works, 2, LITTLE);
     let windows = search::windows(&works);
-    let mut value = Value::default();
+    let mut value = PriceEvaluation::default();
     let finer = proof.prices.split([0.1, 0.7, 2.0, 2.5, 100.0]);
     finer.evaluate(&works, &windows, &mut Scratch::default(), &mut value);
     assert!(value.total_s >= proof.total_s - 1e-9, "{} s, {} s", value.total_s, proof.total_s);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// A coflow as seen by bounds. Seconds count from the first arrival of all.
 #[derive(Clone, Debug)]
-pub struct Work {
+pub struct CoflowWork {
     pub arrived_s: f64,
     /// Earliest completion with all links to itself.
     pub alone_s: f64,
@@ -36,7 +36,7 @@ impl Load {
 }
 
 /// All coflows, by name.
-pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, Work)> {
+pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, CoflowWork)> {
     // Bytes are summed as integers and rounded once.
     type Parts = BTreeMap<LinkId, BTreeMap<Instant, u128>>;
     let mut coflows: BTreeMap<CoflowId, (Instant, Instant, Parts)> = BTreeMap::new();
@@ -66,7 +66,7 @@ pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, Work)> {
         };
         let loads: Vec<Load> = parts.into_iter().map(load).collect();
         let alone_s = loads.iter().map(Load::end_s).fold(since_s(last), f64::max);
-        (id, Work { arrived_s: since_s(first), alone_s, loads })
+        (id, CoflowWork { arrived_s: since_s(first), alone_s, loads })
     };
     coflows.into_iter().map(work).collect()
 }

@@ -23,7 +23,7 @@ fn figure_5(links: [u64; 3], b_arrives_s: u64) -> (Network, Vec<Flow>) {
 }
 
 #[test]
-fn fair_sharing_takes_6_and_4_seconds_in_figure_5() {
+fn fair_sharing_matches_figure_5() {
     let (network, flows) = figure_5([5, 10, 15], 0);
     let outcome = run(&network, &flows, &mut MaxMin::default()).expect("it ends");
     let times: Vec<Duration> = outcome.coflows.values().map(Completion::time).collect();
@@ -33,7 +33,7 @@ fn fair_sharing_takes_6_and_4_seconds_in_figure_5() {
 }
 
 #[test]
-fn who_chases_its_bottleneck_leaves_the_other_coflow_3_seconds_in_figure_5() {
+fn bottleneck_chasing_leaves_3_seconds_in_figure_5() {
     let (network, flows) = figure_5([5, 10, 15], 0);
     let outcome = run(&network, &flows, &mut Varys::default()).expect("it ends");
     let times: Vec<Duration> = outcome.coflows.values().map(Completion::time).collect();
@@ -55,9 +55,9 @@ fn in_epochs_rates_are_set_at_multiples_only() {
 }
 
 /// Gives every flow the same rate.
-struct Same(f64);
-impl Allocator for Same {
-    fn allocate(&mut self, _: &Event, active: &mut Active) {
+struct EqualRates(f64);
+impl Allocator for EqualRates {
+    fn allocate(&mut self, _: &Event, active: &mut ActiveFlows) {
         for id in active.ids().to_vec() {
             active.set_bps(id, self.0);
         }
@@ -67,8 +67,8 @@ impl Allocator for Same {
 #[test]
 fn what_an_allocator_may_not_decide_is_refused() {
     let (network, flows) = figure_5([5, 10, 15], 0);
-    let error = |bps: f64| run(&network, &flows, &mut Same(bps)).expect_err("no decision");
-    assert!(run(&network, &flows, &mut Same(5e6)).is_ok());
+    let error = |bps: f64| run(&network, &flows, &mut EqualRates(bps)).expect_err("no decision");
+    assert!(run(&network, &flows, &mut EqualRates(5e6)).is_ok());
     assert_eq!(error(5.1e6), RunError::Overload { link: LinkId(0), bps: 5.1e6 });
     assert_eq!(error(0.0), RunError::Stalled { at: Instant::ZERO, flows: 4 });
     assert_eq!(error(-1.0), RunError::Rate { flow: FlowId(0), bps: -1.0 });
@@ -100,7 +100,7 @@ fn nothing_takes_no_time() {
 
 proptest! {
     #[test]
-    fn max_min_is_fair_and_what_flows_move_is_their_volume((network, flows) in networks()) {
+    fn max_min_is_fair_and_flows_move_their_volume((network, flows) in networks()) {
         keeps_the_laws(&network, &flows, MaxMin::default(), true);
     }
 

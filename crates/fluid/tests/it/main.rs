@@ -63,7 +63,7 @@ fn mean_s(outcome: &Outcome) -> f64 {
 }
 
 #[test]
-fn no_coflow_is_faster_than_alone_and_varys_is_faster_than_fair() {
+fn no_coflow_beats_isolation_and_varys_beats_fair() {
     let Some((network, flows)) = trace(170) else { return };
     let fair = mean_s(&replay(&network, &flows, MaxMin::default()));
     assert!((8.6..8.7).contains(&fair), "{fair} s");
@@ -72,7 +72,7 @@ fn no_coflow_is_faster_than_alone_and_varys_is_faster_than_fair() {
 }
 
 #[test]
-fn varys_is_within_a_thousandth_of_what_no_schedule_beats() {
+fn varys_is_within_a_thousandth_of_the_bound() {
     let Some((network, flows)) = trace(170) else { return };
     let effort = bound::Effort { splits: 6, steps: 40, branches: 0 };
     let bound = bound::total(&network, &flows, effort).expect("routes are on the switch");
@@ -85,7 +85,7 @@ fn varys_is_within_a_thousandth_of_what_no_schedule_beats() {
 }
 
 #[test]
-fn nobody_is_faster_than_alone_and_the_means_are_what_they_were() {
+fn no_coflow_beats_isolation_and_means_are_unchanged() {
     let Some((network, flows)) = trace(170) else { return };
     let mean_s = |allocator: Box<dyn Allocator>| mean_s(&replay(&network, &flows, allocator));
     // Unpublished: the results of our first versions, as regression values.
@@ -117,7 +117,7 @@ fn in_steps(network: &Network, flows: &[Flow], mut allocator: impl Allocator) ->
 /// CoflowSim's figures for the first 170 coflows, from a run of it with its defaults (SEBF and
 /// FIFO): means of 7.793 and 10.916 s.
 #[test]
-fn by_coflowsims_rules_varys_and_fifo_have_its_figures_to_the_millisecond() {
+fn varys_and_fifo_match_coflowsim_to_the_millisecond() {
     let Some(trace) = recorded(170) else { return };
     let trace = trace.as_coflowsim();
     let network = Network::big_switch(trace.ports, coflowsim::PORT).expect("ports have a rate");

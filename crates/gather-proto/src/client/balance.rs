@@ -3,7 +3,7 @@
 //!
 //! Leaves out: pieces and their holders (`client`), rates on the last hop (`hop`).
 
-use super::{Client, PieceId, Pull, PullId, ServerId, ServerState, State};
+use super::{Client, PieceId, Pull, PullId, PullState, ServerId, ServerState};
 use crate::layout::BLOCK_BYTES_MIN;
 use crate::mode::Mode;
 use crate::msg::{Control, Numbers};
@@ -53,13 +53,13 @@ const CRAWL_SHARE: f64 = 0.25;
 
 /// Measurement of a server's recent delivery rate.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct DeliveryRate {
     since: Option<Instant>,
     bytes: u64,
     bytes_per_s: Option<f64>,
 }
 
-impl Pace {
+impl DeliveryRate {
     /// Starts the measurement at the first request to an idle server.
     pub(super) const fn begin(&mut self, now: Instant) {
         (self.since, self.bytes) = (Some(now), 0);
@@ -85,7 +85,7 @@ impl Pace {
 
 /// A server's part of the missing bytes of a piece.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct PieceShare {
     /// Fraction of the missing bytes, proportional to recent rates; 1 if no other server holds the
     /// piece.
     pub(super) share: f64,
@@ -103,13 +103,13 @@ impl<S: Symbol> Client<S> {
         piece: PieceId,
         server: ServerId,
         holders: &[ServerId],
-    ) -> Part {
+    ) -> PieceShare {
         // A pull's packets must fit the range of packet numbers.
         let block_bytes = self.servers[server.0 as usize].block_bytes;
         let pull_bytes_max = Numbers::of(self.config.rate_control)
             .pull_bytes_max(block_bytes.min(BLOCK_BYTES_MIN), self.config.blocks_of(block_bytes));
         if holders.len() < 2 {
-            return Part { share: 1.0, least: pull_bytes_max, most: pull_bytes_max };
+            return PieceShare { share: 1.0, least: pull_bytes_max, most: pull_bytes_max };
         }
         let paces: Vec<Option<f64>> =
             holders.iter().map(|holder| self.servers[holder.0 as usize].pace.bytes_per_s(now)).collect();
@@ -127,25 +127,25 @@ impl<S: Symbol> Client<S> {
         match own {
             None => {
                 let most = if self.overflow.has_begun() { PORTION_MIN } else { PORTION_FIRST };
-                Part { share: share / 2.0, least: alone, most }
+                PieceShare { share: share / 2.0, least: alone, most }
             }
             Some(own) => {
                 let least = ((own * time.as_secs_f64()) as u64).max(alone).min(pull_bytes_max);
-                Part { share, least, most: least.saturating_mul(PORTION_LONG).min(pull_bytes_max) }
+                PieceShare { share, least, most: least.saturating_mul(PORTION_LONG).min(pull_bytes_max) }
             }
         }
     }
 }
 
 /// Removes the range of the next pull from `missing`. With a single holder it is a whole range, up
-/// to the maximum; otherwise half of the server's share, at least [`Part::least`].
+/// to the maximum; otherwise half of the server's share, at least [`PieceShare::least`].
 ///
 /// Long pulls save requests; short ones at the end let all servers finish together, because a pull
 /// taken from its server loses the bytes in flight. The minimum is worth some round trips, as the
 /// next pull is requested while the last one arrives. Source: guided self-scheduling
 /// (Polychronopoulos and Kuck, IEEE Transactions on Computers 1987), with half the share. Differs:
 /// shares are proportional to recent delivery rates.
-pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: Part) -> Range<u64> {
+pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: PieceShare) -> Range<u64> {
     let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
     let first = missing.front_mut().expect("a piece that is queued lacks something");
     let end = if part.share < 1.0 {
@@ -167,12 +167,12 @@ impl<S: Symbol> Client<S> {
     /// Bytes that the server sends before this pull, if none of the pull has arrived but packets of
     /// the server's other pulls have.
     fn awaited(&self, now: Instant, pull: &Pull<S>) -> Option<u64> {
-        let is_new = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none());
+        let is_new = matches!(&pull.state, PullState::Receiving(receiver) if receiver.heard_at().is_none());
         let heard_at = self.servers[pull.server.0 as usize].heard.packet_at;
         let is_busy = heard_at.is_some_and(|at| at >= pull.asked_at && at + LOOK_EVERY > now);
         let left = |other: &Pull<S>| match &other.state {
-            State::Receiving(receiver) => receiver.layout().bytes() - receiver.complete_bytes(),
-            State::Asked { .. } => 0,
+            PullState::Receiving(receiver) => receiver.layout().bytes() - receiver.complete_bytes(),
+            PullState::Asked { .. } => 0,
         };
         let is_before = |other: &&Pull<S>| other.server == pull.server && other.asked_at < pull.asked_at;
         (is_new && is_busy).then(|| self.pulls.values().filter(is_before).map(left).sum())
@@ -214,7 +214,7 @@ impl<S: Symbol> Client<S> {
                 stopped.push(*id);
                 continue;
             }
-            let State::Receiving(receiver) = &pull.state else { continue };
+            let PullState::Receiving(receiver) = &pull.state else { continue };
             let age = now.saturating_since(pull.asked_at);
             // Bytes of incomplete generations are lost with the pull, but count for its rate.
             let all = receiver.layout().bytes();
@@ -253,7 +253,7 @@ impl<S: Symbol> Client<S> {
             };
             let Some(at) = idle.iter().position(helps) else { continue };
             let other = idle[at];
-            let State::Receiving(receiver) = &pull.state else { continue };
+            let PullState::Receiving(receiver) = &pull.state else { continue };
             let left = receiver.layout().bytes() - receiver.complete_bytes();
             // Both servers then deliver the rest and the lost bytes.
             let together = rate + rate_of(other).unwrap_or(rate);
@@ -265,7 +265,7 @@ impl<S: Symbol> Client<S> {
                 continue;
             }
             idle.remove(at);
-            let is_silent = matches!(&pull.state, State::Receiving(receiver) if receiver.heard_at().is_none())
+            let is_silent = matches!(&pull.state, PullState::Receiving(receiver) if receiver.heard_at().is_none())
                 && self.awaited(now, pull).is_none();
             self.control.push_back((server, Control::Stop { pull: id }));
             let crawls_beside = rate_of(other).filter(|other| rate < CRAWL_SHARE * other);
@@ -291,13 +291,13 @@ impl<S: Symbol> Client<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PORTION_MIN, Part, portion};
+    use super::{PORTION_MIN, PieceShare, portion};
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
     proptest! {
         #[test]
-        fn portions_are_all_that_is_missing_once_and_in_order(
+        fn portions_cover_the_missing_bytes_once_in_order(
             lengths in proptest::collection::vec((0u64..1 << 20, 1u64..1 << 24), 1..6), share in 0.01f64..1.5, least in 1u64..1 << 22, more in 0u64..1 << 24,
         ) {
             let mut missing = VecDeque::new();
@@ -310,7 +310,7 @@ mod tests {
             let mut taken: Vec<std::ops::Range<u64>> = Vec::new();
             while !missing.is_empty() {
                 let left: u64 = missing.iter().map(|range| range.end - range.start).sum();
-                let part = Part { share: share.min(1.0), least, most: least + more };
+                let part = PieceShare { share: share.min(1.0), least, most: least + more };
                 let range = portion(&mut missing, part);
                 let half = (left as f64 * share / 2.0) as u64;
                 let most = if share >= 1.0 { part.most } else { half.max(least) + 2 * PORTION_MIN };

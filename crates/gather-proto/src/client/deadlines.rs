@@ -7,7 +7,7 @@
 //! Leaves out: the reassignment of ranges (`client`), slow pulls (`balance`), and the requests for
 //! descriptions (`fetch`).
 
-use super::{Client, Pull, PullId, ServerId, State};
+use super::{Client, Pull, PullId, PullState, ServerId};
 use crate::layout::BLOCK_BYTES_MIN;
 use anabranch_codes::Symbol;
 use anabranch_units::{Duration, Instant};
@@ -50,7 +50,7 @@ pub(crate) fn reason(failing: &str, silence: Duration) -> String {
 
 /// Arrivals from a server.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct ServerArrivals {
     /// Arrival of its last packet.
     pub(super) packet_at: Option<Instant>,
     /// Arrival of its last packet or control data.
@@ -59,7 +59,7 @@ pub(super) struct Heard {
     interval: Option<Duration>,
 }
 
-impl Heard {
+impl ServerArrivals {
     /// Records control data.
     pub(super) fn note(&mut self, now: Instant) {
         self.at = self.at.max(Some(now));
@@ -115,7 +115,7 @@ impl<S: Symbol> Client<S> {
         self.pulls.iter().map(move |(id, pull)| {
             let turn = &mut turns[pull.server.0 as usize];
             let dead_at = self.dead_at(pull, *turn);
-            if let State::Receiving(receiver) = &pull.state {
+            if let PullState::Receiving(receiver) = &pull.state {
                 *turn = receiver.heard_at().max(*turn);
             }
             (*id, pull, dead_at)
@@ -137,7 +137,7 @@ impl<S: Symbol> Client<S> {
 
     /// Deadline of a pull whose server sent other pulls until `turn_at`.
     fn dead_at(&self, pull: &Pull<S>, turn_at: Option<Instant>) -> Instant {
-        let State::Receiving(receiver) = &pull.state else {
+        let PullState::Receiving(receiver) = &pull.state else {
             return self.silent_at(pull.server, pull.asked_at);
         };
         let heard_at = receiver.heard_at();
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn silence_follows_slow_packets_and_forgets_outages() {
         let (rtt, slow) = (Duration::from_ms(400), Duration::from_ms(214));
-        let mut heard = Heard::default();
+        let mut heard = ServerArrivals::default();
         let mut now = Instant::ZERO;
         let mut run = |packets: u32, gap: Duration| {
             for _ in 0..packets {

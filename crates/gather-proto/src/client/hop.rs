@@ -5,7 +5,7 @@
 //! (`link`), and the assignment of pieces (`client`, `balance`).
 
 use super::came::{Servers, Totals};
-use super::{Client, Pull, ServerState, State};
+use super::{Client, Pull, PullState, ServerState};
 use crate::grants::share;
 use crate::mode::RateControl;
 use crate::msg::Packet;
@@ -27,8 +27,8 @@ impl<S: Symbol> Pull<S> {
     /// Bytes still to arrive; `None` if unknown.
     fn rest(&self) -> Option<u64> {
         match &self.state {
-            State::Asked { .. } => Some(self.range.1? - self.range.0),
-            State::Receiving(receiver) => {
+            PullState::Asked { .. } => Some(self.range.1? - self.range.0),
+            PullState::Receiving(receiver) => {
                 let came = receiver.complete_bytes() + receiver.held_bytes();
                 Some(receiver.layout().bytes().saturating_sub(came))
             }
@@ -187,8 +187,8 @@ impl<S: Symbol> Client<S> {
         for (id, pull) in &mut self.pulls {
             let rate = of(pull);
             match &mut pull.state {
-                State::Asked { grant, .. } => *grant = rate,
-                State::Receiving(receiver) => {
+                PullState::Asked { grant, .. } => *grant = rate,
+                PullState::Receiving(receiver) => {
                     receiver.set_grant(rate);
                     if receiver.is_regranted() {
                         pull.touch(*id, &mut self.touched);

@@ -32,10 +32,10 @@
 //!
 //! Source: the phases and their lengths are taken from BBR's probes (draft-ietf-ccwg-bbr-06 section
 //! 5.3.3), applied to all servers together. Leaves out: the share granted to each server (`hop`).
-//! Read [`Overflow`] first.
+//! Read [`OverflowEstimator`] first.
 
 use super::came::{LOSS_FLOOD, Servers, Totals};
-use super::start::{Said, Start};
+use super::start::{Start, StartConclusion};
 use anabranch_transport::bbr::PATH_LOSS_MAX;
 use anabranch_units::{Duration, Instant};
 
@@ -148,7 +148,7 @@ enum Phase {
 
 /// Measurement of one step.
 #[derive(Copy, Clone, Debug)]
-struct Seen {
+struct StepMeasurement {
     bytes_per_s: f64,
     packets: u64,
     /// Packets from servers that see a queue.
@@ -158,7 +158,7 @@ struct Seen {
     each_packets: f64,
 }
 
-impl Seen {
+impl StepMeasurement {
     fn loss(&self) -> f64 {
         self.lost as f64 / (self.lost + self.packets).max(1) as f64
     }
@@ -184,7 +184,7 @@ impl Seen {
 
 /// Measurements that count together, in bytes per second.
 #[derive(Copy, Clone, Debug)]
-struct Several {
+struct MeasurementGroup {
     measures: u32,
     sum: f64,
     /// Mean of the previous [`LONG_MEASURES`] measurements.
@@ -194,7 +194,7 @@ struct Several {
     second: f64,
 }
 
-impl Several {
+impl MeasurementGroup {
     const NONE: Self = Self { measures: 0, sum: 0.0, last_mean: 0.0, highest: 0.0, second: 0.0 };
 
     fn note(&mut self, bytes_per_s: f64) {
@@ -219,7 +219,7 @@ const PROBE: Phase = Phase::Probe { measures: 0 };
 
 /// Estimator of an overflowing link's rate.
 #[derive(Clone, Debug)]
-pub(super) struct Overflow {
+pub(super) struct OverflowEstimator {
     phase: Phase,
     /// Start of the measurements of this step. `began` is the start and the totals of the current
     /// measurement.
@@ -235,7 +235,7 @@ pub(super) struct Overflow {
     /// the last measurement.
     rates: [f64; 2],
     last: f64,
-    several: Several,
+    several: MeasurementGroup,
     probe_more: f64,
     /// Current interval between probes.
     wait: Duration,
@@ -258,7 +258,7 @@ pub(super) struct Overflow {
     last_packets_per_s: f64,
 }
 
-impl Overflow {
+impl OverflowEstimator {
     pub(super) const fn new() -> Self {
         Self {
             phase: FREE,
@@ -269,7 +269,7 @@ impl Overflow {
             drained_loss: 0.0,
             rates: [0.0; 2],
             last: 0.0,
-            several: Several::NONE,
+            several: MeasurementGroup::NONE,
             probe_more: PROBE_MORE,
             wait: HOLD_LEAST,
             held_from: Instant::ZERO,
@@ -357,10 +357,10 @@ impl Overflow {
         let has_more = servers > std::mem::replace(&mut self.servers, servers);
         if let Some(start) = &mut self.start {
             match start.observe(now, totals, from) {
-                Said::Nothing => return false,
-                Said::Changed => return true,
-                Said::Enough => self.enter(now, FREE, rtt),
-                Said::Full(rate) => {
+                StartConclusion::Nothing => return false,
+                StartConclusion::Changed => return true,
+                StartConclusion::Enough => self.enter(now, FREE, rtt),
+                StartConclusion::Full(rate) => {
                     self.rates = [rate, 0.0];
                     self.enter(now, Phase::Test { loss: LOSS_FULL, last_loss: LOSS_FULL, tests: 0 }, rtt);
                 }
@@ -396,8 +396,13 @@ impl Overflow {
         let most_packets_per_s = packets_per_s.max(self.most_packets_per_s);
         let each_packets = most_packets_per_s * rtt.as_secs_f64() / servers.max(1) as f64;
         let queued = totals.queued.saturating_sub(before.queued);
-        let seen =
-            Seen { bytes_per_s: bytes as f64 / time.as_secs_f64(), packets, queued, lost, each_packets };
+        let seen = StepMeasurement {
+            bytes_per_s: bytes as f64 / time.as_secs_f64(),
+            packets,
+            queued,
+            lost,
+            each_packets,
+        };
         let is_flood = is_free && seen.is_flood() && time >= FLOOD_MIN;
         if !is_flood && (time < (rtt * rtts).max(MEASURE_MIN) || packets < least) {
             return false;
@@ -408,7 +413,7 @@ impl Overflow {
         self.step(now, seen, rtt, servers)
     }
 
-    fn step(&mut self, now: Instant, seen: Seen, rtt: Duration, servers: usize) -> bool {
+    fn step(&mut self, now: Instant, seen: StepMeasurement, rtt: Duration, servers: usize) -> bool {
         // With many servers, the loss rate measured while less was granted is the path's own,
         // whether grants compensated for it or not. At most `LOSS_MORE` is learned while the link
         // is held, as it may come from a probe.
@@ -597,7 +602,7 @@ impl Overflow {
     }
 
     /// Whether the arriving rate grew enough to show that the link is not full yet.
-    fn has_room(&self, before_bytes_per_s: f64, seen: Seen) -> bool {
+    fn has_room(&self, before_bytes_per_s: f64, seen: StepMeasurement) -> bool {
         before_bytes_per_s > 0.0
             && seen.bytes_per_s > GROWS * before_bytes_per_s
             && seen.loss() < PATH_LOSS_MAX
@@ -614,7 +619,7 @@ impl Overflow {
         };
         (self.phase, self.began, self.measures_from) = (phase, None, now + settles);
         if let Phase::Hold { .. } | Phase::Probe { .. } = phase {
-            (self.last, self.several) = (0.0, Several::NONE);
+            (self.last, self.several) = (0.0, MeasurementGroup::NONE);
         }
     }
 }

@@ -49,7 +49,7 @@ const FULL_PART_FLOOD: f64 = FULL_PART / 2.0;
 
 /// Conclusion from the arriving packets.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub(super) enum Said {
+pub(super) enum StartConclusion {
     /// None yet.
     Nothing,
     /// The grant changed.
@@ -115,19 +115,19 @@ impl Start {
     }
 
     /// Handles the totals of these servers.
-    pub(super) fn observe(&mut self, now: Instant, totals: Totals, servers: Servers) -> Said {
+    pub(super) fn observe(&mut self, now: Instant, totals: Totals, servers: Servers) -> StartConclusion {
         if now < self.measures_from {
-            return Said::Nothing;
+            return StartConclusion::Nothing;
         }
         let (from, before, begun) = *self.began.get_or_insert((now, totals, servers.heard));
         if begun == 0 || (begun as f64) < BEGUN_SHARE * servers.heard as f64 {
             self.began = Some((now, totals, servers.heard));
-            return Said::Nothing;
+            return StartConclusion::Nothing;
         }
         let (time, rtt) = (now.saturating_since(from), servers.rtt);
         let packets = totals.packets.saturating_sub(before.packets);
         if packets < LEAST_PACKETS {
-            return Said::Nothing;
+            return StartConclusion::Nothing;
         }
         let came = totals.bytes.saturating_sub(before.bytes) as f64 / time.as_secs_f64().max(1e-9);
         let sent = self.bytes_per_s * (begun as f64 / servers.asked.max(1) as f64).min(1.0);
@@ -135,23 +135,27 @@ impl Start {
         let is_early = servers.awaits && servers.heard < self.servers;
         if came > WAITED_TIMES * self.bytes_per_s {
             self.began = None;
-            return Said::Nothing;
+            return StartConclusion::Nothing;
         }
         let more_after = gap(MORE_PACKETS * self.packet_bytes as u64, self.bytes_per_s).min(MORE_AFTER);
         let more_after = more_after.max(Duration::from_ps(rtt.as_ps() / MORE_RTT_PART));
         if came >= ARRIVES_SHARE * sent && time >= more_after {
             if self.is_held && is_early {
                 self.began = None;
-                return Said::Nothing;
+                return StartConclusion::Nothing;
             }
             self.is_held = false;
             self.grant(now, self.bytes_per_s * 2.0, rtt);
-            return if self.bytes_per_s < self.enough_bytes_per_s { Said::Changed } else { Said::Enough };
+            return if self.bytes_per_s < self.enough_bytes_per_s {
+                StartConclusion::Changed
+            } else {
+                StartConclusion::Enough
+            };
         }
         let is_first = self.bytes_per_s <= self.first_bytes_per_s;
         let full_after = if is_first { FULL_AFTER_FIRST } else { FULL_AFTER };
         if time < full_after.max(rtt) {
-            return Said::Nothing;
+            return StartConclusion::Nothing;
         }
         let lost = totals.lost.saturating_sub(before.lost);
         let is_flood = lost as f64 > LOSS_FLOOD * (lost + packets) as f64;
@@ -162,11 +166,11 @@ impl Start {
         };
         let carries = came.clamp(least, self.bytes_per_s);
         if !is_early || is_flood {
-            return Said::Full(carries);
+            return StartConclusion::Full(carries);
         }
         self.is_held = true;
         self.grant(now, carries.max(self.first_bytes_per_s), rtt);
-        Said::Changed
+        StartConclusion::Changed
     }
 
     fn grant(&mut self, now: Instant, bytes_per_s: f64, rtt: Duration) {
@@ -243,7 +247,7 @@ mod tests {
             self.came = (self.came.0 + came, self.came.1 + lost);
         }
         /// The client's conclusion from the arrivals; with `awaits`, further servers may connect.
-        fn look(&mut self, awaits: bool) -> Said {
+        fn look(&mut self, awaits: bool) -> StartConclusion {
             let count = |bytes: f64| (bytes / PACKET) as u64;
             self.read = self.came.0.min(self.read + self.read_max);
             let (packets, lost) = (count(self.read), count(self.came.1));
@@ -251,18 +255,18 @@ mod tests {
             let heard = if packets == 0 { 0 } else { self.heard };
             let servers = Servers { asked: self.asked, heard, awaits, rtt: self.rtt };
             let said = self.start.observe(self.now, totals, servers);
-            if said == Said::Changed {
+            if said == StartConclusion::Changed {
                 self.most_granted = self.most_granted.max(self.start.allowed_bytes_per_s());
             }
             said
         }
         /// Runs until the start ends; `None` if it does not end within a second.
-        fn ends(&mut self) -> Option<Said> {
+        fn ends(&mut self) -> Option<StartConclusion> {
             let end = self.now + Duration::from_secs(1);
             while self.now < end {
                 self.pass(1.0);
                 match self.look(false) {
-                    Said::Nothing | Said::Changed => {}
+                    StartConclusion::Nothing | StartConclusion::Changed => {}
                     said => return Some(said),
                 }
             }
@@ -287,7 +291,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
         #[test]
-        fn a_start_finds_what_the_link_carries_and_loses_little(
+        fn start_finds_the_link_rate_with_little_loss(
             digits in 5.0f64..10.0, queue_packets in 8.0f64..500.0, rtt_us in 100u64..8_000, servers in 17usize..200,
         ) {
             let (capacity, rtt) = (10f64.powf(digits), Duration::from_us(rtt_us));
@@ -296,12 +300,12 @@ mod tests {
             let enough = link.start.enough_bytes_per_s;
             let said = link.ends();
             let found = match said {
-                Some(Said::Full(found)) => found,
-                Some(Said::Enough) => enough,
+                Some(StartConclusion::Full(found)) => found,
+                Some(StartConclusion::Enough) => enough,
                 _ => return Err(TestCaseError::fail(format!("{said:?}"))),
             };
             let deep = if link.most_granted > first { 0.0 } else { FULL_PART * first };
-            if said == Some(Said::Enough) {
+            if said == Some(StartConclusion::Enough) {
                 prop_assert!(capacity > ARRIVES_SHARE * enough / 2.0, "{capacity} B/s are not enough, {enough}");
             } else {
                 // A response fills the interval of its measurement, and the queue lengthens it.
@@ -328,7 +332,7 @@ mod tests {
     fn a_flood_shows_what_the_link_carries_within_twice() {
         let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         link.start.grant(link.now, 8.0 * link.capacity, link.rtt);
-        let Some(Said::Full(found)) = link.ends() else { panic!("it is full") };
+        let Some(StartConclusion::Full(found)) = link.ends() else { panic!("it is full") };
         assert!((0.9..2.0).contains(&(found / link.capacity)), "{found}");
     }
 
@@ -346,12 +350,12 @@ mod tests {
                     continue;
                 }
                 match link.look(false) {
-                    Said::Nothing | Said::Changed => {}
+                    StartConclusion::Nothing | StartConclusion::Changed => {}
                     said => break said,
                 }
                 assert!(link.now < Instant::ZERO + Duration::from_secs(1), "{stall_ms} ms: it does not end");
             };
-            let Said::Full(found) = said else { panic!("{stall_ms} ms: {said:?}") };
+            let StartConclusion::Full(found) = said else { panic!("{stall_ms} ms: {said:?}") };
             assert!((0.3..1.3).contains(&(found / 1.25e7)), "{stall_ms} ms: {found}");
             assert!(link.most_granted < 2.6 * 1.25e7, "{stall_ms} ms: {}", link.most_granted);
         }
@@ -366,10 +370,12 @@ mod tests {
         for at in 0..40_000 {
             // One or two packets from each of two servers, and then none.
             link.pass(if at < 200 { 0.02 } else { 0.0 });
-            assert_eq!(link.look(false), Said::Nothing);
+            assert_eq!(link.look(false), StartConclusion::Nothing);
         }
         assert!(link.came.0 > PACKET, "some have come");
-        assert!(matches!(link.ends(), Some(Said::Full(found)) if (0.3..1.1).contains(&(found / 1.25e7))));
+        assert!(
+            matches!(link.ends(), Some(StartConclusion::Full(found)) if (0.3..1.1).contains(&(found / 1.25e7)))
+        );
     }
 
     /// Packets of a further server are not evidence of a faster link.
@@ -380,42 +386,42 @@ mod tests {
         for at in 0..320 {
             link.heard = if at < 160 { 1 } else { 32 };
             link.pass(link.heard as f64 / 32.0);
-            assert!(matches!(link.look(false), Said::Nothing | Said::Changed));
+            assert!(matches!(link.look(false), StartConclusion::Nothing | StartConclusion::Changed));
         }
-        assert!(matches!(link.ends(), Some(Said::Full(_))));
+        assert!(matches!(link.ends(), Some(StartConclusion::Full(_))));
         assert!(link.most_granted <= first, "two thirds arrive of {first} B/s, not of {}", link.most_granted);
     }
 
     /// While servers connect, processors have no time for packets, and the low arriving rate was
     /// taken for the link's.
     #[test]
-    fn what_arrives_while_servers_connect_bounds_nothing_unless_much_is_lost() {
+    fn arrivals_during_connects_bound_nothing_without_heavy_loss() {
         // Two of three packets wait for a processor.
         let mut link = Link::new(1.25e8, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         let first = link.start.allowed_bytes_per_s();
         link.heard = 16;
         for _ in 0..4_000 {
             link.pass(0.3);
-            assert!(matches!(link.look(true), Said::Nothing | Said::Changed));
+            assert!(matches!(link.look(true), StartConclusion::Nothing | StartConclusion::Changed));
             assert!(link.start.allowed_bytes_per_s() >= first);
         }
         // After this measurement, no more is granted until all servers have connected.
         for _ in 0..4_000 {
             link.pass(1.0);
-            assert_eq!(link.look(true), Said::Nothing);
+            assert_eq!(link.look(true), StartConclusion::Nothing);
         }
-        assert!(matches!(link.ends(), Some(Said::Enough | Said::Full(5e7..))));
+        assert!(matches!(link.ends(), Some(StartConclusion::Enough | StartConclusion::Full(5e7..))));
         // A link that is slower than a first flight, and loses it.
         let mut link = Link::new(1.25e6, 15_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         link.heard = 16;
         let said = loop {
             link.pass(1.0);
             match link.look(true) {
-                Said::Nothing | Said::Changed => {}
+                StartConclusion::Nothing | StartConclusion::Changed => {}
                 said => break said,
             }
             assert!(link.now < Instant::ZERO + Duration::from_ms(200), "it is not seen");
         };
-        assert!(matches!(said, Said::Full(found) if found < 1.3 * 1.25e6), "{said:?}");
+        assert!(matches!(said, StartConclusion::Full(found) if found < 1.3 * 1.25e6), "{said:?}");
     }
 }

@@ -15,7 +15,7 @@ fn asked(client: &mut Client<Bytes>) -> Vec<u16> {
 }
 
 #[test]
-fn of_two_pulls_the_older_one_has_the_lower_number_though_numbers_end() {
+fn older_pull_has_the_lower_number_after_wraparound() {
     let now = Instant::ZERO;
     let mut client: Client<Bytes> = Client::new(ClientConfig::default()).expect("its settings are in range");
     let server = client.add_server();
@@ -38,7 +38,7 @@ fn of_two_pulls_the_older_one_has_the_lower_number_though_numbers_end() {
 /// #19: several servers searched for the rate of one slow link, each with a first flight, in a time
 /// in which one had delivered everything.
 #[test]
-fn a_short_piece_is_asked_of_one_server_and_a_long_one_of_all() {
+fn short_piece_uses_one_server_long_piece_all() {
     let now = Instant::ZERO;
     for (kib, servers) in [(10, 1), (256, 1), (512, 3)] {
         let mut client: Client<Bytes> =
@@ -93,7 +93,7 @@ fn pulls_that_may_have_feedback_are_listed_once() {
 /// #19: one of 32 servers had lost a packet while connecting, and the link's rate was measured only
 /// every two seconds.
 #[test]
-fn a_server_that_was_slow_to_connect_is_not_far_away() {
+fn slow_handshake_does_not_count_as_distance() {
     let farthest = |ms: &[u64]| {
         let mut client: Client<Bytes> =
             Client::new(ClientConfig::default()).expect("its settings are in range");
@@ -111,7 +111,7 @@ fn a_server_that_was_slow_to_connect_is_not_far_away() {
 /// #19: the last pull of 1 MiB over 10 Mbit/s arrived at a third of the link's rate for most of a
 /// round trip, as the other pulls had ended.
 #[test]
-fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
+fn servers_of_the_last_piece_share_the_remaining_grant() {
     let now = Instant::ZERO;
     for (pieces, lacks) in [(1, Some(32)), (1, Some(1)), (2, None)] {
         let link = Some(BitRate::mbps(100));
@@ -142,7 +142,7 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
                 continue;
             }
             let is_last = client.queue.is_empty();
-            let accepted = Accepted {
+            let accepted = PullAcceptance {
                 pull: request.pull,
                 object_bytes: 300 << 10,
                 bytes,
@@ -188,7 +188,7 @@ fn servers_of_the_last_piece_are_granted_as_much_as_is_left_of_each() {
 /// #19: after the loss of a connection's first packet the server seemed a second away, and lost
 /// feedback was repeated as late.
 #[test]
-fn feedback_is_repeated_as_soon_as_a_servers_first_answer_takes() {
+fn feedback_repeats_after_a_servers_first_round_trip() {
     let at = |ms| Instant::ZERO + Duration::from_ms(ms);
     for is_accepted in [true, false] {
         let mut client: Client<Bytes> =
@@ -201,7 +201,8 @@ fn feedback_is_repeated_as_soon_as_a_servers_first_answer_takes() {
         let Some((_, Control::Pull(request))) = client.poll_control() else { panic!("it is asked for") };
         let (pull, block_bytes, blocks_max) = (request.pull, request.block_bytes, request.blocks_max);
         if is_accepted {
-            let accepted = Accepted { pull, object_bytes: 1 << 20, bytes: 1 << 20, block_bytes, blocks_max };
+            let accepted =
+                PullAcceptance { pull, object_bytes: 1 << 20, bytes: 1 << 20, block_bytes, blocks_max };
             client.handle_control(at(1_041), server, Control::Accepted(accepted));
         }
         let payload = Bytes::from(vec![0; block_bytes as usize]);
@@ -228,7 +229,7 @@ fn feedback_is_repeated_as_soon_as_a_servers_first_answer_takes() {
 /// #19: a server whose first packet was lost, so that connecting took a second longer, got a fourth
 /// of an object at once, and delivered its end alone.
 #[test]
-fn a_server_that_was_slow_to_connect_gets_no_longer_portions() {
+fn slow_handshake_does_not_lengthen_portions() {
     let mut now = Instant::ZERO;
     let config = ClientConfig { block_bytes: 1 << 10, ..ClientConfig::default() };
     let mut client: Client<Bytes> = Client::new(config).expect("its settings are in range");
@@ -254,7 +255,7 @@ fn a_server_that_was_slow_to_connect_gets_no_longer_portions() {
             for _ in 0..4 {
                 let Some((request, blocks, came)) = pulls.front_mut() else { continue };
                 if *came == 0 {
-                    let accepted = Accepted {
+                    let accepted = PullAcceptance {
                         pull: request.pull,
                         object_bytes: 64 << 20,
                         bytes: request.length.expect("portions have a length"),

@@ -11,7 +11,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{EARLY_BYTES, Fetch, FetchFailure, Link, Object, Stage, Version};
+use super::{EARLY_BYTES, Fetch, FetchFailure, Link, Object, ObjectStage, Version};
 use crate::client::ServerId;
 use crate::msg::Control;
 use anabranch_codes::Symbol;
@@ -114,7 +114,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// Finishes the objects whose holders have been waited for long enough.
     pub(super) fn finish_compared(&mut self, now: Instant) {
         self.each_active(|fetch, object| {
-            if fetch.objects[object].stage == Stage::Finishing {
+            if fetch.objects[object].stage == ObjectStage::Finishing {
                 fetch.finish_if_known(now, object);
             }
         });

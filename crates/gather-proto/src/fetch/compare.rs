@@ -3,9 +3,9 @@
 //! connected then may have another version, too. Further tries are made for as long as each
 //! comparison excludes one more server.
 
-use super::{Fetch, FetchEvent, FetchFailure, ObjectId, Part, Stage, Version};
+use super::{Fetch, FetchEvent, FetchFailure, ObjectId, ObjectPart, ObjectStage, Version};
 use crate::client::ServerId;
-use crate::msg::{Control, Found};
+use crate::msg::{Control, ObjectDescription};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
@@ -26,7 +26,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 }
             }
         }
-        it.stage = Stage::Comparing(waiting);
+        it.stage = ObjectStage::Comparing(waiting);
         it.is_wiser = false;
         (it.asked_at, it.first_asked_at) = (now, Some(now));
         self.events.push_back(FetchEvent::Comparing { object: ObjectId(object as u32) });
@@ -37,10 +37,10 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// remaining servers.
     pub(super) fn compared(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];
-        if !matches!(&it.stage, Stage::Comparing(waiting) if waiting.is_empty()) {
+        if !matches!(&it.stage, ObjectStage::Comparing(waiting) if waiting.is_empty()) {
             return;
         }
-        let is_held = |(number, part): (usize, &Part)| {
+        let is_held = |(number, part): (usize, &ObjectPart)| {
             part.holders.iter().any(|holder| !it.spoilt.contains(&(number, *holder)))
         };
         let is_held = it.wanted.parts.iter().enumerate().all(is_held);
@@ -64,12 +64,12 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         object: usize,
         server: ServerId,
         name: &str,
-        found: &Result<Found, String>,
+        found: &Result<ObjectDescription, String>,
     ) {
         let it = &mut self.objects[object];
-        let Stage::Comparing(waiting) = &mut it.stage else { return };
+        let ObjectStage::Comparing(waiting) = &mut it.stage else { return };
         // An answer to an earlier request has no hash.
-        if matches!(found, Ok(Found { hash: None, .. })) {
+        if matches!(found, Ok(ObjectDescription { hash: None, .. })) {
             return;
         }
         let mut other = None;
@@ -79,7 +79,9 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             }
             let whole = if it.wanted.parts.len() == 1 { it.wanted.hash } else { None };
             let version = match (found, part.hash.or(whole)) {
-                (Ok(Found { hash: Some(hash), bytes, .. }), Some(expected)) if *hash != expected => {
+                (Ok(ObjectDescription { hash: Some(hash), bytes, .. }), Some(expected))
+                    if *hash != expected =>
+                {
                     Version::Hash { name: name.to_owned(), bytes: *bytes, hash: *hash }
                 }
                 (Err(reason), _) => Version::Refused(reason.clone()),

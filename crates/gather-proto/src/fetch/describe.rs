@@ -2,10 +2,10 @@
 //! holder is lost, does not know the object, has another version or takes too long, the next one is
 //! asked.
 
-use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, Stage, Version};
+use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, ObjectStage, Version};
 use crate::client::deadlines::reason;
 use crate::client::{Failure, ServerId};
-use crate::msg::{Control, Found};
+use crate::msg::{Control, ObjectDescription};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::Attributes;
@@ -82,7 +82,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 it.tried.insert(at);
                 it.first_asked_at.get_or_insert(now);
                 // In a partly present object, the beginning is the likeliest part to be there.
-                let is_unknown = it.stage == Stage::Describing && !it.wanted.may_be_there;
+                let is_unknown = it.stage == ObjectStage::Describing && !it.wanted.may_be_there;
                 let holder = *holder;
                 if is_unknown && !self.is_many {
                     self.ask_early(now, object, holder);
@@ -144,7 +144,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         let first_asked_at = it.first_asked_at.unwrap_or(it.asked_at);
         let is_late = |server: ServerId| self.answer_due(it, server, it.asked_at, first_asked_at) < now;
         match &it.stage {
-            Stage::Comparing(waiting) => waiting.iter().all(|(_, server)| is_late(*server)),
+            ObjectStage::Comparing(waiting) => waiting.iter().all(|(_, server)| is_late(*server)),
             _ => it.asked_server().is_some_and(is_late),
         }
     }
@@ -161,13 +161,16 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let it = &mut self.objects[object];
             match &mut it.stage {
                 // A server that does not give its version may still deliver the bytes.
-                Stage::Comparing(waiting) => {
+                ObjectStage::Comparing(waiting) => {
                     waiting.clear();
                     self.compared(now, object);
                 }
                 // The last holder asked may still answer in the meantime.
-                Stage::Opening | Stage::Getting(_) if !may_ask => {}
-                Stage::Describing | Stage::Opening | Stage::Getting(_) | Stage::Finishing
+                ObjectStage::Opening | ObjectStage::Getting(_) if !may_ask => {}
+                ObjectStage::Describing
+                | ObjectStage::Opening
+                | ObjectStage::Getting(_)
+                | ObjectStage::Finishing
                     if lacks_description =>
                 {
                     // A holder that refused has answered.
@@ -180,7 +183,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     }
                     self.describe(now, object);
                 }
-                Stage::Finishing => {
+                ObjectStage::Finishing => {
                     it.lacks_attributes = true;
                     self.finish_if_known(now, object);
                 }
@@ -193,7 +196,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     /// asked.
     pub(super) fn describer_lost(&mut self, now: Instant, object: usize, server: ServerId) {
         let it = &mut self.objects[object];
-        if let Stage::Comparing(waiting) = &mut it.stage {
+        if let ObjectStage::Comparing(waiting) = &mut it.stage {
             waiting.retain(|(_, of)| *of != server);
             return self.compared(now, object);
         }
@@ -201,7 +204,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         let may_wait = it.waits_to_be_described() && it.wanted.parts[0].holders.contains(&server);
         if it.lacks_description() && (was_asked || may_wait) {
             self.describe(now, object);
-        } else if it.stage == Stage::Finishing && was_asked {
+        } else if it.stage == ObjectStage::Finishing && was_asked {
             it.lacks_attributes = true;
             self.finish_if_known(now, object);
         }
@@ -211,8 +214,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     pub(super) fn hashing(&mut self, now: Instant, server: ServerId, name: &str) {
         for object in &self.active {
             let (it, object) = (&mut self.objects[*object], *object as u32);
-            let is_comparing =
-                matches!(&it.stage, Stage::Comparing(waiting) if waiting.iter().any(|(_, of)| *of == server));
+            let is_comparing = matches!(&it.stage, ObjectStage::Comparing(waiting) if waiting.iter().any(|(_, of)| *of == server));
             let is_asked = it.wanted.hash.is_none() && it.asked_server() == Some(server);
             if !(is_comparing || is_asked) {
                 continue;
@@ -222,7 +224,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             if it.first_asked_at.is_some_and(|at| now.saturating_since(at) < most) {
                 it.asked_at = now;
             }
-            if it.wanted.parts[0].name == name && !it.is_told && it.stage == Stage::Finishing {
+            if it.wanted.parts[0].name == name && !it.is_told && it.stage == ObjectStage::Finishing {
                 it.is_told = true;
                 self.events.push_back(FetchEvent::StillHashing { object: ObjectId(object), server });
             }
@@ -235,11 +237,11 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         now: Instant,
         server: ServerId,
         name: &str,
-        found: &Result<Found, String>,
+        found: &Result<ObjectDescription, String>,
     ) {
         for object in self.by_name.get(name).cloned().unwrap_or_default() {
             self.not_brought(now, object, server);
-            if matches!(self.objects[object].stage, Stage::Comparing(_)) {
+            if matches!(self.objects[object].stage, ObjectStage::Comparing(_)) {
                 self.compare_with(now, object, server, name, found);
                 continue;
             }
@@ -249,11 +251,12 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 continue;
             }
             // A holder that answered late may be the only one with the object's version.
-            let says_hash = it.wanted.hash.is_none() && matches!(found, Ok(Found { hash: Some(_), .. }));
+            let says_hash =
+                it.wanted.hash.is_none() && matches!(found, Ok(ObjectDescription { hash: Some(_), .. }));
             let was_asked = |at: &usize| part.holders[*at] == server;
             let is_asked = it.asked_server() == Some(server) || (says_hash && it.tried.iter().any(was_asked));
             let lacks_something = it.wanted.hash.is_none() || it.wanted.attributes.is_none();
-            let is_version = matches!(found, Ok(Found { hash: Some(_), .. }) | Err(_));
+            let is_version = matches!(found, Ok(ObjectDescription { hash: Some(_), .. }) | Err(_));
             let expected = if it.wanted.parts.len() == 1 { it.wanted.bytes } else { part.bytes };
             match found {
                 Ok(found) if expected.is_some_and(|bytes| bytes != found.bytes) => {
@@ -267,7 +270,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     let attributes = Attributes { mode: found.mode.into(), modified_ns: found.modified_ns };
                     it.wanted.attributes.get_or_insert(attributes);
                     it.wanted.hash = it.wanted.hash.or(found.hash);
-                    if it.stage == Stage::Describing {
+                    if it.stage == ObjectStage::Describing {
                         self.open(object, found.bytes);
                         (0..self.links.len() as u32)
                             .for_each(|link| self.ask_version(now, object, ServerId(link)));
@@ -276,7 +279,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                     }
                 }
                 Err(reason) => {
-                    let is_unknown = it.stage == Stage::Describing || it.wanted.hash.is_none();
+                    let is_unknown = it.stage == ObjectStage::Describing || it.wanted.hash.is_none();
                     it.refusals.insert(server, reason.clone());
                     if is_asked && is_unknown {
                         self.describe(now, object);

@@ -12,7 +12,7 @@ pub struct ObjectId(pub u32);
 
 /// A requested object, with the facts known before a server is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestedObject {
     /// Length in bytes, if known.
     pub bytes: Option<u64>,
     /// BLAKE3 hash, if known.
@@ -24,12 +24,12 @@ pub struct Wanted {
     pub may_be_there: bool,
     /// Its parts in order. With several parts, every part's length and the object's length and hash
     /// must be known.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ObjectPart>,
 }
 
 /// A part of an object, as its holders have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ObjectPart {
     /// The name at its holders.
     pub name: String,
     /// Length in bytes; optional for a single part.

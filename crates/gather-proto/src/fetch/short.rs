@@ -17,9 +17,9 @@
 mod tests;
 
 use super::describe::BUSY_MAX;
-use super::{Fetch, FetchEvent, Link, Object, ObjectId, Stage, Version};
+use super::{Fetch, FetchEvent, Link, Object, ObjectId, ObjectStage, Version};
 use crate::client::ServerId;
-use crate::msg::{Control, Found, SHORT_BYTES_MAX};
+use crate::msg::{Control, ObjectDescription, SHORT_BYTES_MAX};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_units::{Duration, Instant};
@@ -41,7 +41,7 @@ const AHEAD_PULLS: usize = 2;
 #[derive(Debug)]
 pub(super) struct Content {
     server: ServerId,
-    found: Found,
+    found: ObjectDescription,
     bytes: Bytes,
 }
 
@@ -183,7 +183,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     }
 
     /// Handles a server's answer with the whole content.
-    pub(super) fn short(&mut self, now: Instant, server: ServerId, name: &str, found: Found, bytes: Bytes) {
+    pub(super) fn short(
+        &mut self,
+        now: Instant,
+        server: ServerId,
+        name: &str,
+        found: ObjectDescription,
+        bytes: Bytes,
+    ) {
         for object in self.by_name.get(name).cloned().unwrap_or_default() {
             let it = &mut self.objects[object];
             let brings = it.brings.filter(|(bringer, _)| *bringer == server);
@@ -204,7 +211,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             return;
         }
         if it.content.is_none() && it.brings.is_some() {
-            it.stage = Stage::Getting(1);
+            it.stage = ObjectStage::Getting(1);
             return;
         }
         it.awaits_content = false;

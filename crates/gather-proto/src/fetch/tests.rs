@@ -1,11 +1,11 @@
 //! Tests of the choice of the describing holder, second tries, and the failure of objects. Places
 //! are complete already wherever possible, so that no bytes have to be pulled.
 
-use super::early::EARLY_BYTES;
-use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, Part, Version, Wanted};
+use super::early_request::EARLY_BYTES;
+use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, ObjectPart, RequestedObject, Version};
 use crate::client::{Failure, ServerId};
 use crate::config::ClientConfig;
-use crate::msg::{Accepted, Control, Found, Packet, PullId, Request};
+use crate::msg::{Control, ObjectDescription, Packet, PullAcceptance, PullId, Request};
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::Attributes;
 use anabranch_units::{Duration, Instant};
@@ -23,12 +23,12 @@ fn at(ms: u64) -> Instant {
 }
 
 /// An undescribed object at servers A, B and C.
-fn unknown() -> Wanted {
-    let part = Part { name: "x".into(), bytes: None, hash: None, holders: vec![A, B, C] };
-    Wanted { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
+fn unknown() -> RequestedObject {
+    let part = ObjectPart { name: "x".into(), bytes: None, hash: None, holders: vec![A, B, C] };
+    RequestedObject { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
 }
 
-fn of(wanted: Wanted) -> Fetch<Bytes> {
+fn of(wanted: RequestedObject) -> Fetch<Bytes> {
     let config =
         FetchConfig { client: ClientConfig::default(), streams: false, is_strict: false, objects_max: 512 };
     Fetch::new(Instant::ZERO, config, 3, vec![wanted]).expect("a good configuration")
@@ -56,7 +56,7 @@ fn events(fetch: &mut Fetch<Bytes>) -> Vec<FetchEvent<Bytes>> {
 
 fn describe(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, bytes: u64, hash: Option<u8>) {
     let hash = hash.map(|byte| [byte; 32]);
-    let found = Ok(Found { bytes, mode: 0o640, modified_ns: 7, hash });
+    let found = Ok(ObjectDescription { bytes, mode: 0o640, modified_ns: 7, hash });
     fetch.handle_control(at(ms), server, Control::Described { object: "x".into(), found });
 }
 
@@ -75,7 +75,7 @@ fn pass(fetch: &mut Fetch<Bytes>, until_ms: u64) {
 }
 
 #[test]
-fn the_server_that_is_named_first_is_waited_for_half_a_second() {
+fn first_named_server_is_awaited_for_half_a_second() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[B]);
     pass(&mut fetch, 499);
@@ -99,7 +99,7 @@ fn the_server_that_is_named_first_is_waited_for_half_a_second() {
 }
 
 #[test]
-fn the_next_holder_is_asked_where_one_refuses_is_lost_or_says_nothing() {
+fn next_holder_is_asked_after_refusal_loss_or_silence() {
     let refuses: fn(&mut Fetch<Bytes>) = |fetch| refuse(fetch, 1, A);
     let is_lost: fn(&mut Fetch<Bytes>) = |fetch| fetch.handle_lost(at(1), A, "away");
     let is_silent: fn(&mut Fetch<Bytes>) = |fetch| pass(fetch, 5_400);
@@ -113,7 +113,7 @@ fn the_next_holder_is_asked_where_one_refuses_is_lost_or_says_nothing() {
 }
 
 #[test]
-fn an_object_fails_once_nobody_is_left_to_say_what_it_is() {
+fn object_fails_once_no_server_can_describe_it() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     refuse(&mut fetch, 1, A);
@@ -130,7 +130,7 @@ fn an_object_fails_once_nobody_is_left_to_say_what_it_is() {
 /// Issue #18: a holder that was skipped because it was not connected yet was never asked; an object
 /// that it alone had failed.
 #[test]
-fn the_first_holder_is_asked_once_it_comes_though_it_was_passed_over() {
+fn first_holder_is_asked_on_arrival_though_passed_over() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[B]);
     pass(&mut fetch, 500);
@@ -147,7 +147,7 @@ fn the_first_holder_is_asked_once_it_comes_though_it_was_passed_over() {
 /// A holder that connected after another had refused was asked only when the other was late, five
 /// seconds later.
 #[test]
-fn who_comes_after_the_others_have_refused_is_asked_at_once() {
+fn late_holder_is_asked_at_once_after_refusals() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     refuse(&mut fetch, 1, A);
@@ -159,7 +159,7 @@ fn who_comes_after_the_others_have_refused_is_asked_at_once() {
 
 #[test]
 fn whose_length_alone_is_known_is_asked_its_hash() {
-    let mut fetch = of(Wanted { bytes: Some(5), ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(5), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 1, &[A]);
     assert_eq!(asked(&mut fetch), [(A, false), (A, true)]);
@@ -168,7 +168,7 @@ fn whose_length_alone_is_known_is_asked_its_hash() {
 }
 
 #[test]
-fn a_server_that_says_that_it_hashes_is_waited_for_but_not_for_ever() {
+fn hashing_server_is_awaited_within_a_limit() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     describe(&mut fetch, 1, A, 5, None);
@@ -191,7 +191,7 @@ fn a_server_that_says_that_it_hashes_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
-fn an_object_is_finished_once_however_often_it_is_described() {
+fn object_finishes_once_however_often_it_is_described() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A]);
     describe(&mut fetch, 1, A, 5, None);
@@ -215,7 +215,7 @@ fn an_object_is_finished_once_however_often_it_is_described() {
 /// An object that had failed while its file was being opened became active again, and failed a
 /// second time.
 #[test]
-fn what_has_failed_stays_so_though_its_place_is_opened_later() {
+fn failed_object_stays_failed_when_its_place_opens_later() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A]);
     describe(&mut fetch, 1, A, 5, None);
@@ -233,8 +233,8 @@ fn what_has_failed_stays_so_though_its_place_is_opened_later() {
 }
 
 #[test]
-fn who_has_another_length_is_named_once_and_describes_nothing() {
-    let mut fetch = of(Wanted { bytes: Some(5), ..unknown() });
+fn server_with_another_length_is_named_once_and_ignored() {
+    let mut fetch = of(RequestedObject { bytes: Some(5), ..unknown() });
     assert_eq!(events(&mut fetch), [FetchEvent::Open { object: OBJECT, bytes: 5 }]);
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 0, &[A, B]);
@@ -250,7 +250,7 @@ fn who_has_another_length_is_named_once_and_describes_nothing() {
 /// A complete object of known hash at A, B and C, under check.
 fn checked() -> Fetch<Bytes> {
     let attributes = Some(Attributes { mode: 0o600, modified_ns: 0 });
-    let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), attributes, ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), attributes, ..unknown() });
     connect(&mut fetch, 0, &[A, B, C]);
     fetch.handle_opened(at(1), OBJECT, &[]);
     assert!(asked(&mut fetch).is_empty());
@@ -259,7 +259,7 @@ fn checked() -> Fetch<Bytes> {
 }
 
 #[test]
-fn what_is_wrong_is_pulled_once_more_from_those_that_have_the_right_version() {
+fn wrong_data_is_pulled_again_from_right_servers() {
     let mut fetch = checked();
     fetch.handle_mismatch(at(2), OBJECT);
     assert_eq!(asked(&mut fetch), [(A, true), (B, true), (C, true)]);
@@ -303,8 +303,8 @@ fn what_is_wrong_is_pulled_once_more_from_those_that_have_the_right_version() {
 /// Found by fault test seed 1,799: a holder with another version that connected only after the
 /// comparison spoiled the second try of every run.
 #[test]
-fn a_further_try_is_made_where_a_comparison_finds_one_more_to_leave_out() {
-    let mut fetch = of(Wanted { bytes: Some(LONG), hash: Some([1; 32]), ..unknown() });
+fn comparison_that_finds_another_bad_server_adds_a_try() {
+    let mut fetch = of(RequestedObject { bytes: Some(LONG), hash: Some([1; 32]), ..unknown() });
     connect(&mut fetch, 0, &[A]);
     fetch.handle_opened(at(1), OBJECT, &[]);
     describe(&mut fetch, 1, A, LONG, None);
@@ -328,7 +328,7 @@ fn a_further_try_is_made_where_a_comparison_finds_one_more_to_leave_out() {
 }
 
 #[test]
-fn nobody_is_waited_for_longer_than_hashing_may_take_who_does_not_compare() {
+fn server_that_never_compares_is_awaited_within_hashing_time() {
     let mut fetch = checked();
     fetch.handle_mismatch(at(2), OBJECT);
     describe(&mut fetch, 3, A, 5, Some(1));
@@ -343,7 +343,7 @@ fn nobody_is_waited_for_longer_than_hashing_may_take_who_does_not_compare() {
 fn a_stream_has_no_second_try() {
     let config =
         FetchConfig { client: ClientConfig::default(), streams: true, is_strict: false, objects_max: 1 };
-    let wanted = Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() };
+    let wanted = RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() };
     let mut fetch = Fetch::<Bytes>::new(Instant::ZERO, config, 3, vec![wanted]).expect("good");
     connect(&mut fetch, 0, &[A]);
     fetch.handle_opened(at(1), OBJECT, &[]);
@@ -355,9 +355,9 @@ fn a_stream_has_no_second_try() {
 }
 
 #[test]
-fn attributes_are_asked_for_but_are_not_worth_a_failure() {
+fn missing_attributes_do_not_fail_an_object() {
     for says in [true, false] {
-        let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
+        let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
         connect(&mut fetch, 0, &[A]);
         fetch.handle_opened(at(1), OBJECT, &[]);
         assert_eq!(asked(&mut fetch), [(A, false)]);
@@ -378,7 +378,7 @@ fn attributes_are_asked_for_but_are_not_worth_a_failure() {
 }
 
 #[test]
-fn a_silent_server_is_shown_where_packets_are_taken_until_one_comes() {
+fn silent_server_gets_address_proofs_until_a_packet_arrives() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A]);
     let shown = |fetch: &mut Fetch<Bytes>| std::iter::from_fn(|| fetch.poll_show()).collect::<Vec<_>>();
@@ -421,7 +421,7 @@ fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
 fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes: u64) {
     let blocks_max = ClientConfig::default().blocks_of(1_024);
     let (pull, block_bytes) = (PullId(pull), bytes as u32);
-    let accepted = Accepted { pull, object_bytes: bytes, bytes, block_bytes, blocks_max };
+    let accepted = PullAcceptance { pull, object_bytes: bytes, bytes, block_bytes, blocks_max };
     fetch.handle_control(at(ms), server, Control::Accepted(accepted));
 }
 
@@ -446,7 +446,7 @@ fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
 const ALL: std::ops::Range<u64> = 0..5;
 
 #[test]
-fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
+fn server_asked_to_describe_also_sends_the_beginning() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     let asked = pulls(&mut fetch);
@@ -458,7 +458,7 @@ fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
     let asked = pulls(&mut fetch);
     assert!(matches!(&asked[..], [(B, request)] if request.is_cut), "{asked:?}");
     // An object whose length a manifest gives is pulled in the usual way.
-    let mut fetch = of(Wanted { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
+    let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, std::slice::from_ref(&ALL));
     connect(&mut fetch, 0, &[A, B]);
     let asked = pulls(&mut fetch);
@@ -469,12 +469,12 @@ fn who_is_asked_what_an_object_is_is_asked_for_its_beginning() {
 }
 
 #[test]
-fn only_a_single_object_of_which_nothing_is_there_is_asked_for_its_beginning() {
+fn only_a_single_new_object_requests_its_beginning() {
     for (wanted, asked) in [
         (vec![unknown()], 1),
         (vec![unknown(); 2], 0),
-        (vec![Wanted { may_be_there: true, ..unknown() }], 0),
-        (vec![Wanted { may_be_there: true, ..unknown() }; 2], 0),
+        (vec![RequestedObject { may_be_there: true, ..unknown() }], 0),
+        (vec![RequestedObject { may_be_there: true, ..unknown() }; 2], 0),
     ] {
         let config = FetchConfig {
             client: ClientConfig::default(),
@@ -490,7 +490,7 @@ fn only_a_single_object_of_which_nothing_is_there_is_asked_for_its_beginning() {
 }
 
 #[test]
-fn what_comes_before_the_place_is_open_is_written_once_it_is() {
+fn bytes_received_before_the_place_opens_are_written_later() {
     // The content may arrive before the description, while the place is being opened, or later.
     for when in 0..3 {
         let mut fetch = of(unknown());
@@ -522,7 +522,7 @@ fn what_comes_before_the_place_is_open_is_written_once_it_is() {
 }
 
 #[test]
-fn a_beginning_is_dropped_where_some_of_it_is_there_or_it_is_of_another_length() {
+fn beginning_is_dropped_for_partial_files_or_other_lengths() {
     for (bytes, missing) in [(5, 2..5), (5, 0..3), (6, 0..6)] {
         for has_come in [false, true] {
             let mut fetch = of(unknown());
@@ -546,7 +546,7 @@ fn a_beginning_is_dropped_where_some_of_it_is_there_or_it_is_of_another_length()
 }
 
 #[test]
-fn a_beginning_that_is_on_its_way_is_asked_of_another_holder_where_its_server_is_lost() {
+fn beginning_is_requested_again_after_its_server_is_lost() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     accept(&mut fetch, 1, A, 0, 5);
@@ -617,7 +617,7 @@ proptest! {
     /// answered.
     #[test]
     fn an_object_ends_once_and_always(steps in proptest::collection::vec(step(), 0..60), known: bool, hash: bool) {
-        let wanted = Wanted {
+        let wanted = RequestedObject {
             bytes: known.then_some(5),
             hash: hash.then_some([1; 32]),
             ..unknown()
@@ -681,7 +681,7 @@ proptest! {
 /// Found by fault test seed 1,064: the next holder had another version, and the late hash of the
 /// first was ignored.
 #[test]
-fn a_hash_that_is_said_late_counts_where_the_next_holder_does_not_say_it() {
+fn late_hash_counts_if_the_next_holder_has_none() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     describe(&mut fetch, 1, A, 5, None);

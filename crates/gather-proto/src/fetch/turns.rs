@@ -3,7 +3,7 @@
 //!
 //! Leaves out: requests about them (`describe`, `short`).
 
-use super::{Fetch, Stage};
+use super::{Fetch, ObjectStage};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
@@ -22,7 +22,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             match self.objects[object].wanted.bytes {
                 // If a manifest gives the length, the file is opened while servers are connecting.
                 Some(bytes) => self.open(object, bytes),
-                None => self.objects[object].stage = Stage::Describing,
+                None => self.objects[object].stage = ObjectStage::Describing,
             }
             self.describe_if_waiting(now, object);
         }

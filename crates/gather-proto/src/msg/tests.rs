@@ -16,7 +16,7 @@ fn feedback() -> impl Strategy<Value = Feedback> {
     });
     let arrived = (0u64..1 << 40, any::<[u32; 3]>()).prop_map(|(delay, counts)| {
         let [received, lost, runs] = counts.map(|count| count >> 8);
-        Report::Arrived(Arrived { delay: Duration::from_ns(delay), received, lost, runs })
+        Report::Arrived(ArrivalReport { delay: Duration::from_ns(delay), received, lost, runs })
     });
     let report = prop_oneof![tfrc, arrived];
     let lacks = proptest::collection::vec(any::<u16>(), 0..=LACKS_MAX);
@@ -60,11 +60,11 @@ fn control() -> impl Strategy<Value = Control> {
     );
     let accepted = (pull(), any::<[u64; 2]>(), any::<[u32; 2]>()).prop_map(
         |(pull, [object_bytes, bytes], [block_bytes, blocks_max])| {
-            Control::Accepted(Accepted { pull, object_bytes, bytes, block_bytes, blocks_max })
+            Control::Accepted(PullAcceptance { pull, object_bytes, bytes, block_bytes, blocks_max })
         },
     );
     let found = any::<(u64, i64, Option<[u8; 32]>)>();
-    let found = (found, 0..=MODE_BITS).prop_map(|((bytes, modified_ns, hash), mode)| Found {
+    let found = (found, 0..=MODE_BITS).prop_map(|((bytes, modified_ns, hash), mode)| ObjectDescription {
         bytes,
         mode,
         modified_ns,
@@ -102,7 +102,7 @@ fn control() -> impl Strategy<Value = Control> {
         (".{0,40}", any::<([u8; 32], i64)>(), proptest::collection::vec(any::<u8>(), 0..3_000)).prop_map(
             |(object, (hash, modified_ns), content)| {
                 let bytes = content.len() as u64;
-                let found = Found { bytes, mode: 0o640, modified_ns, hash: Some(hash) };
+                let found = ObjectDescription { bytes, mode: 0o640, modified_ns, hash: Some(hash) };
                 Control::Short { object, found, content: content.into() }
             }
         ),
@@ -132,7 +132,7 @@ proptest! {
             payload: Bytes::from(payload),
         };
         let [object_bytes, bytes] = [sent.unwrap_or(0), rtt.into()];
-        let accepted = Accepted { pull: PullId(pull), object_bytes, bytes, block_bytes: id, blocks_max: generation };
+        let accepted = PullAcceptance { pull: PullId(pull), object_bytes, bytes, block_bytes: id, blocks_max: generation };
         for datagram in [Datagram::Packet(packet), Datagram::Feedback(feedback), Datagram::Accepted(accepted)] {
             let mut bytes = Vec::new();
             datagram.encode(&mut bytes);
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn control_messages_read_back_as_written_however_they_are_cut(control in control()) {
+    fn control_messages_read_back_however_they_are_cut(control in control()) {
         let mut bytes = Vec::new();
         control.encode_framed(&mut bytes);
         for end in 0..bytes.len() {
@@ -180,7 +180,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(from_server(SHORT_MESSAGE_BYTES_MAX), Ok(None));
     assert!(from_server(SHORT_MESSAGE_BYTES_MAX + 1).is_err());
     let short = |bytes: usize| {
-        let found = Found { bytes: bytes as u64, mode: 0, modified_ns: 0, hash: Some([0; 32]) };
+        let found = ObjectDescription { bytes: bytes as u64, mode: 0, modified_ns: 0, hash: Some([0; 32]) };
         let content = vec![0; SHORT_BYTES_MAX].into();
         let mut framed = Vec::new();
         Control::Short { object: "x".into(), found, content }.encode_framed(&mut framed);

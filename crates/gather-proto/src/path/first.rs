@@ -13,7 +13,7 @@
 //! Estimating the rate from the spacing of arrivals is known from packet trains (Dovrolis and
 //! others, *What Do Packet Dispersion Techniques Measure?*, 2001).
 //!
-//! Leaves out: the choice of sums (`sender`), and known losses ([`super::News`]). Read
+//! Leaves out: the choice of sums (`sender`), and known losses ([`super::ReportDelta`]). Read
 //! [`FirstFlight::overflow`] first.
 
 use anabranch_units::{Duration, Instant};
@@ -103,7 +103,7 @@ mod tests {
     /// #19: 64 KiB over 10 Mbit/s and 20 ms stalled for 17 ms, until the client had seen that half
     /// of the first flight was lost.
     #[test]
-    fn a_flight_that_a_slow_way_cannot_hold_is_made_up_for_before_that_is_seen() {
+    fn overlong_flight_on_a_slow_path_is_repaired_early() {
         // 10 Mbit/s hold 17 packets in 20 ms, and as many in a queue: of 48 packets those beyond 34
         // are lost.
         assert_eq!(most(48, Duration::from_us(1_200), 10), 14);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_once_all_of_it_is_accounted_for() {
+    fn first_flight_ends_once_all_packets_are_accounted_for() {
         let mut first = FirstFlight::default();
         (0..48).for_each(|_| first.note_sent(PACKET));
         let at = |ms: u64| Instant::ZERO + Duration::from_ms(ms);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_longer_queue_nothing_seems_lost_once_that_is_seen() {
+    fn growing_queue_is_not_taken_for_loss() {
         let mut first = FirstFlight::default();
         (0..48).for_each(|_| first.note_sent(PACKET));
         for came in 0..40 {
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_than_a_third_of_a_flight_is_sent_for_nothing(packets in 1u64..200, gap_us in 1u64..100_000) {
+        fn at_most_a_third_of_a_flight_is_wasted(packets in 1u64..200, gap_us in 1u64..100_000) {
             prop_assert!(most(packets, Duration::from_us(gap_us), packets) <= packets / 3);
         }
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 /// The receipt for these packets, in order of arrival.
 fn receipt_of(nonces: &mut Nonces, packets: &[u32]) -> (u32, Receipt) {
-    let mut received = Received::default();
+    let mut received = ReceivedPackets::default();
     packets.iter().for_each(|sequence| received.handle_packet(*sequence, nonces.nonce(*sequence)));
     (received.next, received.receipt())
 }
@@ -36,7 +36,7 @@ fn a_guessed_nonce_passes_once_in_eight_times() {
         let tries = 40_000;
         let passed = (0..tries).filter(|secret| {
             let mut nonces = Nonces::new(*secret);
-            let mut received = Received::default();
+            let mut received = ReceivedPackets::default();
             for sequence in 0..32 {
                 let nonce = if sequence < guessed { 5 } else { nonces.nonce(sequence) };
                 received.handle_packet(sequence, nonce);
@@ -50,7 +50,7 @@ fn a_guessed_nonce_passes_once_in_eight_times() {
 
 /// #48
 #[test]
-fn a_receipt_covers_the_highest_packet_and_none_below_the_first() {
+fn receipt_covers_the_highest_packet_and_starts_at_first() {
     let mut nonces = Nonces::new(1);
     assert!(nonces.is_true(0, Receipt::default()));
     assert!(!nonces.is_true(1, Receipt::default()), "the highest one has come");

@@ -1,13 +1,13 @@
 //! Tests of a pull at its server: the packets that leave after given feedback.
 
 use super::*;
-use crate::receipt::{Receipt, Received};
+use crate::receipt::{Receipt, ReceivedPackets};
 use anabranch_endpoint::Bytes;
 
 /// #19: the part of a long first flight that a slow path had not delivered was sent again in full
 /// before any feedback on it.
 #[test]
-fn what_is_not_heard_of_makes_the_next_flight_shorter() {
+fn unacknowledged_packets_shorten_the_next_flight() {
     let (mut sender, mut path) = of(100 << 10);
     let blocks = sender.layout().blocks(0);
     assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 51, "72 kB");
@@ -22,7 +22,7 @@ fn what_is_not_heard_of_makes_the_next_flight_shorter() {
 /// #19: half of the first flight of 64 KiB over 10 Mbit/s was lost, and nothing left for a round
 /// trip until that was known.
 #[test]
-fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
+fn sums_follow_a_flight_that_exceeds_a_slow_path() {
     for (gap_us, least) in [(1_200, 12), (120, 0)] {
         let (mut sender, mut path) = of(64 << 10);
         let blocks = sender.layout().blocks(0);
@@ -38,7 +38,7 @@ fn sums_leave_for_the_end_of_a_flight_that_a_slow_path_cannot_hold() {
 
 /// Probable losses of a flight are replaced once, and not by each of its pulls.
 #[test]
-fn two_pulls_of_one_path_make_up_for_its_first_flight_once() {
+fn two_pulls_of_one_path_repair_the_flight_once() {
     let (mut one, mut path) = of(32 << 10);
     let (mut other, _) = of(32 << 10);
     let left = leave(&mut one, &mut path, Instant::ZERO) + leave(&mut other, &mut path, Instant::ZERO);
@@ -57,7 +57,7 @@ const RTT: Duration = Duration::from_ms(20);
 /// #19: one server over 1 Gbit/s and 250 ms was idle two thirds of the time, as some generation
 /// waited for a sum that was lost, too.
 #[test]
-fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
+fn blocked_window_gets_more_sums_than_it_lacks() {
     // The window of the last case has room for all.
     for (window, generations, sums) in [(4, 100, 2..=4), (60, 100, 1..=1), (4, 4, 1..=1)] {
         let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);
@@ -66,7 +66,8 @@ fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
         // The larger the part of the window sent, the more generations hold it.
         let more = sender.pressing(Some(&path)) - before;
         assert_eq!(more, if window == 4 && generations > 4 { 2 } else { 0 });
-        let report = Some(Report::Arrived(Arrived { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
+        let report =
+            Some(Report::Arrived(ArrivalReport { delay: Duration::ZERO, received: 39, lost: 1, runs: 1 }));
         let lacks = vec![1, 0, 20, 20];
         let (pull, next) = (PullId(0), 40);
         let receipt = receipt(1..next);
@@ -75,7 +76,7 @@ fn what_holds_the_window_is_sent_with_more_sums_than_it_lacks() {
         let now = Instant::ZERO + RTT;
         sender.handle_feedback(now, &feedback, Some(&mut path));
         let leaves = std::iter::from_fn(|| {
-            sender.poll_transmit(now.max(path.next_at()), Some(&mut path), Unasked::No)
+            sender.poll_transmit(now.max(path.next_at()), Some(&mut path), UnrequestedSums::No)
         });
         let of_first = leaves.take(40).filter(|packet| packet.generation == 0).count();
         assert!(sums.contains(&of_first), "{of_first} with a window of {window}");
@@ -109,7 +110,7 @@ fn of(bytes: u64) -> (Sender<Bytes>, Path) {
 fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
     let now = Instant::ZERO;
     let layout = Layout::new(bytes, 1_400, blocks_max).expect("it is in range");
-    let sending = Sending {
+    let sending = SenderParams {
         pull: PullId(0),
         layout,
         mode: Mode::Counted,
@@ -142,14 +143,14 @@ fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
     let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
         let at = now.max(path.next_at());
         let mut of = |unasked| sender.poll_transmit(at, Some(&mut *path), unasked);
-        of(Unasked::No).or_else(|| of(Unasked::Yes))
+        of(UnrequestedSums::No).or_else(|| of(UnrequestedSums::Yes))
     };
     std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
 }
 
 /// Proof of arrival of these packets.
 fn receipt(packets: std::ops::Range<u32>) -> Receipt {
-    let (mut nonces, mut received) = (Nonces::new(0), Received::default());
+    let (mut nonces, mut received) = (Nonces::new(0), ReceivedPackets::default());
     packets.for_each(|sequence| received.handle_packet(sequence, nonces.nonce(sequence)));
     received.receipt()
 }
@@ -164,7 +165,7 @@ fn hear(
     [received, lost]: [u32; 2],
     lacks: u32,
 ) {
-    let report = Some(Report::Arrived(Arrived { delay, received, lost, runs: 0 }));
+    let report = Some(Report::Arrived(ArrivalReport { delay, received, lost, runs: 0 }));
     let (pull, next, lacks) = (PullId(0), received + lost, vec![lacks as u16]);
     let receipt = receipt(lost..next);
     let feedback = Feedback { pull, next, receipt, report, grant: None, base: 0, lacks, is_unsaid: false };

@@ -3,13 +3,13 @@
 
 mod shares;
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 
 fn plan(text: &str) -> Result<Plan, String> {
     let point = scenario::read("test.toml", text, &[]).map_err(|error| error.to_string())?.remove(0);
     let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 fn run(settings: &str, servers: usize, block_kib: u32, trial: u64) -> Outcome {
@@ -35,7 +35,7 @@ fn run_with(of_run: &str, settings: &str, servers: usize, block_kib: u32, trial:
 }
 
 #[test]
-fn goodput_is_near_the_ideal_with_any_number_of_servers_and_never_falls() {
+fn goodput_is_near_ideal_for_any_number_of_servers() {
     for block_kib in [64, 256] {
         let mut before = 0.0;
         for servers in [1, 2, 5, 16, 60] {
@@ -77,7 +77,7 @@ fn without_the_links_rate_either_rate_control_finds_it() {
 /// #19: losses did not count while a grant limited servers, and five TCP flows had a tenth of the
 /// link.
 #[test]
-fn beside_tcp_in_a_data_centre_each_has_about_half() {
+fn pull_and_tcp_each_get_half_in_a_datacentre() {
     let text = include_str!("../../../../experiments/lttp/fairness-counted.toml");
     for (knows_link, rto_min) in [("true", "1 ms"), ("true", "200 ms"), ("false", "1 ms")] {
         let text = text
@@ -130,7 +130,7 @@ fn random_loss_costs_little_more_than_itself() {
 }
 
 #[test]
-fn servers_are_drawn_from_the_seed_alike_for_every_transport() {
+fn servers_are_drawn_alike_for_every_transport() {
     let network = "network = { topology = \"fat-tree\", k = 4 }\n";
     let servers = |kind: &str, trial| {
         let plan = plan(&format!(
@@ -147,7 +147,7 @@ fn servers_are_drawn_from_the_seed_alike_for_every_transport() {
 }
 
 #[test]
-fn pulls_that_last_as_long_as_the_run_are_seen_by_probes() {
+fn probes_see_pulls_that_last_the_whole_run() {
     let outcome = run_with(
         "duration = \"300 ms\"\nwarmup = \"100 ms\"\nprobe = { interval = \"50 ms\", flows = 9, links = [\"hub-h0\"] }",
         "mode = \"lttp\"\ndecoder = \"inactivation\"\nrounds = 1",

@@ -13,13 +13,13 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
 
 /// An order to the disk.
 #[derive(Clone, Debug)]
-pub enum Order {
+pub enum DiskOrder {
     Open(ObjectId, u64),
     Write(ObjectId, Range<u64>, Vec<u8>),
     Finish(ObjectId, [u8; 32]),
 }
 
-impl Order {
+impl DiskOrder {
     pub const fn object(&self) -> ObjectId {
         match self {
             Self::Open(object, _) | Self::Write(object, ..) | Self::Finish(object, _) => *object,
@@ -93,7 +93,7 @@ pub struct Disk {
     /// Rate of bit flips per write, in parts per million.
     pub rot_ppm: u32,
     /// Pending orders, in sequence.
-    pub orders: VecDeque<Order>,
+    pub orders: VecDeque<DiskOrder>,
 }
 
 impl Disk {

@@ -21,7 +21,7 @@ mod server;
 mod slow;
 mod world;
 
-use anabranch_testing::faults::{self, Ended};
+use anabranch_testing::faults::{self, ScheduleEnd};
 use world::World;
 
 /// Seeds of schedules that failed once and must keep passing. In 8273 a silent path stayed blocked
@@ -30,12 +30,12 @@ use world::World;
 /// asked again.
 const KEPT: [u64; 5] = [3279, 7704, 8273, 8664, 9163];
 
-fn schedule(seed: u64) -> Ended {
+fn schedule(seed: u64) -> ScheduleEnd {
     World::new(seed).run()
 }
 
 #[test]
-fn whatever_fails_nothing_wrong_is_delivered_and_in_the_end_all_is() {
+fn after_any_failures_all_objects_arrive_and_none_wrong() {
     faults::run(&KEPT, schedule);
 }
 

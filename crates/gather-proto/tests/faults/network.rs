@@ -10,7 +10,7 @@ const RTO_MIN: Duration = Duration::from_ms(200);
 
 /// A part of a path's traffic that can be cut separately.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum TrafficPart {
     /// Control messages in both directions.
     Control,
     /// Datagrams to the server.
@@ -19,13 +19,13 @@ pub enum Lane {
     Down,
 }
 
-impl Lane {
+impl TrafficPart {
     pub const ALL: [Self; 3] = [Self::Control, Self::Up, Self::Down];
 }
 
 /// The path between the client and a server.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct ServerPath {
     pub delay: Duration,
     /// Additional time of a server for opening a connection.
     pub connecting: Duration,
@@ -47,7 +47,7 @@ pub struct Way {
     last: [Instant; 2],
 }
 
-impl Way {
+impl ServerPath {
     pub fn new(delay: Duration, datagram_max: usize) -> Self {
         Self {
             delay,
@@ -65,12 +65,12 @@ impl Way {
         }
     }
 
-    pub fn cut(&mut self, lane: Lane, until: Instant) {
+    pub fn cut(&mut self, lane: TrafficPart, until: Instant) {
         self.cut_until[lane as usize] = until;
     }
 
     /// End of a lane's cut.
-    pub fn cut_until(&self, lane: Lane) -> Instant {
+    pub fn cut_until(&self, lane: TrafficPart) -> Instant {
         self.cut_until[lane as usize]
     }
 
@@ -90,7 +90,7 @@ impl Way {
     /// Arrival time of a control message sent now: after the end of a cut, after earlier messages,
     /// and after the retransmissions of lost segments.
     pub fn control(&mut self, now: Instant, random: &mut RandomStream, is_up: bool, bytes: usize) -> Instant {
-        let mut sent_at = now.max(self.cut_until[Lane::Control as usize]);
+        let mut sent_at = now.max(self.cut_until[TrafficPart::Control as usize]);
         let mut timeout = self.delay * 2 + RTO_MIN;
         let arrives = loop {
             let transmitted = self.transmitted(sent_at, is_up, bytes);
@@ -115,7 +115,7 @@ impl Way {
         &mut self,
         now: Instant,
         random: &mut RandomStream,
-        lane: Lane,
+        lane: TrafficPart,
         bytes: usize,
     ) -> Vec<Instant> {
         if self.cut_until(lane) > now || bytes > self.datagram_max {
@@ -124,7 +124,7 @@ impl Way {
         let copies = 1 + u32::from(random.chance_ppm(self.repeat_ppm));
         let mut arrivals = Vec::new();
         for _ in 0..copies {
-            let is_up = lane == Lane::Up;
+            let is_up = lane == TrafficPart::Up;
             let Some(at) = self.transmitted(now, is_up, bytes) else { continue };
             self.free_at[usize::from(is_up)] = at;
             if !random.chance_ppm(self.loss_ppm) {

@@ -2,7 +2,7 @@
 
 use super::disk::{flip, hash};
 use anabranch_endpoint::Bytes;
-use anabranch_gather_proto::msg::{Control, Datagram, Found, PullId, SHORT_BYTES_MAX};
+use anabranch_gather_proto::msg::{Control, Datagram, ObjectDescription, PullId, SHORT_BYTES_MAX};
 use anabranch_gather_proto::{Offer, Server, ServerConfig, ServerEvent};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
@@ -64,10 +64,10 @@ impl Host {
     }
 
     /// Description of an object.
-    pub fn found(&self, name: &str, with_hash: bool) -> Result<Found, String> {
+    pub fn found(&self, name: &str, with_hash: bool) -> Result<ObjectDescription, String> {
         let bytes = self.objects.get(name).ok_or_else(|| format!("{name}: no such object"))?;
         let hash = with_hash.then(|| hash(bytes));
-        Ok(Found { bytes: bytes.len() as u64, mode: 0o600, modified_ns: 0, hash })
+        Ok(ObjectDescription { bytes: bytes.len() as u64, mode: 0o600, modified_ns: 0, hash })
     }
 
     /// Content of a short object, as the disk reads it now.

@@ -1,7 +1,7 @@
 //! Whole fetches over slow, long and lossy paths without faults: every object arrives, and only a
 //! silent server is left.
 
-use super::network::Way;
+use super::network::ServerPath;
 use super::world::World;
 use anabranch_gather_proto::{ClientConfig, MTU_MIN};
 use anabranch_units::{BitRate, ByteCount, Duration};
@@ -13,8 +13,8 @@ const HEADER_BYTES: u32 = 56;
 const SILENCE_MAX: Duration = Duration::from_secs(61);
 
 /// A path whose link has this rate and queue, and this MTU.
-fn way(rate: BitRate, delay: Duration, queue: ByteCount, mtu: u32) -> Way {
-    let mut way = Way::new(delay, (mtu - HEADER_BYTES) as usize);
+fn way(rate: BitRate, delay: Duration, queue: ByteCount, mtu: u32) -> ServerPath {
+    let mut way = ServerPath::new(delay, (mtu - HEADER_BYTES) as usize);
     way.link = Some((rate, queue));
     way
 }

@@ -2,15 +2,15 @@
 
 mod calm;
 
-use super::disk::{Disk, File, Order, flip, hash};
-use super::network::{Lane, Way};
+use super::disk::{Disk, DiskOrder, File, flip, hash};
+use super::network::{ServerPath, TrafficPart};
 use super::server::{Conn, Host, Supply};
-use anabranch_endpoint::{Bytes, Wire as _};
-use anabranch_gather_proto::fetch::{EARLY_BYTES, FetchConfig, FetchEvent, Part, Wanted};
+use anabranch_endpoint::{Bytes, WireMessage as _};
+use anabranch_gather_proto::fetch::{EARLY_BYTES, FetchConfig, FetchEvent, ObjectPart, RequestedObject};
 use anabranch_gather_proto::msg::{Control, Datagram, Packet};
 use anabranch_gather_proto::{ClientConfig, DecoderKind, Fetch, Mode, RateControl, ServerConfig, ServerId};
 use anabranch_pieces::Attributes;
-use anabranch_testing::faults::{Ended, Schedule, some_of};
+use anabranch_testing::faults::{Schedule, ScheduleEnd, some_of};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use calm::framed_bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const OBJECT_MAX: u64 = 1_200_000;
 
 /// The client's process.
 #[derive(Debug)]
-struct Getter {
+struct ClientProcess {
     fetch: Fetch<Bytes>,
     /// Connection of each server.
     conns: Vec<Option<u32>>,
@@ -46,10 +46,10 @@ struct Getter {
     is_calm: bool,
 }
 
-impl Getter {
+impl ClientProcess {
     /// Objects for whose hash this server was the last one asked, without an answer, while a
     /// connected server was not asked.
-    fn described_by(&self, wanted: &[Wanted], server: usize) -> Vec<String> {
+    fn described_by(&self, wanted: &[RequestedObject], server: usize) -> Vec<String> {
         let is_left = |(number, object): (usize, &usize)| {
             let part = &wanted[*object].parts[0];
             let asked = self.asked.get(&part.name)?;
@@ -133,7 +133,7 @@ impl Kind {
 enum Fault {
     CrashServer(usize, Duration),
     FreezeServer(usize, Duration),
-    Cut(usize, Vec<Lane>, Duration),
+    Cut(usize, Vec<TrafficPart>, Duration),
     CrashClient,
     FreezeClient(Duration),
     FullDisk(Duration),
@@ -166,18 +166,18 @@ pub struct World {
     /// Random stream for the maximum of objects under way, and for reads of short objects.
     random_of_turns: RandomStream,
     schedule: Schedule<Event>,
-    ways: Vec<Way>,
+    ways: Vec<ServerPath>,
     hosts: Vec<Host>,
     conns: BTreeMap<u32, Conn>,
     next_conn: u32,
-    wanted: Vec<Wanted>,
+    wanted: Vec<RequestedObject>,
     /// The acceptable contents of each object.
     right: Vec<Vec<Vec<u8>>>,
     disk: Disk,
     client_frozen_until: Instant,
     /// Advance of the client's clock.
     client_ahead: Duration,
-    getter: Option<Getter>,
+    getter: Option<ClientProcess>,
     run: u32,
     is_healed: bool,
     /// Whether no fault so far may make an object fail.
@@ -232,7 +232,7 @@ impl World {
             let delay = Duration::from_us(100 + random.below(40_000));
             let is_narrow = random.below(4) == 0;
             let narrow = safe + random.below(400) as usize;
-            let mut way = Way::new(delay, if is_narrow { narrow } else { usize::MAX });
+            let mut way = ServerPath::new(delay, if is_narrow { narrow } else { usize::MAX });
             if random.below(4) == 0 {
                 way.connecting = Duration::from_ms(random.below(8_000));
             }
@@ -298,14 +298,15 @@ impl World {
         let length = [0, 1, 700, 20_000, 60_000, 60_000, OBJECT_MAX - 1][self.below(7)];
         let length = self.random.below(length + 1);
         let bytes: Vec<u8> = (0..length).map(|_| self.random.next_u64() as u8).collect();
-        let (attributes, whole) = (Some(Attributes { mode: 0o600, modified_ns: 0 }), hash(&bytes));
+        let attributes = Some(Attributes { mode: 0o600, modified_ns: 0 });
+        let (size, digest) = (Some(length), Some(hash(&bytes)));
         let (wanted, right) = match self.random.below(3) {
             // No description is given: the describing server decides the version.
             0 => {
                 let (holders, versions) = self.put(name, &bytes);
-                let part = Part { name: name.into(), bytes: None, hash: None, holders };
+                let part = ObjectPart { name: name.into(), bytes: None, hash: None, holders };
                 (
-                    Wanted {
+                    RequestedObject {
                         bytes: None,
                         hash: None,
                         attributes: None,
@@ -317,11 +318,10 @@ impl World {
             }
             1 => {
                 let (holders, _) = self.put(name, &bytes);
-                let part = Part { name: name.into(), bytes: Some(length), hash: Some(whole), holders };
                 let attributes = attributes.filter(|_| self.random.below(2) == 0);
-                let parts = vec![part];
+                let parts = vec![ObjectPart { name: name.into(), bytes: size, hash: digest, holders }];
                 (
-                    Wanted { bytes: Some(length), hash: Some(whole), attributes, may_be_there: false, parts },
+                    RequestedObject { bytes: size, hash: digest, attributes, may_be_there: false, parts },
                     vec![bytes],
                 )
             }
@@ -336,11 +336,11 @@ impl World {
                     if hash.is_none() {
                         holders.iter().for_each(|holder| self.hosts[holder.0 as usize].put(&name, of));
                     }
-                    Part { name, bytes: Some(of.len() as u64), hash, holders }
+                    ObjectPart { name, bytes: Some(of.len() as u64), hash, holders }
                 });
                 let parts = parts.into();
                 (
-                    Wanted { bytes: Some(length), hash: Some(whole), attributes, may_be_there: false, parts },
+                    RequestedObject { bytes: size, hash: digest, attributes, may_be_there: false, parts },
                     vec![bytes],
                 )
             }
@@ -366,8 +366,8 @@ impl World {
             let fault = match kind {
                 Kind::CrashServer => Fault::CrashServer(server, time),
                 Kind::FreezeServer => Fault::FreezeServer(server, time),
-                Kind::Cut => Fault::Cut(server, Lane::ALL.to_vec(), time),
-                Kind::CutLane => Fault::Cut(server, some_of(&mut self.random, Lane::ALL), time),
+                Kind::Cut => Fault::Cut(server, TrafficPart::ALL.to_vec(), time),
+                Kind::CutLane => Fault::Cut(server, some_of(&mut self.random, TrafficPart::ALL), time),
                 Kind::CrashClient => Fault::CrashClient,
                 Kind::FreezeClient => Fault::FreezeClient(time),
                 Kind::FullDisk => Fault::FullDisk(time),
@@ -398,7 +398,7 @@ impl World {
     }
 
     /// Runs until all objects are present, which must happen within a time after the faults.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         let end = Instant::ZERO + CHAOS + HEALING;
         while !self.is_healed || !self.disk.has_all() {
             let now = self.schedule.now();
@@ -540,7 +540,7 @@ impl World {
             Fault::CrashServer(server, time) => {
                 self.hosts[server].up_at = now + time;
                 let way = &self.ways[server];
-                let at = (now + way.delay).max(way.cut_until(Lane::Control));
+                let at = (now + way.delay).max(way.cut_until(TrafficPart::Control));
                 for conn in self.lose(server, at, "it went away") {
                     self.conns.remove(&conn);
                 }
@@ -548,7 +548,7 @@ impl World {
             Fault::FreezeServer(server, time) => self.hosts[server].frozen_until = now + time,
             Fault::Cut(server, lanes, time) => {
                 lanes.iter().for_each(|lane| self.ways[server].cut(*lane, now + time));
-                if lanes.contains(&Lane::Control) && time > CUT_MAX {
+                if lanes.contains(&TrafficPart::Control) && time > CUT_MAX {
                     self.lose(server, now + CUT_MAX, "it does not answer any more");
                 }
             }
@@ -579,7 +579,7 @@ impl World {
             Fault::JumpClient(time) => self.client_ahead += time,
             Fault::Heal => {
                 self.is_healed = true;
-                self.ways.iter_mut().for_each(Way::heal);
+                self.ways.iter_mut().for_each(ServerPath::heal);
                 self.hosts.iter_mut().for_each(|host| host.heal(now));
                 self.disk.heal();
                 self.client_frozen_until = now;
@@ -624,7 +624,7 @@ impl World {
         let servers = self.hosts.len();
         let now = self.schedule.now() + self.client_ahead;
         let fetch = Fetch::new(now, config, servers as u32, wanted).expect("a good configuration");
-        self.getter = Some(Getter {
+        self.getter = Some(ClientProcess {
             fetch,
             conns: vec![None; servers],
             objects,
@@ -647,7 +647,7 @@ impl World {
             return self.schedule.at(self.client_frozen_until, Event::Connected { run, server });
         }
         let (way, host) = (&self.ways[server], &self.hosts[server]);
-        if way.cut_until(Lane::Control) > now || host.frozen_until > now {
+        if way.cut_until(TrafficPart::Control) > now || host.frozen_until > now {
             let (conn, reason) = (None, "no answer in 10 s");
             return self.schedule.after(CUT_MAX, Event::Lost { run, server, conn, reason });
         }
@@ -747,7 +747,7 @@ impl World {
             for datagram in sent {
                 let mut bytes = Vec::new();
                 datagram.encode(&mut bytes);
-                for at in self.ways[server].datagram(now, &mut self.random, Lane::Down, bytes.len()) {
+                for at in self.ways[server].datagram(now, &mut self.random, TrafficPart::Down, bytes.len()) {
                     let message = Message::Datagram(bytes.clone());
                     self.schedule.at(at, Event::ToClient { run, conn: id, message });
                 }
@@ -777,13 +777,13 @@ impl World {
         out.extend(std::iter::from_fn(|| getter.fetch.poll_control()).map(|(s, m)| (s, Message::Control(m))));
         while let Some(event) = getter.fetch.poll_event() {
             match event {
-                FetchEvent::Open { object, bytes } => orders.push(Order::Open(object, bytes)),
+                FetchEvent::Open { object, bytes } => orders.push(DiskOrder::Open(object, bytes)),
                 FetchEvent::Write { object, range, blocks } => {
                     let mut bytes = blocks.concat();
                     bytes.truncate((range.end - range.start) as usize);
-                    orders.push(Order::Write(object, range, bytes));
+                    orders.push(DiskOrder::Write(object, range, bytes));
                 }
-                FetchEvent::Finish { object, hash, .. } => orders.push(Order::Finish(object, hash)),
+                FetchEvent::Finish { object, hash, .. } => orders.push(DiskOrder::Finish(object, hash)),
                 FetchEvent::Verified { object } | FetchEvent::Failed { object, .. } => {
                     assert!(getter.ended.insert(object.0), "an object ends once");
                     let number = getter.objects[object.0 as usize];
@@ -816,7 +816,7 @@ impl World {
                     }
                     vec![way.control(now, &mut self.random, true, framed_bytes(message))]
                 }
-                Message::Datagram(bytes) => way.datagram(now, &mut self.random, Lane::Up, bytes.len()),
+                Message::Datagram(bytes) => way.datagram(now, &mut self.random, TrafficPart::Up, bytes.len()),
             };
             for at in arrivals {
                 self.schedule.at(at, Event::ToServer { conn, message: message.clone() });
@@ -853,19 +853,19 @@ impl World {
         let number = getter.objects[object.0 as usize];
         let file = &mut self.disk.files[number];
         match order {
-            Order::Open(_, bytes) => fetch.handle_opened(now, object, &file.open(bytes)),
-            Order::Write(_, range, mut bytes) => {
+            DiskOrder::Open(_, bytes) => fetch.handle_opened(now, object, &file.open(bytes)),
+            DiskOrder::Write(_, range, mut bytes) => {
                 if self.random.chance_ppm(self.disk.rot_ppm) {
                     flip(&mut self.random, &mut bytes);
                 }
                 file.write(&range, &bytes);
             }
-            Order::Finish(_, expected) if file.finish(expected) => {
+            DiskOrder::Finish(_, expected) if file.finish(expected) => {
                 let is_right = file.named.as_ref().is_some_and(|bytes| self.right[number].contains(bytes));
                 assert!(is_right, "object {number} is a version that nobody has");
                 fetch.handle_finished(now, object);
             }
-            Order::Finish(..) => fetch.handle_mismatch(now, object),
+            DiskOrder::Finish(..) => fetch.handle_mismatch(now, object),
         }
     }
 }

@@ -8,7 +8,7 @@ use anabranch_codes::mds;
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::exercise::{exercise_client, exercise_server};
 use anabranch_gather_proto::msg::{
-    Accepted, Arrived, Control, Feedback, Packet, PullId, Report, Request, Timing,
+    ArrivalReport, Control, Feedback, Packet, PullAcceptance, PullId, Report, Request, Timing,
 };
 use anabranch_gather_proto::receipt::Receipt;
 use anabranch_gather_proto::{
@@ -66,7 +66,7 @@ fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
     client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
     client.handle_connected(Instant::ZERO, server, Some(Duration::from_us(100)));
     let accepted =
-        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+        PullAcceptance { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
     client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
     (client, server)
 }
@@ -79,7 +79,7 @@ fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
 /// Issue #4: sums that all lack one block were held without limit, as that block never follows from
 /// them.
 #[test]
-fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
+fn sums_that_never_complete_a_block_are_dropped() {
     let mds = mds::Code::new(20).expect("a good length");
     let lt = lt::Code::new(20, &Params::LTTP).expect("a good length");
     for (mode, decoder) in [(Mode::Counted, DecoderKind::Inactivation), (Mode::Lttp, DecoderKind::Improved)] {
@@ -113,7 +113,7 @@ fn sums_that_lack_a_block_for_ever_are_not_kept_for_ever() {
 
 /// Issue #4: packets that arrived before their pull was described were held whatever their length.
 #[test]
-fn packets_longer_than_was_asked_for_are_not_kept_while_a_pull_is_not_described() {
+fn overlong_packets_of_an_undescribed_pull_are_dropped() {
     let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
     let mut client = Client::new(config).expect("a good configuration");
     let server = client.add_server();
@@ -140,7 +140,7 @@ fn the_last_sequence_number_is_not_used() {
 
 /// #17: a piece added after the loss of all its holders waited for them forever.
 #[test]
-fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
+fn piece_of_departed_servers_fails_with_the_reason() {
     let mut client = Client::<Bytes>::new(ClientConfig::default()).expect("a good configuration");
     let servers = [client.add_server(), client.add_server()];
     client.handle_lost(Instant::ZERO, servers[0], "away");
@@ -160,7 +160,7 @@ fn a_piece_of_servers_that_are_gone_already_fails_and_says_why() {
 /// given up, with its object, while the other's packets arrived. A server may not delay a client
 /// forever in this way.
 #[test]
-fn a_pull_is_given_up_late_while_others_of_its_server_come() {
+fn pull_is_given_up_late_while_its_server_delivers() {
     let given_up_after = |was_heard: bool, comes: Option<PullId>| {
         let give_up = Some(Duration::from_secs(5));
         let config =
@@ -172,7 +172,8 @@ fn a_pull_is_given_up_late_while_others_of_its_server_come() {
         }
         client.handle_connected(Instant::ZERO, server, None);
         for pull in [PullId(0), PullId(1)] {
-            let accepted = Accepted { pull, object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
+            let accepted =
+                PullAcceptance { pull, object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 20 };
             client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
             if was_heard {
                 client.handle_packet(Instant::ZERO, server, Packet { pull, ..packet(0, 0) });
@@ -198,7 +199,7 @@ fn a_pull_is_given_up_late_while_others_of_its_server_come() {
 /// #19: data waited for a lost control message. Earlier data is accepted, but delivered to the user
 /// only once the server has described the object.
 #[test]
-fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
+fn data_precedes_the_answer_and_matches_its_version() {
     for object_bytes in [200, 300] {
         let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
         let mut client = Client::<Bytes>::new(config).expect("a good configuration");
@@ -216,7 +217,7 @@ fn data_does_not_wait_for_the_answer_and_is_no_other_versions() {
         assert!(feedback.is_unsaid);
         assert_eq!(client.poll_event(), None);
         let accepted =
-            Accepted { pull: PullId(0), object_bytes, bytes: 200, block_bytes: 10, blocks_max: 20 };
+            PullAcceptance { pull: PullId(0), object_bytes, bytes: 200, block_bytes: 10, blocks_max: 20 };
         client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
         let events: Vec<_> = std::iter::from_fn(|| client.poll_event()).collect();
         let blocks = events
@@ -242,7 +243,7 @@ fn every_pull_is_granted_something() {
     }
     client.handle_connected(Instant::ZERO, server, None);
     let accepted =
-        Accepted { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 255 };
+        PullAcceptance { pull: PullId(0), object_bytes: 200, bytes: 200, block_bytes: 10, blocks_max: 255 };
     client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
     let timing = Some(Timing { sent_at: Instant::ZERO, rtt: None });
     client.handle_packet(Instant::ZERO, server, Packet { timing, ..packet(0, 0) });
@@ -296,7 +297,7 @@ fn ask_with(
 }
 
 #[test]
-fn a_pull_has_as_many_generations_as_its_packets_can_say() {
+fn pull_has_as_many_generations_as_packets_can_number() {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
     let most = 512 * 16 * 65_536;
     assert!(matches!(ask(&mut server, 0, 512, 16, most), Control::Accepted(_)));
@@ -342,7 +343,7 @@ fn a_block_counts_with_what_holds_it() {
 
 /// #17: short blocks made a server work and hold much for little data.
 #[test]
-fn a_block_is_not_shorter_than_it_needs_to_be() {
+fn block_is_no_shorter_than_necessary() {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
     let Control::Refused { reason, .. } = ask(&mut server, 0, 479, 256, 100_000) else { panic!("too short") };
     assert_eq!(reason, "blocks of 479 B: must be at least 480 B");
@@ -357,8 +358,13 @@ fn a_block_is_not_shorter_than_it_needs_to_be() {
         let server = client.add_server();
         client.add(Piece { object: "x".into(), ranges: None, holders: vec![server] });
         client.handle_connected(Instant::ZERO, server, None);
-        let accepted =
-            Accepted { pull: PullId(0), object_bytes: 1 << 32, bytes: 1 << 32, block_bytes, blocks_max };
+        let accepted = PullAcceptance {
+            pull: PullId(0),
+            object_bytes: 1 << 32,
+            bytes: 1 << 32,
+            block_bytes,
+            blocks_max,
+        };
         client.handle_control(Instant::ZERO, server, Control::Accepted(accepted));
         assert_eq!(client.pulls().count(), usize::from(is_taken), "{block_bytes} B, {blocks_max} blocks");
     }
@@ -370,7 +376,7 @@ fn a_report_of_another_century_is_survived() {
     let far = Duration::from_ns(u64::MAX / 1_000);
     let sent_at = Instant::ZERO + far;
     let tfrc = tfrc::Report { sent_at, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
-    let arrived = Arrived { delay: far, received: 0, lost: u32::MAX, runs: u32::MAX };
+    let arrived = ArrivalReport { delay: far, received: 0, lost: u32::MAX, runs: u32::MAX };
     let reports = [(RateControl::Tfrc, Report::Tfrc(tfrc)), (RateControl::Bbr, Report::Arrived(arrived))];
     for (rate_control, report) in reports {
         let mut server = Server::<Bytes>::new(ServerConfig { block_bytes_min: 1, ..ServerConfig::default() });
@@ -395,7 +401,7 @@ fn a_report_of_another_century_is_survived() {
 /// #19: the grant was the sum of the pulls' grants at different times, five sixths of the server's
 /// share.
 #[test]
-fn pulls_of_a_path_have_together_what_the_last_of_them_was_granted() {
+fn pulls_of_a_path_share_the_last_grant() {
     let config = ServerConfig { block_bytes_min: 1, ..ServerConfig::default() };
     let mut server = Server::<Bytes>::new(config);
     let grant = |bps: u64| Some(BitRate::bps(bps));

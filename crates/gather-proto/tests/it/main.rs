@@ -10,13 +10,13 @@ mod rogue;
 mod world;
 
 use anabranch_endpoint::Bytes;
-use anabranch_gather_proto::msg::{Accepted, Control, Packet, PullId, Request};
+use anabranch_gather_proto::msg::{Control, Packet, PullAcceptance, PullId, Request};
 use anabranch_gather_proto::{
     Client, ClientConfig, ClientEvent, Mode, Offer, Piece, PieceId, RateControl, Server, ServerConfig,
 };
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
-use world::{Wire, World, object};
+use world::{WireSettings, World, object};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,11 +36,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn whatever_is_lost_repeated_or_overtaken_all_objects_come_whole(
+    fn all_objects_arrive_despite_loss_repetition_and_reordering(
         sizes in proptest::collection::vec(0usize..60_000, 1..5), loss in 0u32..400_000, repeat in 0u32..200_000, late in 0u32..300_000,
         seed: u64, is_granted: bool,
     ) {
-        let wire = Wire { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, ..Wire::default() };
+        let wire = WireSettings { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, ..WireSettings::default() };
         let link = is_granted.then(|| BitRate::mbps(100));
         let config = ClientConfig { link, give_up: Some(SECOND * 60), ..config(Mode::Counted) };
         let mut world = World::new(seed, wire, config, ServerConfig { give_up: SECOND * 60, ..ServerConfig::default() });
@@ -66,7 +66,7 @@ proptest! {
         loss in 0u32..300_000, repeat in 0u32..300_000, late in 0u32..500_000, burst in 0u32..5_000, seed: u64, kind in 0usize..3,
         is_granted: bool,
     ) {
-        let wire = Wire { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, burst_ppm: burst, ..Wire::default() };
+        let wire = WireSettings { loss_ppm: loss, repeat_ppm: repeat, late_ppm: late, burst_ppm: burst, ..WireSettings::default() };
         let link = is_granted.then(|| BitRate::mbps(100));
         let kinds = [
             (Mode::Counted, RateControl::Bbr), (Mode::Counted, RateControl::Tfrc), (Mode::Lttp, RateControl::Tfrc),
@@ -84,8 +84,8 @@ proptest! {
 }
 
 #[test]
-fn without_loss_each_block_is_sent_once_and_nothing_more() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+fn each_block_is_sent_once_without_loss() {
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     for _ in 0..8 {
         let server = world.add_server();
         world.put(server, "object", object(1, 50_000));
@@ -98,9 +98,9 @@ fn without_loss_each_block_is_sent_once_and_nothing_more() {
 
 /// #19: a server without feedback sends next to nothing, and continues once feedback arrives.
 #[test]
-fn a_server_falls_silent_with_its_client_and_goes_on() {
+fn server_pauses_with_its_silent_client_and_resumes() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
-    let wire = Wire { delay: Duration::from_ms(10), ..Wire::default() };
+    let wire = WireSettings { delay: Duration::from_ms(10), ..WireSettings::default() };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_slow_server(BitRate::mbps(50));
     world.put(server, "object", object(1, 2_000_000));
@@ -122,7 +122,7 @@ fn a_server_falls_silent_with_its_client_and_goes_on() {
 #[test]
 fn lttp_sends_until_it_is_told_to_stop() {
     let config = ClientConfig { link: None, ..config(Mode::Lttp) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let server = world.add_server();
     world.put(server, "object", object(1, 51_200));
     world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
@@ -134,8 +134,8 @@ fn lttp_sends_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn what_a_dead_server_owes_comes_from_another_that_holds_it() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+fn debt_of_a_dead_server_comes_from_another_holder() {
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (first, second) = (world.add_server(), world.add_server());
     for server in [first, second] {
         world.put(server, "a", object(1, 400_000));
@@ -156,9 +156,9 @@ fn what_a_dead_server_owes_comes_from_another_that_holds_it() {
 /// #19: the client waited five seconds for a server that stopped near the end, while an idle server
 /// held the same object.
 #[test]
-fn what_a_server_owes_that_has_stopped_comes_from_an_idle_one() {
+fn debt_of_a_stopped_server_moves_to_idle_one() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let servers = [BitRate::mbps(20); 2].map(|rate| world.add_slow_server(rate));
     for server in servers {
         world.put(server, "a", object(1, 2_000_000));
@@ -172,8 +172,8 @@ fn what_a_server_owes_that_has_stopped_comes_from_an_idle_one() {
 }
 
 #[test]
-fn a_refusal_names_its_reason_and_fails_that_piece_alone() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+fn refusal_names_its_reason_and_fails_one_piece() {
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let server = world.add_server();
     world.put(server, "a", object(1, 1_000));
     let holders = vec![server];
@@ -193,7 +193,7 @@ fn a_refusal_names_its_reason_and_fails_that_piece_alone() {
 fn a_client_that_is_gone_is_given_up() {
     let mut world = World::new(
         1,
-        Wire { loss_ppm: 1_000_000, ..Wire::default() },
+        WireSettings { loss_ppm: 1_000_000, ..WireSettings::default() },
         config(Mode::Counted),
         ServerConfig::default(),
     );
@@ -207,9 +207,9 @@ fn a_client_that_is_gone_is_given_up() {
 }
 
 #[test]
-fn what_a_crawling_server_owes_comes_from_one_that_is_idle() {
+fn debt_of_a_crawling_server_moves_to_idle_one() {
     let config = ClientConfig { pulls_max: 2, ..config(Mode::Counted) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let slow = world.add_slow_server(BitRate::bps(200_000));
     let fast = world.add_server();
     let holders = vec![slow, fast];
@@ -228,8 +228,8 @@ fn what_a_crawling_server_owes_comes_from_one_that_is_idle() {
 
 /// Issue #4: an idle server that had delivered nothing yet was not used.
 #[test]
-fn who_is_idle_takes_its_share_of_what_another_has_begun() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+fn idle_server_takes_its_share_of_a_started_piece() {
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let servers = [world.add_slow_server(BitRate::mbps(2)), world.add_slow_server(BitRate::mbps(2))];
     for server in servers {
         world.put(server, "a", object(1, 2_000_000));
@@ -241,8 +241,8 @@ fn who_is_idle_takes_its_share_of_what_another_has_begun() {
 }
 
 #[test]
-fn a_way_that_takes_only_short_packets_is_found_out() {
-    let wire = Wire { mtu: 1_300, ..Wire::default() };
+fn path_with_a_small_mtu_is_detected() {
+    let wire = WireSettings { mtu: 1_300, ..WireSettings::default() };
     let config = ClientConfig { block_bytes: 1_400, ..config(Mode::Counted) };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_server();
@@ -255,8 +255,8 @@ fn a_way_that_takes_only_short_packets_is_found_out() {
 /// Issue #18: a server that was overtaken was never asked again, even if the faster server turned
 /// out to lack the object.
 #[test]
-fn a_server_that_was_only_slow_is_asked_again_where_nobody_else_is_left() {
-    let mut world = World::new(1, Wire::default(), config(Mode::Counted), ServerConfig::default());
+fn slow_server_is_asked_again_when_none_is_left() {
+    let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (slow, fast) = (world.add_slow_server(BitRate::mbps(1)), world.add_server());
     world.put(slow, "a", object(1, 1_000_000));
     world.put(fast, "b", object(2, 500_000));
@@ -269,8 +269,8 @@ fn a_server_that_was_only_slow_is_asked_again_where_nobody_else_is_left() {
 /// Issue #18: of two pulls whose packets were all too long only the first was requested again; the
 /// second counted as a failure of its server.
 #[test]
-fn two_pulls_over_a_way_that_takes_only_short_packets_both_come() {
-    let wire = Wire { mtu: 1_300, ..Wire::default() };
+fn two_pulls_complete_over_a_small_mtu() {
+    let wire = WireSettings { mtu: 1_300, ..WireSettings::default() };
     let config = ClientConfig { block_bytes: 1_400, ..config(Mode::Counted) };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_server();
@@ -286,7 +286,7 @@ fn two_pulls_over_a_way_that_takes_only_short_packets_both_come() {
 /// generations, and a pull had only a 256th of its server's memory.
 #[test]
 fn a_long_way_is_filled() {
-    let wire = Wire { delay: Duration::from_ms(50), ..Wire::default() };
+    let wire = WireSettings { delay: Duration::from_ms(50), ..WireSettings::default() };
     let config = ClientConfig { block_bytes: 8_000, window: 7, overhead_bytes: 100, ..config(Mode::Counted) };
     let mut world = World::new(1, wire, config, ServerConfig::default());
     let server = world.add_server();
@@ -313,7 +313,7 @@ fn who_is_asked_later_finds_its_share_free() {
             Control::Pull(request) => request.grant,
             _ => None,
         });
-        let accepted = Accepted {
+        let accepted = PullAcceptance {
             pull: PullId(number as u16),
             object_bytes: 1 << 20,
             bytes: 1 << 20,
@@ -358,9 +358,9 @@ fn who_is_asked_later_finds_its_share_free() {
 /// #19: at the start of many servers the port was full, an answer on the control channel was lost,
 /// and received data waited for a TCP timeout.
 #[test]
-fn an_answer_that_is_held_up_is_said_again_by_a_datagram() {
+fn delayed_answer_is_repeated_by_a_datagram() {
     for bytes in [1, 3_000, 60_000] {
-        let wire = Wire { held_up: SECOND, ..Wire::default() };
+        let wire = WireSettings { held_up: SECOND, ..WireSettings::default() };
         let config = ClientConfig { link: None, ..config(Mode::Counted) };
         let mut world = World::new(1, wire, config, ServerConfig::default());
         let server = world.add_server();
@@ -374,7 +374,7 @@ fn an_answer_that_is_held_up_is_said_again_by_a_datagram() {
 }
 
 #[test]
-fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
+fn server_memory_gives_each_pull_one_generation_first() {
     let generation = 200 * 32;
     let memory = 3 * (generation + 32 * size_of::<Bytes>() as u64 + 100);
     let config =
@@ -420,9 +420,9 @@ fn a_servers_memory_is_for_whoever_needs_it_with_a_generation_for_each() {
 /// Issue #4: grants were computed for the longest block that the client accepts. Packets of shorter
 /// blocks, with more header overhead, exceeded the link.
 #[test]
-fn grants_fit_the_link_with_the_blocks_that_servers_send() {
+fn grants_fit_the_link_at_the_servers_block_size() {
     let config = ClientConfig { block_bytes: 8_000, overhead_bytes: 100, ..config(Mode::Counted) };
-    let mut world = World::new(1, Wire::default(), config, ServerConfig::default());
+    let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let servers: Vec<_> = (0..4).map(|_| world.add_server()).collect();
     for server in servers {
         world.client.set_block_bytes(server, 1_000);

@@ -4,7 +4,7 @@
 //!
 //! Leaves out: efficiency on each kind of path (`experiments/gather-paths`).
 
-use anabranch_gather_proto::simulated::Simulated;
+use anabranch_gather_proto::simulated::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use anabranch_units::{RandomStream, Seed};
 use std::fmt::Write as _;
@@ -97,7 +97,7 @@ impl Path {
         );
         let point =
             scenario::read("paths.toml", &text, &[]).unwrap_or_else(|error| panic!("{error}")).remove(0);
-        let plan = Plan::with_systems(point.scenario, &|_: &str| Ok(network.to_owned()), &[&Simulated]);
+        let plan = Plan::with_systems(point.scenario, &|_: &str| Ok(network.to_owned()), &[&SimulatedSystem]);
         let plan = plan.unwrap_or_else(|error| panic!("{error}: {self:?}"));
         let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
         simulation.run()
@@ -209,7 +209,7 @@ fn many_servers_share_a_queue_of_a_few_packets() {
 /// reach the rate of a single server. If servers' links are slow, a few do not fill the client's
 /// link, and all are used.
 #[test]
-fn few_of_many_servers_are_asked_where_few_are_enough() {
+fn few_servers_are_asked_where_few_suffice() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 1.0,
@@ -274,7 +274,7 @@ fn the_last_servers_use_what_the_others_leave() {
 /// #19: the first servers that ran out of requests caused limits for the rest, based on rates from
 /// the start: 1 MiB took a fifth longer.
 #[test]
-fn a_server_that_still_finds_its_rate_is_not_bounded_at_the_end() {
+fn server_still_probing_is_not_limited_near_the_end() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 20.0,
@@ -290,7 +290,7 @@ fn a_server_that_still_finds_its_rate_is_not_bounded_at_the_end() {
 /// #19: a lost packet of a short object cost a round trip, though nothing else was left to send in
 /// it.
 #[test]
-fn a_short_objects_first_flight_makes_up_for_a_lost_packet() {
+fn first_flight_of_a_short_object_repairs_a_loss() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 20.0,

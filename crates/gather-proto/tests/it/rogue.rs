@@ -1,8 +1,8 @@
 //! Clients that acknowledge more packets than they receive, behind a full link, in virtual time.
 
 use anabranch_endpoint::{Bytes, Message as _};
-use anabranch_gather_proto::msg::{Arrived, Control, Feedback, Packet, PullId, Report, Request};
-use anabranch_gather_proto::receipt::{Receipt, Received, WINDOW};
+use anabranch_gather_proto::msg::{ArrivalReport, Control, Feedback, Packet, PullId, Report, Request};
+use anabranch_gather_proto::receipt::{Receipt, ReceivedPackets, WINDOW};
 use anabranch_gather_proto::{Mode, Offer, RateControl, Server, ServerConfig, ServerEvent};
 use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_ms(1);
 
 /// A client's false statements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Lie {
+enum FalseStatement {
     /// None.
     None,
     /// The client acknowledges every packet and guesses nonces. It knows how many were sent.
@@ -42,16 +42,18 @@ struct Outcome {
 
 /// Feedback of a client that has received `came` packets, all below `next`.
 fn feedback(
-    lie: Lie,
+    lie: FalseStatement,
     rate_control: RateControl,
     (next, came, base): (u32, u32, u32),
     receipt: Receipt,
     sent_at: Instant,
 ) -> Feedback {
-    let received = if lie == Lie::None { came } else { next };
+    let received = if lie == FalseStatement::None { came } else { next };
     let lost = next - received;
     let report = match rate_control {
-        RateControl::Bbr => Report::Arrived(Arrived { delay: Duration::ZERO, received, lost, runs: lost }),
+        RateControl::Bbr => {
+            Report::Arrived(ArrivalReport { delay: Duration::ZERO, received, lost, runs: lost })
+        }
         RateControl::Tfrc => Report::Tfrc(tfrc::Report {
             sent_at,
             delay: Duration::ZERO,
@@ -73,7 +75,7 @@ fn feedback(
 }
 
 /// A pull of a lying client for `time`.
-fn pull(lie: Lie, rate_control: RateControl, time: Duration, secret: u64) -> Outcome {
+fn pull(lie: FalseStatement, rate_control: RateControl, time: Duration, secret: u64) -> Outcome {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
     let pull = PullId(0);
     let request = Request {
@@ -87,9 +89,9 @@ fn pull(lie: Lie, rate_control: RateControl, time: Duration, secret: u64) -> Out
         block_bytes: 1_400,
         blocks_max: 64,
         window: 1_023,
-        grant: (lie == Lie::Grant).then(|| BitRate::bps(1 << 50)),
+        grant: (lie == FalseStatement::Grant).then(|| BitRate::bps(1 << 50)),
         start_after: Duration::ZERO,
-        rtt: Some(if lie == Lie::Grant { Duration::from_secs(1) } else { RTT }),
+        rtt: Some(if lie == FalseStatement::Grant { Duration::from_secs(1) } else { RTT }),
         servers: 1,
     };
     server.handle_control(Instant::ZERO, Control::Pull(request));
@@ -99,7 +101,7 @@ fn pull(lie: Lie, rate_control: RateControl, time: Duration, secret: u64) -> Out
     let mut outcome = Outcome { sent_bytes: 0, sent_packets: 0, came_bytes: 0, cut_at: None };
     let (mut way, mut back) = (VecDeque::<(Instant, Instant, Packet<Bytes>)>::new(), VecDeque::new());
     let (mut free_at, mut feedback_at) = (Instant::ZERO, Instant::ZERO);
-    let mut received = Received::default();
+    let mut received = ReceivedPackets::default();
     let (mut next, mut came, mut newest_at) = (0, 0, Instant::ZERO);
     let mut told = 0;
     while now < Instant::ZERO + time && outcome.cut_at.is_none() {
@@ -127,17 +129,17 @@ fn pull(lie: Lie, rate_control: RateControl, time: Duration, secret: u64) -> Out
         if feedback_at <= now {
             feedback_at = now + EVERY;
             let told_now = match lie {
-                Lie::All => {
+                FalseStatement::All => {
                     let known = received.receipt();
                     Some((outcome.sent_packets, Receipt { came: all(outcome.sent_packets), ..known }))
                 }
-                Lie::BestCounts => {
+                FalseStatement::BestCounts => {
                     let receipt = received.receipt();
                     let few = receipt.came.count_ones() < WINDOW / 5 && next - told < 2_000;
                     (!few).then_some((next, receipt))
                 }
-                Lie::Grant => None,
-                Lie::None | Lie::Counts => Some((next, received.receipt())),
+                FalseStatement::Grant => None,
+                FalseStatement::None | FalseStatement::Counts => Some((next, received.receipt())),
             };
             if let Some((next, receipt)) = told_now.filter(|(next, _)| *next > told) {
                 told = next;
@@ -173,7 +175,7 @@ fn all(next: u32) -> u32 {
 }
 
 /// Rate of a pull, as a multiple of the link's.
-fn of_link(lie: Lie, rate_control: RateControl) -> f64 {
+fn of_link(lie: FalseStatement, rate_control: RateControl) -> f64 {
     let time = Duration::from_secs(10);
     let outcome = pull(lie, rate_control, time, 1);
     assert_eq!(outcome.cut_at, None, "{lie:?}");
@@ -185,7 +187,7 @@ fn of_link(lie: Lie, rate_control: RateControl) -> f64 {
 fn acknowledging_all_ends_a_pull_within_its_first_flight() {
     for rate_control in RateControl::ALL {
         for secret in 0..50 {
-            let outcome = pull(Lie::All, rate_control, Duration::from_secs(10), secret);
+            let outcome = pull(FalseStatement::All, rate_control, Duration::from_secs(10), secret);
             assert!(
                 outcome.cut_at.is_some() && outcome.sent_bytes <= 80_000,
                 "{rate_control:?}: {outcome:?}"
@@ -197,9 +199,9 @@ fn acknowledging_all_ends_a_pull_within_its_first_flight() {
 /// #48: receipts are true here, and counts are not.
 #[test]
 fn counts_beyond_receipts_bring_a_few_times_the_link() {
-    let honest = of_link(Lie::None, RateControl::Bbr);
+    let honest = of_link(FalseStatement::None, RateControl::Bbr);
     assert!((0.9..1.2).contains(&honest), "{honest}");
-    for lie in [Lie::Counts, Lie::BestCounts] {
+    for lie in [FalseStatement::Counts, FalseStatement::BestCounts] {
         for (rate_control, most) in [(RateControl::Bbr, 2.5), (RateControl::Tfrc, 4.5)] {
             let rate = of_link(lie, rate_control);
             assert!(rate < most, "{lie:?}, {rate_control:?}: {rate} times the link");
@@ -213,7 +215,7 @@ fn a_grant_without_receipts_brings_a_bounded_flight() {
     let most = ServerConfig::default().unproven_max.as_u64();
     // TFRC's timer expires twice until the pull is given up.
     for (rate_control, flights) in [(RateControl::Bbr, 1), (RateControl::Tfrc, 3)] {
-        let outcome = pull(Lie::Grant, rate_control, Duration::from_secs(10), 1);
+        let outcome = pull(FalseStatement::Grant, rate_control, Duration::from_secs(10), 1);
         let payload = outcome.sent_bytes - 56 * u64::from(outcome.sent_packets);
         assert!(payload <= flights * most + 40_000, "{rate_control:?}: {outcome:?}");
     }

@@ -1,7 +1,7 @@
 //! A client and its servers, with objects, over wires that delay, lose, duplicate and reorder
 //! datagrams.
 
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::msg::{Control, Datagram};
 use anabranch_gather_proto::{
     Client, ClientConfig, ClientEvent, Offer, Server, ServerConfig, ServerEvent, ServerId,
@@ -14,7 +14,7 @@ const BURST: u32 = 50;
 
 /// Fate of datagrams. Control messages arrive after the delay, in order.
 #[derive(Copy, Clone, Debug)]
-pub struct Wire {
+pub struct WireSettings {
     pub delay: Duration,
     pub loss_ppm: u32,
     pub repeat_ppm: u32,
@@ -28,7 +28,7 @@ pub struct Wire {
     pub held_up: Duration,
 }
 
-impl Default for Wire {
+impl Default for WireSettings {
     fn default() -> Self {
         let (loss_ppm, repeat_ppm, late_ppm, burst_ppm) = (0, 0, 0, 0);
         Self {
@@ -68,7 +68,7 @@ pub struct World {
     servers: Vec<Host>,
     server_config: ServerConfig,
     now: Instant,
-    wire: Wire,
+    wire: WireSettings,
     random: RandomStream,
     arrivals: BTreeMap<(Instant, u64), Arrival>,
     number: u64,
@@ -82,7 +82,7 @@ pub fn object(number: u64, size: usize) -> Vec<u8> {
 }
 
 impl World {
-    pub fn new(seed: u64, wire: Wire, config: ClientConfig, server_config: ServerConfig) -> Self {
+    pub fn new(seed: u64, wire: WireSettings, config: ClientConfig, server_config: ServerConfig) -> Self {
         Self {
             client: Client::new(config).expect("a good configuration"),
             events: Vec::new(),
@@ -126,7 +126,7 @@ impl World {
         self.arrivals.insert((at, self.number), arrival);
     }
     fn datagram(&mut self, make: impl Fn(Vec<u8>) -> Arrival, datagram: &Datagram<Bytes>) {
-        let Wire { delay, loss_ppm, repeat_ppm, late_ppm, burst_ppm, mtu, .. } = self.wire;
+        let WireSettings { delay, loss_ppm, repeat_ppm, late_ppm, burst_ppm, mtu, .. } = self.wire;
         if burst_ppm > 0 && self.random.chance_ppm(burst_ppm) {
             self.burst_left = BURST;
         }

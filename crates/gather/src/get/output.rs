@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 /// An order to the writer thread.
 #[derive(Debug)]
-pub enum Order {
+pub enum WriterOrder {
     /// Opens the place of an object.
     Open {
         /// The object.
@@ -92,7 +92,7 @@ const ORDERS_MAX: usize = 64;
 
 /// The writer thread, which ends when the last sender of orders is gone.
 pub struct Output {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<WriterOrder>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -131,7 +131,7 @@ impl Output {
                 while let Some(order) = orders_out.blocking_recv() {
                     // A closed reply channel is ignored: bytes written so far are kept.
                     match order {
-                        Order::Finish { object, hash, attributes } => {
+                        WriterOrder::Finish { object, hash, attributes } => {
                             if let Some(place) = files.remove(&object) {
                                 let _ = finishing_in.send((object, place, hash, attributes));
                             }
@@ -149,7 +149,7 @@ impl Output {
     }
 
     /// Queues an order, once there is room.
-    pub async fn order(&self, order: Order) {
+    pub async fn order(&self, order: WriterOrder) {
         // The thread ends only after the last order, so sending cannot fail.
         let _ = self.orders.send(order).await;
     }
@@ -162,7 +162,7 @@ impl Output {
 }
 
 /// Destination of an object.
-enum Place {
+enum ObjectPlace {
     File {
         file: Box<PartialFile>,
         bytes: u64,
@@ -207,7 +207,7 @@ impl Stream {
 }
 
 /// Result of opening an object's place.
-enum Opened {
+enum OpenedPlace {
     /// An existing file of the same length, with its hash, that may not be replaced.
     There(File, FileHash),
     /// A partial file, new or resumed.
@@ -219,7 +219,12 @@ enum Opened {
 /// Opens an object's file, or inspects the existing one.
 ///
 /// Errors: one line; an existing file of another length may not be replaced.
-fn open(path: &Path, last: &mut Option<FilePlace>, bytes: u64, replace: bool) -> std::io::Result<Opened> {
+fn open(
+    path: &Path,
+    last: &mut Option<FilePlace>,
+    bytes: u64,
+    replace: bool,
+) -> std::io::Result<OpenedPlace> {
     let place = FilePlace::beside(path, last.as_ref())?;
     *last = Some(place.clone());
     place.check()?;
@@ -228,12 +233,12 @@ fn open(path: &Path, last: &mut Option<FilePlace>, bytes: u64, replace: bool) ->
             return Err(exists(path));
         }
         let hash = at(path, hash_file_at(&file, bytes))?;
-        return Ok(Opened::There(file, hash));
+        return Ok(OpenedPlace::There(file, hash));
     }
     if (1..=SHORT_BYTES_MAX as u64).contains(&bytes) && !whole::is_begun(&place) {
-        return Ok(Opened::Short(place));
+        return Ok(OpenedPlace::Short(place));
     }
-    PartialFile::open(place, bytes).map(|file| Opened::New(Box::new(file)))
+    PartialFile::open(place, bytes).map(|file| OpenedPlace::New(Box::new(file)))
 }
 
 /// Whether this name is taken, as far as the user may see.
@@ -257,49 +262,54 @@ fn write(file: &mut PartialFile, range: ByteRange, bytes: Vec<u8>) -> std::io::R
 }
 
 fn handle(
-    places: &mut BTreeMap<ObjectId, Place>,
+    places: &mut BTreeMap<ObjectId, ObjectPlace>,
     stream: &mut Option<Box<dyn Write + Send>>,
     last: &mut Option<FilePlace>,
-    order: Order,
+    order: WriterOrder,
     syncs: bool,
     replace: bool,
 ) -> Option<Reply> {
     match order {
-        Order::Open { object, path: None, bytes } => {
+        WriterOrder::Open { object, path: None, bytes } => {
             let Some(out) = stream.take() else {
                 return Some(Reply::Failed { object, reason: "the stream takes one object".to_owned() });
             };
             let (early, hasher) = (BTreeMap::new(), blake3::Hasher::new());
-            places.insert(object, Place::Stream(Box::new(Stream { out, bytes, flushed: 0, early, hasher })));
+            places.insert(
+                object,
+                ObjectPlace::Stream(Box::new(Stream { out, bytes, flushed: 0, early, hasher })),
+            );
             let missing = (bytes > 0).then_some(0..bytes).into_iter().collect();
             Some(Reply::Opened { object, missing })
         }
-        Order::Open { object, path: Some(path), bytes } => Some(match open(&path, last, bytes, replace) {
-            Ok(Opened::There(file, hash)) => {
-                places.insert(object, Place::There { path, file, hash });
-                Reply::Opened { object, missing: Vec::new() }
-            }
-            Ok(Opened::New(mut file)) => {
-                let missing = file.have().missing(bytes).into_iter().map(|r| r.start..r.end).collect();
-                file.set_syncs(syncs);
-                places.insert(object, Place::File { file, bytes });
-                Reply::Opened { object, missing }
-            }
-            Ok(Opened::Short(place)) => {
-                places.insert(object, Place::Short { place, bytes, content: None });
-                let all = 0..bytes;
-                Reply::Opened { object, missing: vec![all] }
-            }
-            Err(error) => Reply::Failed { object, reason: error.to_string() },
-        }),
-        Order::Write { object, range, parts } => {
+        WriterOrder::Open { object, path: Some(path), bytes } => {
+            Some(match open(&path, last, bytes, replace) {
+                Ok(OpenedPlace::There(file, hash)) => {
+                    places.insert(object, ObjectPlace::There { path, file, hash });
+                    Reply::Opened { object, missing: Vec::new() }
+                }
+                Ok(OpenedPlace::New(mut file)) => {
+                    let missing = file.have().missing(bytes).into_iter().map(|r| r.start..r.end).collect();
+                    file.set_syncs(syncs);
+                    places.insert(object, ObjectPlace::File { file, bytes });
+                    Reply::Opened { object, missing }
+                }
+                Ok(OpenedPlace::Short(place)) => {
+                    places.insert(object, ObjectPlace::Short { place, bytes, content: None });
+                    let all = 0..bytes;
+                    Reply::Opened { object, missing: vec![all] }
+                }
+                Err(error) => Reply::Failed { object, reason: error.to_string() },
+            })
+        }
+        WriterOrder::Write { object, range, parts } => {
             let range = ByteRange { start: range.start, end: range.end };
             // One contiguous buffer: BLAKE3 hashes many chunks at once, and one write costs less
             // than many.
             let mut bytes = parts.concat();
             bytes.truncate(range.len() as usize);
             let here = places.get_mut(&object)?;
-            if let Place::Short { bytes: all, content, .. } = here
+            if let ObjectPlace::Short { bytes: all, content, .. } = here
                 && (range.start, range.end) == (0, *all)
                 && bytes.len() as u64 == *all
             {
@@ -307,18 +317,18 @@ fn handle(
                 return None;
             }
             let written = match here {
-                Place::File { file, .. } => write(file, range, bytes),
+                ObjectPlace::File { file, .. } => write(file, range, bytes),
                 // The short file arrives in several pieces.
-                Place::Short { place, bytes: all, .. } => {
+                ObjectPlace::Short { place, bytes: all, .. } => {
                     let all = *all;
                     begin(place.clone(), all, syncs).and_then(|mut file| {
                         let result = write(&mut file, range, bytes);
-                        *here = Place::File { file, bytes: all };
+                        *here = ObjectPlace::File { file, bytes: all };
                         result
                     })
                 }
-                Place::There { .. } => return None,
-                Place::Stream(stream) => {
+                ObjectPlace::There { .. } => return None,
+                ObjectPlace::Stream(stream) => {
                     stream.early.insert(range.start, bytes);
                     match stream.flush() {
                         Ok(false) => return None,
@@ -331,18 +341,18 @@ fn handle(
             places.remove(&object);
             Some(Reply::Failed { object, reason: error.to_string() })
         }
-        Order::Finish { .. } => unreachable!("finishing has threads of its own"),
+        WriterOrder::Finish { .. } => unreachable!("finishing has threads of its own"),
     }
 }
 
 /// A complete object with its place, hash and attributes.
-type Job = (ObjectId, Place, [u8; 32], Option<Attributes>);
+type Job = (ObjectId, ObjectPlace, [u8; 32], Option<Attributes>);
 
 fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) -> Reply {
     let naming = Naming { attributes, replace };
     let (mut file, bytes) = match place {
-        Place::File { file, bytes } => (file, bytes),
-        Place::Short { place, bytes, content } => {
+        ObjectPlace::File { file, bytes } => (file, bytes),
+        ObjectPlace::Short { place, bytes, content } => {
             let content = content.unwrap_or_default();
             if *blake3::hash(&content).as_bytes() != hash {
                 return Reply::Mismatch { object };
@@ -362,7 +372,7 @@ fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) ->
                 Err(error) => return Reply::Failed { object, reason: error.to_string() },
             }
         }
-        Place::There { path, file, hash: found } => {
+        ObjectPlace::There { path, file, hash: found } => {
             let is_same = found == FileHash(hash);
             let reason = || exists(&path).to_string();
             return if is_same {
@@ -372,7 +382,7 @@ fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) ->
                 Reply::Failed { object, reason: reason() }
             };
         }
-        Place::Stream(stream) => {
+        ObjectPlace::Stream(stream) => {
             let is_whole = stream.flushed == stream.bytes && *stream.hasher.finalize().as_bytes() == hash;
             return if is_whole { Reply::Finished { object } } else { Reply::Mismatch { object } };
         }

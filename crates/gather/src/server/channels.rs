@@ -8,7 +8,7 @@
 //! prove nothing until their session has opened them. If the buffer overflows, the client sends its
 //! datagram again.
 
-use super::{Arriving, Datagrams};
+use super::{Datagrams, ReceivedDatagram};
 use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,12 +20,12 @@ const EARLY_MAX: usize = 256;
 
 /// Key of a channel: the client's address and the channel's id.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ChannelKey {
     at: IpAddr,
     id: ChannelId,
 }
 
-impl Place {
+impl ChannelKey {
     /// The channel `id` of the client at `client`.
     pub fn new(client: SocketAddr, id: ChannelId) -> Self {
         Self { at: client.ip().to_canonical(), id }
@@ -39,7 +39,7 @@ impl Place {
 
 /// Outcome of [`Channels::hand_on`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum HandOnResult {
     /// Passed to the channel's session.
     Handed,
     /// Dropped: the session's queue is full.
@@ -51,15 +51,15 @@ pub enum Taken {
 /// All channels of a server.
 #[derive(Debug, Default)]
 pub struct Channels {
-    open: BTreeMap<Place, Datagrams>,
+    open: BTreeMap<ChannelKey, Datagrams>,
     /// Datagrams of channels not yet open, the newest last.
-    early: VecDeque<(Place, Arriving)>,
+    early: VecDeque<(ChannelKey, ReceivedDatagram)>,
 }
 
 impl Channels {
     /// Opens a channel whose datagrams go to `datagrams`, early ones included. Returns false if it
     /// is already open.
-    pub fn open(&mut self, place: Place, datagrams: &Datagrams) -> bool {
+    pub fn open(&mut self, place: ChannelKey, datagrams: &Datagrams) -> bool {
         let Slot::Vacant(slot) = self.open.entry(place) else { return false };
         slot.insert(datagrams.clone());
         let (its, others) = std::mem::take(&mut self.early).into_iter().partition(|(of, _)| *of == place);
@@ -72,13 +72,13 @@ impl Channels {
     }
 
     /// Closes a channel.
-    pub fn close(&mut self, place: Place) {
+    pub fn close(&mut self, place: ChannelKey) {
         self.open.remove(&place);
     }
 
     /// Passes a datagram to the session of its channel.
-    pub fn hand_on(&mut self, id: ChannelId, from: SocketAddr, bytes: &[u8]) -> Taken {
-        let place = Place::new(from, id);
+    pub fn hand_on(&mut self, id: ChannelId, from: SocketAddr, bytes: &[u8]) -> HandOnResult {
+        let place = ChannelKey::new(from, id);
         let Some(session) = self.open.get(&place) else {
             // A longer datagram is feedback, and feedback is about packets of open channels.
             if bytes.len() <= OVERHEAD_BYTES {
@@ -87,11 +87,11 @@ impl Channels {
                 }
                 self.early.push_back((place, (from, bytes.to_vec())));
             }
-            return Taken::Stray;
+            return HandOnResult::Stray;
         };
         match session.try_send((from, bytes.to_vec())) {
-            Ok(()) => Taken::Handed,
-            Err(_) => Taken::Crowded,
+            Ok(()) => HandOnResult::Handed,
+            Err(_) => HandOnResult::Crowded,
         }
     }
 }
@@ -108,19 +108,19 @@ mod tests {
     }
 
     #[test]
-    fn what_overtook_its_greeting_is_handed_on_once_the_channel_is_open() {
+    fn early_datagrams_pass_once_the_channel_opens() {
         let mut channels = Channels::default();
         let (datagrams, mut out) = mpsc::channel(EARLY_MAX);
         let id = ChannelId(5);
-        assert_eq!(channels.hand_on(id, at(1, 9), &SHOWN), Taken::Stray);
-        assert_eq!(channels.hand_on(ChannelId(6), at(1, 9), &SHOWN), Taken::Stray);
+        assert_eq!(channels.hand_on(id, at(1, 9), &SHOWN), HandOnResult::Stray);
+        assert_eq!(channels.hand_on(ChannelId(6), at(1, 9), &SHOWN), HandOnResult::Stray);
         // Only a datagram that shows an address is kept.
-        assert_eq!(channels.hand_on(id, at(1, 10), &[7; OVERHEAD_BYTES + 1]), Taken::Stray);
+        assert_eq!(channels.hand_on(id, at(1, 10), &[7; OVERHEAD_BYTES + 1]), HandOnResult::Stray);
         // The client's stream comes from another port.
-        assert!(channels.open(Place::new(at(1, 4_000), id), &datagrams));
+        assert!(channels.open(ChannelKey::new(at(1, 4_000), id), &datagrams));
         assert_eq!(out.try_recv().ok(), Some((at(1, 9), SHOWN.to_vec())));
         assert!(out.try_recv().is_err());
-        assert_eq!(channels.hand_on(id, at(1, 9), &SHOWN), Taken::Handed);
+        assert_eq!(channels.hand_on(id, at(1, 9), &SHOWN), HandOnResult::Handed);
         assert_eq!(channels.early.len(), 1);
     }
 
@@ -131,21 +131,21 @@ mod tests {
         let (others, mut others_out) = mpsc::channel(EARLY_MAX);
         let id = ChannelId(5);
         // Another client already uses the same id; the owner can still open its channel.
-        assert!(channels.open(Place::new(at(2, 1), id), &others));
-        assert!(channels.open(Place::new(at(1, 1), id), &datagrams));
-        assert!(!channels.open(Place::new(at(1, 2), id), &others), "it is open");
-        assert_eq!(channels.hand_on(id, at(1, 3), &SHOWN), Taken::Handed);
+        assert!(channels.open(ChannelKey::new(at(2, 1), id), &others));
+        assert!(channels.open(ChannelKey::new(at(1, 1), id), &datagrams));
+        assert!(!channels.open(ChannelKey::new(at(1, 2), id), &others), "it is open");
+        assert_eq!(channels.hand_on(id, at(1, 3), &SHOWN), HandOnResult::Handed);
         assert!(out.try_recv().is_ok() && others_out.try_recv().is_err());
         // An IPv4 address is the same at a socket of either family.
         let mapped = SocketAddr::new(std::net::Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().into(), 3);
-        assert_eq!(channels.hand_on(id, mapped, &SHOWN), Taken::Handed);
-        channels.close(Place::new(at(1, 1), id));
-        assert_eq!(channels.hand_on(id, at(1, 3), &SHOWN), Taken::Stray);
-        assert_eq!(channels.hand_on(id, at(2, 3), &SHOWN), Taken::Handed);
+        assert_eq!(channels.hand_on(id, mapped, &SHOWN), HandOnResult::Handed);
+        channels.close(ChannelKey::new(at(1, 1), id));
+        assert_eq!(channels.hand_on(id, at(1, 3), &SHOWN), HandOnResult::Stray);
+        assert_eq!(channels.hand_on(id, at(2, 3), &SHOWN), HandOnResult::Handed);
     }
 
     #[test]
-    fn a_flood_of_datagrams_that_are_nobodys_is_not_kept() {
+    fn flood_of_unknown_datagrams_is_not_stored() {
         let mut channels = Channels::default();
         for id in 0..10 * EARLY_MAX as u64 {
             channels.hand_on(ChannelId(id), at(1, 9), &SHOWN);
@@ -153,9 +153,9 @@ mod tests {
         }
         assert_eq!(channels.early.len(), EARLY_MAX);
         let (datagrams, mut out) = mpsc::channel(EARLY_MAX);
-        channels.open(Place::new(at(1, 1), ChannelId(0)), &datagrams);
+        channels.open(ChannelKey::new(at(1, 1), ChannelId(0)), &datagrams);
         assert!(out.try_recv().is_err(), "pushed out by those that came later");
-        channels.open(Place::new(at(1, 1), ChannelId(10 * EARLY_MAX as u64 - 1)), &datagrams);
+        channels.open(ChannelKey::new(at(1, 1), ChannelId(10 * EARLY_MAX as u64 - 1)), &datagrams);
         assert!(out.try_recv().is_ok());
     }
 }

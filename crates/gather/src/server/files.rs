@@ -2,7 +2,7 @@
 
 use anabranch_disk::folder::{Folder, Links, OpenError};
 use anabranch_disk::partial::attributes;
-use anabranch_gather_proto::msg::{Found, NAME_BYTES_MAX, SHORT_BYTES_MAX};
+use anabranch_gather_proto::msg::{NAME_BYTES_MAX, ObjectDescription, SHORT_BYTES_MAX};
 use anabranch_pieces::name::is_reserved;
 use std::fs::File;
 use std::io;
@@ -16,29 +16,37 @@ pub struct Files {
 }
 
 /// An open file and its state at the time of opening.
-pub struct Opened {
+pub struct OpenFile {
     pub file: File,
     /// Description for clients, without the hash.
-    pub found: Found,
+    pub found: ObjectDescription,
     /// Identity and version: differs for another file, and after each write.
-    pub state: State,
+    pub state: FileState,
 }
 
 /// Identity and version of a file: device, inode, length, and the times of the last change of
 /// content and of inode, in nanoseconds since 1970.
-pub type State = [i128; 5];
+pub type FileState = [i128; 5];
 
 /// Current description and state of `file`.
 ///
 /// Errors: the system's.
-pub fn state(file: &File) -> io::Result<(Found, State)> {
+pub fn state(file: &File) -> io::Result<(ObjectDescription, FileState)> {
     let found = file.metadata()?;
     let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
     let modified = time(found.mtime(), found.mtime_nsec());
     let changed = time(found.ctime(), found.ctime_nsec());
     let state = [found.dev().into(), found.ino().into(), found.len().into(), modified, changed];
     let its = attributes(&found);
-    Ok((Found { bytes: found.len(), mode: its.mode as u16, modified_ns: its.modified_ns, hash: None }, state))
+    Ok((
+        ObjectDescription {
+            bytes: found.len(),
+            mode: its.mode as u16,
+            modified_ns: its.modified_ns,
+            hash: None,
+        },
+        state,
+    ))
 }
 
 impl Files {
@@ -58,7 +66,7 @@ impl Files {
     ///
     /// Errors: one line for the client: no such file, not a plain file, or a name that leads out of
     /// the folder.
-    pub fn open(&self, name: &str) -> Result<Opened, String> {
+    pub fn open(&self, name: &str) -> Result<OpenFile, String> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(format!(
                 "a name of {} bytes: must have 1 to {NAME_BYTES_MAX}, none of them 0",
@@ -79,15 +87,15 @@ impl Files {
             other => format!("{name}: {other}"),
         })?;
         let (found, state) = state(&file).map_err(|error| format!("{name}: {error}"))?;
-        Ok(Opened { file, found, state })
+        Ok(OpenFile { file, found, state })
     }
 
     /// Description of the file `name`; for a short file its content and hash as well. Reads the
     /// file.
     ///
     /// Errors: as [`Files::open`]; the file cannot be read, or changes during the read.
-    pub fn inspect(&self, name: &str) -> Result<(Found, Option<Vec<u8>>), String> {
-        let Opened { file, found, state: before } = self.open(name)?;
+    pub fn inspect(&self, name: &str) -> Result<(ObjectDescription, Option<Vec<u8>>), String> {
+        let OpenFile { file, found, state: before } = self.open(name)?;
         if found.bytes > SHORT_BYTES_MAX as u64 {
             return Ok((found, None));
         }
@@ -102,7 +110,7 @@ impl Files {
             return Err(changes());
         }
         let hash = Some(*blake3::hash(&content).as_bytes());
-        Ok((Found { hash, ..found }, Some(content)))
+        Ok((ObjectDescription { hash, ..found }, Some(content)))
     }
 
     /// Opens a folder below this one for listing; an empty name opens this one.
@@ -118,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_file_is_said_whole_and_a_longer_one_is_not() {
+    fn only_a_short_file_is_sent_in_the_answer() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = Files::below(folder.path()).expect("it is there");
         for (bytes, is_short) in [(0, true), (1, true), (SHORT_BYTES_MAX, true), (SHORT_BYTES_MAX + 1, false)]

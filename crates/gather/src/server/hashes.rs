@@ -5,8 +5,8 @@
 //! competing readers, however long their files are. A file is open only from its first turn on.
 //! [`Hashes::kept_in`] keeps known hashes on disk.
 
-use super::files::{Files, State, state};
-use anabranch_gather_proto::msg::Found;
+use super::files::{FileState, Files, state};
+use anabranch_gather_proto::msg::ObjectDescription;
 use anabranch_net::private;
 use rustix::fs::FlockOperation;
 use std::collections::{BTreeMap, VecDeque};
@@ -46,30 +46,30 @@ pub enum CacheError {
 }
 
 /// Turns of one client, shared by its connections.
-pub type Turns = Arc<Semaphore>;
+pub type ClientTurns = Arc<Semaphore>;
 
 /// A semaphore that admits one turn at a time.
-pub fn turns() -> Turns {
+pub fn turns() -> ClientTurns {
     Arc::new(Semaphore::new(1))
 }
 
 /// Cache of known hashes, and the turns at the disk.
 pub struct Hashes {
-    known: Mutex<Known>,
-    turn: Turns,
+    known: Mutex<KnownHashes>,
+    turn: ClientTurns,
 }
 
 /// A partly hashed file.
-struct Reading {
+struct PartialHash {
     file: File,
-    found: Found,
-    state: State,
+    found: ObjectDescription,
+    state: FileState,
     at: u64,
     hasher: blake3::Hasher,
     buffer: Vec<u8>,
 }
 
-impl Reading {
+impl PartialHash {
     fn step(&mut self) -> io::Result<()> {
         let end = self.found.bytes.min(self.at + TURN_BYTES);
         while self.at < end {
@@ -98,11 +98,11 @@ impl Hashes {
         let file = private::open(path, File::options().read(true).append(true)).map_err(at)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| CacheError::Taken(path.to_owned()))?;
-        let known = Known::read(file).map_err(at)?;
+        let known = KnownHashes::read(file).map_err(at)?;
         Ok(Self { known: Mutex::new(known), turn: turns() })
     }
 
-    fn known(&self, state: &State) -> Option<[u8; 32]> {
+    fn known(&self, state: &FileState) -> Option<[u8; 32]> {
         self.known.lock().expect("nobody panics with it").by_state.get(state).copied()
     }
 
@@ -115,16 +115,16 @@ impl Hashes {
         &self,
         files: &Files,
         name: &str,
-        its: &Turns,
+        its: &ClientTurns,
         hashed: &AtomicU64,
-    ) -> Result<Found, String> {
-        let with = |found: Found, hash| Found { hash: Some(hash), ..found };
+    ) -> Result<ObjectDescription, String> {
+        let with = |found: ObjectDescription, hash| ObjectDescription { hash: Some(hash), ..found };
         // No file is open while this waits for a turn.
         let (found, is) = files.open(name).map(|opened| (opened.found, opened.state))?;
         if let Some(hash) = self.known(&is) {
             return Ok(with(found, hash));
         }
-        let mut reading: Option<Reading> = None;
+        let mut reading: Option<PartialHash> = None;
         loop {
             let of_client = its.acquire().await.map_err(|error| error.to_string())?;
             let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(|error| error.to_string())?;
@@ -136,7 +136,7 @@ impl Hashes {
                     if let Some(hash) = self.known(&opened.state) {
                         return Ok(with(opened.found, hash));
                     }
-                    Reading {
+                    PartialHash {
                         file: opened.file,
                         found: opened.found,
                         state: opened.state,
@@ -177,15 +177,15 @@ impl Hashes {
 
 /// Known hashes by the state of their file.
 #[derive(Default)]
-struct Known {
-    by_state: BTreeMap<State, [u8; 32]>,
+struct KnownHashes {
+    by_state: BTreeMap<FileState, [u8; 32]>,
     /// States in the order of discovery, the oldest in front.
-    order: VecDeque<State>,
+    order: VecDeque<FileState>,
     /// Cache file with one line per hash.
     file: Option<File>,
 }
 
-impl Known {
+impl KnownHashes {
     fn read(mut file: File) -> io::Result<Self> {
         let mut known = Self::default();
         let length = file.metadata()?.len();
@@ -212,7 +212,7 @@ impl Known {
         Ok(known)
     }
 
-    fn insert(&mut self, state: State, hash: [u8; 32]) {
+    fn insert(&mut self, state: FileState, hash: [u8; 32]) {
         if self.by_state.insert(state, hash).is_none() {
             self.order.push_back(state);
         }
@@ -223,7 +223,7 @@ impl Known {
         }
     }
 
-    fn add(&mut self, state: State, hash: [u8; 32]) {
+    fn add(&mut self, state: FileState, hash: [u8; 32]) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let is_recent = now.map_or(true, |now| state[4] + RECENT_NS > now.as_nanos().cast_signed());
         if is_recent || self.by_state.contains_key(&state) {
@@ -239,12 +239,12 @@ impl Known {
     }
 }
 
-fn line(state: &State, hash: &[u8; 32]) -> String {
+fn line(state: &FileState, hash: &[u8; 32]) -> String {
     let [device, inode, bytes, modified, changed] = state;
     format!("{device} {inode} {bytes} {modified} {changed} {}\n", blake3::Hash::from(*hash).to_hex())
 }
 
-fn parse(line: &[u8]) -> Option<(State, [u8; 32])> {
+fn parse(line: &[u8]) -> Option<(FileState, [u8; 32])> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let mut state = [0; 5];
     for number in &mut state {
@@ -298,7 +298,7 @@ mod tests {
 
     /// #17: one hash of 60 GiB made every other client's `get` fail.
     #[tokio::test]
-    async fn a_small_file_does_not_wait_for_a_large_one() {
+    async fn small_file_does_not_wait_for_a_large_one() {
         let (folder, files) = served(&[("small", b"x")]);
         let large = File::create(folder.path().join("large")).expect("it can be made");
         // The sparse file takes no disk space, and reading it takes hours.
@@ -352,9 +352,10 @@ mod tests {
         let path = folder.path().join("cache");
         let long_ago = |name: &str| state(&files.open(name).expect("a file").file).expect("it is there").1;
         let hash_of = |bytes: &[u8]| *blake3::hash(bytes).as_bytes();
-        let mut first =
-            Known::read(File::options().read(true).append(true).create(true).open(&path).expect("made"))
-                .expect("empty");
+        let mut first = KnownHashes::read(
+            File::options().read(true).append(true).create(true).open(&path).expect("made"),
+        )
+        .expect("empty");
         // The wrong hash proves that the answer comes from the cache file.
         first.insert(long_ago("a"), [7; 32]);
         let kept = line(&long_ago("a"), &[7; 32]) + "torn 1 2";
@@ -377,7 +378,7 @@ mod tests {
 
     #[test]
     fn no_more_hashes_are_known_than_there_may_be() {
-        let mut known = Known::default();
+        let mut known = KnownHashes::default();
         for number in 0..KNOWN_MAX as i128 + 3 {
             known.insert([number; 5], [0; 32]);
         }

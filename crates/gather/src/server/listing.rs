@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_come_once_and_in_order_however_many_pages_they_take() {
+    fn all_names_come_once_in_order_over_any_pages() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(at("a/b")).expect("it can be made");

@@ -1,13 +1,13 @@
 //! One client's connection at a server: its requests, and the packets sent to it.
 
-use super::channels::Place;
+use super::channels::ChannelKey;
 use super::hashes::Hashes;
 use super::listing;
 use super::metrics::Cause;
-use super::share::{Part, Share};
+use super::share::{Share, UsagePart};
 use super::{Datagrams, ServeEvent, Shared, WAITING_MAX};
 use crate::control::{Reader, farewell, other_version};
-use anabranch_endpoint::{Bytes, Wire as _};
+use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::msg::{self, Control, Datagram, Feedback, PullId, VERSION};
 use anabranch_gather_proto::{Offer, Server, ServerEvent};
 use anabranch_net::admission::{Arrival, HalfOpen};
@@ -64,7 +64,7 @@ type Stream = TlsStream<TcpStream>;
 /// Registration of an open channel; dropped, it closes the channel.
 struct Entry<'a> {
     shared: &'a Shared,
-    place: Place,
+    place: ChannelKey,
     id: ChannelId,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Entry<'a> {
     /// Registers the channel `id`, drawn by the client at `client`. Returns `None` if another
     /// session has that id at the same address.
     fn named(shared: &'a Shared, client: SocketAddr, id: ChannelId, datagrams: &Datagrams) -> Option<Self> {
-        let place = Place::new(client, id);
+        let place = ChannelKey::new(client, id);
         // Constructed only on success: dropping an `Entry` closes its channel, and here that would
         // be another session's.
         let is_open = shared.channels.lock().expect("nobody panics with it").open(place, datagrams);
@@ -156,7 +156,7 @@ fn feedback(payload: &[u8]) -> Option<Feedback> {
 }
 
 /// A request that takes time to answer.
-enum Question {
+enum SlowRequest {
     Hash { object: String },
     List { prefix: String, after: String },
 }
@@ -297,13 +297,13 @@ async fn turn_away(mut reader: Reader<Stream>, half_open: &HalfOpen, reason: Str
 async fn answer(
     shared: Arc<Shared>,
     share: Arc<Share>,
-    mut questions: mpsc::Receiver<Question>,
+    mut questions: mpsc::Receiver<SlowRequest>,
     answers: mpsc::Sender<Control>,
 ) {
     // When the session has ended, no answer is needed and this task ends, too.
     while let Some(question) = questions.recv().await {
         match question {
-            Question::Hash { object } => {
+            SlowRequest::Hash { object } => {
                 let hashed = AtomicU64::new(0);
                 let hashes: &Hashes = &shared.hashes;
                 let mut found = std::pin::pin!(hashes.hash(&shared.files, &object, &share.turns, &hashed));
@@ -322,7 +322,7 @@ async fn answer(
                     .send(Control::Described { object: object.clone(), found: found.map_err(msg::reason) })
                     .await;
             }
-            Question::List { prefix, after } => {
+            SlowRequest::List { prefix, after } => {
                 // One per client at a time; it may wait for a hash of the same client.
                 let Ok(_turn) = share.turns.acquire().await else { return };
                 let of = Arc::clone(&shared);
@@ -346,7 +346,7 @@ async fn tell(reader: &mut Reader<Stream>, messages: Vec<Control>) -> Result<(),
 }
 
 /// Queues a request. Returns the refusal if too many are waiting.
-fn ask(question: Question, questions: &mpsc::Sender<Question>, waiting: &mut usize) -> Option<Control> {
+fn ask(question: SlowRequest, questions: &mpsc::Sender<SlowRequest>, waiting: &mut usize) -> Option<Control> {
     let reason = || format!("more than {QUESTIONS_MAX} hashes and lists are asked for at once");
     match questions.try_send(question) {
         Ok(()) => {
@@ -354,8 +354,8 @@ fn ask(question: Question, questions: &mpsc::Sender<Question>, waiting: &mut usi
             None
         }
         Err(refused) => Some(match refused.into_inner() {
-            Question::Hash { object } => Control::Described { object, found: Err(reason()) },
-            Question::List { .. } => Control::ListEnd { next: Err(reason()) },
+            SlowRequest::Hash { object } => Control::Described { object, found: Err(reason()) },
+            SlowRequest::List { .. } => Control::ListEnd { next: Err(reason()) },
         }),
     }
 }
@@ -401,7 +401,7 @@ impl Session<'_> {
         &mut self,
         mut reader: Reader<Stream>,
         datagrams_in: Datagrams,
-        mut datagrams: mpsc::Receiver<super::Arriving>,
+        mut datagrams: mpsc::Receiver<super::ReceivedDatagram>,
     ) -> Result<(), SessionError> {
         let welcome = Control::Welcome { port: self.shared.port };
         tell(&mut reader, vec![welcome]).await?;
@@ -484,7 +484,7 @@ impl Session<'_> {
         &mut self,
         first: Control,
         reader: &mut Reader<Stream>,
-        questions: &mpsc::Sender<Question>,
+        questions: &mpsc::Sender<SlowRequest>,
         waiting: &mut usize,
     ) -> Result<(), SessionError> {
         let mut next = Some(first);
@@ -506,7 +506,7 @@ impl Session<'_> {
     fn hear(
         &mut self,
         message: Control,
-        questions: &mpsc::Sender<Question>,
+        questions: &mpsc::Sender<SlowRequest>,
         waiting: &mut usize,
     ) -> Option<Control> {
         let question = match message {
@@ -514,7 +514,7 @@ impl Session<'_> {
                 let found = self.shared.files.open(&object).map(|opened| opened.found).map_err(msg::reason);
                 return Some(Control::Described { object, found });
             }
-            Control::Describe { object, with_hash: true } => Question::Hash { object },
+            Control::Describe { object, with_hash: true } => SlowRequest::Hash { object },
             Control::Inspect { object, with_hash, with_content } => {
                 return match self.shared.files.inspect(&object) {
                     Ok((found, Some(content))) if with_content => {
@@ -525,7 +525,7 @@ impl Session<'_> {
                     Ok((found, content)) => {
                         let is_longer = content.is_none();
                         let refused = if is_longer && with_hash {
-                            ask(Question::Hash { object: object.clone() }, questions, waiting)
+                            ask(SlowRequest::Hash { object: object.clone() }, questions, waiting)
                         } else {
                             None
                         };
@@ -534,7 +534,7 @@ impl Session<'_> {
                     Err(reason) => Some(Control::Described { object, found: Err(msg::reason(reason)) }),
                 };
             }
-            Control::List { prefix, after } => Question::List { prefix, after },
+            Control::List { prefix, after } => SlowRequest::List { prefix, after },
             other => {
                 let now = self.now();
                 self.server.handle_control(now, other);
@@ -665,7 +665,7 @@ impl Session<'_> {
                 }
                 is_offered.then_some(object_bytes)
             });
-            (Part { usage: server.usage(), pulls: objects.len() }, result)
+            (UsagePart { usage: server.usage(), pulls: objects.len() }, result)
         });
         match begun {
             Err(reason) => self.server.refuse(pull, reason),
@@ -684,7 +684,7 @@ impl Session<'_> {
         share.take(*number, |others| {
             server.set_others(others.usage);
             let next = server.poll_wanted();
-            (Part { usage: server.usage(), pulls: objects.len() }, next)
+            (UsagePart { usage: server.usage(), pulls: objects.len() }, next)
         })
     }
 

@@ -1,20 +1,20 @@
 //! Resources that one client uses over all its connections: pulls, memory, turns at hashing.
 
-use super::hashes::{Turns, turns};
+use super::hashes::{ClientTurns, turns};
 use anabranch_gather_proto::Usage;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A client's resources, with the usage of each of its connections by number.
 pub struct Share {
-    parts: Mutex<BTreeMap<u64, Part>>,
+    parts: Mutex<BTreeMap<u64, UsagePart>>,
     /// The client's turns at hashing.
-    pub turns: Turns,
+    pub turns: ClientTurns,
 }
 
 /// Usage of one connection, or of several together.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct UsagePart {
     /// Memory in use.
     pub usage: Usage,
     /// Pulls under way, each with an open file.
@@ -27,17 +27,17 @@ impl Share {
         Self { parts: Mutex::default(), turns: turns() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Part>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, UsagePart>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates a connection's usage under the lock. `f` gets the total usage of the client's other
     /// connections and returns the new usage of this one.
-    pub fn take<T>(&self, connection: u64, f: impl FnOnce(Part) -> (Part, T)) -> T {
+    pub fn take<T>(&self, connection: u64, f: impl FnOnce(UsagePart) -> (UsagePart, T)) -> T {
         let mut parts = self.lock();
         let others = parts.iter().filter(|(number, _)| **number != connection).fold(
-            Part::default(),
-            |sum, (_, part)| Part { usage: sum.usage + part.usage, pulls: sum.pulls + part.pulls },
+            UsagePart::default(),
+            |sum, (_, part)| UsagePart { usage: sum.usage + part.usage, pulls: sum.pulls + part.pulls },
         );
         let (part, result) = f(others);
         parts.insert(connection, part);
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn a_connection_sees_what_the_others_have() {
         let share = Share::new();
-        let part = |pulls| Part { pulls, ..Part::default() };
+        let part = |pulls| UsagePart { pulls, ..UsagePart::default() };
         assert_eq!(share.take(1, |others| (part(3), others.pulls)), 0);
         assert_eq!(share.take(2, |others| (part(4), others.pulls)), 3);
         assert_eq!(share.take(1, |others| (part(5), others.pulls)), 4);

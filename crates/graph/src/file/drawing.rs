@@ -5,9 +5,9 @@
 //! that all formats name sites, fill gaps and warn alike. Leaves out: the formats. Read [`Drawing`]
 //! first.
 
-use super::{At, Defaults, Problem, Warning, quoted};
+use super::{Defaults, LocatedProblem, Problem, Warning, quoted};
 use crate::builtin::fibre_delay;
-use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, SITE_NAME_BYTES_MAX, Topology};
+use crate::{CAPACITY_MAX, DELAY_MAX, GeoPoint, LinkProperties, SITE_NAME_BYTES_MAX, Topology};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ impl<'a> Fields<'a> {
         self.of.get(name).map_or(self.at, |(_, at)| *at)
     }
 
-    fn bad(&self, name: &str, value: &str, allowed: &str) -> At {
+    fn bad(&self, name: &str, value: &str, allowed: &str) -> LocatedProblem {
         let (field, value, allowed) = (name.to_owned(), quoted(value), allowed.to_owned());
         Problem::BadValue { table: self.table, field, value, allowed }.at(self.at(name))
     }
@@ -94,7 +94,7 @@ impl<'a> Fields<'a> {
         name: &str,
         range: RangeInclusive<f64>,
         allowed: &str,
-    ) -> Result<Option<f64>, At> {
+    ) -> Result<Option<f64>, LocatedProblem> {
         let Some(text) = self.text(name) else { return Ok(None) };
         match text.parse::<f64>() {
             Ok(x) if x.is_nan() => Ok(None),
@@ -103,14 +103,16 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn place(&self) -> Result<Option<Place>, At> {
+    fn place(&self) -> Result<Option<GeoPoint>, LocatedProblem> {
         let latitude = self.number("Latitude", -90.0..=90.0, "degrees from -90 to 90")?;
         let longitude = self.number("Longitude", -180.0..=180.0, "degrees from -180 to 180")?;
-        Ok(latitude.zip(longitude).map(|(latitude_deg, longitude_deg)| Place { latitude_deg, longitude_deg }))
+        Ok(latitude
+            .zip(longitude)
+            .map(|(latitude_deg, longitude_deg)| GeoPoint { latitude_deg, longitude_deg }))
     }
 
     /// The capacity that the Zoo's fields state.
-    fn zoo_capacity(&self) -> Result<Option<BitRate>, At> {
+    fn zoo_capacity(&self) -> Result<Option<BitRate>, LocatedProblem> {
         let allowed = "a number from 0 to 1e15 bit/s";
         let bps = match self.number("LinkSpeedRaw", 0.0..=RATE_BPS_MAX, allowed)? {
             Some(bps) => bps,
@@ -143,8 +145,8 @@ impl<'a> Fields<'a> {
         name: &'static str,
         unit: Option<&str>,
         allowed: &str,
-        plain: &mut Plain,
-    ) -> Result<Option<T>, At> {
+        plain: &mut UnitlessFields,
+    ) -> Result<Option<T>, LocatedProblem> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let Ok(number) = text.parse::<f64>() else {
             return text.parse::<T>().map(Some).map_err(|_| self.bad(name, text, allowed));
@@ -162,13 +164,17 @@ impl<'a> Fields<'a> {
 }
 
 /// Places of the first field without a unit, by its name.
-type Plain = BTreeMap<&'static str, usize>;
+type UnitlessFields = BTreeMap<&'static str, usize>;
 
 impl Drawing<'_> {
     /// The topology that the graph draws.
     ///
     /// Errors: the first mistake, with its place.
-    pub(super) fn topology(&self, defaults: &Defaults, warnings: &mut Vec<Warning>) -> Result<Topology, At> {
+    pub(super) fn topology(
+        &self,
+        defaults: &Defaults,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Topology, LocatedProblem> {
         let mut topology = Topology::new(self.name.unwrap_or("topology"));
         let ids = self.add_sites(&mut topology)?;
         let rate_unit = self.capacity_unit.map(|unit| match unit {
@@ -179,7 +185,7 @@ impl Drawing<'_> {
             "Tbps" => "Tbit/s",
             other => other,
         });
-        let (mut loops, mut plain) = (Vec::new(), Plain::new());
+        let (mut loops, mut plain) = (Vec::new(), UnitlessFields::new());
         for edge in &self.edges {
             let end = |id: &str| {
                 let unknown = || Problem::UnknownNode { id: quoted(id) }.at(edge.fields.at);
@@ -258,7 +264,7 @@ impl Drawing<'_> {
     }
 
     /// Adds a site for every node and returns their ids by the nodes'.
-    fn add_sites(&self, topology: &mut Topology) -> Result<BTreeMap<&str, SiteId>, At> {
+    fn add_sites(&self, topology: &mut Topology) -> Result<BTreeMap<&str, SiteId>, LocatedProblem> {
         let labels: Vec<String> = self.nodes.iter().map(|node| site_name(node.label)).collect();
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
         for label in &labels {

@@ -9,7 +9,7 @@
 //! but `"`. Leaves out: graphics. Read [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
-use super::{At, Defaults, Problem, Warning, quoted};
+use super::{Defaults, LocatedProblem, Problem, Warning, quoted};
 use crate::{LINKS_MAX, SITES_MAX, Topology};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,7 +28,11 @@ enum Value<'a> {
 
 type List<'a> = Vec<(&'a str, Value<'a>, usize)>;
 
-pub(super) fn read(text: &str, defaults: &Defaults, warnings: &mut Vec<Warning>) -> Result<Topology, At> {
+pub(super) fn read(
+    text: &str,
+    defaults: &Defaults,
+    warnings: &mut Vec<Warning>,
+) -> Result<Topology, LocatedProblem> {
     let all = Reader { text, at: 0, keys: 0 }.list(0)?;
     let mut graphs = all.iter().filter_map(|(key, value, at)| match value {
         Value::List(graph) if *key == "graph" => Some((graph, *at)),
@@ -44,11 +48,11 @@ pub(super) fn read(text: &str, defaults: &Defaults, warnings: &mut Vec<Warning>)
     drawing(graph)?.topology(defaults, warnings)
 }
 
-fn syntax(message: String, at: usize) -> At {
+fn syntax(message: String, at: usize) -> LocatedProblem {
     Problem::Syntax { message }.at(at)
 }
 
-fn drawing<'t>(graph: &'t List<'_>) -> Result<Drawing<'t>, At> {
+fn drawing<'t>(graph: &'t List<'_>) -> Result<Drawing<'t>, LocatedProblem> {
     let of_graph = fields(graph, "graph", 0);
     let mut drawing = Drawing {
         name: of_graph.text("Network").or_else(|| of_graph.text("label")),
@@ -120,7 +124,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Keys and their values to the end of the text, or to the bracket that closes the list.
-    fn list(&mut self, depth: usize) -> Result<List<'a>, At> {
+    fn list(&mut self, depth: usize) -> Result<List<'a>, LocatedProblem> {
         let mut list = Vec::new();
         loop {
             self.skip();
@@ -148,7 +152,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn value(&mut self, key: &str, depth: usize) -> Result<Value<'a>, At> {
+    fn value(&mut self, key: &str, depth: usize) -> Result<Value<'a>, LocatedProblem> {
         self.skip();
         let at = self.at;
         match self.rest().chars().next() {
@@ -231,19 +235,19 @@ fn character(entity: &str) -> Option<char> {
 
 #[cfg(test)]
 mod tests {
-    use crate::file::{Defaults, Format, Loaded, parse_with_warnings};
+    use crate::file::{Defaults, Format, LoadedTopology, parse_with_warnings};
     use anabranch_units::{BitRate, Duration};
     use proptest::prelude::*;
 
     const ZOO: &str = include_str!("../../../../fuzz/corpus/topology_gml/zoo.gml");
     const NETWORKX: &str = include_str!("../../../../fuzz/corpus/topology_gml/networkx.gml");
 
-    fn read(text: &str) -> Result<Loaded, String> {
+    fn read(text: &str) -> Result<LoadedTopology, String> {
         let defaults = Defaults::new(BitRate::mbps(100));
         parse_with_warnings(text, Format::Gml, "a.gml", &defaults).map_err(|error| error.to_string())
     }
 
-    fn names(loaded: &Loaded) -> Vec<&str> {
+    fn names(loaded: &LoadedTopology) -> Vec<&str> {
         loaded.topology.sites().iter().map(|site| site.name.as_str()).collect()
     }
 

@@ -23,7 +23,7 @@
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
 use super::sndlib::{self, is};
-use super::{At, Defaults, Problem, Warning, quoted};
+use super::{Defaults, LocatedProblem, Problem, Warning, quoted};
 use crate::{LINKS_MAX, SITES_MAX, Topology};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::collections::BTreeMap;
@@ -40,7 +40,11 @@ const ATTRIBUTES_MAX: usize = 64;
 /// Names of fields by what they are for (`node`, `edge`, `graph`, `all`) and the ids of their keys.
 type Keys<'a> = BTreeMap<(&'a str, &'a str), &'a str>;
 
-pub(super) fn read(text: &str, defaults: &Defaults, warnings: &mut Vec<Warning>) -> Result<Topology, At> {
+pub(super) fn read(
+    text: &str,
+    defaults: &Defaults,
+    warnings: &mut Vec<Warning>,
+) -> Result<Topology, LocatedProblem> {
     check_tags(text)?;
     let options = ParsingOptions { nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| syntax(text, &error))?;
@@ -58,7 +62,7 @@ pub(super) fn read(text: &str, defaults: &Defaults, warnings: &mut Vec<Warning>)
 }
 
 /// The graph of a GraphML document.
-fn drawing<'a>(root: Node<'a, 'a>) -> Result<Drawing<'a>, At> {
+fn drawing<'a>(root: Node<'a, 'a>) -> Result<Drawing<'a>, LocatedProblem> {
     let keys = keys(root);
     let mut graphs = root.children().filter(|n| is(n, "graph"));
     let Some(graph) = graphs.next() else {
@@ -103,7 +107,7 @@ fn drawing<'a>(root: Node<'a, 'a>) -> Result<Drawing<'a>, At> {
     Ok(drawing)
 }
 
-fn read_edge<'a>(keys: &Keys<'a>, edge: Node<'a, 'a>, is_directed: bool) -> Result<Edge<'a>, At> {
+fn read_edge<'a>(keys: &Keys<'a>, edge: Node<'a, 'a>, is_directed: bool) -> Result<Edge<'a>, LocatedProblem> {
     let end = |attribute| {
         edge.attribute(attribute).ok_or_else(|| bad(edge, attribute, "(missing)", "the id of a node"))
     };
@@ -140,7 +144,7 @@ fn fields<'a>(keys: &Keys<'a>, element: Node<'a, 'a>, table: &'static str) -> Fi
 
 /// Checks that no tag exceeds the limits for the parser: see [`NAMESPACES_MAX`] and
 /// [`ATTRIBUTES_MAX`]. The parser itself finds text that is not XML.
-fn check_tags(text: &str) -> Result<(), At> {
+fn check_tags(text: &str) -> Result<(), LocatedProblem> {
     let mut namespaces = 0;
     let mut at = 0;
     while let Some(open) = text[at..].find('<').map(|more| at + more) {
@@ -180,7 +184,7 @@ fn check_tags(text: &str) -> Result<(), At> {
     Ok(())
 }
 
-fn syntax(text: &str, error: &roxmltree::Error) -> At {
+fn syntax(text: &str, error: &roxmltree::Error) -> LocatedProblem {
     let message = match error {
         roxmltree::Error::NodesLimitReached => {
             format!(
@@ -202,11 +206,11 @@ fn syntax(text: &str, error: &roxmltree::Error) -> At {
     Problem::Syntax { message }.at(offset)
 }
 
-fn unsupported(node: Node<'_, '_>, what: &str, remedy: &'static str) -> At {
+fn unsupported(node: Node<'_, '_>, what: &str, remedy: &'static str) -> LocatedProblem {
     Problem::Unsupported { what: what.to_owned(), remedy }.at(node.range().start)
 }
 
-fn bad(node: Node<'_, '_>, field: &str, value: &str, allowed: &str) -> At {
+fn bad(node: Node<'_, '_>, field: &str, value: &str, allowed: &str) -> LocatedProblem {
     let table = match node.tag_name().name() {
         "graph" => "graph",
         "node" => "node",

@@ -9,7 +9,7 @@
 //! [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
-use super::{At, Problem, Warning};
+use super::{LocatedProblem, Problem, Warning};
 use roxmltree::Node;
 use std::collections::BTreeMap;
 
@@ -23,12 +23,15 @@ fn text<'a>(node: Node<'a, 'a>, name: &str) -> Option<(&'a str, usize)> {
     Some((found.text()?.trim(), found.range().start))
 }
 
-fn missing(node: Node<'_, '_>, table: &'static str, example: &'static str) -> At {
+fn missing(node: Node<'_, '_>, table: &'static str, example: &'static str) -> LocatedProblem {
     Problem::MissingField { table, example }.at(node.range().start)
 }
 
 /// The graph of an SNDlib document.
-pub(super) fn drawing<'a>(root: Node<'a, 'a>, warnings: &mut Vec<Warning>) -> Result<Drawing<'a>, At> {
+pub(super) fn drawing<'a>(
+    root: Node<'a, 'a>,
+    warnings: &mut Vec<Warning>,
+) -> Result<Drawing<'a>, LocatedProblem> {
     let Some(structure) = child(root, "networkStructure") else {
         return Err(missing(root, "<network>", "<networkStructure>"));
     };

@@ -39,9 +39,9 @@
 //! twice in the topology. Leaves out: everything but the topology. [`write()`] is the inverse. Read
 //! its example and [`super::parse`] first.
 
-use super::{At, Defaults, Problem, quoted};
+use super::{Defaults, LocatedProblem, Problem, quoted};
 use crate::builtin::{fibre_delay, fibre_delay_over};
-use crate::{Hosts, LinkProperties, Place, Site, Topology};
+use crate::{GeoPoint, Hosts, LinkProperties, Site, Topology};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use anabranch_units::{BitRate, ByteCount, LOSS_BURST_MAX, ParseQuantityError, SiteId};
@@ -64,7 +64,7 @@ struct Field<'a> {
     value: &'a Spanned<DeValue<'a>>,
 }
 
-pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, At> {
+pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, LocatedProblem> {
     let root = DeTable::parse(text).map_err(|error| {
         let problem = Problem::Syntax { message: quoted_syntax(error.message()) };
         problem.at(error.span().map_or(0, |s| s.start))
@@ -151,7 +151,7 @@ struct LinkDefaults {
 }
 
 impl LinkDefaults {
-    fn read(root: &Table<'_>, outer: &Defaults) -> Result<Self, At> {
+    fn read(root: &Table<'_>, outer: &Defaults) -> Result<Self, LocatedProblem> {
         let mut defaults = Self { outer: *outer, cost: 1.0, loss_ppm: 0, loss_burst: 1, queue: None };
         let Some(field) = root.field("defaults") else { return Ok(defaults) };
         let table = field.table("[defaults]")?;
@@ -189,7 +189,7 @@ impl LinkDefaults {
         topology: &Topology,
         from: SiteId,
         to: SiteId,
-    ) -> Result<LinkProperties, At> {
+    ) -> Result<LinkProperties, LocatedProblem> {
         let capacity =
             link.field("capacity").map(|f| f.capacity()).transpose()?.unwrap_or(self.outer.capacity);
         let delay = match (link.field("delay"), link.field("distance_km")) {
@@ -223,7 +223,7 @@ impl LinkDefaults {
 
 impl<'a> Table<'a> {
     /// Refuses fields other than `names`.
-    fn only(&self, known: &'static str, names: &[&str]) -> Result<(), At> {
+    fn only(&self, known: &'static str, names: &[&str]) -> Result<(), LocatedProblem> {
         let unknown = self.fields.iter().filter(|(key, _)| !names.contains(&key.get_ref().as_ref()));
         match unknown.min_by_key(|(key, _)| key.span().start) {
             None => Ok(()),
@@ -237,12 +237,12 @@ impl<'a> Table<'a> {
         let value = self.fields.get(name)?;
         Some(Field { table: self.called, name, value })
     }
-    fn require(&self, name: &'static str, example: &'static str) -> Result<Field<'a>, At> {
+    fn require(&self, name: &'static str, example: &'static str) -> Result<Field<'a>, LocatedProblem> {
         let missing = || Problem::MissingField { table: self.called, example }.at(self.at);
         self.field(name).ok_or_else(missing)
     }
     /// The tables of the array `name`; none if it is missing.
-    fn tables(&self, name: &'static str, called: &'static str) -> Result<Vec<Table<'a>>, At> {
+    fn tables(&self, name: &'static str, called: &'static str) -> Result<Vec<Table<'a>>, LocatedProblem> {
         let Some(field) = self.field(name) else { return Ok(Vec::new()) };
         let Some(items) = field.value.get_ref().as_array() else {
             return Err(field.bad(&format!("an array of tables: write {called}")));
@@ -250,10 +250,10 @@ impl<'a> Table<'a> {
         let table = |value| Field { table: called, name, value }.table(called);
         items.iter().map(table).collect()
     }
-    fn place(&self) -> Result<Option<Place>, At> {
+    fn place(&self) -> Result<Option<GeoPoint>, LocatedProblem> {
         match (self.field("latitude_deg"), self.field("longitude_deg")) {
             (None, None) => Ok(None),
-            (Some(lat), Some(lon)) => Ok(Some(Place {
+            (Some(lat), Some(lon)) => Ok(Some(GeoPoint {
                 latitude_deg: lat.number(-90.0, 90.0, "degrees from -90 to 90")?,
                 longitude_deg: lon.number(-180.0, 180.0, "degrees from -180 to 180")?,
             })),
@@ -270,7 +270,7 @@ impl<'a> Field<'a> {
         self.value.span().start
     }
     /// Error for this field's value.
-    fn bad(&self, allowed: &str) -> At {
+    fn bad(&self, allowed: &str) -> LocatedProblem {
         let value = match self.value.get_ref() {
             DeValue::String(s) => format!("\"{}\"", quoted(s)),
             DeValue::Integer(i) => quoted(i.as_str()),
@@ -280,21 +280,21 @@ impl<'a> Field<'a> {
         let (table, field) = (self.table, self.name.to_owned());
         Problem::BadValue { table, field, value, allowed: allowed.to_owned() }.at(self.at())
     }
-    fn table(&self, called: &'static str) -> Result<Table<'a>, At> {
+    fn table(&self, called: &'static str) -> Result<Table<'a>, LocatedProblem> {
         let fields = self.value.get_ref().as_table().ok_or_else(|| self.bad("a table"))?;
         Ok(Table { called, at: self.at(), fields })
     }
-    fn text(&self) -> Result<&'a str, At> {
+    fn text(&self) -> Result<&'a str, LocatedProblem> {
         self.value.get_ref().as_str().ok_or_else(|| self.bad("a text in quotes"))
     }
-    fn hosts(&self) -> Result<Hosts, At> {
+    fn hosts(&self) -> Result<Hosts, LocatedProblem> {
         let allowed = "a network such as \"10.0.0.0/8\", an address or a host's name";
         self.text()?.parse().map_err(|()| self.bad(allowed))
     }
-    fn boolean(&self) -> Result<bool, At> {
+    fn boolean(&self) -> Result<bool, LocatedProblem> {
         self.value.get_ref().as_bool().ok_or_else(|| self.bad("true or false"))
     }
-    fn pair(&self) -> Result<[&'a str; 2], At> {
+    fn pair(&self) -> Result<[&'a str; 2], LocatedProblem> {
         let items = self.value.get_ref().as_array().map(|a| a.iter().collect::<Vec<_>>());
         let names = items.as_deref().and_then(|items| match items {
             [a, b] => Some([a.get_ref().as_str()?, b.get_ref().as_str()?]),
@@ -305,7 +305,7 @@ impl<'a> Field<'a> {
     fn quantity<Q: std::str::FromStr<Err = anabranch_units::ParseQuantityError>>(
         &self,
         allowed: &str,
-    ) -> Result<Q, At> {
+    ) -> Result<Q, LocatedProblem> {
         let text = self.value.get_ref().as_str().ok_or_else(|| self.bad(allowed))?;
         text.parse().map_err(|error| match error {
             ParseQuantityError::NoUnit { example, .. } => {
@@ -314,15 +314,15 @@ impl<'a> Field<'a> {
             _ => self.bad(allowed),
         })
     }
-    fn capacity(&self) -> Result<BitRate, At> {
+    fn capacity(&self) -> Result<BitRate, LocatedProblem> {
         let allowed = "a rate of at least 1 bit/s such as \"20 Mbit/s\"";
         let rate: BitRate = self.quantity(allowed)?;
         if rate.as_bps() == 0 { Err(self.bad(allowed)) } else { Ok(rate) }
     }
-    fn queue(&self) -> Result<ByteCount, At> {
+    fn queue(&self) -> Result<ByteCount, LocatedProblem> {
         self.quantity("a size such as \"256 KiB\"")
     }
-    fn number(&self, least: f64, most: f64, allowed: &str) -> Result<f64, At> {
+    fn number(&self, least: f64, most: f64, allowed: &str) -> Result<f64, LocatedProblem> {
         let value = match self.value.get_ref() {
             DeValue::Float(x) => x.as_str().parse().ok(),
             DeValue::Integer(i) if i.radix() == 10 => i.as_str().parse().ok(),
@@ -331,13 +331,13 @@ impl<'a> Field<'a> {
         // NaN is in no range.
         value.filter(|x| (least..=most).contains(x)).ok_or_else(|| self.bad(allowed))
     }
-    fn cost(&self) -> Result<f64, At> {
+    fn cost(&self) -> Result<f64, LocatedProblem> {
         self.number(0.0, f64::MAX, "a finite number, at least 0")
     }
-    fn loss_ppm(&self) -> Result<u32, At> {
+    fn loss_ppm(&self) -> Result<u32, LocatedProblem> {
         self.whole(0..=1_000_000).ok_or_else(|| self.bad("a whole number from 0 to 1000000 (1000 is 0.1 %)"))
     }
-    fn loss_burst(&self) -> Result<u32, At> {
+    fn loss_burst(&self) -> Result<u32, LocatedProblem> {
         let allowed = "a whole number of packets from 1 to 1000000 (1: each is lost on its own)";
         self.whole(1..=LOSS_BURST_MAX).ok_or_else(|| self.bad(allowed))
     }

@@ -68,7 +68,7 @@ fn brute_force(t: &Topology, lengths: &[u64], src: SiteId, dst: SiteId) -> Vec<V
 
 proptest! {
     #[test]
-    fn next_links_are_those_on_the_shortest_of_all_paths((t, lengths) in networks()) {
+    fn next_links_lie_on_the_shortest_paths((t, lengths) in networks()) {
         let mut dsts: Vec<_> = t.site_ids().collect();
         dsts.reverse();
         let routes = Routes::shortest(&t, &lengths, &dsts);
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn groups_of_a_site_differ_and_begin_with_the_empty_one((t, lengths) in networks()) {
+    fn groups_of_a_site_differ_and_start_empty((t, lengths) in networks()) {
         let dsts: Vec<_> = t.site_ids().collect();
         let routes = Routes::shortest(&t, &lengths, &dsts);
         for site in t.site_ids() {
@@ -140,7 +140,7 @@ fn count(t: &Topology, routes: &Routes, src: SiteId, dst: SiteId) -> (usize, usi
 }
 
 #[test]
-fn a_fat_tree_has_the_known_numbers_of_shortest_paths() {
+fn fat_tree_has_the_known_numbers_of_shortest_paths() {
     for k in [2, 4, 6, 8] {
         let t = fat_tree(k, &properties()).expect("it fits");
         let half = k / 2;

@@ -22,7 +22,7 @@ fn read(text: &str) -> Result<Topology, Problem> {
 }
 
 #[test]
-fn the_documentation_names_every_field_and_its_example_is_read() {
+fn documentation_names_every_field_and_its_example_is_read() {
     let docs = include_str!("../../../../docs/topologies.md");
     let example =
         docs.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");

@@ -21,11 +21,14 @@ pub use config::{EtcdConfig, EtcdConfigError};
 pub use form::PARTS_MAX;
 pub(crate) use form::is_etcd_answer;
 
-use super::{LeaseError, SharedStore, Stored, word};
-use anabranch_election::{Stamp, StoreAsk, StoreTold};
+use super::{LeaseError, SharedStore, StoredValue, word};
+use anabranch_election::{Stamp, StoreReply, StoreRequest};
 use anabranch_net::cause::cause;
 use anabranch_net::tls::words;
-use form::{Found, Granted, Held, KeptAlive, KeyValue, Last, Leader, Looked, Number, Transaction, encoded};
+use form::{
+    HeldKey, KeepAliveReply, KeyValue, LastValue, Leader, LeaseGrant, Number, RangeReply, StoreSnapshot,
+    Transaction, encoded,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -52,7 +55,7 @@ pub struct EtcdStore<V> {
     value: PhantomData<fn() -> V>,
 }
 
-impl<V: Stored> EtcdStore<V> {
+impl<V: StoredValue> EtcdStore<V> {
     /// A store that has not been asked yet.
     ///
     /// Errors: settings that cannot be used; no random numbers.
@@ -140,14 +143,14 @@ impl<V: Stored> EtcdStore<V> {
         json!({ "request_range": { "key": encoded(self.key(name)) } })
     }
 
-    fn look(&self) -> Result<Looked, String> {
+    fn look(&self) -> Result<StoreSnapshot, String> {
         let asked = json!({ "success": [self.get("leader"), self.get("last")] });
         self.looked(self.post("/v3/kv/txn", &asked)?)
     }
 
-    fn looked(&self, mut transaction: Transaction) -> Result<Looked, String> {
-        let looked = Looked::read::<V>(&mut transaction)?;
-        if let Some(Held { value: Err(fault), kv }) = &looked.last {
+    fn looked(&self, mut transaction: Transaction) -> Result<StoreSnapshot, String> {
+        let looked = StoreSnapshot::read::<V>(&mut transaction)?;
+        if let Some(HeldKey { value: Err(fault), kv }) = &looked.last {
             self.log_fault("last", kv.mod_revision.0, fault);
         }
         Ok(looked)
@@ -164,12 +167,12 @@ impl<V: Stored> EtcdStore<V> {
     }
 
     /// Returns whether this controller leads, and then renews its lease, or another one does.
-    fn told(&self, looked: &Looked) -> Result<StoreTold<V>, String> {
+    fn told(&self, looked: &StoreSnapshot) -> Result<StoreReply<V>, String> {
         let (revision, last) = (looked.revision, looked.stamp());
-        if let Some(Held { value: Err(fault), kv }) = &looked.leader {
+        if let Some(HeldKey { value: Err(fault), kv }) = &looked.leader {
             self.log_fault("leader", kv.mod_revision.0, fault);
             self.end_unreadable_lead(kv)?;
-            return Ok(StoreTold::Follows { leader: None, revision, last });
+            return Ok(StoreReply::Follows { leader: None, revision, last });
         }
         Ok(match looked.leader() {
             Some((leader, _)) if leader.id != self.id => {
@@ -177,12 +180,12 @@ impl<V: Stored> EtcdStore<V> {
                 // end, and no leader is found there.
                 let is_other = |address: &String| !address.is_empty() && *address != self.config.address;
                 let leader = Some(leader.address.clone()).filter(is_other);
-                StoreTold::Follows { leader, revision, last }
+                StoreReply::Follows { leader, revision, last }
             }
             Some((_, kv)) if self.is_kept_alive(kv.lease)? => {
-                StoreTold::Leads { epoch: kv.create_revision.0, revision, last }
+                StoreReply::Leads { epoch: kv.create_revision.0, revision, last }
             }
-            _ => StoreTold::Lost,
+            _ => StoreReply::Lost,
         })
     }
 
@@ -202,22 +205,23 @@ impl<V: Stored> EtcdStore<V> {
 
     fn grant(&self) -> Result<Number, String> {
         let asked = json!({ "TTL": self.config.lease.as_secs().to_string() });
-        self.post::<Granted>("/v3/lease/grant", &asked).map(|granted| granted.id)
+        self.post::<LeaseGrant>("/v3/lease/grant", &asked).map(|granted| granted.id)
     }
 
     /// Renews a lease. Returns false if it had ended.
     fn is_kept_alive(&self, lease: Number) -> Result<bool, String> {
-        let alive: KeptAlive = self.post("/v3/lease/keepalive", &json!({ "ID": lease.0.to_string() }))?;
+        let alive: KeepAliveReply =
+            self.post("/v3/lease/keepalive", &json!({ "ID": lease.0.to_string() }))?;
         Ok(alive.result.ttl.0 > 0)
     }
 
     /// The lease of this lead, if this controller has it.
-    fn lease_of(&self, looked: &Looked, epoch: u64) -> Option<Number> {
+    fn lease_of(&self, looked: &StoreSnapshot, epoch: u64) -> Option<Number> {
         let (leader, kv) = looked.leader()?;
         (leader.id == self.id && kv.create_revision.0 == epoch).then_some(kv.lease)
     }
 
-    fn lead(&self) -> Result<StoreTold<V>, String> {
+    fn lead(&self) -> Result<StoreReply<V>, String> {
         let looked = self.look()?;
         if looked.leader.is_some() {
             return self.told(&looked);
@@ -236,7 +240,7 @@ impl<V: Stored> EtcdStore<V> {
             // The stored value may be newer than the one read: read again, now that no other
             // controller can store one.
             let (epoch, looked) = (done.header.revision.0, self.look()?);
-            return Ok(StoreTold::Leads { epoch, revision: looked.revision, last: looked.stamp() });
+            return Ok(StoreReply::Leads { epoch, revision: looked.revision, last: looked.stamp() });
         }
         self.revoke(lease)?;
         self.told(&self.looked(done)?)
@@ -247,26 +251,26 @@ impl<V: Stored> EtcdStore<V> {
         self.post::<Value>("/v3/lease/revoke", &asked).map(drop)
     }
 
-    fn renew(&self, epoch: u64) -> Result<StoreTold<V>, String> {
+    fn renew(&self, epoch: u64) -> Result<StoreReply<V>, String> {
         let looked = self.look()?;
-        let Some(lease) = self.lease_of(&looked, epoch) else { return Ok(StoreTold::Lost) };
+        let Some(lease) = self.lease_of(&looked, epoch) else { return Ok(StoreReply::Lost) };
         let (revision, last) = (looked.revision, looked.stamp());
-        Ok(if self.is_kept_alive(lease)? { StoreTold::Renewed { revision, last } } else { StoreTold::Lost })
+        Ok(if self.is_kept_alive(lease)? { StoreReply::Renewed { revision, last } } else { StoreReply::Lost })
     }
 
     /// Answer for a value that could not be written, or was written already.
-    fn unwritten(&self, looked: &Looked, epoch: u64, decided: u64, round: u64) -> StoreTold<V> {
+    fn unwritten(&self, looked: &StoreSnapshot, epoch: u64, decided: u64, round: u64) -> StoreReply<V> {
         let last = looked.stamp();
         if looked.has_kept(decided, round) {
-            StoreTold::Kept { revision: last.revision }
+            StoreReply::Kept { revision: last.revision }
         } else if self.lease_of(looked, epoch).is_some() {
-            StoreTold::Changed { last }
+            StoreReply::Changed { last }
         } else {
-            StoreTold::Lost
+            StoreReply::Lost
         }
     }
 
-    fn keep(&self, epoch: u64, decided: u64, before: Stamp, value: &V) -> Result<StoreTold<V>, String> {
+    fn keep(&self, epoch: u64, decided: u64, before: Stamp, value: &V) -> Result<StoreReply<V>, String> {
         let (looked, round) = (self.look()?, value.round());
         let is_written = looked.has_kept(decided, round);
         if is_written || self.lease_of(&looked, epoch).is_none() || looked.stamp() != before {
@@ -280,7 +284,7 @@ impl<V: Stored> EtcdStore<V> {
             self.post::<Value>("/v3/kv/put", &asked)?;
         }
         let count = parts.len() as u32;
-        let last = Last { format: V::FORMAT.to_owned(), round, epoch: decided, parts: count };
+        let last = LastValue { format: V::FORMAT.to_owned(), round, epoch: decided, parts: count };
         let (leader_key, last_key) = (encoded(self.key("leader")), encoded(self.key("last")));
         // Deletes the parts of all other values: of earlier rounds, of unkept rounds, and of leads
         // whose clocks were ahead.
@@ -305,17 +309,17 @@ impl<V: Stored> EtcdStore<V> {
         });
         let done: Transaction = self.post("/v3/kv/txn", &asked)?;
         if done.succeeded {
-            return Ok(StoreTold::Kept { revision: done.header.revision.0 });
+            return Ok(StoreReply::Kept { revision: done.header.revision.0 });
         }
         // An earlier try, which was given up, may have been carried out meanwhile.
         Ok(self.unwritten(&self.look()?, epoch, decided, round))
     }
 
-    fn read(&self) -> Result<StoreTold<V>, String> {
+    fn read(&self) -> Result<StoreReply<V>, String> {
         let looked = self.look()?;
         let stamp = looked.stamp();
-        let Some(Held { value: Ok(last), .. }) = &looked.last else {
-            return Ok(StoreTold::Last { last: stamp, decision: None });
+        let Some(HeldKey { value: Ok(last), .. }) = &looked.last else {
+            return Ok(StoreReply::Last { last: stamp, decision: None });
         };
         let decision = match self.read_parts(last)? {
             Ok(value) => Some(Arc::new(value)),
@@ -327,15 +331,15 @@ impl<V: Stored> EtcdStore<V> {
                 None
             }
         };
-        Ok(StoreTold::Last { last: stamp, decision })
+        Ok(StoreReply::Last { last: stamp, decision })
     }
 
     /// The value, or the fault of its parts.
-    fn read_parts(&self, last: &Last) -> Result<Result<V, String>, String> {
+    fn read_parts(&self, last: &LastValue) -> Result<Result<V, String>, String> {
         let mut text = Vec::new();
         for number in 0..last.parts {
             let key = self.key(&part_key(last.round, last.epoch, number));
-            let found: Found = self.post("/v3/kv/range", &json!({ "key": encoded(&key) }))?;
+            let found: RangeReply = self.post("/v3/kv/range", &json!({ "key": encoded(&key) }))?;
             match found.kvs.first().map(KeyValue::bytes) {
                 Some(Ok(part)) => text.extend(part),
                 Some(Err(error)) => return Ok(Err(format!("{key}: {error}"))),
@@ -359,19 +363,19 @@ fn written(value: &impl Serialize) -> Result<Vec<u8>, String> {
     serde_json::to_vec(value).map_err(|error| error.to_string())
 }
 
-impl<V: Stored> SharedStore<V> for EtcdStore<V> {
+impl<V: StoredValue> SharedStore<V> for EtcdStore<V> {
     fn lease(&self) -> Option<Duration> {
         Some(self.config.lease)
     }
 
-    fn answer(&self, ask: &StoreAsk<V>) -> Result<StoreTold<V>, LeaseError> {
+    fn answer(&self, ask: &StoreRequest<V>) -> Result<StoreReply<V>, LeaseError> {
         let told = match ask {
-            StoreAsk::Lead => self.lead(),
-            StoreAsk::Renew { epoch } => self.renew(*epoch),
-            StoreAsk::Keep { epoch, decided, before, decision } => {
+            StoreRequest::Lead => self.lead(),
+            StoreRequest::Renew { epoch } => self.renew(*epoch),
+            StoreRequest::Keep { epoch, decided, before, decision } => {
                 self.keep(*epoch, *decided, *before, decision)
             }
-            StoreAsk::Read => self.read(),
+            StoreRequest::Read => self.read(),
         };
         told.map_err(|reason| LeaseError::Etcd { reason })
     }

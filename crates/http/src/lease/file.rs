@@ -2,9 +2,9 @@
 //!
 //! Its user always leads. Leaves out: the file itself (`store`). Read [`FileStore`].
 
-use super::{LeaseError, SharedStore, Stored};
+use super::{LeaseError, SharedStore, StoredValue};
 use crate::store::{StoreError, StoreFile};
-use anabranch_election::{Stamp, StoreAsk, StoreTold};
+use anabranch_election::{Stamp, StoreReply, StoreRequest};
 use redb::{ReadableDatabase as _, TableDefinition};
 use std::marker::PhantomData;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub struct FileStore<V> {
     value: PhantomData<fn() -> V>,
 }
 
-impl<V: Stored> FileStore<V> {
+impl<V: StoredValue> FileStore<V> {
     /// Opens the file, or makes it.
     ///
     /// Errors: a file that cannot be used, or that has another form of value.
@@ -59,32 +59,32 @@ impl<V: Stored> FileStore<V> {
 }
 
 /// Stamp of a file's value. The value's round replaces the revisions of value and file.
-fn stamp<V: Stored>(last: Option<&V>) -> Stamp {
+fn stamp<V: StoredValue>(last: Option<&V>) -> Stamp {
     last.map_or(Stamp::default(), |last| Stamp { revision: last.round(), epoch: EPOCH, round: last.round() })
 }
 
-impl<V: Stored> SharedStore<V> for FileStore<V> {
+impl<V: StoredValue> SharedStore<V> for FileStore<V> {
     fn lease(&self) -> Option<Duration> {
         None
     }
 
-    fn answer(&self, ask: &StoreAsk<V>) -> Result<StoreTold<V>, LeaseError> {
+    fn answer(&self, ask: &StoreRequest<V>) -> Result<StoreReply<V>, LeaseError> {
         Ok(match ask {
-            StoreAsk::Lead => {
+            StoreRequest::Lead => {
                 let last = stamp(self.last()?.as_ref());
-                StoreTold::Leads { epoch: EPOCH, revision: last.revision, last }
+                StoreReply::Leads { epoch: EPOCH, revision: last.revision, last }
             }
-            StoreAsk::Renew { .. } => {
+            StoreRequest::Renew { .. } => {
                 let last = stamp(self.last()?.as_ref());
-                StoreTold::Renewed { revision: last.revision, last }
+                StoreReply::Renewed { revision: last.revision, last }
             }
-            StoreAsk::Keep { decision, .. } => {
+            StoreRequest::Keep { decision, .. } => {
                 self.keep(decision)?;
-                StoreTold::Kept { revision: decision.round() }
+                StoreReply::Kept { revision: decision.round() }
             }
-            StoreAsk::Read => {
+            StoreRequest::Read => {
                 let value = self.last()?;
-                StoreTold::Last { last: stamp(value.as_ref()), decision: value.map(Arc::new) }
+                StoreReply::Last { last: stamp(value.as_ref()), decision: value.map(Arc::new) }
             }
         })
     }
@@ -97,7 +97,7 @@ impl<V: Stored> SharedStore<V> for FileStore<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_election::{Event, Machine, Replica, Turn};
+    use anabranch_election::{Event, Machine, Replica, RoleChange};
     use anabranch_units::{Duration as Span, Instant};
     use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,7 @@ mod tests {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Count(u64);
 
-    impl Stored for Count {
+    impl StoredValue for Count {
         const FORMAT: &'static str = "count 1";
         fn round(&self) -> u64 {
             self.0
@@ -170,8 +170,8 @@ mod tests {
                 replica.handle_told(now, number, Some(told));
             }
             while let Some(turn) = replica.poll_turn() {
-                assert!(!matches!(turn, Turn::Ended | Turn::News(_)), "{turn:?} at {now:?}");
-                decisions += u64::from(matches!(turn, Turn::Accepted(_)));
+                assert!(!matches!(turn, RoleChange::Ended | RoleChange::News(_)), "{turn:?} at {now:?}");
+                decisions += u64::from(matches!(turn, RoleChange::Accepted(_)));
             }
             now = replica.poll_timeout().expect("a renewal is due").max(now);
             replica.handle_timeout(now);

@@ -120,7 +120,7 @@ async fn of_a_busy_address_the_longest_idle_connection_goes() {
 
 /// #48: a request whose body never came kept its place for ever.
 #[tokio::test]
-async fn a_body_that_does_not_come_in_time_is_refused() {
+async fn body_that_does_not_arrive_in_time_is_refused() {
     let at = serve(PlainLimits { body_time: SHORT, ..patient(8, 8) });
     let mut tcp = say(at, 2, HALF).await;
     assert!(hear(&mut tcp, "\0").await.starts_with("HTTP/1.1 408 "), "and then it is closed");
@@ -131,7 +131,7 @@ async fn a_body_that_does_not_come_in_time_is_refused() {
 
 /// #48: only the number of connections limited the bodies under way.
 #[tokio::test]
-async fn bodies_that_never_come_make_room_for_those_that_do() {
+async fn stalled_bodies_make_room_for_arriving_ones() {
     let at = serve(patient(16, 16));
     let mut early = say(at, 2, HALF).await;
     early.write_all(b"we").await.expect("it is open");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_also_in_anonymous_members_and_functions_by_name() {
+    fn fields_are_found_in_anonymous_members_functions_by_name() {
         let bytes = example();
         let btf = Btf::parse(&bytes).expect("BTF");
         assert_eq!(btf.offsets("s", ["a", "b", "c"]), Some([0, 4, 4]));

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_at_both_bounds_and_refused_past_them() {
+    fn names_are_accepted_at_both_bounds_only() {
         for (name, expected) in [
             ("r", true),
             ("retcp_cubic.123", true),

@@ -6,14 +6,14 @@
 //! | base | from | clock |
 //! | --- | --- | --- |
 //! | [`Base::Reno`] | the kernel's Reno | none |
-//! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, which [`Settings::dilation`] stretches |
+//! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, stretched by `dilation` |
 //! | [`Base::Dctcp`] | programs of ours | none |
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.4.4: a factor of 2 on the 0 -> 1 transition of the
 //! mark, of 0.5 on the 1 -> 0 transition. Differs: the original needs a change of the kernel to see ECE without ECN; here a program of
 //! the cgroup sees it.
 //! Leaves out: IPv6 extension headers, connections that choose the control after they are established ([`Mark::Ece`]).
-//! Read [`attach`] and [`Settings`].
+//! Read [`attach`] and [`ControlSpec`].
 
 mod cubic;
 mod dctcp;
@@ -61,7 +61,7 @@ pub enum Mark {
 
 /// A control to register.
 #[derive(Copy, Clone, Debug)]
-pub struct Settings<'a> {
+pub struct ControlSpec<'a> {
     /// Name by which programs choose the control: 1 to 15 letters, digits, `_` or `.`.
     pub name: &'a str,
     /// Congestion control between marks.
@@ -74,7 +74,7 @@ pub struct Settings<'a> {
 
 /// Counters of a control, over all its connections.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RetcpCounts {
     /// Acknowledgements that arrived.
     pub acks: u64,
     /// Acknowledgements that carried the mark.
@@ -85,7 +85,7 @@ pub struct Counts {
     pub jumps_down: u64,
 }
 
-/// Index of each counter of [`Counts`] in the kernel's array.
+/// Index of each counter of [`RetcpCounts`] in the kernel's array.
 #[derive(Copy, Clone, Debug)]
 enum Counter {
     Acks,
@@ -177,12 +177,12 @@ impl Retcp {
     /// The counters so far. They stay zero without a mark.
     ///
     /// Errors: the system's.
-    pub fn counts(&self) -> io::Result<Counts> {
+    pub fn counts(&self) -> io::Result<RetcpCounts> {
         let read = |counter: Counter| -> io::Result<u64> {
             let value = self.counters.find(&(counter as u32).to_ne_bytes())?;
             Ok(value.map_or(0, u64::from_ne_bytes))
         };
-        Ok(Counts {
+        Ok(RetcpCounts {
             acks: read(Counter::Acks)?,
             marked_acks: read(Counter::MarkedAcks)?,
             jumps_up: read(Counter::JumpsUp)?,
@@ -203,10 +203,11 @@ pub fn is_left(name: &str) -> io::Result<bool> {
 ///
 /// ```no_run
 /// # // no_run: it needs root and a kernel with BPF.
-/// use anabranch_linux::bpf::retcp::{Base, Mark, Settings, attach};
+/// use anabranch_linux::bpf::retcp::{Base, ControlSpec, Mark, attach};
 ///
 /// let dilation = anabranch_units::Dilation::try_from(20)?;
-/// let settings = Settings { name: "retcp", base: Base::Cubic, mark: Some(Mark::Dscp(46)), dilation };
+/// let mark = Some(Mark::Dscp(46));
+/// let settings = ControlSpec { name: "retcp", base: Base::Cubic, mark, dilation };
 /// let retcp = attach(&settings, None)?;
 /// // Run programs in a namespace where net.ipv4.tcp_congestion_control is "retcp".
 /// println!("{} jumps up", retcp.counts()?.jumps_up);
@@ -214,7 +215,7 @@ pub fn is_left(name: &str) -> io::Result<bool> {
 /// ```
 ///
 /// Errors: settings out of range, and what this kernel lacks or refuses; nothing stays then.
-pub fn attach(settings: &Settings<'_>, cgroup: Option<&Path>) -> Result<Retcp, AttachError> {
+pub fn attach(settings: &ControlSpec<'_>, cgroup: Option<&Path>) -> Result<Retcp, AttachError> {
     check(settings)?;
     let refused = |step| move |error| AttachError::Refused { step, error };
     let bytes = std::fs::read(VMLINUX).map_err(refused("read the kernel's types"))?;
@@ -244,7 +245,7 @@ pub fn attach(settings: &Settings<'_>, cgroup: Option<&Path>) -> Result<Retcp, A
     Ok(Retcp { _control: control, _watcher: watcher, counters })
 }
 
-fn check(settings: &Settings<'_>) -> Result<(), AttachError> {
+fn check(settings: &ControlSpec<'_>) -> Result<(), AttachError> {
     check_name(settings.name)?;
     match settings.mark {
         Some(Mark::Ece) if settings.base == Base::Dctcp => return Err(AttachError::EceWithEcn),
@@ -287,17 +288,17 @@ mod tests {
     #[test]
     fn settings_out_of_range_are_refused_by_name() {
         let good =
-            Settings { name: "retcp", base: Base::Reno, mark: Some(Mark::Ece), dilation: Dilation::NONE };
-        let check = |settings: Settings<'_>| check(&settings).map_err(|error| error.to_string());
+            ControlSpec { name: "retcp", base: Base::Reno, mark: Some(Mark::Ece), dilation: Dilation::NONE };
+        let check = |settings: ControlSpec<'_>| check(&settings).map_err(|error| error.to_string());
         assert_eq!(check(good), Ok(()));
         for mark in [Mark::Dscp(1), Mark::Dscp(DSCP_MAX)] {
-            assert_eq!(check(Settings { mark: Some(mark), ..good }), Ok(()));
+            assert_eq!(check(ControlSpec { mark: Some(mark), ..good }), Ok(()));
         }
         for (settings, words) in [
-            (Settings { name: "a name that is too long", ..good }, "1 to 15"),
-            (Settings { base: Base::Dctcp, ..good }, "ECE under DCTCP"),
-            (Settings { mark: Some(Mark::Dscp(0)), ..good }, "DSCP 0"),
-            (Settings { mark: Some(Mark::Dscp(DSCP_MAX + 1)), ..good }, "DSCP 64"),
+            (ControlSpec { name: "a name that is too long", ..good }, "1 to 15"),
+            (ControlSpec { base: Base::Dctcp, ..good }, "ECE under DCTCP"),
+            (ControlSpec { mark: Some(Mark::Dscp(0)), ..good }, "DSCP 0"),
+            (ControlSpec { mark: Some(Mark::Dscp(DSCP_MAX + 1)), ..good }, "DSCP 64"),
         ] {
             let error = check(settings).expect_err("out of range");
             assert!(error.contains(words), "{error}");

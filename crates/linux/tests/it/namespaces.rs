@@ -32,7 +32,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 #[test]
-fn a_namespace_goes_with_its_value_also_after_a_panic() {
+fn namespace_is_removed_with_its_value_also_after_panics() {
     let Some(namespace) = namespace() else { return };
     let (inode, path) = (namespace.inode().expect("it is open"), namespace.path());
     let is_there =
@@ -47,7 +47,7 @@ fn a_namespace_goes_with_its_value_also_after_a_panic() {
 }
 
 #[test]
-fn links_addresses_routes_and_rules_are_set_listed_and_deleted() {
+fn links_addresses_routes_and_rules_are_managed() {
     let Some(namespace) = namespace() else { return };
     let done = namespace.run(|| -> Result<(), String> {
         let text = |error: anabranch_linux::netlink::NetlinkError| error.to_string();

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use anabranch_linux::bpf::congestion::RegisterError;
-use anabranch_linux::bpf::retcp::{AttachError, Base, Counts, Mark, Retcp, Settings, attach, is_left};
+use anabranch_linux::bpf::retcp::{
+    AttachError, Base, ControlSpec, Mark, Retcp, RetcpCounts, attach, is_left,
+};
 use anabranch_linux::socket_options::{set_max_pacing_rate, window_packets};
 use anabranch_testing::skip::{is_lacking, skip};
 use anabranch_units::Dilation;
@@ -42,7 +44,7 @@ fn dilation(factor: u32) -> Dilation {
 
 /// A control and a wire that marks for it; `None`, with the reason printed, where the machine allows none.
 fn start(name: &str, base: Base, mark: Option<Mark>, factor: u32) -> Option<(Retcp, Wire)> {
-    let retcp = match attach(&Settings { name, base, mark, dilation: dilation(factor) }, None) {
+    let retcp = match attach(&ControlSpec { name, base, mark, dilation: dilation(factor) }, None) {
         Err(error) if lacks(&error) => {
             skip(&error.to_string());
             return None;
@@ -104,7 +106,7 @@ fn window_doubles_with_the_mark_and_halves_without() {
         let first = windows[0];
         let expected = [first, 2 * first, 2 * first, first, first, 2 * first];
         assert_eq!(windows, expected, "{base:?} {mark:?} IPv6 {is_ipv6}");
-        let Counts { marked_acks, jumps_up, jumps_down, .. } = retcp.counts().expect("ours");
+        let RetcpCounts { marked_acks, jumps_up, jumps_down, .. } = retcp.counts().expect("ours");
         assert_eq!((marked_acks, jumps_up, jumps_down), (3, 2, 1), "{base:?} {mark:?}");
         drop(near);
         assert_eq!(reader.join().expect("it reads"), windows.len() as u64);
@@ -162,7 +164,7 @@ fn a_namespace_takes_the_control_as_its_default() {
     near.write_all(&vec![7; 1 << 20]).expect("it is read");
     drop(near);
     assert_eq!(reader.join().expect("it reads"), 1 << 20);
-    assert_eq!(retcp.counts().expect("ours"), Counts::default());
+    assert_eq!(retcp.counts().expect("ours"), RetcpCounts::default());
     drop(retcp);
     assert!(is_left(&name).expect("root may list"), "the namespace keeps it");
     drop(wire);
@@ -253,7 +255,7 @@ const READY: &str = "reTCP is attached";
 fn the_holder_of_the_next_test() {
     let Ok(held) = std::env::var(HELD) else { return };
     let mark = if held.ends_with('e') { Mark::Ece } else { Mark::Dscp(DSCP) };
-    let settings = Settings { name: &held, base: Base::Cubic, mark: Some(mark), dilation: dilation(20) };
+    let settings = ControlSpec { name: &held, base: Base::Cubic, mark: Some(mark), dilation: dilation(20) };
     let _retcp = attach(&settings, None).expect("as for the parent");
     println!("\n{READY}");
     std::thread::sleep(Duration::from_secs(60));
@@ -266,7 +268,7 @@ fn machine() -> [String; 2] {
 }
 
 #[test]
-fn a_kill_with_an_open_flow_leaves_nothing_of_retcp() {
+fn kill_with_an_open_flow_leaves_no_retcp() {
     let others = |settings: String, name: &str| {
         settings.split_whitespace().filter(|word| !word.starts_with("ab") || *word == name).count()
     };

@@ -16,7 +16,7 @@ mod views;
 
 pub use plans::{Plan, PlanError, PlanJob};
 
-use super::differences::{Applied, DeltaReceiver};
+use super::differences::{ApplyResult, DeltaReceiver};
 use super::messages::{GroupId, Report, ToNode};
 use super::node::{GROUPS_MAX, NODE_STREAMS_MAX};
 use super::tables::{LinkState, RibEntry, RibUpdate, Version};
@@ -25,7 +25,7 @@ use crate::plan::{SLACK_PPM_MAX, plannable};
 use crate::{ChangeError, Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant, LinkId};
 use plans::link_between;
-use stages::Staging;
+use stages::PlanTransition;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -180,7 +180,7 @@ pub struct Controller {
     nodes: Vec<NodeView>,
     /// Tables of the last versions, by node.
     history: BTreeMap<Version, Vec<Table>>,
-    staging: Staging,
+    staging: PlanTransition,
     /// Places of viewers, as published.
     mapping: BTreeMap<(GroupId, Object), NodeId>,
     draining: BTreeSet<NodeId>,
@@ -218,7 +218,7 @@ impl Controller {
             groups,
             settings,
             version,
-            staging: Staging::default(),
+            staging: PlanTransition::default(),
             mapping: BTreeMap::new(),
             draining: BTreeSet::new(),
             jobs: 0,
@@ -319,7 +319,7 @@ impl Controller {
         };
         view.links = report.links.into_iter().filter_map(own).collect();
         let resend = [view.streams.handle(report.streams), view.viewers.handle(report.viewers)];
-        self.send(now, node, resend.contains(&Applied::Gap));
+        self.send(now, node, resend.contains(&ApplyResult::Gap));
         self.advance(now);
     }
 

@@ -24,7 +24,7 @@ pub struct Delta<K, V> {
 
 /// Effect of a message on a table.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub enum ApplyResult {
     /// The table is the sender's.
     Yes,
     /// The message is older than the table and was ignored.
@@ -97,23 +97,23 @@ impl<K: Copy + Ord, V: Copy> DeltaReceiver<K, V> {
     }
 
     /// Applies a message.
-    pub fn handle(&mut self, delta: Delta<K, V>) -> Applied {
+    pub fn handle(&mut self, delta: Delta<K, V>) -> ApplyResult {
         let position = (delta.numbering, delta.number);
         if position <= (self.numbering, self.number) {
-            return Applied::Old;
+            return ApplyResult::Old;
         }
         if !delta.is_full {
             let is_synced = self.number > 0 && delta.numbering == self.numbering;
             let follows = is_synced && delta.number.checked_sub(1) == Some(self.number);
             if !follows {
-                return Applied::Gap;
+                return ApplyResult::Gap;
             }
         }
         let new = delta.set.iter().filter(|(key, _)| delta.is_full || !self.table.contains_key(key)).count();
         let removed: BTreeSet<&K> = delta.removed.iter().filter(|key| self.table.contains_key(key)).collect();
         let old = if delta.is_full { 0 } else { self.table.len() - removed.len() };
         if old + new > self.entries_max {
-            return Applied::TooMany;
+            return ApplyResult::TooMany;
         }
         if delta.is_full {
             self.table.clear();
@@ -123,7 +123,7 @@ impl<K: Copy + Ord, V: Copy> DeltaReceiver<K, V> {
         });
         self.table.extend(delta.set);
         (self.numbering, self.number) = position;
-        Applied::Yes
+        ApplyResult::Yes
     }
 }
 
@@ -149,9 +149,9 @@ mod tests {
                 if is_lost {
                     continue;
                 }
-                if receiver.handle(delta) == Applied::Gap {
+                if receiver.handle(delta) == ApplyResult::Gap {
                     let whole = sender.whole().expect("a message was sent");
-                    prop_assert_eq!(receiver.handle(whole), Applied::Yes);
+                    prop_assert_eq!(receiver.handle(whole), ApplyResult::Yes);
                 }
                 prop_assert_eq!(receiver.table(), &table);
             }
@@ -163,8 +163,8 @@ mod tests {
         let (mut earlier, mut later) = (DeltaSender::new(1), DeltaSender::new(2));
         let mut receiver = DeltaReceiver::new(4);
         let old = earlier.advance([(1, 1)].into(), |_, _| true);
-        assert_eq!(receiver.handle(later.advance([(2, 2)].into(), |_, _| true)), Applied::Yes);
-        assert_eq!(receiver.handle(old), Applied::Old);
+        assert_eq!(receiver.handle(later.advance([(2, 2)].into(), |_, _| true)), ApplyResult::Yes);
+        assert_eq!(receiver.handle(old), ApplyResult::Old);
         assert_eq!(receiver.table(), &[(2, 2)].into());
     }
 
@@ -173,8 +173,8 @@ mod tests {
         let mut sender = DeltaSender::new(1);
         let mut receiver = DeltaReceiver::new(2);
         let table = |entries: u8| (0..entries).map(|key| (key, 0)).collect::<BTreeMap<_, _>>();
-        assert_eq!(receiver.handle(sender.advance(table(2), |_, _| true)), Applied::Yes);
-        assert_eq!(receiver.handle(sender.advance(table(3), |_, _| true)), Applied::TooMany);
+        assert_eq!(receiver.handle(sender.advance(table(2), |_, _| true)), ApplyResult::Yes);
+        assert_eq!(receiver.handle(sender.advance(table(3), |_, _| true)), ApplyResult::TooMany);
         assert_eq!(receiver.table(), &table(2));
         let swap = |removed: u8| Delta {
             numbering: 1,
@@ -183,7 +183,7 @@ mod tests {
             set: vec![(9, 0)],
             removed: vec![removed],
         };
-        assert_eq!(receiver.handle(swap(7)), Applied::TooMany, "key 7 has no entry");
-        assert_eq!(receiver.handle(swap(1)), Applied::Yes);
+        assert_eq!(receiver.handle(swap(7)), ApplyResult::TooMany, "key 7 has no entry");
+        assert_eq!(receiver.handle(swap(1)), ApplyResult::Yes);
     }
 }

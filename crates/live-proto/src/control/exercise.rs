@@ -20,7 +20,7 @@ const LIFE: u64 = 100;
 /// A line of an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Line {
+enum ScriptLine {
     /// This number of milliseconds passes.
     Wait(u16),
     FromParent(NodeId, ToChild),
@@ -60,21 +60,21 @@ impl Pair {
         Self { now, node, controller, requests: 0, is_refused: false }
     }
 
-    fn handle(&mut self, line: Line) {
+    fn handle(&mut self, line: ScriptLine) {
         let (now, node) = (self.now, &mut self.node);
         match line {
-            Line::Wait(ms) => self.now += Duration::from_ms(ms.into()),
-            Line::FromParent(parent, message) => node.handle_parent(now, parent, message),
-            Line::FromChild(child, message) => node.handle_child(now, child, message),
-            Line::FromController(message) => node.handle_controller(now, message),
-            Line::Viewer(group, object) => {
+            ScriptLine::Wait(ms) => self.now += Duration::from_ms(ms.into()),
+            ScriptLine::FromParent(parent, message) => node.handle_parent(now, parent, message),
+            ScriptLine::FromChild(child, message) => node.handle_child(now, child, message),
+            ScriptLine::FromController(message) => node.handle_controller(now, message),
+            ScriptLine::Viewer(group, object) => {
                 self.requests += 1;
                 node.handle_viewer(now, RequestId(self.requests), group, object);
             }
-            Line::ViewerLeft(group, object) => node.handle_viewer_left(group, object),
-            Line::Delivered(object, parent) => node.handle_delivered(now, object, parent),
-            Line::Stalled(object) => node.handle_stalled(now, object),
-            Line::Report(from, report) => self.controller.handle_report(now, from, report),
+            ScriptLine::ViewerLeft(group, object) => node.handle_viewer_left(group, object),
+            ScriptLine::Delivered(object, parent) => node.handle_delivered(now, object, parent),
+            ScriptLine::Stalled(object) => node.handle_stalled(now, object),
+            ScriptLine::Report(from, report) => self.controller.handle_report(now, from, report),
         }
     }
 
@@ -105,12 +105,12 @@ pub fn exercise(bytes: &[u8]) -> bool {
     let mut are_read = true;
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     for line in lines.take(LINES_MAX) {
-        let Ok(line) = serde_json::from_slice::<Line>(line) else {
+        let Ok(line) = serde_json::from_slice::<ScriptLine>(line) else {
             are_read = false;
             continue;
         };
         let text = serde_json::to_vec(&line).expect("messages have no map with other keys than text");
-        assert_eq!(serde_json::from_slice::<Line>(&text).ok().as_ref(), Some(&line));
+        assert_eq!(serde_json::from_slice::<ScriptLine>(&text).ok().as_ref(), Some(&line));
         pair.handle(line);
         pair.drain();
         for child in [NodeId(4), NodeId(5)] {

@@ -9,7 +9,7 @@ use anabranch_units::{BitRate, RandomStream};
 
 /// A way to an object through one parent: a cell of Table 4.2.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Via {
+pub struct ParentRoute {
     /// Parent on the way.
     pub parent: NodeId,
     /// Number of links to the nearest node that receives the object.
@@ -35,11 +35,11 @@ pub enum Rule {
 pub fn choose(
     rule: Rule,
     bitrate: BitRate,
-    ways: impl Iterator<Item = Via> + Clone,
+    ways: impl Iterator<Item = ParentRoute> + Clone,
     random: &mut RandomStream,
 ) -> Option<NodeId> {
-    let has_capacity = |via: &Via| via.capacity > bitrate;
-    let counts = |via: &Via| rule == Rule::Printed || has_capacity(via);
+    let has_capacity = |via: &ParentRoute| via.capacity > bitrate;
+    let counts = |via: &ParentRoute| rule == Rule::Printed || has_capacity(via);
     let least = ways.clone().filter(counts).map(|via| via.distance).min()?;
     let useful = || ways.clone().filter(|via| via.distance == least && has_capacity(via));
     let count = useful().count() as u64;
@@ -57,12 +57,12 @@ mod tests {
     const Y: NodeId = NodeId(1);
     const Z: NodeId = NodeId(2);
 
-    fn via(parent: NodeId, distance: u32, kbps: u64) -> Via {
-        Via { parent, distance, capacity: BitRate::bps(kbps * 1_000) }
+    fn via(parent: NodeId, distance: u32, kbps: u64) -> ParentRoute {
+        ParentRoute { parent, distance, capacity: BitRate::bps(kbps * 1_000) }
     }
 
     /// All parents that the rule can choose.
-    fn choices(rule: Rule, kbps: u64, ways: &[Via]) -> BTreeSet<NodeId> {
+    fn choices(rule: Rule, kbps: u64, ways: &[ParentRoute]) -> BTreeSet<NodeId> {
         let mut random = Seed::new(1).stream("control.local", 0);
         let mut once = || choose(rule, BitRate::bps(kbps * 1_000), ways.iter().copied(), &mut random);
         (0..64).filter_map(|_| once()).collect()
@@ -74,7 +74,7 @@ mod tests {
         let v1 = [via(X, 2, 2_000), via(Y, 1, 1_500), via(Z, 2, 4_000)];
         let v2 = [via(X, 2, 5_000), via(Y, 1, 1_500), via(Z, 1, 3_000)];
         // The object of Table 4.2, its bitrate, and the parents by the text and by the print.
-        type Case<'a> = (&'a [Via], u64, &'a [NodeId], &'a [NodeId]);
+        type Case<'a> = (&'a [ParentRoute], u64, &'a [NodeId], &'a [NodeId]);
         let cases: [Case; 9] = [
             (&v0, 1_000, &[X, Y], &[X, Y]),
             (&v0, 2_000, &[X], &[X]),
@@ -114,7 +114,7 @@ mod tests {
         ) {
             let ways: Vec<_> =
                 cells.iter().zip(0..).map(|((hops, kbps), node)| via(NodeId(node), *hops, *kbps)).collect();
-            let wide = |via: &&Via| via.capacity.as_bps() > kbps * 1_000;
+            let wide = |via: &&ParentRoute| via.capacity.as_bps() > kbps * 1_000;
             let nearest = ways.iter().filter(wide).map(|via| via.distance).min();
             let printed = choices(Rule::Printed, kbps, &ways);
             let chosen = choices(Rule::NearestWithCapacity, kbps, &ways);

@@ -69,13 +69,13 @@ pub struct ToParent {
     /// Life of the child's process.
     pub life: u64,
     /// Contents.
-    pub body: ChildSays,
+    pub body: ChildMessage,
 }
 
 /// Contents of a message to a parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ChildSays {
+pub enum ChildMessage {
     /// The child asks for a stream.
     Subscribe {
         /// The stream.
@@ -115,13 +115,13 @@ pub struct ToChild {
     /// Life of the parent's process.
     pub life: u64,
     /// Contents.
-    pub body: ParentSays,
+    pub body: ParentMessage,
 }
 
 /// Contents of a message to a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ParentSays {
+pub enum ParentMessage {
     /// The stream can be fetched.
     Granted {
         /// The stream.

@@ -8,8 +8,8 @@
 //!
 //! Leaves out: messages' way. Read [`Neighbours`] and [`Reach`] first.
 
-use super::differences::{Applied, Delta, DeltaReceiver, DeltaSender};
-use super::local::Via;
+use super::differences::{ApplyResult, Delta, DeltaReceiver, DeltaSender};
+use super::local::ParentRoute;
 use super::tables::{LinkState, has_rate_changed};
 use crate::{NodeId, Object};
 use anabranch_units::{BitRate, LinkId};
@@ -131,8 +131,8 @@ impl Neighbours {
     }
 
     /// Takes a parent's advertisement.
-    pub fn handle_table(&mut self, parent: NodeId, delta: Delta<Object, Reach>) -> Applied {
-        self.parents.get_mut(&parent).map_or(Applied::Old, |parent| parent.table.handle(delta))
+    pub fn handle_table(&mut self, parent: NodeId, delta: Delta<Object, Reach>) -> ApplyResult {
+        self.parents.get_mut(&parent).map_or(ApplyResult::Old, |parent| parent.table.handle(delta))
     }
 
     /// The parent or the link from it has failed: its table is void.
@@ -167,7 +167,7 @@ impl Neighbours {
     }
 
     /// The ways to an object, one for each parent that advertises it: a row of Table 4.2.
-    pub fn ways(&self, object: Object) -> impl Iterator<Item = Via> + Clone {
+    pub fn ways(&self, object: Object) -> impl Iterator<Item = ParentRoute> + Clone {
         self.parents.iter().filter_map(move |(node, parent)| {
             let offer = parent.offer.filter(|offer| !offer.is_draining)?;
             Some(via(*node, offer, *parent.table.table().get(&object)?))
@@ -212,9 +212,9 @@ impl Neighbours {
     }
 }
 
-fn via(parent: NodeId, offer: Offer, reach: Reach) -> Via {
+fn via(parent: NodeId, offer: Offer, reach: Reach) -> ParentRoute {
     let capacity = reach.capacity.map_or(offer.spare, |capacity| capacity.min(offer.spare));
-    Via { parent, distance: reach.distance.saturating_add(1), capacity }
+    ParentRoute { parent, distance: reach.distance.saturating_add(1), capacity }
 }
 
 /// A node's advertisement to its children, as a sequence of messages. All children get the same.
@@ -267,7 +267,7 @@ mod tests {
         for ((parent, kbps), reaches) in [(X, x), (Y, y)].into_iter().zip(reaches) {
             node.handle_offer(parent, offer(kbps));
             let delta = Advertiser::new(1).advance(reaches.iter().copied().collect());
-            assert_eq!(node.handle_table(parent, delta), Applied::Yes);
+            assert_eq!(node.handle_table(parent, delta), ApplyResult::Yes);
         }
         node
     }

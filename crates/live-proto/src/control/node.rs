@@ -18,8 +18,8 @@ mod parents;
 mod streams;
 
 use super::ledger::{Attempts, Capacity, LinkLedger};
+use super::local::ParentRoute;
 use super::local::Rule;
-use super::local::Via;
 use super::messages::{Cause, GroupId, Refusal, Report, ToChild, ToParent};
 use super::neighbours::{Advertiser, Neighbours};
 use super::tables::{LinkState, Rib, RibEntry, ShadowFibs, UpdateError, Version};
@@ -326,7 +326,7 @@ impl Node {
     }
 
     /// Ways to an object by the parents' advertisements.
-    pub fn ways(&self, object: Object) -> impl Iterator<Item = Via> {
+    pub fn ways(&self, object: Object) -> impl Iterator<Item = ParentRoute> {
         self.neighbours.ways(object)
     }
 
@@ -454,12 +454,12 @@ impl Node {
         self.output.events.push_back(event);
     }
 
-    fn send_parent(&mut self, parent: NodeId, body: super::messages::ChildSays) {
+    fn send_parent(&mut self, parent: NodeId, body: super::messages::ChildMessage) {
         let message = ToParent { life: self.life, body };
         self.output.messages.push_back(Transmit::Parent(parent, message));
     }
 
-    fn send_child(&mut self, child: NodeId, body: super::messages::ParentSays) {
+    fn send_child(&mut self, child: NodeId, body: super::messages::ParentMessage) {
         let message = ToChild { life: self.life, body };
         self.output.messages.push_back(Transmit::Child(child, message));
     }

@@ -3,7 +3,9 @@
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise`].
 
 use super::names::{RecordKind, Zone};
-use super::{AddressPrefix, Channel, Directory, DirectoryContents, Edge, EdgeId, Group, Place, Rendition};
+use super::{
+    AddressPrefix, Channel, Directory, DirectoryContents, Edge, EdgeId, Group, PlannedEdge, Rendition,
+};
 use crate::control::messages::GroupId;
 use crate::control::tables::Version;
 use crate::{ChannelId, Object};
@@ -42,7 +44,7 @@ pub fn sample() -> DirectoryContents {
             group("lyon", &["10.0.0.0/8", "2001:db8::/32"], [0, 1]),
         ],
         default_group: None,
-        places: vec![Place { group: GroupId(1), object, edge: EdgeId(1) }],
+        places: vec![PlannedEdge { group: GroupId(1), object, edge: EdgeId(1) }],
     }
 }
 

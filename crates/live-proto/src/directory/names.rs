@@ -103,7 +103,7 @@ pub enum Outcome {
 }
 
 /// Meaning of a name in the zone.
-enum Meaning {
+enum ZoneName {
     Apex,
     Server,
     Stream(Object),
@@ -139,10 +139,10 @@ impl Zone {
         let Some(names) = self.below(&labels) else { return for_all(Outcome::Refused) };
         let Some(meaning) = meaning(directory, names) else { return for_all(Outcome::NoName) };
         match (meaning, kind) {
-            (Meaning::Apex, RecordKind::Ns) => for_all(Outcome::NameServer),
-            (Meaning::Apex, RecordKind::Soa) => for_all(Outcome::Authority),
-            (Meaning::Server, RecordKind::A | RecordKind::Aaaa) => for_all(of_kind(&self.servers, kind)),
-            (Meaning::Stream(object), RecordKind::A | RecordKind::Aaaa) => {
+            (ZoneName::Apex, RecordKind::Ns) => for_all(Outcome::NameServer),
+            (ZoneName::Apex, RecordKind::Soa) => for_all(Outcome::Authority),
+            (ZoneName::Server, RecordKind::A | RecordKind::Aaaa) => for_all(of_kind(&self.servers, kind)),
+            (ZoneName::Stream(object), RecordKind::A | RecordKind::Aaaa) => {
                 let (group, scope) = directory.group_of(viewer);
                 let edge = directory.serving_edges(group, object).next();
                 let addresses = edge.and_then(|edge| directory.edge(edge)).map(|edge| &edge.addresses);
@@ -161,15 +161,15 @@ impl Zone {
     }
 }
 
-fn meaning(directory: &Directory, names: &[&[u8]]) -> Option<Meaning> {
+fn meaning(directory: &Directory, names: &[&[u8]]) -> Option<ZoneName> {
     let text = |label: &[u8]| Some(std::str::from_utf8(label).ok()?.to_ascii_lowercase());
     match names {
-        [] => Some(Meaning::Apex),
+        [] => Some(ZoneName::Apex),
         [channel] => match text(channel)? {
-            name if name == NAME_SERVER_LABEL => Some(Meaning::Server),
-            name => directory.lowest(&name).map(Meaning::Stream),
+            name if name == NAME_SERVER_LABEL => Some(ZoneName::Server),
+            name => directory.lowest(&name).map(ZoneName::Stream),
         },
-        [rendition, channel] => directory.find(&text(channel)?, &text(rendition)?).map(Meaning::Stream),
+        [rendition, channel] => directory.find(&text(channel)?, &text(rendition)?).map(ZoneName::Stream),
         _ => None,
     }
 }

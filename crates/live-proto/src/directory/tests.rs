@@ -38,7 +38,7 @@ fn contents() -> DirectoryContents {
             group("lyon", &["10.1.0.0/16"], &[1, 0]),
         ],
         default_group: None,
-        places: vec![Place { group: GroupId(0), object: object(0, 200), edge: EdgeId(2) }],
+        places: vec![PlannedEdge { group: GroupId(0), object: object(0, 200), edge: EdgeId(2) }],
     }
 }
 
@@ -130,7 +130,7 @@ fn each_defect_has_its_line() {
         (|c| c.default_group = Some(GroupId(2)), "default_group: group 2"),
         (|c| c.places[0].edge = EdgeId(3), "places: edge 3"),
         (
-            |c| c.places.push(Place { edge: EdgeId(0), ..c.places[0] }),
+            |c| c.places.push(PlannedEdge { edge: EdgeId(0), ..c.places[0] }),
             "group 0, channel 0 at 200 kbit/s: two places",
         ),
     ];

@@ -166,7 +166,7 @@ pub struct Importer {
     fetches: VecDeque<Fetch>,
     position: Option<Position>,
     predecessor: Option<Predecessor>,
-    seen: Seen,
+    seen: OriginState,
     /// Initialisation section of the last step.
     map: Option<Arc<Resource>>,
     /// Whether the rest of the segment is left out, as a piece of it is lost.
@@ -180,7 +180,7 @@ pub struct Importer {
 
 /// State of the origin, as playlists have shown it.
 #[derive(Debug, Default)]
-struct Seen {
+struct OriginState {
     /// The newest playlist that was taken.
     last: Option<MediaPlaylist>,
     /// When the playlist was first seen behind the position.
@@ -214,7 +214,7 @@ impl Importer {
             fetches: VecDeque::new(),
             position: None,
             predecessor: config.predecessor,
-            seen: Seen::default(),
+            seen: OriginState::default(),
             map: None,
             is_segment_lost: false,
             is_discontinuous: config.predecessor.is_some(),

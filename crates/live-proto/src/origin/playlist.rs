@@ -20,7 +20,7 @@ const HOLD_BACK_TARGETS: u64 = 3;
 
 /// State of a rendition that a playlist shows beside the window.
 #[derive(Clone, Debug)]
-pub(super) struct Shown {
+pub(super) struct RenditionState {
     /// Lower bound of the target duration.
     pub segment_target: Duration,
     /// Part target. `None` if parts and blocking reload are not offered.
@@ -39,7 +39,7 @@ pub(super) fn target_duration(window: &Window, segment_target: Duration) -> Dura
 }
 
 /// The whole playlist. Returns `None` for a window without a segment or part.
-pub(super) fn playlist(window: &Window, shown: &Shown) -> Option<MediaPlaylist> {
+pub(super) fn playlist(window: &Window, shown: &RenditionState) -> Option<MediaPlaylist> {
     let target_duration = target_duration(window, shown.segment_target);
     let mut parts_from = Duration::ZERO;
     let listed_parts_age = Duration::from_ps(target_duration.as_ps().saturating_mul(PART_TARGETS_LISTED));

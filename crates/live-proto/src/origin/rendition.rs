@@ -4,7 +4,7 @@
 //! and 6.2.6 (hints). Read [`Rendition`].
 
 use super::names::Name;
-use super::playlist::{Shown, playlist, target_duration};
+use super::playlist::{RenditionState, playlist, target_duration};
 use super::window::{NewSegment, Predecessor, WINDOW_SEGMENTS_MAX, Window};
 use anabranch_media::cmaf::CodecInfo;
 use anabranch_media::hls::DeliveryDirectives;
@@ -146,7 +146,7 @@ pub enum Answer {
 
 /// A request that waits.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingRequest {
     name: Name,
     directives: DeliveryDirectives,
     /// When the request is refused. `None` once the head is sent.
@@ -158,7 +158,7 @@ struct Waiting {
 
 /// The playlist as text.
 #[derive(Clone, Debug)]
-struct Written {
+struct PlaylistText {
     /// Revision of the window that the text shows.
     revision: u64,
     whole: Arc<[u8]>,
@@ -174,11 +174,11 @@ struct Written {
 pub struct Rendition {
     config: RenditionConfig,
     window: Window,
-    shown: Shown,
-    waiting: BTreeMap<RequestId, Waiting>,
+    shown: RenditionState,
+    waiting: BTreeMap<RequestId, WaitingRequest>,
     answers: VecDeque<(RequestId, Answer)>,
     /// `None` after a change that is not the window's.
-    written: Option<Written>,
+    written: Option<PlaylistText>,
     /// Highest [`Window::newest_peak`] so far.
     peak_rate: Option<BitRate>,
 }
@@ -198,8 +198,12 @@ impl Rendition {
             return Err(RenditionError::Requests(config.requests_max));
         }
         let window = Window::new(config.listed_segments, config.window_bytes_max);
-        let shown =
-            Shown { segment_target: config.segment_target, part_target: None, hint: None, is_ended: false };
+        let shown = RenditionState {
+            segment_target: config.segment_target,
+            part_target: None,
+            hint: None,
+            is_ended: false,
+        };
         Ok(Self {
             config,
             window,
@@ -224,7 +228,7 @@ impl Rendition {
     ) {
         let is_full = self.waiting.len() >= self.config.requests_max;
         let deadline = Some(now + self.times_target(BLOCKED_TARGETS));
-        let waiting = Waiting { name, directives, deadline, parts_sent: 0, pieces_sent: 0 };
+        let waiting = WaitingRequest { name, directives, deadline, parts_sent: 0, pieces_sent: 0 };
         if let Some(waiting) = self.advance(now, id, waiting) {
             if is_full {
                 self.refuse(id, Status::Unavailable);
@@ -242,7 +246,7 @@ impl Rendition {
 
     /// Refuses requests that have waited too long.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let is_late = |waiting: &Waiting| waiting.deadline.is_some_and(|deadline| deadline <= now);
+        let is_late = |waiting: &WaitingRequest| waiting.deadline.is_some_and(|deadline| deadline <= now);
         let late: Vec<RequestId> =
             self.waiting.iter().filter(|(_, waiting)| is_late(waiting)).map(|(id, _)| *id).collect();
         for id in late {
@@ -362,7 +366,7 @@ impl Rendition {
     }
 
     /// Answers a request as far as possible. Returns the request if it goes on waiting.
-    fn advance(&mut self, now: Instant, id: RequestId, waiting: Waiting) -> Option<Waiting> {
+    fn advance(&mut self, now: Instant, id: RequestId, waiting: WaitingRequest) -> Option<WaitingRequest> {
         match waiting.name {
             Name::Playlist => self.advance_playlist(id, waiting),
             Name::Init(_) => {
@@ -380,7 +384,7 @@ impl Rendition {
         }
     }
 
-    fn advance_playlist(&mut self, id: RequestId, waiting: Waiting) -> Option<Waiting> {
+    fn advance_playlist(&mut self, id: RequestId, waiting: WaitingRequest) -> Option<WaitingRequest> {
         let DeliveryDirectives { msn, part, skip } = waiting.directives;
         let blocks = self.is_low_latency() && !self.shown.is_ended;
         if let Some(msn) = msn.filter(|_| blocks) {
@@ -391,7 +395,7 @@ impl Rendition {
                 return Some(waiting);
             }
         }
-        let Some(Written { whole, delta, .. }) = self.written() else {
+        let Some(PlaylistText { whole, delta, .. }) = self.written() else {
             return self.refuse(id, Status::Unavailable);
         };
         let text = delta.filter(|_| skip.is_some()).unwrap_or(whole);
@@ -413,13 +417,13 @@ impl Rendition {
     }
 
     /// The playlist of now. `None` without media.
-    fn written(&mut self) -> Option<Written> {
+    fn written(&mut self) -> Option<PlaylistText> {
         let revision = self.window.revision();
         if self.written.as_ref().is_none_or(|written| written.revision != revision) {
             let playlist = playlist(&self.window, &self.shown)?;
             let delta = playlist.delta().map(|delta| delta.write().into_bytes().into());
             let whole = playlist.write().into_bytes().into();
-            self.written = Some(Written { revision, whole, delta });
+            self.written = Some(PlaylistText { revision, whole, delta });
         }
         self.written.clone()
     }
@@ -454,7 +458,12 @@ impl Rendition {
     }
 
     /// Sends what there is of a segment or part.
-    fn advance_media(&mut self, now: Instant, id: RequestId, mut waiting: Waiting) -> Option<Waiting> {
+    fn advance_media(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        mut waiting: WaitingRequest,
+    ) -> Option<WaitingRequest> {
         let (number, only) = match waiting.name {
             Name::Part(number, part) => (number, Some(usize::try_from(part).unwrap_or(usize::MAX))),
             Name::Segment(number) => (number, None),
@@ -518,7 +527,7 @@ impl Rendition {
     }
 
     /// Ends an answer whose body will not come. Returns `None`: the request waits no longer.
-    fn fail(&mut self, id: RequestId, has_head: bool) -> Option<Waiting> {
+    fn fail(&mut self, id: RequestId, has_head: bool) -> Option<WaitingRequest> {
         if has_head {
             self.answers.push_back((id, Answer::Aborted));
             return None;
@@ -526,7 +535,7 @@ impl Rendition {
         self.refuse(id, Status::NotFound)
     }
 
-    fn refuse(&mut self, id: RequestId, status: Status) -> Option<Waiting> {
+    fn refuse(&mut self, id: RequestId, status: Status) -> Option<WaitingRequest> {
         let freshness = match status {
             Status::NotFound => Freshness::MaxAge(self.times_target(1)),
             _ => Freshness::NoStore,

@@ -42,14 +42,14 @@ const SHARED: Timeline = Timeline::Shared { epoch: MediaTime::from_ns(0) };
 
 /// A body that has ended, or is still coming.
 #[derive(Clone, Debug, Default)]
-struct Received {
+struct ReceivedBody {
     head: Option<Head>,
     body: Vec<u8>,
     is_ended: bool,
     is_aborted: bool,
 }
 
-impl Received {
+impl ReceivedBody {
     fn status(&self) -> Option<u16> {
         self.head.map(|head| head.status.code())
     }
@@ -63,7 +63,7 @@ impl Received {
 struct Bench {
     packager: Packager,
     now: Instant,
-    received: BTreeMap<RequestId, Received>,
+    received: BTreeMap<RequestId, ReceivedBody>,
     next_id: u64,
 }
 
@@ -113,7 +113,7 @@ impl Bench {
         }
     }
 
-    fn answer(&self, id: RequestId) -> Received {
+    fn answer(&self, id: RequestId) -> ReceivedBody {
         self.received.get(&id).cloned().unwrap_or_default()
     }
 
@@ -172,7 +172,7 @@ fn playlist_lists_parts_and_hints_at_the_next() {
 }
 
 #[test]
-fn hint_at_the_end_of_a_segment_names_the_next() {
+fn hint_at_a_segments_end_names_the_next() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 51, FRAME);
     let playlist = bench.playlist();
@@ -500,7 +500,7 @@ fn stream_that_ends_says_so() {
 }
 
 #[test]
-fn stream_that_is_no_mp4_is_refused_in_one_line() {
+fn stream_other_than_mp4_is_refused_in_one_line() {
     let mut bench = Bench::new(config(OWN));
     let error = bench.packager.handle_bytes(bench.now, b"GET / HTTP/1.1\r\n\r\n").map(|_| ()).err();
     // A box of an unknown type is skipped, however large.

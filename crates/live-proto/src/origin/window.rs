@@ -29,7 +29,7 @@ pub struct Predecessor {
 
 /// An initialisation section.
 #[derive(Debug)]
-pub(super) struct Init {
+pub(super) struct StoredInit {
     /// Name in playlists, which depends on the bytes alone.
     pub name: Name,
     pub bytes: Arc<[u8]>,
@@ -54,7 +54,7 @@ pub(super) struct StoredPart {
 pub(super) struct StoredSegment {
     pub number: u64,
     /// `None` for a missing segment of a stream that has not begun.
-    pub init: Option<Arc<Init>>,
+    pub init: Option<Arc<StoredInit>>,
     pub date: Option<DateTime>,
     pub is_discontinuous: bool,
     pub is_gap: bool,
@@ -103,7 +103,7 @@ pub(super) struct Window {
     bytes_max: u64,
     bytes: u64,
     /// The initialisation section of the next segment.
-    init: Option<Arc<Init>>,
+    init: Option<Arc<StoredInit>>,
     /// Discontinuities before the first listed segment.
     discontinuities_before: u64,
     /// First number that playlists list. It never falls.
@@ -202,7 +202,7 @@ impl Window {
         peak.map(BitRate::bps)
     }
 
-    pub fn init(&self, name: &Name) -> Option<&Arc<Init>> {
+    pub fn init(&self, name: &Name) -> Option<&Arc<StoredInit>> {
         let of_segments = self.segments.iter().rev().filter_map(|segment| segment.init.as_ref());
         self.init.iter().chain(of_segments).find(|init| init.name == *name)
     }
@@ -215,7 +215,7 @@ impl Window {
     /// Takes the initialisation section of the segments that follow.
     pub fn begin_init(&mut self, bytes: Vec<u8>) {
         let (name, codecs) = (Name::of_init(&bytes), CodecInfo::of_init(&bytes));
-        self.init = Some(Arc::new(Init { name, bytes: bytes.into(), codecs }));
+        self.init = Some(Arc::new(StoredInit { name, bytes: bytes.into(), codecs }));
     }
 
     /// Begins a segment; an open one is ended. Numbers that are left out become missing segments,

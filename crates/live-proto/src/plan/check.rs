@@ -92,7 +92,7 @@ impl std::error::Error for Violation {}
 
 /// Recomputed sums of a plan.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
-pub struct Sums {
+pub struct PlanSums {
     /// Value of the served requests, weighted by w_s.
     pub service: f64,
     /// Cost of all links, weighted by w_c.
@@ -106,7 +106,7 @@ pub struct Sums {
 /// Verifies every constraint of Figure 4.8, then the plan's sums and its bound.
 ///
 /// Errors: the first [`Violation`].
-pub fn check(program: &Program, plan: &Plan) -> Result<Sums, Violation> {
+pub fn check(program: &Program, plan: &Plan) -> Result<PlanSums, Violation> {
     let sums = evaluate(program, &plan.trees)?;
     for (what, stated, found) in [("service", plan.service, sums.service), ("cost", plan.cost, sums.cost)] {
         if (stated - found).abs() > SUM_TOLERANCE * (sums.service + sums.cost) {
@@ -123,10 +123,10 @@ pub fn check(program: &Program, plan: &Plan) -> Result<Sums, Violation> {
 /// Verifies every constraint of Figure 4.8 and returns the sums of these trees.
 ///
 /// Errors: the first [`Violation`].
-pub fn evaluate(program: &Program, trees: &[Tree]) -> Result<Sums, Violation> {
+pub fn evaluate(program: &Program, trees: &[Tree]) -> Result<PlanSums, Violation> {
     let mut on_link: BTreeMap<LinkId, u64> = BTreeMap::new();
     let mut on_group_link: BTreeMap<GroupLinkId, u64> = BTreeMap::new();
-    let mut sums = Sums::default();
+    let mut sums = PlanSums::default();
     for pair in trees.windows(2) {
         if pair[0].object >= pair[1].object {
             return Err(Violation::TreesOutOfOrder(pair[1].object));
@@ -159,7 +159,7 @@ pub fn evaluate(program: &Program, trees: &[Tree]) -> Result<Sums, Violation> {
 }
 
 /// Follows one tree from the sources to the groups and adds its sums.
-fn follow(program: &Program, tree: &Tree, sums: &mut Sums) -> Result<(), Violation> {
+fn follow(program: &Program, tree: &Tree, sums: &mut PlanSums) -> Result<(), Violation> {
     let network = program.network();
     let object = program.offers()[tree.object.index()].object;
     let weight = program.settings().cost_weight * object.bitrate.as_mbps_f64();

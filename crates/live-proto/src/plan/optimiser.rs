@@ -1,19 +1,20 @@
 //! Plans with a certificate: Lagrangian relaxation of link capacities.
 //!
 //! At given prices of capacity each object's tree is sought alone: a facility location in two
-//! levels (`local`). Its profit has an upper bound by dual ascent and branch and bound (`dual`), or
-//! by prices of its groups (`head`). The objects' bounds and the value of all capacities bound any
-//! plan's objective. Prices move by incremental mirror descent (`prices`). Trees within capacities
-//! follow from an order by profit, and are improved at falling prices (`repair`).
+//! levels (`object_workspace`). Its profit has an upper bound by dual ascent and branch and bound
+//! (`dual`), or by prices of its groups (`head`). The objects' bounds and the value of all
+//! capacities bound any plan's objective. Prices move by incremental mirror descent (`prices`).
+//! Trees within capacities follow from an order by profit, and are improved at falling prices
+//! (`repair`).
 //!
 //! Invariants: a plan satisfies [`super::check`]; its bound is at least any plan's objective; equal
 //! inputs have equal answers.
 //! Cost: linear in the requests for each pass. Read [`Optimiser`] first.
 
 mod dual;
-mod flat;
+mod flat_program;
 mod head;
-mod local;
+mod object_workspace;
 mod prices;
 mod repair;
 
@@ -24,11 +25,11 @@ use super::answer::{Plan, Tree};
 use super::problem::{ObjectId, Program};
 use anabranch_units::{LinkId, Seed};
 use dual::{Dual, Limits};
-use flat::{Flat, NONE, Paths, View};
+use flat_program::{FlatProgram, NONE, Paths, PriceView};
 use head::{Head, is_head};
-use local::{Local, QUICK_ROUNDS, single};
+use object_workspace::{ObjectWorkspace, QUICK_ROUNDS, single};
 use prices::{Descent, Duals, Marks, capacity_value};
-use repair::{Placed, Repair, Search};
+use repair::{PlacedTrees, Repair, Search};
 
 /// Effort of a search.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -120,8 +121,8 @@ const WIDE_GAP: f64 = 0.005;
 
 /// State of a search.
 struct Run<'a> {
-    flat: &'a Flat,
-    local: Local,
+    flat: &'a FlatProgram,
+    local: ObjectWorkspace,
     dual: Dual,
     head: Head,
     marks: Marks,
@@ -131,7 +132,7 @@ struct Run<'a> {
     densities: Vec<f64>,
     bound: f64,
     best_duals: Option<Duals>,
-    best: Placed,
+    best: PlacedTrees,
 }
 
 impl Optimiser {
@@ -154,7 +155,7 @@ impl Optimiser {
                 return Err(OptimiseError::Prices { expected, given });
             }
         }
-        let flat = Flat::new(program);
+        let flat = FlatProgram::new(program);
         let mut run = Run::new(&flat);
         let former = former.map(|prices| (&prices.links[..], &prices.group_links[..]));
         run.search(self, former);
@@ -165,7 +166,7 @@ impl Optimiser {
 }
 
 /// Prices by the ids of links and group links.
-fn prices(flat: &Flat, duals: Option<Duals>, (links, group_links): (usize, usize)) -> Prices {
+fn prices(flat: &FlatProgram, duals: Option<Duals>, (links, group_links): (usize, usize)) -> Prices {
     let mut prices = Prices { links: vec![0.0; links], group_links: vec![0.0; group_links] };
     let Some(duals) = duals else { return prices };
     for reflector in 0..flat.reflectors {
@@ -183,10 +184,10 @@ fn prices(flat: &Flat, duals: Option<Duals>, (links, group_links): (usize, usize
 }
 
 impl<'a> Run<'a> {
-    fn new(flat: &'a Flat) -> Self {
+    fn new(flat: &'a FlatProgram) -> Self {
         Self {
             flat,
-            local: Local::new(flat),
+            local: ObjectWorkspace::new(flat),
             dual: Dual::default(),
             head: Head::default(),
             marks: Marks::new(flat),
@@ -194,7 +195,7 @@ impl<'a> Run<'a> {
             densities: vec![0.0; flat.objects.len()],
             bound: f64::INFINITY,
             best_duals: None,
-            best: Placed::new(flat),
+            best: PlacedTrees::new(flat),
         }
     }
 
@@ -245,7 +246,7 @@ impl<'a> Run<'a> {
         let (mut bound, mut size) = (value, value);
         for object in 0..flat.objects.len() {
             let set = flat.objects.sets[object] as usize;
-            let view = View {
+            let view = PriceView {
                 tails: &tails,
                 trunks: &trunks,
                 feeds: duals.of_set(flat, set),
@@ -274,7 +275,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn search_object(&mut self, object: usize, view: &View<'_>) -> (f64, f64) {
+    fn search_object(&mut self, object: usize, view: &PriceView<'_>) -> (f64, f64) {
         let flat = self.flat;
         let pairs = flat.objects.pairs(object);
         let Self { local, dual, head, paths, .. } = self;
@@ -351,7 +352,7 @@ impl<'a> Run<'a> {
 }
 
 /// Trees of placed objects, their service and their cost.
-fn trees(flat: &Flat, placed: &Placed) -> (Vec<Tree>, f64, f64) {
+fn trees(flat: &FlatProgram, placed: &PlacedTrees) -> (Vec<Tree>, f64, f64) {
     let (mut service, mut cost) = (0.0, 0.0);
     let mut trees = Vec::new();
     for object in 0..flat.objects.len() {
@@ -373,7 +374,7 @@ fn trees(flat: &Flat, placed: &Placed) -> (Vec<Tree>, f64, f64) {
             used.sort_unstable();
             used.dedup();
             cost += used.iter().map(|&link| rate * links.costs[link as usize]).sum::<f64>();
-            tree.links.extend(used.iter().map(|&link| Flat::link_id(links, link)));
+            tree.links.extend(used.iter().map(|&link| FlatProgram::link_id(links, link)));
         }
         if !tree.group_links.is_empty() {
             tree.links.sort_unstable_by_key(|&LinkId(id)| id);
@@ -390,9 +391,9 @@ fn trees(flat: &Flat, placed: &Placed) -> (Vec<Tree>, f64, f64) {
 /// `order` lists objects by their index; objects that it leaves out have no tree.
 /// Panics: for an object that the program does not have.
 pub fn trees_in_order(program: &Program, order: &[u32]) -> Vec<Tree> {
-    let flat = Flat::new(program);
-    let (mut local, mut dual) = (Local::new(&flat), Dual::default());
-    let mut placed = Placed::new(&flat);
+    let flat = FlatProgram::new(program);
+    let (mut local, mut dual) = (ObjectWorkspace::new(&flat), Dual::default());
+    let mut placed = PlacedTrees::new(&flat);
     let hints = Paths::new(flat.objects.groups.len());
     let mut search = Search { local: &mut local, dual: &mut dual };
     Repair::without_prices(&flat).place_in_order(order, &hints, &mut search, &mut placed);
@@ -401,10 +402,10 @@ pub fn trees_in_order(program: &Program, order: &[u32]) -> Vec<Tree> {
 
 /// Finds a tree of one object for a pass of the descent.
 fn respond(
-    flat: &Flat,
-    (local, dual): (&mut Local, &mut Dual),
+    flat: &FlatProgram,
+    (local, dual): (&mut ObjectWorkspace, &mut Dual),
     (object, pass): (usize, u32),
-    view: &View<'_>,
+    view: &PriceView<'_>,
     paths: &mut Paths,
 ) {
     let pairs = flat.objects.pairs(object);

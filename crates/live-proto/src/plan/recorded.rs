@@ -42,7 +42,7 @@ pub enum RecordFormat {
 
 /// The place of a viewer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ViewerLocation {
     /// Name of a city, or of a group of viewers.
     Name(String),
     /// Address of the viewer.
@@ -57,7 +57,7 @@ pub struct RecordedRequest {
     /// Time since the file's own zero.
     pub time: Instant,
     /// Place of the viewers; `None` if the file has no such column.
-    pub place: Option<Place>,
+    pub place: Option<ViewerLocation>,
     /// Name of the video.
     pub video: String,
     /// Bitrate that the viewers ask for; `None` if the file does not state it.
@@ -207,8 +207,8 @@ impl RecordedWindow {
         let mut rows: Vec<Row> = requests
             .map(|request| {
                 let place = request.place.map(|place| match place {
-                    Place::Name(name) => name,
-                    Place::Address(address) => locate(address),
+                    ViewerLocation::Name(name) => name,
+                    ViewerLocation::Address(address) => locate(address),
                 });
                 Row {
                     place: place.map(|place| places.number(place, request.viewers)),

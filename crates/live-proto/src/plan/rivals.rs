@@ -4,7 +4,7 @@
 //! again at the next lower one of the channel. Read [`Window`] for the input and [`Metrics`] for
 //! the result.
 
-mod asks;
+mod arrival_states;
 mod cdn;
 mod everything;
 mod ledger;
@@ -12,7 +12,7 @@ mod naive;
 mod overlay;
 mod planned;
 
-pub use asks::{Metrics, Window};
+pub use arrival_states::{Metrics, Window};
 pub use cdn::cdn;
 pub use everything::everything_everywhere;
 pub use naive::{Bounds, naive_bounds};

@@ -32,7 +32,7 @@ pub fn request(object: u32, group: u32, viewers: u64) -> Request {
 
 /// Parts of the input that tests change one by one.
 #[derive(Clone)]
-pub struct Parts {
+pub struct InputParts {
     pub network: Network,
     pub groups: (Vec<Group>, Vec<GroupLink>),
     pub demand: (Vec<Offer>, Vec<Request>),
@@ -40,7 +40,7 @@ pub struct Parts {
     pub settings: Settings,
 }
 
-impl Parts {
+impl InputParts {
     pub fn program(self) -> Result<Program, super::ProgramError> {
         Program::new(self.network, self.groups, self.demand, self.holders, self.settings)
     }
@@ -48,7 +48,7 @@ impl Parts {
 
 /// Sources 0 and 1, reflectors 2 and 3, edges 4 and 5, fully linked; groups 0 and 1 at both edges;
 /// two objects.
-pub fn square() -> Parts {
+pub fn square() -> InputParts {
     let tier_link = |from, to| link(from, to, 1_000, 10.0);
     let links = vec![
         tier_link(0, 2),
@@ -66,7 +66,7 @@ pub fn square() -> Parts {
         group_link(4, 1, 2_000, 1.0),
         group_link(5, 1, 2_000, 0.0),
     ];
-    Parts {
+    InputParts {
         network: network([2, 2, 2], links),
         groups: ((0..2).map(|city| Group { city, asn: 0 }).collect(), group_links),
         demand: (
@@ -80,7 +80,7 @@ pub fn square() -> Parts {
 
 /// A random program of at most `objects` objects and `requests` requests, with missing links,
 /// narrow capacities, and channels that some sources hold.
-pub fn random(seed: u64, tiers: [u32; 3], groups: u32, objects: u32, requests: u32) -> Parts {
+pub fn random(seed: u64, tiers: [u32; 3], groups: u32, objects: u32, requests: u32) -> InputParts {
     let mut draws = Seed::new(seed).stream("sample", 0);
     let [sources, reflectors, edges] = tiers;
     let mut links = Vec::new();
@@ -125,7 +125,7 @@ pub fn random(seed: u64, tiers: [u32; 3], groups: u32, objects: u32, requests: u
     let cost_weight = [0.0, 0.002, 0.02][draws.below(3) as usize];
     let priority = [super::Priority::Quality, super::Priority::Balanced, super::Priority::Quantity]
         [draws.below(3) as usize];
-    Parts {
+    InputParts {
         network: network(tiers, links),
         groups: ((0..groups).map(|city| Group { city, asn: 0 }).collect(), group_links),
         demand: (offers, requests),

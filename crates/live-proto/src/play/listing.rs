@@ -36,7 +36,7 @@ pub(super) struct Item<'a> {
 
 /// Resource at a position.
 #[derive(Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum ListingMatch<'a> {
     Item(Item<'a>),
     /// A part that the playlist announces.
     Hint(&'a PreloadHint),
@@ -164,19 +164,23 @@ impl Listing {
     }
 
     /// Resource at `at`.
-    pub(super) fn find(&self, at: Position) -> Found<'_> {
-        let Some(index) = at.msn.checked_sub(self.first_msn()) else { return Found::Lost };
+    pub(super) fn find(&self, at: Position) -> ListingMatch<'_> {
+        let Some(index) = at.msn.checked_sub(self.first_msn()) else { return ListingMatch::Lost };
         let count = self.playlist.segments.len() as u64;
         if index > count {
-            return if index > count + BEHIND_SEGMENTS_MAX { Found::Lost } else { Found::Later };
+            return if index > count + BEHIND_SEGMENTS_MAX {
+                ListingMatch::Lost
+            } else {
+                ListingMatch::Later
+            };
         }
         let begin_us = self.dates_us[index as usize];
         let (head, parts) = match self.playlist.segments.get(index as usize) {
             Some(segment) if !self.is_low_latency || segment.parts.is_empty() => {
                 if at.part > 0 {
-                    return Found::Lost;
+                    return ListingMatch::Lost;
                 }
-                return Found::Item(Item {
+                return ListingMatch::Item(Item {
                     resource: &segment.resource,
                     map: segment.head.map.as_ref(),
                     duration: segment.duration,
@@ -196,7 +200,7 @@ impl Listing {
             (Some(part), Some(head)) => {
                 let through = &parts[..=at.part as usize];
                 let length_us = through.iter().fold(0u64, |sum, part| sum + part.duration.as_us());
-                Found::Item(Item {
+                ListingMatch::Item(Item {
                     resource: &part.resource,
                     map: head.map.as_ref(),
                     duration: part.duration,
@@ -205,8 +209,8 @@ impl Listing {
                     next: Position { msn: at.msn, part: at.part + 1 },
                 })
             }
-            _ if index < count => Found::Moved(Position { msn: at.msn + 1, part: 0 }),
-            _ => self.hint(at).map_or(Found::Later, Found::Hint),
+            _ if index < count => ListingMatch::Moved(Position { msn: at.msn + 1, part: 0 }),
+            _ => self.hint(at).map_or(ListingMatch::Later, ListingMatch::Hint),
         }
     }
 

@@ -15,7 +15,7 @@ use anabranch_media::hls::{
 };
 use anabranch_media::player::Playout;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
-use media::Loaded;
+use media::LoadedResource;
 use route::Route;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ struct Request {
 
 /// State of the question to DNS.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Naming {
+enum DnsState {
     /// The edges are known.
     Known,
     /// A question is due.
@@ -94,7 +94,7 @@ struct Positions {
 pub struct Player {
     config: PlayerConfig,
     opened_at: Instant,
-    naming: Naming,
+    naming: DnsState,
     route: Route,
     listing: Option<Listing>,
     /// Whether the listing is the current edge's and rendition's.
@@ -104,7 +104,7 @@ pub struct Player {
     playlist: Option<Request>,
     media: Option<Request>,
     /// Media that is received and not yet accounted for.
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedResource>,
     playout: Playout,
     timers: Timers,
     records: media::Records,
@@ -128,7 +128,7 @@ impl Player {
         };
         Ok(Self {
             opened_at: now,
-            naming: if config.resolves { Naming::Wanted } else { Naming::Known },
+            naming: if config.resolves { DnsState::Wanted } else { DnsState::Known },
             route: Route::new(config.urls.len(), config.rounds_max),
             listing: None,
             is_listing_current: false,
@@ -197,18 +197,18 @@ impl Player {
 
     /// Takes in an answer of DNS with this number of addresses; 0 for no answer.
     pub fn handle_resolved(&mut self, now: Instant, addresses: usize) {
-        if !matches!(self.naming, Naming::Asked(_)) {
+        if !matches!(self.naming, DnsState::Asked(_)) {
             return;
         }
         if addresses == 0 {
-            self.naming = Naming::Wanted;
+            self.naming = DnsState::Wanted;
             self.timers.resumes_at = now + RETRY_PAUSE;
             let url = self.config.urls[0].clone();
             self.records.fail(url, PlayFailure::Unresolved);
             self.route.end_round(self.records.has_video());
             return;
         }
-        self.naming = Naming::Known;
+        self.naming = DnsState::Known;
         self.route.set_edges(addresses);
         let after = now.saturating_since(self.opened_at);
         self.records.measurements.join.resolved.get_or_insert(after);
@@ -267,7 +267,7 @@ impl Player {
     /// Runs the deadlines that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.playout.advance(now);
-        if matches!(self.naming, Naming::Asked(due) if due <= now) {
+        if matches!(self.naming, DnsState::Asked(due) if due <= now) {
             self.handle_resolved(now, 0);
         }
         for late in [&self.playlist, &self.media]
@@ -291,12 +291,12 @@ impl Player {
             return None;
         }
         match self.naming {
-            Naming::Wanted => {
-                self.naming = Naming::Asked(now + self.config.first_patience);
+            DnsState::Wanted => {
+                self.naming = DnsState::Asked(now + self.config.first_patience);
                 return Some(Action::Resolve);
             }
-            Naming::Asked(_) => return None,
-            Naming::Known => {}
+            DnsState::Asked(_) => return None,
+            DnsState::Known => {}
         }
         if self.media.is_none()
             && let Some(get) = self.next_media(now)
@@ -314,8 +314,8 @@ impl Player {
         }
         let requests = [&self.playlist, &self.media].into_iter().flatten().map(|request| request.deadline);
         let naming = match self.naming {
-            Naming::Asked(due) => Some(due),
-            Naming::Known | Naming::Wanted => None,
+            DnsState::Asked(due) => Some(due),
+            DnsState::Known | DnsState::Wanted => None,
         };
         let reload = self.timers.reload_at.filter(|_| self.playlist.is_none());
         let is_fixed = self.config.kind == PlayerKind::Fixed;
@@ -461,7 +461,7 @@ impl Player {
             self.route.end_round(self.records.has_video());
             self.timers.resumes_at = now.max(request.sent_at + RETRY_PAUSE);
             if self.config.resolves {
-                self.naming = Naming::Wanted;
+                self.naming = DnsState::Wanted;
             }
             self.leave_edge();
         }

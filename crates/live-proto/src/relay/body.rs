@@ -16,7 +16,7 @@ pub(super) struct Body {
 
 /// A later copy whose bytes are not the first copy's.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Differs;
+pub(super) struct CopyMismatch;
 
 impl Body {
     pub(super) fn base(&self) -> u64 {
@@ -35,8 +35,8 @@ impl Body {
     /// Adds a copy's bytes from position `at`, at most [`Self::end`]. Bytes that are there already
     /// are compared, not replaced. Returns whether new bytes have arrived.
     ///
-    /// Errors: [`Differs`]; then nothing was added.
-    pub(super) fn add(&mut self, at: u64, mut bytes: Bytes) -> Result<bool, Differs> {
+    /// Errors: [`CopyMismatch`]; then nothing was added.
+    pub(super) fn add(&mut self, at: u64, mut bytes: Bytes) -> Result<bool, CopyMismatch> {
         debug_assert!(at <= self.end, "a leg begins at or before the end of what has arrived");
         let known = (self.end - at).min(bytes.len() as u64);
         let mut position = at;
@@ -50,7 +50,7 @@ impl Body {
             let held = self.from(position).expect("positions from base to end are held");
             let length = held.len().min(left.len());
             if held[..length] != left[..length] {
-                return Err(Differs);
+                return Err(CopyMismatch);
             }
             (position, left) = (position + length as u64, &left[length..]);
         }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!((body.base(), body.held(), body.from(2)), (3, 5, None));
         assert_eq!(body.from(4).as_deref(), Some(&b"ef"[..]));
         assert_eq!(body.add(0, Bytes::from_static(b"xxxdefghi")), Ok(true));
-        assert_eq!(body.add(3, Bytes::from_static(b"dxf")), Err(Differs));
+        assert_eq!(body.add(3, Bytes::from_static(b"dxf")), Err(CopyMismatch));
         body.join();
         assert_eq!(body.from(3).as_deref(), Some(&b"defghi"[..]));
     }

@@ -2,7 +2,7 @@
 
 use super::head::Head;
 use super::machine::{Action, FetchRequest, Flow, LEGS_MAX, Relay, Resume};
-use super::object::{Failure, Hop, LOOP_DETECTED, Leg, LegId, ObjectId, State};
+use super::object::{Failure, Hop, LOOP_DETECTED, Leg, LegId, ObjectId, ObjectState};
 use anabranch_units::{Duration, Instant};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -195,9 +195,9 @@ impl Relay {
         while let Some(id) = self.due(now) {
             let object = &self.objects[&id];
             let is_over = match object.state {
-                State::Whole => object.is_listed && now >= object.fresh_until,
-                State::Failed(_, until) => object.is_listed && now >= until,
-                State::Fetching => {
+                ObjectState::Whole => object.is_listed && now >= object.fresh_until,
+                ObjectState::Failed(_, until) => object.is_listed && now >= until,
+                ObjectState::Fetching => {
                     let is_idle = object.idle_since.is_some_and(|since| now >= since + self.config.linger);
                     if is_idle {
                         self.counts.cancelled += 1;
@@ -347,10 +347,10 @@ impl Relay {
     fn complete(&mut self, now: Instant, id: ObjectId) {
         self.cancel_legs(id);
         let object = self.objects.get_mut(&id).expect("a leg's object is in the table");
-        object.state = State::Whole;
+        object.state = ObjectState::Whole;
         if object.fetch.longest_gap > Duration::ZERO {
             let gap = object.fetch.longest_gap;
-            self.paces.record(object.key.folder(), super::pace::Wait::Piece, gap);
+            self.paces.record(object.key.folder(), super::pace::WaitKind::Piece, gap);
         }
         let is_kept = object.admits(now) && !object.head.as_ref().is_some_and(|head| head.cache.is_unshared);
         if is_kept {

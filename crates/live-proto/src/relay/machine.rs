@@ -1,8 +1,8 @@
 //! The relay's tables, their limits and its timers.
 
 use super::key::Key;
-use super::object::{Failure, Fetch, Hop, Leg, LegId, Object, ObjectId, State, ViewerId};
-use super::pace::Paces;
+use super::object::{Failure, Fetch, Hop, Leg, LegId, Object, ObjectId, ObjectState, ViewerId};
+use super::pace::LearnedWaits;
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -191,7 +191,7 @@ pub struct Relay {
     timers: BTreeSet<(Instant, ObjectId)>,
     pub(super) actions: VecDeque<Action>,
     pub(super) ready: VecDeque<ViewerId>,
-    pub(super) paces: Paces,
+    pub(super) paces: LearnedWaits,
     pub(super) held_bytes: u64,
     /// Number of the next object, leg or use.
     next_number: u64,
@@ -227,7 +227,7 @@ impl Relay {
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
             ready: VecDeque::new(),
-            paces: Paces::default(),
+            paces: LearnedWaits::default(),
             held_bytes: 0,
             next_number: 0,
             counts: RelayCounts::default(),
@@ -292,9 +292,9 @@ impl Relay {
 
     fn deadline(&self, object: &Object) -> Option<Instant> {
         match object.state {
-            State::Whole => object.is_listed.then_some(object.fresh_until),
-            State::Failed(_, until) => object.is_listed.then_some(until),
-            State::Fetching => {
+            ObjectState::Whole => object.is_listed.then_some(object.fresh_until),
+            ObjectState::Failed(_, until) => object.is_listed.then_some(until),
+            ObjectState::Fetching => {
                 let idle = object.idle_since.map(|since| since + self.config.linger);
                 let legs = object.fetch.legs.iter().filter(|_| !object.fetch.is_paused);
                 let silent = legs.map(|leg| self.silent_at(object, &self.legs[leg])).min();
@@ -323,7 +323,7 @@ impl Relay {
             head: None,
             head_at: now,
             body: super::body::Body::default(),
-            state: State::Fetching,
+            state: ObjectState::Fetching,
             viewers: Vec::new(),
             idle_since: None,
             fresh_until: now,
@@ -387,7 +387,7 @@ impl Relay {
         self.counts.objects_failed += 1;
         let until = now + self.config.failure_time;
         let object = self.objects.get_mut(&id).expect("only objects in the table fail");
-        object.state = State::Failed(failure, until);
+        object.state = ObjectState::Failed(failure, until);
         let is_answerable = object.head.is_none();
         self.wake(id);
         if !is_answerable || self.objects[&id].viewers.is_empty() {

@@ -3,7 +3,7 @@
 use super::body::Body;
 use super::head::Head;
 use super::key::Key;
-use super::pace::Wait;
+use super::pace::WaitKind;
 use anabranch_units::{Duration, Instant};
 use std::fmt;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Failure {
 pub(super) type ObjectId = u64;
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum ObjectState {
     Fetching,
     Whole,
     /// Answered to new viewers until the time.
@@ -106,7 +106,7 @@ pub(super) struct Object {
     pub(super) head: Option<Arc<Head>>,
     pub(super) head_at: Instant,
     pub(super) body: Body,
-    pub(super) state: State,
+    pub(super) state: ObjectState,
     pub(super) viewers: Vec<ViewerId>,
     /// When the last viewer left. `None` while there are viewers.
     pub(super) idle_since: Option<Instant>,
@@ -162,33 +162,33 @@ impl Object {
     /// Length of the whole object, if known.
     pub(super) fn total(&self) -> Option<u64> {
         match self.state {
-            State::Whole => Some(self.body.end()),
+            ObjectState::Whole => Some(self.body.end()),
             _ => self.head.as_ref().and_then(|head| head.total()),
         }
     }
 
     pub(super) fn is_fetching(&self) -> bool {
-        matches!(self.state, State::Fetching)
+        matches!(self.state, ObjectState::Fetching)
     }
 
     /// Whether a viewer that arrives now may share this object.
     pub(super) fn admits(&self, now: Instant) -> bool {
         match self.state {
-            State::Fetching => {
+            ObjectState::Fetching => {
                 self.body.base() == 0 && self.head.as_ref().is_none_or(|head| !head.cache.is_unshared)
             }
-            State::Whole => self.body.base() == 0 && now < self.fresh_until,
-            State::Failed(_, until) => now < until,
+            ObjectState::Whole => self.body.base() == 0 && now < self.fresh_until,
+            ObjectState::Failed(_, until) => now < until,
         }
     }
 
     /// The kind of wait that a leg is in.
-    pub(super) fn wait(&self, leg: &Leg) -> Wait {
+    pub(super) fn wait(&self, leg: &Leg) -> WaitKind {
         match (leg.next, self.key.is_blocking(), self.key.names_part()) {
-            (Some(_), ..) => Wait::Piece,
-            (None, true, true) => Wait::PartListed,
-            (None, true, false) => Wait::SegmentListed,
-            (None, false, _) => Wait::Head,
+            (Some(_), ..) => WaitKind::Piece,
+            (None, true, true) => WaitKind::PartListed,
+            (None, true, false) => WaitKind::SegmentListed,
+            (None, false, _) => WaitKind::Head,
         }
     }
 }

@@ -27,7 +27,7 @@ pub const STREAMS_MAX: usize = 4_096;
 
 /// Kinds of waits; each has its own samples.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum WaitKind {
     /// For the head of a playlist that waits for a part.
     PartListed,
     /// For the head of a playlist that waits for a segment.
@@ -48,14 +48,14 @@ struct Stream {
 
 /// Learned waits of all streams, by folder.
 #[derive(Debug, Default)]
-pub(super) struct Paces {
+pub(super) struct LearnedWaits {
     streams: BTreeMap<String, Stream>,
     clock: u64,
 }
 
-impl Paces {
+impl LearnedWaits {
     /// Records a wait that has ended.
-    pub(super) fn record(&mut self, folder: &str, kind: Wait, wait: Duration) {
+    pub(super) fn record(&mut self, folder: &str, kind: WaitKind, wait: Duration) {
         self.clock += 1;
         if !self.streams.contains_key(folder) {
             if self.streams.len() >= STREAMS_MAX {
@@ -73,7 +73,7 @@ impl Paces {
     }
 
     /// The silence after which a leg of this stream is suspect.
-    pub(super) fn silence(&self, folder: &str, kind: Wait) -> Duration {
+    pub(super) fn silence(&self, folder: &str, kind: WaitKind) -> Duration {
         let waits = self.streams.get(folder).map(|stream| &stream.waits[kind as usize]);
         let Some(longest) = waits.and_then(|waits| waits.iter().flatten().max()) else {
             return SILENCE_UNKNOWN;
@@ -89,29 +89,29 @@ mod tests {
 
     #[test]
     fn silence_is_twice_the_longest_wait() {
-        let mut paces = Paces::default();
-        assert_eq!(paces.silence("/a/", Wait::Head), SILENCE_UNKNOWN);
+        let mut paces = LearnedWaits::default();
+        assert_eq!(paces.silence("/a/", WaitKind::Head), SILENCE_UNKNOWN);
         for ms in [10, 400, 20] {
-            paces.record("/a/", Wait::Head, Duration::from_ms(ms));
+            paces.record("/a/", WaitKind::Head, Duration::from_ms(ms));
         }
-        assert_eq!(paces.silence("/a/", Wait::Head), Duration::from_ms(850));
-        assert_eq!(paces.silence("/a/", Wait::Piece), SILENCE_UNKNOWN);
+        assert_eq!(paces.silence("/a/", WaitKind::Head), Duration::from_ms(850));
+        assert_eq!(paces.silence("/a/", WaitKind::Piece), SILENCE_UNKNOWN);
         for _ in 0..SAMPLES {
-            paces.record("/a/", Wait::Head, Duration::from_ms(1));
+            paces.record("/a/", WaitKind::Head, Duration::from_ms(1));
         }
-        assert_eq!(paces.silence("/a/", Wait::Head), SILENCE_MIN);
-        paces.record("/a/", Wait::Head, Duration::from_secs(100));
-        assert_eq!(paces.silence("/a/", Wait::Head), SILENCE_MAX);
+        assert_eq!(paces.silence("/a/", WaitKind::Head), SILENCE_MIN);
+        paces.record("/a/", WaitKind::Head, Duration::from_secs(100));
+        assert_eq!(paces.silence("/a/", WaitKind::Head), SILENCE_MAX);
     }
 
     #[test]
     fn number_of_streams_is_limited() {
-        let mut paces = Paces::default();
+        let mut paces = LearnedWaits::default();
         for n in 0..STREAMS_MAX + 1 {
-            paces.record(&format!("/{n}/"), Wait::Head, Duration::from_ms(200));
+            paces.record(&format!("/{n}/"), WaitKind::Head, Duration::from_ms(200));
         }
         assert_eq!(paces.streams.len(), STREAMS_MAX);
-        assert_eq!(paces.silence("/0/", Wait::Head), SILENCE_UNKNOWN);
-        assert_eq!(paces.silence("/1/", Wait::Head), Duration::from_ms(450));
+        assert_eq!(paces.silence("/0/", WaitKind::Head), SILENCE_UNKNOWN);
+        assert_eq!(paces.silence("/1/", WaitKind::Head), Duration::from_ms(450));
     }
 }

@@ -20,7 +20,7 @@ struct Reader {
     from: usize,
     read: Vec<u8>,
     has_head: bool,
-    end: Option<Read>,
+    end: Option<ReadStep>,
 }
 
 /// An upstream request as its parent sees it.
@@ -192,14 +192,14 @@ impl World {
         let reader = &mut self.readers[reader];
         while reader.end.is_none() {
             match self.relay.handle_read(self.now, reader.id) {
-                Read::Pending => break,
-                Read::Head(answer) => {
+                ReadStep::Pending => break,
+                ReadStep::Head(answer) => {
                     assert!(!reader.has_head, "one head");
                     reader.has_head = true;
                     reader.from = answer.range.map_or(0, |(first, _)| first as usize);
                     assert_eq!(answer.head.status, 200);
                 }
-                Read::Bytes(bytes) => {
+                ReadStep::Bytes(bytes) => {
                     assert!(!bytes.is_empty());
                     reader.read.extend_from_slice(&bytes);
                     let object = &self.objects[reader.object];
@@ -341,7 +341,7 @@ proptest! {
         world.finish();
         prop_assert_eq!(&world.requests, &vec![1; lengths.len()]);
         for reader in &world.readers {
-            prop_assert_eq!(reader.end.as_ref(), Some(&Read::End));
+            prop_assert_eq!(reader.end.as_ref(), Some(&ReadStep::End));
             prop_assert_eq!(&reader.read, &world.objects[reader.object]);
         }
     }
@@ -359,7 +359,7 @@ proptest! {
         }
         world.finish();
         for reader in &world.readers {
-            prop_assert_eq!(reader.end.as_ref(), Some(&Read::End));
+            prop_assert_eq!(reader.end.as_ref(), Some(&ReadStep::End));
             prop_assert_eq!(&reader.read, &world.objects[reader.object]);
         }
     }
@@ -385,11 +385,11 @@ proptest! {
         world.finish();
         for reader in &world.readers {
             match &reader.end {
-                Some(Read::End) => {
+                Some(ReadStep::End) => {
                     prop_assert_eq!(&reader.read, &world.objects[reader.object][reader.from..]);
                 }
-                Some(Read::Failed(Failure::OutOfRange(_))) => prop_assert!(reader.range.is_some()),
-                Some(Read::Broken(Failure::TooSlow | Failure::NoMemory) | Read::Failed(Failure::NoMemory)) => {}
+                Some(ReadStep::Failed(Failure::OutOfRange(_))) => prop_assert!(reader.range.is_some()),
+                Some(ReadStep::Broken(Failure::TooSlow | Failure::NoMemory) | ReadStep::Failed(Failure::NoMemory)) => {}
                 end => prop_assert!(false, "{:?}", end),
             }
         }
@@ -491,7 +491,7 @@ fn answer_breaks_off_if_parents_differ() {
         let _ = world.relay.handle_head(world.now, leg, head);
         let _ = world.relay.handle_bytes(world.now, leg, Bytes::from_static(b"abc"));
         let id = world.readers[0].id;
-        assert!(matches!(world.relay.handle_read(world.now, id), Read::Head(_)));
+        assert!(matches!(world.relay.handle_read(world.now, id), ReadStep::Head(_)));
         world.hops = 2;
         world.break_off(leg);
         let leg = world.leg(0);
@@ -502,8 +502,8 @@ fn answer_breaks_off_if_parents_differ() {
         let flow = world.relay.handle_bytes(world.now, leg, Bytes::from_static(b"abX"));
         assert_eq!(flow, Flow::Stop);
         world.drain();
-        assert_eq!(world.relay.handle_read(world.now, id), Read::Bytes(Bytes::from_static(b"abc")));
-        assert_eq!(world.relay.handle_read(world.now, id), Read::Broken(Failure::Differs));
+        assert_eq!(world.relay.handle_read(world.now, id), ReadStep::Bytes(Bytes::from_static(b"abc")));
+        assert_eq!(world.relay.handle_read(world.now, id), ReadStep::Broken(Failure::Differs));
     }
 }
 
@@ -596,7 +596,7 @@ fn failure_is_answered_to_all_and_soon_forgotten() {
     let late = world.join(0);
     for reader in 0..=late {
         world.read(reader);
-        assert_eq!(world.readers[reader].end, Some(Read::Failed(Failure::Status(404))));
+        assert_eq!(world.readers[reader].end, Some(ReadStep::Failed(Failure::Status(404))));
     }
     assert_eq!(world.requests[0], 2);
     world.advance(Duration::from_ms(200));
@@ -638,7 +638,7 @@ fn age_grows_from_the_parents_age() {
     world.advance(Duration::from_ms(100));
     let _ = world.relay.handle_head(world.now, world.leg(0), head);
     world.advance(Duration::from_ms(2_500));
-    let Read::Head(answer) = world.relay.handle_read(world.now, world.readers[0].id) else {
+    let ReadStep::Head(answer) = world.relay.handle_read(world.now, world.readers[0].id) else {
         panic!("the head is there")
     };
     assert_eq!(answer.age, Duration::from_ms(5_500));
@@ -685,9 +685,9 @@ fn long_object_waits_for_its_fastest_viewer() {
             world.send(leg, 100);
         }
     }
-    assert_eq!(world.readers[fast].end, Some(Read::End));
+    assert_eq!(world.readers[fast].end, Some(ReadStep::End));
     world.read(slow);
-    assert_eq!(world.readers[slow].end, Some(Read::Broken(Failure::TooSlow)));
+    assert_eq!(world.readers[slow].end, Some(ReadStep::Broken(Failure::TooSlow)));
 }
 
 /// #50: the distance to a viewer whose range begins past what had arrived fell below zero, and its
@@ -711,7 +711,7 @@ fn range_past_the_window_is_delivered() {
         }
         assert_eq!(world.legs[&world.leg(0)].is_paused, !reads_head_at_once);
         world.finish();
-        assert_eq!(world.readers[viewer].end, Some(Read::End));
+        assert_eq!(world.readers[viewer].end, Some(ReadStep::End));
         assert_eq!(world.readers[viewer].read, world.objects[0][5_000..]);
     }
 }
@@ -724,7 +724,7 @@ fn ranges_share_one_request() {
     let beyond = world.join_range(0, ByteRange::read("bytes=1000-"));
     world.finish();
     assert_eq!(world.readers[part].read.len(), 100);
-    assert_eq!(world.readers[beyond].end, Some(Read::Failed(Failure::OutOfRange(1_000))));
+    assert_eq!(world.readers[beyond].end, Some(ReadStep::Failed(Failure::OutOfRange(1_000))));
     assert_eq!(world.requests[0], 1);
 }
 
@@ -738,7 +738,7 @@ fn range_of_another_validator_is_passed_over() {
         let viewer = world.relay.handle_join(world.now, request).expect("there is room");
         world.drain();
         world.send(world.leg(0), 0);
-        let Read::Head(answer) = world.relay.handle_read(world.now, viewer) else {
+        let ReadStep::Head(answer) = world.relay.handle_read(world.now, viewer) else {
             panic!("the head is there")
         };
         assert_eq!((answer.length, answer.range.is_some()), (Some(length), length == 100), "{etag}");

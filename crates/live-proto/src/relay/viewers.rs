@@ -4,7 +4,7 @@ use super::cdn_loop;
 use super::head::{ByteRange, Head};
 use super::key::Key;
 use super::machine::{Action, Relay, Viewer};
-use super::object::{Failure, ObjectId, State, ViewerId};
+use super::object::{Failure, ObjectId, ObjectState, ViewerId};
 use anabranch_units::{Duration, Instant};
 use bytes::Bytes;
 use std::fmt;
@@ -64,7 +64,7 @@ pub struct Answer {
 
 /// The next of an answer to a viewer: a head, then bytes, then the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Read {
+pub enum ReadStep {
     /// Nothing yet: [`Relay::poll_ready`] names the viewer when there is more.
     Pending,
     /// The head of the answer.
@@ -93,9 +93,9 @@ impl Relay {
             Some(id) => {
                 self.add_relays(id, &passed);
                 match self.objects[&id].state {
-                    State::Fetching => self.counts.joins_under_way += 1,
-                    State::Whole => self.counts.hits += 1,
-                    State::Failed(..) => {}
+                    ObjectState::Fetching => self.counts.joins_under_way += 1,
+                    ObjectState::Whole => self.counts.hits += 1,
+                    ObjectState::Failed(..) => {}
                 }
                 id
             }
@@ -155,16 +155,16 @@ impl Relay {
     /// The next of the answer to a viewer.
     ///
     /// Panics: if the viewer has left.
-    pub fn handle_read(&mut self, now: Instant, viewer_id: ViewerId) -> Read {
+    pub fn handle_read(&mut self, now: Instant, viewer_id: ViewerId) -> ReadStep {
         let viewer = self.viewers[viewer_id.index()].as_mut().expect("the viewer has not left");
         let object = self.objects.get_mut(&viewer.object).expect("a viewer's object is in the table");
         if !viewer.has_head {
-            if let State::Failed(failure, _) = object.state {
-                return Read::Failed(failure);
+            if let ObjectState::Failed(failure, _) = object.state {
+                return ReadStep::Failed(failure);
             }
             let Some(head) = &object.head else {
                 viewer.is_waiting = true;
-                return Read::Pending;
+                return ReadStep::Pending;
             };
             let total = object.total();
             let applies = |etag: &Option<String>| etag.is_none() || etag.as_deref() == head.strong_etag();
@@ -172,7 +172,7 @@ impl Relay {
             let range = match (asked, total) {
                 (Some((range, _)), Some(total)) => {
                     let Some((first, end)) = range.within(total) else {
-                        return Read::Failed(Failure::OutOfRange(total));
+                        return ReadStep::Failed(Failure::OutOfRange(total));
                     };
                     (viewer.position, viewer.end) = (first, Some(end));
                     Some((first, total))
@@ -182,10 +182,10 @@ impl Relay {
             viewer.has_head = true;
             let length = viewer.end.map(|end| end - viewer.position).or(total);
             let age = head.age + (now - object.head_at);
-            return Read::Head(Answer { head: Arc::clone(head), age, length, range });
+            return ReadStep::Head(Answer { head: Arc::clone(head), age, length, range });
         }
         if viewer.end.is_some_and(|end| viewer.position >= end) {
-            return Read::End;
+            return ReadStep::End;
         }
         if let Some(mut bytes) = object.body.from(viewer.position) {
             if let Some(end) = viewer.end {
@@ -196,22 +196,22 @@ impl Relay {
             if object.fetch.is_paused && behind <= self.config.object_bytes_max.as_u64() / 4 {
                 self.resume_legs(now, viewer_id);
             }
-            return Read::Bytes(bytes);
+            return ReadStep::Bytes(bytes);
         }
         match object.state {
-            State::Failed(failure, _) => Read::Broken(failure),
+            ObjectState::Failed(failure, _) => ReadStep::Broken(failure),
             _ if viewer.position < object.body.base() => {
                 self.counts.cut_off += 1;
-                Read::Broken(Failure::TooSlow)
+                ReadStep::Broken(Failure::TooSlow)
             }
-            State::Whole => Read::End,
-            State::Fetching => {
+            ObjectState::Whole => ReadStep::End,
+            ObjectState::Fetching => {
                 viewer.is_waiting = true;
                 // Legs may have paused before this viewer's range was known.
                 if object.fetch.is_paused {
                     self.resume_legs(now, viewer_id);
                 }
-                Read::Pending
+                ReadStep::Pending
             }
         }
     }
@@ -249,8 +249,8 @@ impl Relay {
             return;
         }
         match object.state {
-            State::Fetching => object.idle_since = Some(now),
-            State::Whole | State::Failed(..) => {
+            ObjectState::Fetching => object.idle_since = Some(now),
+            ObjectState::Whole | ObjectState::Failed(..) => {
                 self.unused.insert((object.used, id));
             }
         }

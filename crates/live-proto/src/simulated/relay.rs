@@ -1,7 +1,7 @@
 //! Parts at one node: the bytes that have arrived, the requests that wait for them, and the parents.
 //!
 //! Source: `crate::relay`, without its limits of memory. Leaves out: streams and their bytes
-//! (`playing`). Read [`Parts`].
+//! (`app`). Read [`NodeParts`].
 
 use crate::{NodeId, Object};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(super) struct Fetch {
 
 /// Parts of one node.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct NodeParts {
     /// Bytes of each part of the window.
     have: BTreeMap<PartId, u64>,
     /// Streams of requests that are not answered whole.
@@ -28,7 +28,7 @@ pub(super) struct Parts {
     routes: BTreeMap<Object, Vec<NodeId>>,
 }
 
-impl Parts {
+impl NodeParts {
     /// Bytes of a part that are here.
     pub(super) fn bytes(&self, part: PartId) -> u64 {
         self.have.get(&part).copied().unwrap_or(0)
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn requests_of_a_lost_parent_are_made_again() {
         let (old, new) = (NodeId(1), NodeId(2));
-        let mut parts = Parts::default();
+        let mut parts = NodeParts::default();
         parts.add_route(OBJECT, old);
         parts.wait((OBJECT, 7), 50);
         parts.start_fetch((OBJECT, 7), Fetch { parent: old, stream: 9 });
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn window_forgets_old_parts() {
-        let mut parts = Parts::default();
+        let mut parts = NodeParts::default();
         for number in 0..20 {
             parts.note_bytes((OBJECT, number), 100, 5);
         }

@@ -1,6 +1,6 @@
 //! Settings of a `live` workload in a scenario, and whether they fit its network.
 
-use super::{Stage, overlay};
+use super::{ResolvedWorkload, overlay};
 use crate::control::node::ControlMode;
 use crate::network::{LINKS_MAX, Network as Overlay, NodeId, Object};
 use crate::{ChannelId, Tier};
@@ -266,7 +266,11 @@ impl Fault {
 }
 
 /// See [`super::plan`].
-pub(super) fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Stage, PlanError> {
+pub(super) fn plan(
+    workload: &SystemWorkload,
+    network: &Network,
+    field: &str,
+) -> Result<ResolvedWorkload, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let settings: Settings = workload.settings(field)?;
     let hosts = network.hosts().len();
@@ -306,7 +310,7 @@ pub(super) fn plan(workload: &SystemWorkload, network: &Network, field: &str) ->
         near.into_iter().map(|edge| (edge, delay(&edge))).collect()
     });
     let groups = groups.collect();
-    Ok(Stage { overlay, groups, settings })
+    Ok(ResolvedWorkload { overlay, groups, settings })
 }
 
 /// Delay between two hosts without queues, in ms.

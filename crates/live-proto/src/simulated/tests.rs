@@ -1,6 +1,6 @@
 //! Trees, viewers and faults in the simulator, and settings that are refused.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 
 fn plan(text: &str) -> Result<Plan, String> {
@@ -9,7 +9,7 @@ fn plan(text: &str) -> Result<Plan, String> {
         "testbed.toml" => Ok(testbed()),
         _ => Err(std::io::ErrorKind::NotFound.into()),
     };
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 /// A source, two reflectors and three edges with twelve viewers of four channels, but for `settings`.

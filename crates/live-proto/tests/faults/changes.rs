@@ -1,6 +1,6 @@
 //! Changes of the network at run time. The controller and each node learn of them in any order.
 
-use super::world::{What, World, ladder};
+use super::world::{ScheduleEvent, World, ladder};
 use anabranch_live_proto::{Link, Network, Node, NodeId, Tier};
 use anabranch_units::{BitRate, Duration};
 use std::collections::BTreeSet;
@@ -82,17 +82,17 @@ impl World {
         }
         self.nodes.push(None);
         let delay = Duration::from_ms(self.random.chaos.below(3_000));
-        self.schedule.after(delay, What::StartNode(at));
+        self.schedule.after(delay, ScheduleEvent::StartNode(at));
     }
 
     fn change(&mut self, nodes: Vec<Node>, links: Vec<Link>) {
         self.place.network = Network::new(nodes, links).expect("tiers are in order");
         for at in 0..self.nodes.len() as u32 {
             let delay = Duration::from_ms(self.random.chaos.below(2_000));
-            self.schedule.after(delay, What::NodeNetwork(NodeId(at)));
+            self.schedule.after(delay, ScheduleEvent::NodeNetwork(NodeId(at)));
         }
         let delay = Duration::from_ms(self.random.chaos.below(2_000));
-        self.schedule.after(delay, What::ControllerNetwork);
+        self.schedule.after(delay, ScheduleEvent::ControllerNetwork);
     }
 
     /// A node takes the present network.

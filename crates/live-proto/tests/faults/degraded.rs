@@ -48,11 +48,11 @@ struct Transfer {
 }
 
 /// Ends of a link.
-type Ends = (NodeId, NodeId);
+type LinkEnds = (NodeId, NodeId);
 
 /// Reports of nodes to each other in a run.
 #[derive(Copy, Clone, PartialEq, Eq)]
-enum Told {
+enum ReportScope {
     Nothing,
     /// Measured capacities.
     Capacity,
@@ -68,16 +68,16 @@ struct World {
     streams: Vec<Stream>,
     /// Parent of each object at the edge.
     routes: BTreeMap<Object, NodeId>,
-    estimators: BTreeMap<Ends, CapacityEstimator>,
-    told: Told,
+    estimators: BTreeMap<LinkEnds, CapacityEstimator>,
+    told: ReportScope,
     /// Buffer of each viewer when it starts to play.
     buffer: Duration,
     transfers: u64,
-    rates: BTreeMap<Ends, BitRate>,
+    rates: BTreeMap<LinkEnds, BitRate>,
     stalls: u64,
     stalled: Duration,
     /// Links that counted as narrower than declared.
-    narrowed: BTreeSet<Ends>,
+    narrowed: BTreeSet<LinkEnds>,
 }
 
 fn object(channel: u32) -> Object {
@@ -89,7 +89,7 @@ fn bytes(rate: BitRate, time: Duration) -> u64 {
 }
 
 impl World {
-    fn new(seed: u64, told: Told, buffer: Duration) -> Self {
+    fn new(seed: u64, told: ReportScope, buffer: Duration) -> Self {
         let tiers = [Tier::Source, Tier::Reflector, Tier::Reflector, Tier::Edge];
         let node = |(at, tier): (usize, Tier)| anabranch_live_proto::Node { name: format!("n{at}"), tier };
         let capacity = BitRate::mbps(20);
@@ -174,7 +174,7 @@ impl World {
     }
 
     /// Bytes that each transfer on a link can take in a step.
-    fn share(&self, ends: Ends) -> u64 {
+    fn share(&self, ends: LinkEnds) -> u64 {
         let waits = |transfer: &Transfer| match ends.0 {
             SOURCE => transfer.reflector == ends.1 && transfer.at_reflector < transfer.size,
             reflector => transfer.reflector == reflector && transfer.at_edge < transfer.at_reflector,
@@ -186,7 +186,8 @@ impl World {
 
     fn carry(&mut self) {
         let now = self.now;
-        let shares: BTreeMap<Ends, u64> = self.rates.keys().map(|ends| (*ends, self.share(*ends))).collect();
+        let shares: BTreeMap<LinkEnds, u64> =
+            self.rates.keys().map(|ends| (*ends, self.share(*ends))).collect();
         for stream in &mut self.streams {
             if stream.next_part_at <= now {
                 stream.next_part_at += PART;
@@ -236,10 +237,10 @@ impl World {
             while estimator.poll_timeout().is_some_and(|at| at <= now) {
                 estimator.handle_timeout(now);
             }
-            if self.told == Told::All {
+            if self.told == ReportScope::All {
                 node.handle_limiting(*from, estimator.is_limiting(now));
             }
-            if let Some(estimate) = estimator.estimate().filter(|_| self.told != Told::Nothing) {
+            if let Some(estimate) = estimator.estimate().filter(|_| self.told != ReportScope::Nothing) {
                 node.handle_measured(*from, estimate);
             }
             let capacity = self.nodes[from.index()].ledger(*to).expect("a child").capacity();
@@ -264,7 +265,7 @@ impl World {
         }
     }
 
-    fn run(mut self, degraded: Ends, percent: u64) -> Self {
+    fn run(mut self, degraded: LinkEnds, percent: u64) -> Self {
         while self.now < Instant::ZERO + END {
             self.now += STEP;
             let since = self.now.saturating_since(Instant::ZERO);
@@ -296,14 +297,14 @@ impl World {
 #[test]
 fn measured_capacity_spares_viewers_of_a_degraded_link() {
     for buffer in [Duration::from_ms(600), Duration::from_secs(6)] {
-        let sum = |told: Told| {
+        let sum = |told: ReportScope| {
             let cells = (0..20).flat_map(|seed| [5, 10, 15, 20, 25].map(|percent| (seed, percent)));
             cells.fold((0, Duration::ZERO), |(stalls, stalled), (seed, percent)| {
                 let world = World::new(seed, told, buffer).run((REFLECTOR, EDGE), percent);
                 (stalls + world.stalls, stalled + world.stalled)
             })
         };
-        let (without, with) = (sum(Told::Nothing), sum(Told::All));
+        let (without, with) = (sum(ReportScope::Nothing), sum(ReportScope::All));
         println!(
             "buffer {buffer}: {} stalls, {} without; {} stalls, {} with",
             without.0, without.1, with.0, with.1
@@ -318,7 +319,7 @@ fn measured_capacity_spares_viewers_of_a_degraded_link() {
 #[test]
 fn only_the_narrow_link_is_blamed() {
     // For each degraded link: runs that find it, and other links that count as narrow.
-    let sums = |told: Told, degraded: Ends| {
+    let sums = |told: ReportScope, degraded: LinkEnds| {
         let runs = (0..10).flat_map(|seed| [5, 10, 15, 20].map(|percent| (seed, percent)));
         runs.fold((0, 0), |(found, wrong), (seed, percent)| {
             let world = World::new(seed, told, Duration::from_secs(6)).run(degraded, percent);
@@ -327,8 +328,8 @@ fn only_the_narrow_link_is_blamed() {
         })
     };
     let (upper, lower) = ((SOURCE, REFLECTOR), (REFLECTOR, EDGE));
-    let untold = sums(Told::Capacity, upper);
-    let told = [upper, lower].map(|degraded| sums(Told::All, degraded));
+    let untold = sums(ReportScope::Capacity, upper);
+    let told = [upper, lower].map(|degraded| sums(ReportScope::All, degraded));
     println!("links found and blamed wrongly in 40 runs: {told:?}, {untold:?} without the parent's word");
     assert!(untold.1 > 0, "{untold:?}");
     assert!(told.iter().all(|(_, wrong)| *wrong == 0), "{told:?}");

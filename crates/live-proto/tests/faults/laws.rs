@@ -16,9 +16,11 @@
 //! 8. In the end every viewer is served if an edge of its group could serve it at any bitrate.
 //! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
 
-use super::viewers::{Viewer, Watch};
+use super::viewers::{Viewer, WatchedEdge};
 use super::world::{LATE_US_MAX, ROUND, World, ladder};
-use anabranch_live_proto::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToChild, ToParent};
+use anabranch_live_proto::control::messages::{
+    Cause, ChildMessage, ParentMessage, Refusal, ToChild, ToParent,
+};
 use anabranch_live_proto::control::tables::{Prefix, RibEntry, Version};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant};
@@ -57,19 +59,19 @@ impl Laws {
     /// A parent answers a child.
     pub fn note_sent(&mut self, parent: NodeId, child: NodeId, message: &ToChild) {
         match message.body {
-            ParentSays::Granted { object, attempt } => {
+            ParentMessage::Granted { object, attempt } => {
                 self.granted.insert((parent, child, object, attempt));
             }
-            ParentSays::Refused { object, attempt, why: Refusal::Evicted } => {
+            ParentMessage::Refused { object, attempt, why: Refusal::Evicted } => {
                 assert_eq!(self.evictor, Some(parent), "law 2: evicted without a loss of capacity");
                 self.granted.remove(&(parent, child, object, attempt));
             }
-            ParentSays::Refused { object, attempt, why: Refusal::NoCapacity | Refusal::Draining } => {
+            ParentMessage::Refused { object, attempt, why: Refusal::NoCapacity | Refusal::Draining } => {
                 let was_granted = self.granted.contains(&(parent, child, object, attempt));
                 assert!(!was_granted, "law 2: node {} refuses {object:?} after a grant", parent.0);
             }
             // The child has been silent, and asks again.
-            ParentSays::Refused { object, attempt, why: Refusal::NotHeld } => {
+            ParentMessage::Refused { object, attempt, why: Refusal::NotHeld } => {
                 self.granted.remove(&(parent, child, object, attempt));
             }
             _ => {}
@@ -78,7 +80,7 @@ impl Laws {
 
     /// A child's message arrives at its parent.
     pub fn note_given_up(&mut self, child: NodeId, parent: NodeId, message: &ToParent) {
-        if let ChildSays::Unsubscribe { object, attempt } = message.body {
+        if let ChildMessage::Unsubscribe { object, attempt } = message.body {
             self.granted
                 .retain(|grant| (grant.0, grant.1, grant.2) != (parent, child, object) || grant.3 > attempt);
         }
@@ -109,7 +111,7 @@ impl World {
     }
 
     /// Checks law 9 for a viewer.
-    pub fn check_video(&self, at: usize, watch: Watch) {
+    pub fn check_video(&self, at: usize, watch: WatchedEdge) {
         let is_stalled = self.is_video_safe && self.now() > watch.last + DELIVERS;
         assert!(!is_stalled, "law 9: viewer {at} has no video since {:?}", watch.last);
     }

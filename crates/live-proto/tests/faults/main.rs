@@ -14,10 +14,10 @@ mod planner;
 mod viewers;
 mod world;
 
-use anabranch_testing::faults::{self, Ended};
+use anabranch_testing::faults::{self, ScheduleEnd};
 use world::World;
 
-fn schedule(seed: u64) -> Ended {
+fn schedule(seed: u64) -> ScheduleEnd {
     World::new(seed).run()
 }
 

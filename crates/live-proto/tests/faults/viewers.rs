@@ -1,7 +1,7 @@
 //! Viewers: each asks DNS for an edge, then the edge; a refused one tries the other edges of its
 //! group, then a lower bitrate, and starts again after a pause.
 
-use super::world::{What, World, ladder};
+use super::world::{ScheduleEvent, World, ladder};
 use anabranch_live_proto::control::messages::GroupId;
 use anabranch_live_proto::control::node::RequestId;
 use anabranch_live_proto::{ChannelId, NodeId, Object};
@@ -18,7 +18,7 @@ const GAP_MAX: Duration = Duration::from_secs(5);
 
 /// A request that waits for its answer.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct PendingRequest {
     pub request: RequestId,
     pub edge: NodeId,
     pub object: Object,
@@ -30,7 +30,7 @@ pub struct Ask {
 
 /// A place where a viewer watches.
 #[derive(Copy, Clone, Debug)]
-pub struct Watch {
+pub struct WatchedEdge {
     pub edge: NodeId,
     pub life: u64,
     pub object: Object,
@@ -42,8 +42,8 @@ pub struct Viewer {
     pub group: GroupId,
     pub channel: ChannelId,
     pub is_here: bool,
-    pub ask: Option<Ask>,
-    pub watch: Option<Watch>,
+    pub ask: Option<PendingRequest>,
+    pub watch: Option<WatchedEdge>,
     /// Edges and objects that are still to try.
     left: Vec<(NodeId, Object)>,
     again_at: Instant,
@@ -148,8 +148,9 @@ impl World {
         let group = self.viewers[at].group;
         // An edge that is down refuses the connection; one that is frozen answers when it wakes.
         let Some(life) = self.nodes[edge.index()].as_ref().map(|process| process.life) else { return };
-        self.schedule.after(LATENCY, What::Ask { edge, life, request, group, object });
-        self.viewers[at].ask = Some(Ask { request, edge, object, life, until: now + ANSWER, is_move });
+        self.schedule.after(LATENCY, ScheduleEvent::Ask { edge, life, request, group, object });
+        self.viewers[at].ask =
+            Some(PendingRequest { request, edge, object, life, until: now + ANSWER, is_move });
     }
 
     fn cancel(&mut self, at: usize) {
@@ -188,7 +189,7 @@ impl World {
         }
         let viewer = &mut self.viewers[at];
         viewer.left.clear();
-        viewer.watch = Some(Watch { edge, life, object: ask.object, last: now });
+        viewer.watch = Some(WatchedEdge { edge, life, object: ask.object, last: now });
     }
 
     /// An edge has ended a stream.

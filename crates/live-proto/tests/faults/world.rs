@@ -7,11 +7,11 @@ use super::viewers::Viewer;
 use anabranch_live_proto::control::controller::{Controller, ControllerEvent, ControllerSettings, Plan};
 use anabranch_live_proto::control::ledger::Capacity;
 use anabranch_live_proto::control::messages::{
-    ChildSays, GroupId, ParentSays, Report, ToChild, ToNode, ToParent,
+    ChildMessage, GroupId, ParentMessage, Report, ToChild, ToNode, ToParent,
 };
 use anabranch_live_proto::control::node::{Event, Node, RequestId, Settings, Transmit};
 use anabranch_live_proto::{ChannelId, Link, Network, NodeId, Object, Tier};
-use anabranch_testing::faults::{self, Chances, Ended, Schedule};
+use anabranch_testing::faults::{self, FaultChances, Schedule, ScheduleEnd};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,7 @@ impl Fault {
 const CONTROLLER: usize = usize::MAX;
 
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum ScheduleEvent {
     Tick,
     Flow,
     ToParent {
@@ -151,13 +151,13 @@ pub struct Process {
 }
 
 /// A running controller.
-pub struct Running {
+pub struct RunningController {
     pub machine: Controller,
     frozen_until: Instant,
 }
 
 /// The fixed part of a schedule.
-pub struct Place {
+pub struct FixedPart {
     pub network: Network,
     pub groups: Vec<Vec<NodeId>>,
     /// Objects that each source imports.
@@ -165,10 +165,10 @@ pub struct Place {
 }
 
 pub struct World {
-    pub schedule: Schedule<What>,
-    pub place: Place,
+    pub schedule: Schedule<ScheduleEvent>,
+    pub place: FixedPart,
     pub nodes: Vec<Option<Process>>,
-    pub controller: Option<Running>,
+    pub controller: Option<RunningController>,
     pub viewers: Vec<Viewer>,
     /// Places of viewers, as DNS last heard of them.
     pub dns: BTreeMap<(GroupId, Object), NodeId>,
@@ -180,7 +180,7 @@ pub struct World {
     degraded_until: BTreeMap<usize, Instant>,
     /// Until when no message passes from a node to another; the controller has the last index.
     cuts: BTreeMap<(usize, usize), Instant>,
-    faults: Chances<Fault>,
+    faults: FaultChances<Fault>,
     /// Whether no fault of this schedule touches video.
     pub is_video_safe: bool,
     lives: u64,
@@ -198,10 +198,13 @@ pub struct Randoms {
 
 /// Whether a message answers a request.
 fn is_answer(message: &ToChild) -> bool {
-    matches!(message.body, ParentSays::Granted { .. } | ParentSays::Refused { .. } | ParentSays::Compare)
+    matches!(
+        message.body,
+        ParentMessage::Granted { .. } | ParentMessage::Refused { .. } | ParentMessage::Compare
+    )
 }
 
-fn place(draw: &mut RandomStream) -> Place {
+fn place(draw: &mut RandomStream) -> FixedPart {
     let counts = [1 + draw.below(2), 2 + draw.below(2), 2 + draw.below(3)];
     let tiers = [Tier::Source, Tier::Reflector, Tier::Edge];
     let mut nodes = Vec::new();
@@ -244,7 +247,7 @@ fn place(draw: &mut RandomStream) -> Place {
             }
         }
     }
-    Place { network, groups, imports }
+    FixedPart { network, groups, imports }
 }
 
 /// The objects of a channel, the highest bitrate first.
@@ -264,7 +267,7 @@ impl World {
             Viewer::new(group, ChannelId(draw.below(channels.len() as u64) as u32))
         });
         let viewers = viewers.collect();
-        let mut faults = Chances::draw(&mut draw, Fault::ALL);
+        let mut faults = FaultChances::draw(&mut draw, Fault::ALL);
         if draw.below(8) == 0 {
             faults.retain(|fault| Fault::OF_CONTROL.contains(&fault));
         }
@@ -300,17 +303,17 @@ impl World {
             world.place.groups,
             world.faults
         ));
-        (0..world.nodes.len()).for_each(|at| world.schedule.at(Instant::ZERO, What::StartNode(at)));
+        (0..world.nodes.len()).for_each(|at| world.schedule.at(Instant::ZERO, ScheduleEvent::StartNode(at)));
         if has_controller {
-            world.schedule.at(Instant::ZERO, What::StartController);
+            world.schedule.at(Instant::ZERO, ScheduleEvent::StartController);
         }
-        world.schedule.after(TICK, What::Tick);
-        world.schedule.after(FLOW, What::Flow);
+        world.schedule.after(TICK, ScheduleEvent::Tick);
+        world.schedule.after(FLOW, ScheduleEvent::Flow);
         world
     }
 
     /// Runs the schedule to its end.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         let end = CHAOS + ROUND * 2 + Duration::from_secs(10);
         loop {
             match self.schedule.step(self.due()) {
@@ -353,11 +356,15 @@ impl World {
         }
     }
 
-    fn happen(&mut self, what: What) {
+    fn happen(&mut self, what: ScheduleEvent) {
         let now = self.now();
         let to = match &what {
-            What::ToParent { to, .. } | What::ToChild { to, .. } | What::ToNode { to, .. } => Some(*to),
-            What::Ask { edge, .. } | What::Left { edge, .. } | What::NodeNetwork(edge) => Some(*edge),
+            ScheduleEvent::ToParent { to, .. }
+            | ScheduleEvent::ToChild { to, .. }
+            | ScheduleEvent::ToNode { to, .. } => Some(*to),
+            ScheduleEvent::Ask { edge, .. }
+            | ScheduleEvent::Left { edge, .. }
+            | ScheduleEvent::NodeNetwork(edge) => Some(*edge),
             _ => None,
         };
         if let Some(process) = to.and_then(|to| self.nodes[to.index()].as_ref())
@@ -365,64 +372,68 @@ impl World {
         {
             return self.schedule.at(process.frozen_until, what);
         }
-        if let (What::Report { .. } | What::Plan { .. } | What::ControllerNetwork, Some(running)) =
-            (&what, &self.controller)
+        if let (
+            ScheduleEvent::Report { .. } | ScheduleEvent::Plan { .. } | ScheduleEvent::ControllerNetwork,
+            Some(running),
+        ) = (&what, &self.controller)
             && running.frozen_until > now
         {
             return self.schedule.at(running.frozen_until, what);
         }
         if faults::is_shown() {
             match &what {
-                What::ToParent { from, to, message } if !matches!(message.body, ChildSays::Heartbeat(_)) => {
+                ScheduleEvent::ToParent { from, to, message }
+                    if !matches!(message.body, ChildMessage::Heartbeat(_)) =>
+                {
                     self.schedule.say(format!("{} to parent {}: {:?}", from.0, to.0, message.body));
                 }
-                What::ToChild { from, to, message } if is_answer(message) => {
+                ScheduleEvent::ToChild { from, to, message } if is_answer(message) => {
                     self.schedule.say(format!("{} to child {}: {:?}", from.0, to.0, message.body));
                 }
                 _ => {}
             }
         }
         match what {
-            What::Tick => self.tick(),
-            What::Flow => self.flow(),
-            What::ToParent { from, to, message } => {
+            ScheduleEvent::Tick => self.tick(),
+            ScheduleEvent::Flow => self.flow(),
+            ScheduleEvent::ToParent { from, to, message } => {
                 self.laws.note_given_up(from, to, &message);
                 if let Some(process) = self.awake(to) {
                     process.machine.handle_child(now, from, message);
                 }
             }
-            What::ToChild { from, to, message } => {
+            ScheduleEvent::ToChild { from, to, message } => {
                 if let Some(process) = self.awake(to) {
                     process.machine.handle_parent(now, from, message);
                 }
             }
-            What::ToNode { to, message } => {
+            ScheduleEvent::ToNode { to, message } => {
                 if let Some(process) = self.awake(to) {
                     process.machine.handle_controller(now, message);
                 }
             }
-            What::Report { from, report } => {
+            ScheduleEvent::Report { from, report } => {
                 if let Some(running) = &mut self.controller {
                     running.machine.handle_report(now, from, report);
                 }
             }
-            What::Plan { lead, number, plan } => {
+            ScheduleEvent::Plan { lead, number, plan } => {
                 let running = self.controller.as_mut();
                 if let Some(running) = running.filter(|running| running.machine.version().lead == lead) {
                     let taken = running.machine.handle_plan(now, number, plan);
                     self.schedule.say(format!("plan {number}: {taken:?}"));
                 }
             }
-            What::StartNode(at) => self.start_node(at),
-            What::StartController => self.start_controller(),
-            What::Undrain(node) => {
+            ScheduleEvent::StartNode(at) => self.start_node(at),
+            ScheduleEvent::StartController => self.start_controller(),
+            ScheduleEvent::Undrain(node) => {
                 if let Some(running) = &mut self.controller {
                     running.machine.handle_undrain(now, node);
                 }
             }
-            What::NodeNetwork(node) => self.give_node_network(node),
-            What::ControllerNetwork => self.give_controller_network(),
-            What::Ask { edge, life, request, group, object } => {
+            ScheduleEvent::NodeNetwork(node) => self.give_node_network(node),
+            ScheduleEvent::ControllerNetwork => self.give_controller_network(),
+            ScheduleEvent::Ask { edge, life, request, group, object } => {
                 // A viewer that has given up has closed its connection.
                 let is_abandoned = self.abandoned.remove(&request).is_some();
                 let process = self.awake(edge).filter(|process| process.life == life && !is_abandoned);
@@ -430,18 +441,18 @@ impl World {
                     process.machine.handle_viewer(now, request, group, object);
                 }
             }
-            What::Left { edge, life, group, object } => {
+            ScheduleEvent::Left { edge, life, group, object } => {
                 if let Some(process) = self.awake(edge).filter(|process| process.life == life) {
                     process.machine.handle_viewer_left(group, object);
                 }
             }
-            What::Wake => {}
+            ScheduleEvent::Wake => {}
         }
     }
 
     /// A viewer leaves an edge, which learns it when it is awake.
     pub fn leave(&mut self, edge: NodeId, life: u64, group: GroupId, object: Object) {
-        self.schedule.after(Duration::from_ms(1), What::Left { edge, life, group, object });
+        self.schedule.after(Duration::from_ms(1), ScheduleEvent::Left { edge, life, group, object });
     }
 
     fn start_node(&mut self, at: usize) {
@@ -471,7 +482,7 @@ impl World {
         let (network, groups) = (self.place.network.clone(), self.place.groups.clone());
         let machine = Controller::new(now, network, groups, self.lives, settings).expect("groups have edges");
         self.schedule.say("controller starts");
-        self.controller = Some(Running { machine, frozen_until: now });
+        self.controller = Some(RunningController { machine, frozen_until: now });
     }
 
     // ---- messages ----
@@ -480,7 +491,7 @@ impl World {
         self.cuts.get(&(from, to)).is_some_and(|until| *until > self.now())
     }
 
-    fn post(&mut self, from: usize, to: usize, what: What) {
+    fn post(&mut self, from: usize, to: usize, what: ScheduleEvent) {
         if self.is_cut(from, to) || self.random.network.chance_ppm(self.faults.ppm(Fault::Lost)) {
             return;
         }
@@ -506,13 +517,15 @@ impl World {
         if let Some(message) = process.machine.poll_transmit() {
             match message {
                 Transmit::Parent(to, message) => {
-                    self.post(at, to.index(), What::ToParent { from: id, to, message });
+                    self.post(at, to.index(), ScheduleEvent::ToParent { from: id, to, message });
                 }
                 Transmit::Child(to, message) => {
                     self.laws.note_sent(id, to, &message);
-                    self.post(at, to.index(), What::ToChild { from: id, to, message });
+                    self.post(at, to.index(), ScheduleEvent::ToChild { from: id, to, message });
                 }
-                Transmit::Controller(report) => self.post(at, CONTROLLER, What::Report { from: id, report }),
+                Transmit::Controller(report) => {
+                    self.post(at, CONTROLLER, ScheduleEvent::Report { from: id, report })
+                }
             }
             return true;
         }
@@ -548,12 +561,12 @@ impl World {
             let is_lost = message.update.is_some()
                 && self.random.network.chance_ppm(self.faults.ppm(Fault::LostUpdates));
             if !is_lost {
-                self.post(CONTROLLER, to.index(), What::ToNode { to, message });
+                self.post(CONTROLLER, to.index(), ScheduleEvent::ToNode { to, message });
             }
         } else if let Some(job) = running.machine.poll_job() {
             let plan = planner::plan(&self.place.network, &self.place.groups, &job);
             let lead = running.machine.version().lead;
-            self.schedule.after(OPTIMISER, What::Plan { lead, number: job.number, plan });
+            self.schedule.after(OPTIMISER, ScheduleEvent::Plan { lead, number: job.number, plan });
         } else if let Some(event) = running.machine.poll_event() {
             if event == ControllerEvent::Mapping {
                 self.dns = running.machine.mapping().clone();
@@ -570,7 +583,7 @@ impl World {
     /// Moves video down the tiers, then lets viewers and laws look at it.
     fn flow(&mut self) {
         let now = self.now();
-        self.schedule.after(FLOW, What::Flow);
+        self.schedule.after(FLOW, ScheduleEvent::Flow);
         self.measure();
         self.drain();
         // Each tier gets what the one above has.
@@ -638,11 +651,11 @@ impl World {
     fn tick(&mut self) {
         let now = self.now();
         if self.healed_at.is_some() {
-            return self.schedule.after(TICK, What::Tick);
+            return self.schedule.after(TICK, ScheduleEvent::Tick);
         }
         if now >= Instant::ZERO + CHAOS {
             self.heal();
-            return self.schedule.after(TICK, What::Tick);
+            return self.schedule.after(TICK, ScheduleEvent::Tick);
         }
         let over: Vec<usize> =
             self.degraded_until.iter().filter(|(_, until)| **until <= now).map(|(link, _)| *link).collect();
@@ -656,7 +669,7 @@ impl World {
             }
         }
         self.draw_viewers();
-        self.schedule.after(TICK, What::Tick);
+        self.schedule.after(TICK, ScheduleEvent::Tick);
     }
 
     fn strike(&mut self, fault: Fault) {
@@ -700,22 +713,22 @@ impl World {
                 let is_short = random.below(2) == 0;
                 let until = if is_short { now + Duration::from_ms(50 + random.below(500)) } else { until };
                 self.nodes[node] = None;
-                self.schedule.at(until, What::StartNode(node));
+                self.schedule.at(until, ScheduleEvent::StartNode(node));
             }
             Fault::Frozen => {
                 if let Some(process) = &mut self.nodes[node] {
                     process.frozen_until = thawed_at;
-                    self.schedule.at(thawed_at, What::Wake);
+                    self.schedule.at(thawed_at, ScheduleEvent::Wake);
                 }
             }
             Fault::ControllerCrash => {
                 self.controller = None;
-                self.schedule.at(until, What::StartController);
+                self.schedule.at(until, ScheduleEvent::StartController);
             }
             Fault::ControllerFrozen => {
                 if let Some(running) = &mut self.controller {
                     running.frozen_until = thawed_at;
-                    self.schedule.at(thawed_at, What::Wake);
+                    self.schedule.at(thawed_at, ScheduleEvent::Wake);
                 }
             }
             Fault::Grow => self.grow(),
@@ -724,7 +737,7 @@ impl World {
                 let node = NodeId(node as u32);
                 if let Some(running) = &mut self.controller {
                     running.machine.handle_drain(now, node);
-                    self.schedule.at(until, What::Undrain(node));
+                    self.schedule.at(until, ScheduleEvent::Undrain(node));
                 }
             }
         }

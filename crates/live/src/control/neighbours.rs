@@ -11,7 +11,7 @@ use anabranch_http::plain::{PlainLimits, serve_identified};
 use anabranch_live_proto::NodeId;
 use anabranch_live_proto::control::messages::{ToChild, ToParent};
 use anabranch_net::address::lookup;
-use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, Places};
+use anabranch_net::admission::{Admission, AdmissionLimits, Arrival, ConnectionSlots};
 use anabranch_net::cause::cause;
 use anabranch_net::keys::Role;
 use anabranch_net::refusals::Refusals;
@@ -233,7 +233,7 @@ where
 {
     let admission = Admission::new(AdmissionLimits::default());
     let refusals = Arc::new(Refusals::default());
-    let places = Places::new(usize::MAX, OBJECT_CONNECTIONS_MAX, || ());
+    let places = ConnectionSlots::new(usize::MAX, OBJECT_CONNECTIONS_MAX, || ());
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let arrival = admission.accept(&listener).await;

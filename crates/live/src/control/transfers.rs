@@ -79,7 +79,7 @@ impl Transfers {
 
     /// Runs the estimators, with the parents that say that a link to them limits their transfers.
     /// Returns what each link shows, and when to look next.
-    fn look(&self, is_parent_limited: impl Fn(NodeId) -> bool) -> (Vec<Shown>, Duration) {
+    fn look(&self, is_parent_limited: impl Fn(NodeId) -> bool) -> (Vec<LinkMeasurement>, Duration) {
         let now = self.now();
         self.with(|links| {
             let mut next = now + LOOK_EVERY;
@@ -90,7 +90,7 @@ impl Transfers {
                     estimator.handle_timeout(now);
                 }
                 next = estimator.poll_timeout().map_or(next, |at| at.min(next));
-                shown.push(Shown {
+                shown.push(LinkMeasurement {
                     parent: *parent,
                     declared: *declared,
                     estimate: estimator.estimate(),
@@ -103,7 +103,7 @@ impl Transfers {
 }
 
 /// Measurement of the link from one parent.
-struct Shown {
+struct LinkMeasurement {
     parent: NodeId,
     declared: BitRate,
     /// `None` before the link first limited transfers.
@@ -142,7 +142,7 @@ pub(super) async fn measure(shared: Arc<Shared>) {
             parents.filter(|parent| state.node.is_parent_limited(*parent)).collect::<Vec<_>>()
         });
         let (shown, wait) = shared.transfers.look(|parent| limited.contains(&parent));
-        for Shown { parent, declared, estimate, is_limiting } in shown {
+        for LinkMeasurement { parent, declared, estimate, is_limiting } in shown {
             shared.with(|state, _| state.node.handle_limiting(parent, is_limiting));
             let Some(estimate) = estimate else { continue };
             let before = given.insert(parent, estimate);

@@ -7,7 +7,7 @@ use super::wire::{
     DrainRequest, ErrorBody, EventView, EventsView, HealthView, LinkView, NetworkChange, NetworkVersion,
     NetworkView, NodeView, NodesView, ReportReply, RoundView, RoundsView, StreamView, TreesView,
 };
-use super::{ControllerService, Unchanged};
+use super::{ControllerService, RequestRefusal};
 use anabranch_http::Service;
 use anabranch_http::answer::{Refusal, Reply, complete, is_operator, read, speaks_for};
 use anabranch_http::metrics;
@@ -88,15 +88,15 @@ pub(crate) fn router(service: ControllerService) -> Router {
     complete(routes).with_state(service)
 }
 
-impl From<Unchanged> for Refusal {
-    fn from(unchanged: Unchanged) -> Self {
+impl From<RequestRefusal> for Refusal {
+    fn from(unchanged: RequestRefusal) -> Self {
         let status = match &unchanged {
-            Unchanged::Follows(Some(_)) => StatusCode::MISDIRECTED_REQUEST,
-            Unchanged::Follows(None) => StatusCode::SERVICE_UNAVAILABLE,
-            Unchanged::UnknownNode(_) => StatusCode::NOT_FOUND,
-            Unchanged::OtherVersion(..) => StatusCode::CONFLICT,
-            Unchanged::Bad(_) => StatusCode::BAD_REQUEST,
-            Unchanged::NotStored(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            RequestRefusal::Follows(Some(_)) => StatusCode::MISDIRECTED_REQUEST,
+            RequestRefusal::Follows(None) => StatusCode::SERVICE_UNAVAILABLE,
+            RequestRefusal::UnknownNode(_) => StatusCode::NOT_FOUND,
+            RequestRefusal::OtherVersion(..) => StatusCode::CONFLICT,
+            RequestRefusal::Bad(_) => StatusCode::BAD_REQUEST,
+            RequestRefusal::NotStored(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, unchanged.to_string())
     }

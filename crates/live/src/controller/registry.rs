@@ -5,7 +5,7 @@
 
 use crate::description::Description;
 use anabranch_election::{Event, Machine};
-use anabranch_http::lease::Stored;
+use anabranch_http::lease::StoredValue;
 use anabranch_units::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
@@ -18,7 +18,7 @@ const ROUND_TIME: Duration = Duration::from_secs(20);
 /// State of a controller that outlives it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Kept {
+pub(super) struct ControllerState {
     /// Number of the decision.
     pub(super) round: u64,
     /// Number of the last lead.
@@ -33,7 +33,7 @@ pub(super) struct Kept {
     pub(super) network: Option<Description>,
 }
 
-impl Stored for Kept {
+impl StoredValue for ControllerState {
     const FORMAT: &'static str = "live 1";
 
     fn round(&self) -> u64 {
@@ -43,19 +43,19 @@ impl Stored for Kept {
 
 /// The machine: see the module.
 pub(super) struct Registry {
-    head: Kept,
-    decisions: VecDeque<Arc<Kept>>,
+    head: ControllerState,
+    decisions: VecDeque<Arc<ControllerState>>,
 }
 
 impl Registry {
     /// The state after all decisions. The last ones may not be stored yet.
-    pub(super) const fn head(&self) -> &Kept {
+    pub(super) const fn head(&self) -> &ControllerState {
         &self.head
     }
 
     /// Decides on a state. Returns the number of the decision.
-    pub(super) fn decide(&mut self, state: Kept) -> u64 {
-        self.head = Kept { round: self.head.round + 1, ..state };
+    pub(super) fn decide(&mut self, state: ControllerState) -> u64 {
+        self.head = ControllerState { round: self.head.round + 1, ..state };
         self.decisions.push_back(Arc::new(self.head.clone()));
         self.head.round
     }
@@ -64,23 +64,31 @@ impl Registry {
 impl Machine for Registry {
     /// The network of a new store.
     type Settings = Arc<Description>;
-    type Value = Kept;
+    type Value = ControllerState;
     type Message = Infallible;
     type Void = Infallible;
     type Job = Infallible;
     type Answer = Infallible;
 
-    fn begin(_: Instant, first: &Arc<Description>, rounds_after: u64, last: Option<&Kept>) -> Self {
+    fn begin(
+        _: Instant,
+        first: &Arc<Description>,
+        rounds_after: u64,
+        last: Option<&ControllerState>,
+    ) -> Self {
         let mut state = last.cloned().unwrap_or_default();
         state.lead += 1;
         state.version = state.version.max(1);
         state.network.get_or_insert_with(|| Description::clone(first));
         let round = state.round.max(rounds_after);
-        let mut new = Self { head: Kept { round, ..Kept::default() }, decisions: VecDeque::new() };
+        let mut new = Self {
+            head: ControllerState { round, ..ControllerState::default() },
+            decisions: VecDeque::new(),
+        };
         new.decide(state);
         new
     }
-    fn round(value: &Kept) -> u64 {
+    fn round(value: &ControllerState) -> u64 {
         value.round
     }
     fn round_time(_: &Arc<Description>) -> Duration {
@@ -93,7 +101,7 @@ impl Machine for Registry {
     fn poll_transmit(&mut self) -> Option<Infallible> {
         None
     }
-    fn poll_event(&mut self) -> Option<Event<Kept, Infallible>> {
+    fn poll_event(&mut self) -> Option<Event<ControllerState, Infallible>> {
         self.decisions.pop_front().map(Event::Accepted)
     }
     fn poll_job(&mut self) -> Option<Infallible> {
@@ -114,7 +122,7 @@ mod tests {
         let mut registry = Registry::begin(Instant::ZERO, &first, 7, None);
         let begun = registry.head().clone();
         assert_eq!((begun.lead, begun.version, begun.round), (1, 1, 8));
-        let drained = Kept { draining: ["a".to_owned()].into(), version: 2, ..begun };
+        let drained = ControllerState { draining: ["a".to_owned()].into(), version: 2, ..begun };
         assert_eq!(registry.decide(drained), 9);
         let rounds = std::iter::from_fn(|| registry.poll_event()).map(|event| match event {
             Event::Accepted(kept) => kept.round,
@@ -129,7 +137,7 @@ mod tests {
     #[test]
     fn state_of_earlier_programs_is_read() {
         let text = r#"{"round": 3, "lead": 2, "draining": ["r"]}"#;
-        let kept: Kept = serde_json::from_str(text).expect("an earlier form");
+        let kept: ControllerState = serde_json::from_str(text).expect("an earlier form");
         let next = Registry::begin(Instant::ZERO, &Arc::default(), 0, Some(&kept));
         assert_eq!((next.head().lead, next.head().version), (3, 1));
         assert!(next.head().network.is_some());

@@ -76,7 +76,7 @@ async fn changes_outlive_the_controller() {
     let (service, driver) = start(&config).await;
     assert_eq!(service.change(1, vec![channel("news", 1), Change::RemoveNode("e1".to_owned())]).await, Ok(2));
     assert_eq!(service.nodes().expect("it leads").len(), NODES - 1);
-    assert_eq!(service.drain("e1", true).await, Err(Unchanged::UnknownNode("e1".to_owned())));
+    assert_eq!(service.drain("e1", true).await, Err(RequestRefusal::UnknownNode("e1".to_owned())));
     driver.abort();
     let _ = driver.await;
     drop(service);
@@ -97,7 +97,7 @@ async fn of_two_editors_one_is_refused() {
     for edit in edits.collect::<Vec<_>>() {
         match edit.await.expect("no panic") {
             Ok(version) => taken += version,
-            Err(error) => assert_eq!(error, Unchanged::OtherVersion(1, 2)),
+            Err(error) => assert_eq!(error, RequestRefusal::OtherVersion(1, 2)),
         }
     }
     assert_eq!(taken, 2, "one editor has version 2");

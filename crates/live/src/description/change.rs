@@ -1,8 +1,8 @@
 //! Changes of a network at run time: nodes, links, groups and channels that come, change and go.
 //!
-//! Ids are places in the description, so an entry that goes keeps its place: [`Removed`] names it, and
-//! a later addition of the same name takes the place again. Leaves out: how changes travel and where
-//! they are stored (`controller`). Read [`Change`] and [`Layout::changed`] first.
+//! Ids are places in the description, so an entry that goes keeps its place: [`RemovedEntries`]
+//! names it, and a later addition of the same name takes the place again. Leaves out: how changes
+//! travel and where they are stored (`controller`). Read [`Change`] and [`Layout::changed`] first.
 
 use super::{ChannelEntry, Description, DescriptionError, GroupEntry, Layout, LinkEntry, NodeEntry};
 use anabranch_live_proto::NodeId;
@@ -42,7 +42,7 @@ pub enum Change {
 /// Entries of a description that count no longer, and keep their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Removed {
+pub struct RemovedEntries {
     /// Names of nodes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub nodes: BTreeSet<String>,
@@ -57,7 +57,7 @@ pub struct Removed {
     pub channels: BTreeSet<String>,
 }
 
-impl Removed {
+impl RemovedEntries {
     /// Whether all entries count.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

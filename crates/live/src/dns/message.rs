@@ -49,7 +49,7 @@ pub(super) struct Responder {
 
 /// EDNS of a question.
 #[derive(Copy, Clone, Debug)]
-struct AskedEdns {
+struct QuestionEdns {
     payload_bytes_max: u16,
     version: u8,
     subnet: Option<ClientSubnet>,
@@ -58,11 +58,11 @@ struct AskedEdns {
 /// A question as far as it can be read.
 struct Question {
     query: Query,
-    edns: Option<AskedEdns>,
+    edns: Option<QuestionEdns>,
 }
 
 /// A record behind a question.
-struct Additional<'a> {
+struct AdditionalRecord<'a> {
     name: Name,
     kind: u16,
     class: u16,
@@ -194,7 +194,7 @@ fn data(address: IpAddr) -> RData {
     }
 }
 
-fn edns(asked: AskedEdns, scope: u8) -> Edns {
+fn edns(asked: QuestionEdns, scope: u8) -> Edns {
     let mut edns = Edns::new();
     edns.set_max_payload(UDP_BYTES_MAX);
     if let Some(subnet) = asked.subnet {
@@ -236,19 +236,19 @@ fn read(decoder: &mut BinDecoder<'_>, header: &Header) -> Option<Question> {
         }
         let version = record.ttl.to_be_bytes()[1];
         let subnet = client_subnet(record.data)?;
-        edns = Some(AskedEdns { payload_bytes_max: record.class, version, subnet });
+        edns = Some(QuestionEdns { payload_bytes_max: record.class, version, subnet });
     }
     decoder.is_empty().then_some(Question { query, edns })
 }
 
-fn additional<'a>(decoder: &mut BinDecoder<'a>) -> Result<Additional<'a>, DecodeError> {
+fn additional<'a>(decoder: &mut BinDecoder<'a>) -> Result<AdditionalRecord<'a>, DecodeError> {
     let name = Name::read(decoder)?;
     let mut number = || decoder.read_u16().map(|number| number.unverified());
     let (kind, class) = (number()?, number()?);
     let ttl = decoder.read_u32()?.unverified();
     let length = decoder.read_u16()?.unverified();
     let data = decoder.read_slice(length.into())?.unverified();
-    Ok(Additional { name, kind, class, ttl, data })
+    Ok(AdditionalRecord { name, kind, class, ttl, data })
 }
 
 /// The client subnet among the options of EDNS. `None` for options with a fault.

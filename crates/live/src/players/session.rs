@@ -22,7 +22,7 @@ const NEWS_MAX: usize = 16;
 const SERVERS_MAX: usize = 16;
 
 /// News of a request, with its arrival.
-struct News {
+struct RequestNews {
     at: tokio::time::Instant,
     event: Event,
 }
@@ -49,7 +49,7 @@ pub(super) struct Session {
 
 /// A player's part of the sums over all players.
 #[derive(Default)]
-struct Counted {
+struct PlayerSums {
     has_joined: bool,
     stalls: u64,
     stalled: Duration,
@@ -58,7 +58,7 @@ struct Counted {
     counts: PlayCounts,
 }
 
-impl Counted {
+impl PlayerSums {
     /// Adds the player's news to the sums.
     fn count(&mut self, player: &Player, progress: &Progress) {
         let now = Self {
@@ -93,7 +93,7 @@ struct Sockets {
     servers: BTreeMap<(Option<usize>, String), Origin>,
     requests: BTreeMap<RequestId, AbortHandle>,
     resolving: Option<AbortHandle>,
-    news: mpsc::Sender<News>,
+    news: mpsc::Sender<RequestNews>,
 }
 
 impl Session {
@@ -123,7 +123,7 @@ impl Session {
             news,
         };
         let mut now = Instant::ZERO;
-        let (mut counted, mut edge) = (Counted::default(), None);
+        let (mut counted, mut edge) = (PlayerSums::default(), None);
         loop {
             while let Some(action) = player.poll(now) {
                 match action {
@@ -200,7 +200,7 @@ impl Sockets {
             let report = async |event| {
                 let at = tokio::time::Instant::now();
                 // A player that is gone needs no news.
-                let _ = news.send(News { at, event }).await;
+                let _ = news.send(RequestNews { at, event }).await;
             };
             let Some((origin, target)) = asked else {
                 return report(Event::Failed(id, format!("{}: no URL of a server", get.url))).await;
@@ -256,7 +256,7 @@ impl Sockets {
         let task = tokio::spawn(async move {
             let addresses = resolve(server, &name, subnet).await.unwrap_or_default();
             let at = tokio::time::Instant::now();
-            let _ = news.send(News { at, event: Event::Resolved(addresses) }).await;
+            let _ = news.send(RequestNews { at, event: Event::Resolved(addresses) }).await;
         });
         if let Some(former) = self.resolving.replace(task.abort_handle()) {
             former.abort();

@@ -82,7 +82,7 @@ struct Publisher {
 }
 
 /// A publisher's turn at a channel.
-pub(super) struct Turn {
+pub(super) struct PublisherTurn {
     pub number: u64,
     pub replaced: Arc<Notify>,
 }
@@ -185,7 +185,7 @@ impl Channel {
     }
 
     /// Begins the turn of a publisher, which ends the one before.
-    pub fn begin_turn(&self) -> Turn {
+    pub fn begin_turn(&self) -> PublisherTurn {
         self.with(|state| {
             let number = state.next_publisher;
             state.next_publisher += 1;
@@ -197,7 +197,7 @@ impl Channel {
             if let Input::Published(packager) = &mut state.input {
                 packager.handle_body();
             }
-            Turn { number, replaced }
+            PublisherTurn { number, replaced }
         })
     }
 

@@ -18,7 +18,7 @@ pub struct SourceSteering {
 
 /// A rendition with media.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedRendition {
     pub rendition: String,
     pub peak_rate: BitRate,
     pub codecs: CodecInfo,
@@ -28,11 +28,11 @@ pub(super) struct Listed {
 /// all renditions, or the highest ones if they are more than a playlist may list.
 pub(super) fn playlist(
     channel: &str,
-    mut listed: Vec<Listed>,
+    mut listed: Vec<ListedRendition>,
     steering: Option<&SourceSteering>,
 ) -> MultivariantPlaylist {
     listed.sort_by_key(|listed| std::cmp::Reverse(listed.peak_rate));
-    let variant = |listed: &Listed, base: &str, pathway_id: Option<String>| Variant {
+    let variant = |listed: &ListedRendition, base: &str, pathway_id: Option<String>| Variant {
         uri: format!("{base}{}/index.m3u8", listed.rendition),
         bandwidth: listed.peak_rate,
         average_bandwidth: None,
@@ -65,9 +65,9 @@ pub(super) fn playlist(
 mod tests {
     use super::*;
 
-    fn listed(count: u64) -> Vec<Listed> {
+    fn listed(count: u64) -> Vec<ListedRendition> {
         let codecs = CodecInfo { codecs: Some("avc1.64001f".to_owned()), resolution: Some((640, 360)) };
-        let rendition = |number: u64| Listed {
+        let rendition = |number: u64| ListedRendition {
             rendition: format!("r{number}"),
             peak_rate: BitRate::bps(1_000 + number),
             codecs: codecs.clone(),

@@ -2,7 +2,7 @@
 //!
 //! Read [`upload`].
 
-use super::channel::{Channel, Turn};
+use super::channel::{Channel, PublisherTurn};
 use super::metrics::{Cause, SourceMetrics};
 use anabranch_http::metrics::Counter;
 use anabranch_live_proto::origin::PackageError;
@@ -35,7 +35,7 @@ pub(super) enum Upload {
 struct TurnGuard<'a> {
     channel: &'a Channel,
     from: IpAddr,
-    turn: Turn,
+    turn: PublisherTurn,
     is_logged: bool,
 }
 
@@ -120,7 +120,7 @@ pub(super) async fn upload(
 
 async fn read(
     channel: &Channel,
-    turn: &Turn,
+    turn: &PublisherTurn,
     (body, published_bytes): (&mut Incoming, &Counter),
     silence_max: Duration,
     clock: impl Fn() -> Instant,

@@ -21,7 +21,7 @@ use anabranch_media::hls::{DeliveryDirectives, MultivariantPlaylist, Resource};
 use anabranch_net::public::ServerTrust;
 use anabranch_units::{RandomStream, Seed};
 use client::{FetchError, OriginClient};
-use entry::{Entry, Which};
+use entry::{Entry, PlaylistRole};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as StdDuration;
@@ -272,7 +272,7 @@ struct Import {
     shared: Arc<Shared>,
     pulled: Arc<PulledChannel>,
     channel: Arc<Channel>,
-    which: Which,
+    which: PlaylistRole,
     /// URL of the media playlist. `None` before the first answer and after a failure: a session
     /// number in it may have expired.
     playlist_url: Mutex<Option<String>>,
@@ -285,7 +285,7 @@ impl Import {
         shared: Arc<Shared>,
         pulled: Arc<PulledChannel>,
         channel: Arc<Channel>,
-        which: Which,
+        which: PlaylistRole,
         seed: u64,
     ) -> Arc<Self> {
         let health = Mutex::new(Health::new(channel.path.to_string()));
@@ -425,7 +425,7 @@ impl Import {
             return Ok(url);
         }
         let url = match self.which {
-            Which::Itself => self.pulled.pull.url.clone(),
+            PlaylistRole::Itself => self.pulled.pull.url.clone(),
             which => self.pulled.entry().await?.url(which).ok_or(FetchError::RenditionGone)?,
         };
         *self.lock_url() = Some(url.clone());

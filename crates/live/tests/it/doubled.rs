@@ -1,7 +1,7 @@
 //! Two sources of one channel, with two disjoint legs to the edge.
 
 use crate::origin::TestNode;
-use crate::pull::{Said, ScriptedOrigin};
+use crate::pull::{OriginAnswer, ScriptedOrigin};
 use crate::source::{AUTHORIZATION, TestSource, fragments, get, get_once_there, put};
 use anabranch_live::{NodeConfig, RelayConfig};
 use anabranch_media::hls::MediaPlaylist;
@@ -103,13 +103,13 @@ async fn killed_source_of_a_doubled_leg_delays_no_part() {
 }
 
 /// A playlist of segments of 2 s, whose first one begins at this second.
-fn timeline(second: u64) -> Said {
+fn timeline(second: u64) -> OriginAnswer {
     let segment = |number: u64| {
         let date = format!("2026-01-02T03:04:{:02}Z", second + number * 2);
         format!("#EXT-X-PROGRAM-DATE-TIME:{date}\n#EXTINF:2.0,\n{number}.m4s\n")
     };
     let segments: String = (0..5).map(segment).collect();
-    Said::Playlist(format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{segments}"))
+    OriginAnswer::Playlist(format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{segments}"))
 }
 
 /// The first parent's timeline counts, and viewers see no other.
@@ -119,7 +119,7 @@ async fn source_with_another_timeline_is_refused() {
     let edge = edge(&[&first.url, &second.url]);
     for (origin, second, media) in [(&first, 0, "first"), (&second, 7, "other")] {
         origin.say("/news/main/index.m3u8", timeline(second));
-        (0..5).for_each(|number| origin.say(&format!("/news/main/{number}.m4s"), Said::Media(media)));
+        (0..5).for_each(|number| origin.say(&format!("/news/main/{number}.m4s"), OriginAnswer::Media(media)));
     }
     assert_eq!(get(&edge.url, "/news/main/index.m3u8").await.0, StatusCode::OK);
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
@@ -138,8 +138,8 @@ async fn media_of_two_timelines_are_not_mixed() {
     let edge = edge(&[&first.url, &second.url]);
     for number in 0..10 {
         let path = format!("/news/main/{number}.m4s");
-        first.say(&path, Said::Media("the first timeline"));
-        second.say(&path, Said::Media("the other timeline"));
+        first.say(&path, OriginAnswer::Media("the first timeline"));
+        second.say(&path, OriginAnswer::Media("the other timeline"));
         let (status, body) = get(&edge.url, &path).await;
         assert_eq!(status, StatusCode::OK);
         let body = String::from_utf8(body).expect("text");

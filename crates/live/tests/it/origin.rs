@@ -29,21 +29,21 @@ pub struct TestOrigin {
     pub parts: Arc<Semaphore>,
     pub requests: Arc<AtomicUsize>,
     /// `Range` of the last request, and the targets of all.
-    pub seen: Arc<Mutex<Seen>>,
+    pub seen: Arc<Mutex<RequestLog>>,
     runtime: Option<Runtime>,
 }
 
 #[derive(Default)]
-pub struct Seen {
+pub struct RequestLog {
     pub range: Option<String>,
     pub targets: Vec<String>,
 }
 
 #[derive(Clone)]
-struct Serving {
+struct OriginState {
     parts: Arc<Semaphore>,
     requests: Arc<AtomicUsize>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<RequestLog>>,
     cache_control: &'static str,
 }
 
@@ -55,7 +55,7 @@ impl TestOrigin {
             .build()
             .expect("a thread starts");
         let parts = Arc::new(Semaphore::new(0));
-        let serving = Serving {
+        let serving = OriginState {
             parts: Arc::clone(&parts),
             requests: Arc::default(),
             seen: Arc::default(),
@@ -90,7 +90,7 @@ impl Drop for TestOrigin {
     }
 }
 
-async fn serve(State(serving): State<Serving>, request: Request) -> Response {
+async fn serve(State(serving): State<OriginState>, request: Request) -> Response {
     let target = request.uri().to_string();
     if target == "/health" {
         return StatusCode::NO_CONTENT.into_response();

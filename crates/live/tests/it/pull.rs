@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 /// An origin's answer at a path.
 #[derive(Clone)]
-pub enum Said {
+pub enum OriginAnswer {
     Playlist(String),
     Media(&'static str),
     /// A playlist for requests with this query only; the rest has status 401.
@@ -39,8 +39,8 @@ struct Log {
 }
 
 #[derive(Clone)]
-struct Serving {
-    said: watch::Receiver<BTreeMap<String, Said>>,
+struct OriginState {
+    said: watch::Receiver<BTreeMap<String, OriginAnswer>>,
     log: Arc<Log>,
 }
 
@@ -48,7 +48,7 @@ struct Serving {
 /// not set have their path as contents.
 pub struct ScriptedOrigin {
     pub url: String,
-    said: watch::Sender<BTreeMap<String, Said>>,
+    said: watch::Sender<BTreeMap<String, OriginAnswer>>,
     log: Arc<Log>,
     runtime: Option<Runtime>,
 }
@@ -86,12 +86,12 @@ impl ScriptedOrigin {
         };
         let (said, receiver) = watch::channel(BTreeMap::new());
         let log = Arc::<Log>::default();
-        let serving = Serving { said: receiver, log: Arc::clone(&log) };
+        let serving = OriginState { said: receiver, log: Arc::clone(&log) };
         runtime.spawn(server.run(Router::new().fallback(serve).with_state(serving)));
         Self { url, said, log, runtime: Some(runtime) }
     }
 
-    pub fn say(&self, path: &str, said: Said) {
+    pub fn say(&self, path: &str, said: OriginAnswer) {
         self.said.send_modify(|paths| drop(paths.insert(path.to_owned(), said)));
     }
 
@@ -113,7 +113,7 @@ impl Drop for ScriptedOrigin {
     }
 }
 
-async fn serve(State(mut serving): State<Serving>, request: Request) -> Response {
+async fn serve(State(mut serving): State<OriginState>, request: Request) -> Response {
     let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or("").to_owned());
     serving.log.targets.lock().expect("no panic").push(request.uri().to_string());
     let _ = serving.said.borrow_and_update();
@@ -124,15 +124,15 @@ async fn serve(State(mut serving): State<Serving>, request: Request) -> Response
     let said = serving.said.borrow().get(&path).cloned();
     let kind = |kind: &'static str| [(header::CONTENT_TYPE, kind)];
     match said {
-        Some(Said::Media(bytes)) => (kind("video/mp4"), bytes).into_response(),
-        Some(Said::Playlist(text)) => (kind("application/vnd.apple.mpegurl"), text).into_response(),
-        Some(Said::Session(session, text)) if query.split('&').any(|pair| pair == session) => {
+        Some(OriginAnswer::Media(bytes)) => (kind("video/mp4"), bytes).into_response(),
+        Some(OriginAnswer::Playlist(text)) => (kind("application/vnd.apple.mpegurl"), text).into_response(),
+        Some(OriginAnswer::Session(session, text)) if query.split('&').any(|pair| pair == session) => {
             (kind("application/vnd.apple.mpegurl"), text).into_response()
         }
-        Some(Said::Session(..)) => StatusCode::UNAUTHORIZED.into_response(),
-        Some(Said::Redirect(to)) => (StatusCode::FOUND, [(header::LOCATION, to)]).into_response(),
-        Some(Said::Page) => (kind("text/html"), "<html>it works</html>").into_response(),
-        Some(Said::Endless) => {
+        Some(OriginAnswer::Session(..)) => StatusCode::UNAUTHORIZED.into_response(),
+        Some(OriginAnswer::Redirect(to)) => (StatusCode::FOUND, [(header::LOCATION, to)]).into_response(),
+        Some(OriginAnswer::Page) => (kind("text/html"), "<html>it works</html>").into_response(),
+        Some(OriginAnswer::Endless) => {
             let log = Arc::clone(&serving.log);
             let line = Bytes::from("#EXTM3U\n".repeat(1_024));
             let lines = futures_util::stream::repeat_with(move || {
@@ -147,12 +147,12 @@ async fn serve(State(mut serving): State<Serving>, request: Request) -> Response
 }
 
 /// A source that pulls channel `news`.
-struct Pulling {
+struct PullingSource {
     url: String,
     task: JoinHandle<()>,
 }
 
-impl Pulling {
+impl PullingSource {
     fn start(url: &str, idle: Option<Duration>) -> Self {
         Self::with(url, idle, None)
     }
@@ -187,7 +187,7 @@ impl Pulling {
     }
 }
 
-impl Drop for Pulling {
+impl Drop for PullingSource {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -198,12 +198,12 @@ async fn pause(ms: u64) {
 }
 
 /// A playlist of whole segments of 1 s, whose names begin with `run`.
-fn plain(run: &str, first: u64, count: u64) -> Said {
+fn plain(run: &str, first: u64, count: u64) -> OriginAnswer {
     let segments: String =
         (first..first + count).map(|n| format!("#EXTINF:1.0,\n{run}_seg{n}.mp4\n")).collect();
     let head = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n";
     let map = format!("#EXT-X-MAP:URI=\"{run}_init.mp4\"\n");
-    Said::Playlist(format!("{head}#EXT-X-MEDIA-SEQUENCE:{first}\n{map}{segments}"))
+    OriginAnswer::Playlist(format!("{head}#EXT-X-MEDIA-SEQUENCE:{first}\n{map}{segments}"))
 }
 
 const VARIANTS: &str = include_str!("../../../media/tests/hls/mediamtx_variants.m3u8");
@@ -215,11 +215,11 @@ const LATER_SESSION: &str = "session=77777777-5b1d-4b6e-9d53-0f6a4b7c8d9e";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mediamtx_is_pulled_through_its_session() {
     let origin = ScriptedOrigin::start();
-    origin.say("/cam/index.m3u8", Said::Playlist(VARIANTS.to_owned()));
-    origin.say("/cam/video1_stream.m3u8", Said::Session(SESSION, MEDIA.to_owned()));
-    origin.say("/cam/audio2_stream.m3u8", Said::Session(SESSION, MEDIA.to_owned()));
-    origin.say("/entry/index.m3u8", Said::Redirect("/cam/index.m3u8?cookieCheck=1".to_owned()));
-    let source = Pulling::start(&format!("{}/entry/index.m3u8", origin.url), None);
+    origin.say("/cam/index.m3u8", OriginAnswer::Playlist(VARIANTS.to_owned()));
+    origin.say("/cam/video1_stream.m3u8", OriginAnswer::Session(SESSION, MEDIA.to_owned()));
+    origin.say("/cam/audio2_stream.m3u8", OriginAnswer::Session(SESSION, MEDIA.to_owned()));
+    origin.say("/entry/index.m3u8", OriginAnswer::Redirect("/cam/index.m3u8?cookieCheck=1".to_owned()));
+    let source = PullingSource::start(&format!("{}/entry/index.m3u8", origin.url), None);
     let (_, text) = get(&source.url, "/news/index.m3u8").await;
     let variants = MultivariantPlaylist::read(&text).expect("a multivariant playlist");
     assert_eq!(variants.variants[0].uri, "v1/index.m3u8");
@@ -240,11 +240,13 @@ async fn mediamtx_is_pulled_through_its_session() {
     pause(100).await;
     assert!(origin.targets().contains(&blocked), "{:?}", origin.targets());
     // The session expires, and the next one gives the same stream.
-    origin.say("/cam/index.m3u8", Said::Playlist(VARIANTS.replace(SESSION, LATER_SESSION)));
+    origin.say("/cam/index.m3u8", OriginAnswer::Playlist(VARIANTS.replace(SESSION, LATER_SESSION)));
     let later = MEDIA.replace(SESSION, LATER_SESSION);
     let part = format!("#EXT-X-PART:DURATION=0.2,URI=\"8bdf_part42.mp4?{LATER_SESSION}\"\n#EXT-X-PRELOAD");
-    origin
-        .say("/cam/video1_stream.m3u8", Said::Session(LATER_SESSION, later.replace("#EXT-X-PRELOAD", &part)));
+    origin.say(
+        "/cam/video1_stream.m3u8",
+        OriginAnswer::Session(LATER_SESSION, later.replace("#EXT-X-PRELOAD", &part)),
+    );
     let has_part =
         |playlist: &MediaPlaylist| playlist.open.as_ref().is_some_and(|open| open.parts.len() == 3);
     let playlist = source.playlist("v1", has_part).await;
@@ -255,7 +257,7 @@ async fn mediamtx_is_pulled_through_its_session() {
 async fn nobody_publishes_a_pulled_channel() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 0, 3));
-    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
     source.playlist("main", |playlist| playlist.next_msn() == 3).await;
     let answer = put(&source.url, "/news/main", AUTHORIZATION, vec![b"ftyp"]).await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("is pulled"), "{answer}");
@@ -267,7 +269,7 @@ async fn nobody_publishes_a_pulled_channel() {
 async fn no_upstream_traffic_without_viewers() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 0, 3));
-    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), Some(Duration::from_ms(600)));
+    let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), Some(Duration::from_ms(600)));
     pause(300).await;
     assert_eq!(origin.targets(), [""; 0], "before the first viewer");
     let (status, text) = get(&source.url, "/news/index.m3u8").await;
@@ -290,7 +292,7 @@ async fn no_upstream_traffic_without_viewers() {
 async fn origin_that_returns_is_continued_discontinuously() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 10, 3));
-    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
     source.playlist("main", |playlist| playlist.next_msn() == 13).await;
     let address = origin.kill();
     pause(1_500).await;
@@ -313,17 +315,17 @@ async fn origin_that_returns_is_continued_discontinuously() {
 async fn private_servers_are_not_asked_for_an_origin() {
     let (origin, inner) = (ScriptedOrigin::start(), ScriptedOrigin::start());
     inner.say("/secret.m3u8", plain("a", 0, 3));
-    let Said::Playlist(text) = plain("a", 0, 3) else { unreachable!("it is one") };
+    let OriginAnswer::Playlist(text) = plain("a", 0, 3) else { unreachable!("it is one") };
     let elsewhere = text.replace("a_seg1", &format!("{}/a_seg1", inner.url));
-    origin.say("/a.m3u8", Said::Playlist(elsewhere));
-    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    origin.say("/a.m3u8", OriginAnswer::Playlist(elsewhere));
+    let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
     let playlist = source.playlist("main", |playlist| playlist.next_msn() == 3).await;
     let gaps: Vec<bool> = playlist.segments.iter().map(|segment| segment.is_gap).collect();
     assert_eq!(gaps, [false, true, false]);
-    origin.say("/b.m3u8", Said::Redirect(format!("{}/secret.m3u8", inner.url)));
-    let redirected = Pulling::start(&format!("{}/b.m3u8", origin.url), None);
-    origin.say("/c.m3u8", Said::Redirect("/c.m3u8".to_owned()));
-    let circled = Pulling::start(&format!("{}/c.m3u8", origin.url), None);
+    origin.say("/b.m3u8", OriginAnswer::Redirect(format!("{}/secret.m3u8", inner.url)));
+    let redirected = PullingSource::start(&format!("{}/b.m3u8", origin.url), None);
+    origin.say("/c.m3u8", OriginAnswer::Redirect("/c.m3u8".to_owned()));
+    let circled = PullingSource::start(&format!("{}/c.m3u8", origin.url), None);
     pause(400).await;
     for source in [redirected, circled] {
         assert_eq!(get(&source.url, "/health").await.0, StatusCode::OK);
@@ -336,15 +338,15 @@ async fn private_servers_are_not_asked_for_an_origin() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endless_playlist_is_cut_off() {
     let origin = ScriptedOrigin::start();
-    origin.say("/a.m3u8", Said::Endless);
-    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    origin.say("/a.m3u8", OriginAnswer::Endless);
+    let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
     pause(600).await;
     let sent = origin.log.endless_bytes.load(SeqCst);
     let tries = origin.targets().len();
     assert!(sent > 1 << 20 && sent < tries * (12 << 20), "{sent} bytes in {tries} tries");
     origin.say("/a.m3u8", plain("a", 0, 3));
     source.playlist("main", |playlist| playlist.next_msn() == 3).await;
-    origin.say("/a.m3u8", Said::Endless);
+    origin.say("/a.m3u8", OriginAnswer::Endless);
     pause(1_200).await;
     origin.say("/a.m3u8", plain("a", 2, 3));
     let playlist = source.playlist("main", |playlist| playlist.next_msn() == 5).await;
@@ -354,9 +356,9 @@ async fn endless_playlist_is_cut_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_are_no_media() {
     let origin = ScriptedOrigin::start();
-    origin.say("/a.m3u8", Said::Page);
-    origin.say("/a_seg1.mp4", Said::Page);
-    let source = Pulling::start(&format!("{}/a.m3u8", origin.url), None);
+    origin.say("/a.m3u8", OriginAnswer::Page);
+    origin.say("/a_seg1.mp4", OriginAnswer::Page);
+    let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
     pause(300).await;
     assert_eq!(origin.targets()[0], "/a.m3u8");
     origin.say("/a.m3u8", plain("a", 0, 3));
@@ -370,7 +372,7 @@ async fn pages_are_no_media() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn source_that_pulls_from_a_source_has_equal_pieces() {
     let first = crate::source::TestSource::start_with(Duration::from_ms(200));
-    let second = Pulling::start(&format!("{}/news/index.m3u8", first.url), None);
+    let second = PullingSource::start(&format!("{}/news/index.m3u8", first.url), None);
     let pieces = crate::source::fragments();
     let publish = put(&first.url, "/news/main", AUTHORIZATION, pieces);
     let pull = second.playlist("v1", |playlist| playlist.is_ended);
@@ -392,10 +394,10 @@ async fn https_origin_of_a_private_authority_is_pulled() {
     let folder = tempfile::tempdir().expect("a folder");
     let (origin, ca) = ScriptedOrigin::secure(folder.path());
     origin.say("/a.m3u8", plain("a", 0, 3));
-    origin.say("/entry.m3u8", Said::Redirect("/a.m3u8".to_owned()));
+    origin.say("/entry.m3u8", OriginAnswer::Redirect("/a.m3u8".to_owned()));
     let trust = ServerTrust::load(&ca, &["http/1.1"]).expect("an authority");
     let url = format!("{}/entry.m3u8", origin.url);
-    let source = Pulling::with(&url, None, Some(trust));
+    let source = PullingSource::with(&url, None, Some(trust));
     source.playlist("main", |playlist| playlist.next_msn() == 3).await;
     let (_, body) = get(&source.url, "/news/main/1.m4s").await;
     assert_eq!(body, b"/a_seg1.mp4");
@@ -416,7 +418,7 @@ async fn origin_with_a_refused_certificate_is_not_pulled() {
     let by_address = origin.url.replace("localhost", "127.0.0.1");
     let sources = [(origin.url.clone(), other_ca), (by_address, ca)].map(|(url, ca)| {
         let trust = ServerTrust::load(&ca, &["http/1.1"]).expect("an authority");
-        Pulling::with(&format!("{url}/a.m3u8"), None, Some(trust))
+        PullingSource::with(&format!("{url}/a.m3u8"), None, Some(trust))
     });
     pause(1_000).await;
     for source in &sources {

@@ -56,7 +56,7 @@ impl Drop for Etcd {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_leader_is_replaced_and_killed_etcd_costs_no_answer() {
+async fn killed_leader_is_replaced_and_killed_etcd_is_harmless() {
     let Some(mut etcd) = Etcd::new() else {
         return skip("several controllers share an etcd, and this machine has none (Debian: etcd-server)");
     };

@@ -147,7 +147,7 @@ impl std::error::Error for CutError {}
 
 /// The open segment.
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     number: u64,
     /// Cell of the timeline in which it lies.
     cell: u64,
@@ -163,7 +163,7 @@ struct Open {
 
 /// End of a fragment that waits for the other tracks.
 #[derive(Copy, Clone, Debug)]
-struct Closing {
+struct FragmentEnd {
     at: MediaTime,
     ends_part: bool,
 }
@@ -182,8 +182,8 @@ pub struct Cutter {
     /// End of the newest sample of each track.
     reached: Vec<MediaTime>,
     waiting_bytes: usize,
-    open: Option<Open>,
-    closing: Option<Closing>,
+    open: Option<OpenSegment>,
+    closing: Option<FragmentEnd>,
     /// Time at which cell 0 begins, and its number. `None` until the first key frame of an own
     /// timeline.
     cell_zero: Option<(MediaTime, u64)>,
@@ -312,7 +312,7 @@ impl Cutter {
         let Some(open) = &self.open else { return };
         if !open.samples.is_empty() {
             let at = self.closing.map_or(self.reached[self.primary], |closing| closing.at);
-            self.close_fragment(Closing { at, ends_part: true });
+            self.close_fragment(FragmentEnd { at, ends_part: true });
         } else if open.fragments > 0 {
             self.end_part(self.reached[self.primary]);
         }
@@ -407,7 +407,7 @@ impl Cutter {
             if open.is_some_and(|open| !open.samples.is_empty() || open.fragments > 0) {
                 let has_samples = open.is_some_and(|open| !open.samples.is_empty());
                 if has_samples {
-                    self.closing = Some(Closing { at: begin, ends_part: true });
+                    self.closing = Some(FragmentEnd { at: begin, ends_part: true });
                     return true;
                 }
                 self.end_part(begin);
@@ -427,9 +427,9 @@ impl Cutter {
         let share = u64::from(open.fragments + 1);
         let of = u64::from(self.config.fragments_per_part);
         if reached >= part {
-            self.closing = Some(Closing { at: end, ends_part: true });
+            self.closing = Some(FragmentEnd { at: end, ends_part: true });
         } else if reached.as_ns() >= part.as_ns() / of * share {
-            self.closing = Some(Closing { at: end, ends_part: false });
+            self.closing = Some(FragmentEnd { at: end, ends_part: false });
         }
         true
     }
@@ -500,7 +500,7 @@ impl Cutter {
         }
         let is_discontinuous = std::mem::take(&mut self.is_discontinuous);
         self.cuts.push_back(Cut::Segment { number, begin, is_independent, is_discontinuous });
-        self.open = Some(Open {
+        self.open = Some(OpenSegment {
             number,
             cell,
             part_begin: begin,
@@ -529,7 +529,7 @@ impl Cutter {
     }
 
     /// Writes the open fragment.
-    fn close_fragment(&mut self, closing: Closing) {
+    fn close_fragment(&mut self, closing: FragmentEnd) {
         let Some(mut open) = self.open.take() else { return };
         let ids: Vec<u32> = self.init.iter().flat_map(|init| &init.tracks).map(|track| track.id).collect();
         let mut own = std::mem::take(&mut open.samples);

@@ -106,7 +106,7 @@ fn cut_stream_keeps_all_samples() {
 }
 
 #[test]
-fn segments_begin_with_key_frames_and_parts_meet_the_target() {
+fn segments_begin_with_key_frames_parts_meet_the_target() {
     let cuts = cut(items(FRAMES, usize::MAX), config(OWN));
     let segments: Vec<_> = cuts
         .iter()

@@ -4,7 +4,7 @@
 //! relay needs, which are ignored. Read [`MultivariantPlaylist`].
 
 use super::read::{read_tags, text};
-use super::write::Quoted;
+use super::write::QuotedText;
 use super::{PlaylistError, VARIANTS_MAX};
 use anabranch_units::BitRate;
 use m3u8_parser::m3u8::parser::parse_attributes;
@@ -144,19 +144,19 @@ impl MultivariantPlaylist {
             writeln!(text, "#EXT-X-INDEPENDENT-SEGMENTS")?;
         }
         let quoted = |text: &mut String, name: &str, value: &Option<String>| match value {
-            Some(value) => write!(text, ",{name}={}", Quoted(value)),
+            Some(value) => write!(text, ",{name}={}", QuotedText(value)),
             None => Ok(()),
         };
         if let Some(steering) = &self.steering {
-            write!(text, "#EXT-X-CONTENT-STEERING:SERVER-URI={}", Quoted(&steering.server_uri))?;
+            write!(text, "#EXT-X-CONTENT-STEERING:SERVER-URI={}", QuotedText(&steering.server_uri))?;
             quoted(text, "PATHWAY-ID", &steering.pathway_id)?;
             text.push('\n');
         }
         for rendition in &self.renditions {
             let kind = RenditionKind::ALL.iter().find(|(kind, _)| *kind == rendition.kind);
             let word = kind.map_or("AUDIO", |(_, word)| word);
-            write!(text, "#EXT-X-MEDIA:TYPE={word},GROUP-ID={}", Quoted(&rendition.group_id))?;
-            write!(text, ",NAME={}", Quoted(&rendition.name))?;
+            write!(text, "#EXT-X-MEDIA:TYPE={word},GROUP-ID={}", QuotedText(&rendition.group_id))?;
+            write!(text, ",NAME={}", QuotedText(&rendition.name))?;
             quoted(text, "LANGUAGE", &rendition.language)?;
             quoted(text, "CHANNELS", &rendition.channels)?;
             for (name, is_set) in [("DEFAULT", rendition.is_default), ("AUTOSELECT", rendition.is_autoselect)]

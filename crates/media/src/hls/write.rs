@@ -34,9 +34,9 @@ impl fmt::Display for Seconds {
 }
 
 /// Text inside quotation marks.
-pub(super) struct Quoted<'a>(pub &'a str);
+pub(super) struct QuotedText<'a>(pub &'a str);
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for QuotedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         self.0.chars().filter(|c| !matches!(c, '"' | '\n' | '\r')).try_for_each(|c| f.write_char(c))?;
@@ -99,7 +99,7 @@ impl MediaPlaylist {
         }
         self.preload_hints.iter().try_for_each(|hint| write_hint(text, hint))?;
         for report in &self.rendition_reports {
-            write!(text, "#EXT-X-RENDITION-REPORT:URI={}", Quoted(&report.uri))?;
+            write!(text, "#EXT-X-RENDITION-REPORT:URI={}", QuotedText(&report.uri))?;
             if let Some(msn) = report.last_msn {
                 write!(text, ",LAST-MSN={msn}")?;
             }
@@ -147,7 +147,7 @@ fn write_head(text: &mut String, head: &SegmentHead, map: &mut Option<Arc<super:
     if let Some(own) = &head.map
         && map.as_ref() != Some(own)
     {
-        write!(text, "#EXT-X-MAP:URI={}", Quoted(&own.uri))?;
+        write!(text, "#EXT-X-MAP:URI={}", QuotedText(&own.uri))?;
         if let Some(range) = own.range {
             write!(text, ",BYTERANGE=\"{}\"", Range(range))?;
         }
@@ -162,7 +162,7 @@ fn write_head(text: &mut String, head: &SegmentHead, map: &mut Option<Arc<super:
 
 /// EXT-X-PART.
 fn write_part(text: &mut String, part: &Part) -> fmt::Result {
-    write!(text, "#EXT-X-PART:DURATION={},URI={}", Seconds(part.duration), Quoted(&part.resource.uri))?;
+    write!(text, "#EXT-X-PART:DURATION={},URI={}", Seconds(part.duration), QuotedText(&part.resource.uri))?;
     if let Some(range) = part.resource.range {
         write!(text, ",BYTERANGE=\"{}\"", Range(range))?;
     }
@@ -182,7 +182,7 @@ fn write_hint(text: &mut String, hint: &PreloadHint) -> fmt::Result {
         HintKind::Part => "PART",
         HintKind::Map => "MAP",
     };
-    write!(text, "#EXT-X-PRELOAD-HINT:TYPE={kind},URI={}", Quoted(&hint.uri))?;
+    write!(text, "#EXT-X-PRELOAD-HINT:TYPE={kind},URI={}", QuotedText(&hint.uri))?;
     if hint.start.as_u64() > 0 {
         write!(text, ",BYTERANGE-START={}", hint.start.as_u64())?;
     }

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_few_connections_keeps_them_whatever_another_address_opens() {
+    fn peer_with_few_connections_keeps_them_during_floods() {
         let mut table = HalfOpenTable::new(64);
         let (honest, _) = table.arrive([10, 0, 0, 1].into(), "honest");
         for _ in 0..10_000 {

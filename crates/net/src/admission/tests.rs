@@ -29,7 +29,7 @@ fn identity() -> Identity {
     Identity::new(&credentials.expect("a good set")).expect("a good set")
 }
 
-struct Door {
+struct TestListener {
     identity: Identity,
     admission: Admission,
     at: SocketAddr,
@@ -37,7 +37,7 @@ struct Door {
     ends: tokio::sync::mpsc::UnboundedReceiver<String>,
 }
 
-impl Door {
+impl TestListener {
     /// Accepts for ever; a greeting is one byte.
     fn open(limits: AdmissionLimits) -> Self {
         let listener = crate::socket::listen(([127, 0, 0, 1], 0).into()).expect("a free port");
@@ -128,7 +128,7 @@ async fn what_was_dropped_is_gone_before_more_are_accepted() {
 /// taken.
 #[tokio::test]
 async fn silent_connections_of_one_address_keep_nobody_else_out() {
-    let mut door = Door::open(patient(8, 8));
+    let mut door = TestListener::open(patient(8, 8));
     let honest = door.connect(2).await;
     door.until_half_open(1).await;
     let mut held = Vec::new();
@@ -154,7 +154,7 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
 /// #17: speaking connections are counted separately from silent ones.
 #[tokio::test]
 async fn who_has_spoken_is_not_dropped_for_silent_ones() {
-    let mut door = Door::open(patient(4, 4));
+    let mut door = TestListener::open(patient(4, 4));
     // All connections come from one address: a finished handshake without a greeting.
     let tcp = door.connect(2).await;
     let mut stream = door.identity.connect(tcp, Role::Site, "a").await.expect("it is let in");
@@ -176,10 +176,10 @@ async fn who_has_spoken_is_not_dropped_for_silent_ones() {
 #[tokio::test]
 async fn each_stage_has_its_time() {
     let short = Duration::from_millis(50);
-    let mut door = Door::open(AdmissionLimits { silent_time: short, ..patient(8, 8) });
+    let mut door = TestListener::open(AdmissionLimits { silent_time: short, ..patient(8, 8) });
     let _silent = door.connect(2).await;
     assert_eq!(door.next_end().await, "said nothing whole within 0.1 s");
-    let mut door = Door::open(AdmissionLimits { speaking_time: short, ..patient(8, 8) });
+    let mut door = TestListener::open(AdmissionLimits { speaking_time: short, ..patient(8, 8) });
     let tcp = door.connect(2).await;
     let _stream = door.identity.connect(tcp, Role::Site, "a").await;
     assert_eq!(door.next_end().await, "did not finish its handshake and greeting within 0.1 s");
@@ -188,7 +188,7 @@ async fn each_stage_has_its_time() {
 
 #[tokio::test]
 async fn a_first_message_without_end_is_refused() {
-    let mut door = Door::open(patient(8, 8));
+    let mut door = TestListener::open(patient(8, 8));
     let mut tcp = door.connect(2).await;
     // A message of 64 KiB in records of 4 KiB.
     let record = [&[22, 3, 1, 0x10, 0][..], &[1, 0, 0xff, 0x00], &[0; 0xffc]].concat();

@@ -56,7 +56,7 @@ fn bytes(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_device_without_offload_gets_the_same_datagrams_one_by_one_and_it_is_remembered() {
+fn device_without_offload_gets_equal_datagrams_and_is_remembered() {
     let bytes = bytes(100 * 1_200 - 50);
     let segments = Segments::new(TO, &bytes, 1_200);
     let (mut able, mut unable) = (Kernel::new(), Kernel { offload: false, ..Kernel::new() });
@@ -72,7 +72,7 @@ fn a_device_without_offload_gets_the_same_datagrams_one_by_one_and_it_is_remembe
 }
 
 #[test]
-fn a_datagram_above_the_mtu_is_too_big_and_no_reason_to_give_offload_up() {
+fn datagram_above_the_mtu_does_not_disable_offload() {
     let bytes = bytes(10 * 1_401);
     for too_big in [Errno::MSGSIZE, Errno::INVAL] {
         let mut kernel = Kernel { too_big, ..Kernel::new() };
@@ -87,7 +87,7 @@ fn a_datagram_above_the_mtu_is_too_big_and_no_reason_to_give_offload_up() {
 }
 
 #[test]
-fn a_full_buffer_says_how_many_went_and_the_rest_follows() {
+fn full_buffer_reports_the_sent_count_and_resumes() {
     let bytes = bytes(200 * 1_000);
     let mut kernel = Kernel { room: 2, ..Kernel::new() };
     let offload = Offload(AtomicBool::new(true));

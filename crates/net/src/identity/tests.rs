@@ -80,7 +80,7 @@ async fn connected(
 
 /// #17: a connection continued indefinitely after its peer's certificate had ended.
 #[tokio::test]
-async fn a_guard_tells_when_a_certificate_ends_and_no_handshake_passes_after() {
+async fn guard_reports_a_certificates_end_and_refuses_later_handshakes() {
     let folder = set("ends", time::Duration::seconds(2));
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (client, server) = connected(&a, &b).await.expect("not over yet");
@@ -130,7 +130,7 @@ async fn guards_follow_a_wall_clock_that_is_set() {
 
 /// #17: the only way to lock out the holder of a stolen key was a new set of keys.
 #[tokio::test]
-async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certificate() {
+async fn revoked_peer_is_dropped_until_its_new_certificate() {
     let folder = set("revoked", LONG);
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (_client, server) = connected(&a, &b).await.expect("nobody is revoked");
@@ -161,7 +161,7 @@ async fn who_is_revoked_is_refused_and_dropped_and_comes_back_with_a_new_certifi
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not() {
+async fn new_certificate_replaces_the_old_during_connections() {
     let folder = set("renewed", LONG);
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (mut client, mut server) = connected(&a, &b).await.expect("one set");
@@ -184,7 +184,7 @@ async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not
     let controller = std::fs::read(folder.0.join("controller.pem")).expect("renewed");
     let der =
         <CertificateDer<'_> as rustls::pki_types::pem::PemObject>::from_pem_slice(&controller).expect("PEM");
-    let facts = crate::certificate::Facts::of(&der).expect("a certificate");
+    let facts = crate::certificate::CertificateFacts::of(&der).expect("a certificate");
     assert!(facts.addresses.contains(&"10.1.2.3".parse().expect("an address")));
     let leaf = webpki::EndEntityCert::try_from(&der).expect("a certificate");
     assert!(leaf.valid_dns_names().any(|name| name == "control.example"));
@@ -205,7 +205,7 @@ async fn a_new_certificate_is_taken_while_connections_stand_and_a_bad_one_is_not
 }
 
 #[tokio::test]
-async fn an_authority_that_is_trusted_no_more_takes_its_peers_with_it() {
+async fn peers_of_a_removed_authority_are_dropped() {
     let (folder, other) = (set("authority", LONG), set("authority-other", LONG));
     let (a, b) = (identity(&folder, Role::Site, "a"), identity(&folder, Role::Site, "b"));
     let (_client, server) = connected(&a, &b).await.expect("one set");
@@ -220,7 +220,7 @@ async fn an_authority_that_is_trusted_no_more_takes_its_peers_with_it() {
 /// #17: keys that everybody could read or replace were used without a word.
 #[cfg(unix)]
 #[test]
-fn keys_that_others_may_read_or_replace_are_refused_with_what_to_run() {
+fn keys_exposed_to_other_users_are_refused_with_remedy() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = set("modes", LONG);
     let files = CredentialFiles::in_set(&folder.0, HAUL, Role::Site, "a");

@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn each_number_is_delivered_at_most_once_whatever_the_order(order in prop::collection::vec(0..40usize, 1..200)) {
+    fn numbers_are_delivered_at_most_once_in_any_order(order in prop::collection::vec(0..40usize, 1..200)) {
         let (mut sealer, mut opener) = pair_for_measurement(Aead::Aes128Gcm, ID);
         let datagrams: Vec<_> = (0..40u8).map(|n| sealed(&mut sealer, &[n])).collect();
         let mut delivered = BTreeSet::new();
@@ -127,7 +127,7 @@ fn opens_at_the_windows_edge_and_not_past_it() {
 }
 
 #[test]
-fn the_last_bytes_of_a_number_tell_the_whole_one_next_to_those_that_came() {
+fn last_bytes_give_the_number_nearest_to_received_ones() {
     let half = 1u64 << 31;
     for expected in
         [0, 1, half - 1, half, half + 1, 1 << 32, (1 << 32) + 1, 3 * half, (1 << 40) + 12_345, 1 << 61]
@@ -144,7 +144,7 @@ fn the_last_bytes_of_a_number_tell_the_whole_one_next_to_those_that_came() {
 }
 
 #[test]
-fn numbers_beyond_four_bytes_are_opened_in_their_order_and_late() {
+fn numbers_beyond_four_bytes_open_in_order_and_late() {
     let (mut sealer, mut opener) = pair_for_measurement(Aead::ChaCha20Poly1305, ID);
     sealer.next = (1 << 32) - 2;
     // Half of all numbers at once are as far as the first one may be.
@@ -169,7 +169,7 @@ fn a_forged_number_does_not_move_the_window() {
 }
 
 #[test]
-fn seals_up_to_the_keys_limit_and_not_past_it() {
+fn seals_up_to_the_key_limit_only() {
     let (mut sealer, _) = pair_for_measurement(Aead::Aes256Gcm, ID);
     // 91 blocks of payload and one of header.
     let payload = 1_452;
@@ -215,7 +215,7 @@ fn a_key_that_was_forged_too_often_opens_nothing() {
 }
 
 #[test]
-fn too_short_a_buffer_is_refused_with_the_size_it_takes() {
+fn short_buffer_is_refused_with_the_required_size() {
     let (mut sealer, mut opener) = pair_for_measurement(Aead::Aes128Gcm, ID);
     let error = sealer.seal(&mut [0; OVERHEAD_BYTES - 1]).expect_err("no room");
     assert_eq!(error, SealError::TooShort { need: OVERHEAD_BYTES, got: OVERHEAD_BYTES - 1 });

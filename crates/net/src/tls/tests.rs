@@ -31,7 +31,7 @@ fn load(set: &KeySet, authority: &KeySet, stem: &str) -> Result<Credentials, Tls
         file.certificate_pem.as_bytes(),
         file.key_pem.as_bytes(),
         &files,
-        Revoked::default(),
+        RevocationList::default(),
     )
 }
 
@@ -97,7 +97,7 @@ fn both_ends_know_each_other() {
 }
 
 #[test]
-fn a_site_cannot_act_as_another_or_as_the_controller() {
+fn site_cannot_act_as_another_or_as_controller() {
     let set = set(0);
     let client = party(&set, "sites/seattle");
     for (server, expected) in [
@@ -118,7 +118,7 @@ fn a_site_cannot_act_as_another_or_as_the_controller() {
 
 /// #17: a client of one system was an operator of another where one authority had made the keys of both.
 #[test]
-fn a_party_of_another_system_is_refused_from_both_ends() {
+fn party_of_another_system_is_refused_from_both_ends() {
     let ours = set(0);
     let authority = ours.files[0].clone();
     for system in System::all().filter(|s| *s != HAUL) {
@@ -161,7 +161,7 @@ fn a_party_of_another_system_is_refused_from_both_ends() {
 }
 
 #[test]
-fn a_certificate_of_another_holder_than_asked_for_is_named() {
+fn certificate_of_an_unexpected_holder_is_named() {
     let set = set(0);
     let file = |stem: &str| set.files.iter().find(|f| f.stem == Path::new(stem)).expect("it is in the set");
     let (ca, own) = (file("ca"), file("sites/seattle"));
@@ -171,7 +171,7 @@ fn a_certificate_of_another_holder_than_asked_for_is_named() {
     };
     let load = |files| {
         let pem = (ca.certificate_pem.as_bytes(), own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
-        Credentials::from_pem(pem.0, pem.1, pem.2, &files, Revoked::default())
+        Credentials::from_pem(pem.0, pem.1, pem.2, &files, RevocationList::default())
     };
     load(files(HAUL, Role::Site, "seattle")).expect("its own");
     for wrong in [
@@ -221,14 +221,14 @@ fn bad_files_are_named_with_what_is_wrong() {
     };
     let pem = |i: usize| good.files[i].certificate_pem.as_bytes();
     let key = |i: usize| good.files[i].key_pem.as_bytes();
-    let mixed = Credentials::from_pem(pem(0), pem(1), key(2), &files, Revoked::default());
+    let mixed = Credentials::from_pem(pem(0), pem(1), key(2), &files, RevocationList::default());
     assert!(text(mixed).contains("x.key: the key belongs to another certificate"));
     assert!(
-        text(Credentials::from_pem(b"", pem(1), key(1), &files, Revoked::default()))
+        text(Credentials::from_pem(b"", pem(1), key(1), &files, RevocationList::default()))
             .contains("ca.pem: holds no certificate")
     );
     assert!(
-        text(Credentials::from_pem(pem(0), pem(1), pem(1), &files, Revoked::default()))
+        text(Credentials::from_pem(pem(0), pem(1), pem(1), &files, RevocationList::default()))
             .contains("x.key: holds no private key")
     );
     let nowhere = CredentialFiles::in_set(Path::new("/nowhere"), HAUL, Role::Site, "a b");
@@ -280,7 +280,7 @@ fn nobody_resumes_a_session_whatever_he_asks_for() {
 }
 
 #[test]
-fn a_certificate_of_tomorrow_says_from_when_on_it_is_good() {
+fn future_certificate_prints_when_it_becomes_valid() {
     let (tomorrow, today) = (set(-1), set(0));
     let error = load(&tomorrow, &tomorrow, "sites/seattle").expect_err("not yet").to_string();
     assert!(error.contains("is valid from 20") && error.contains("here it is 20"), "{error}");

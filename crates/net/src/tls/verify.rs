@@ -2,9 +2,9 @@
 //! connection is kept.
 
 use super::{PeerIdentity, peer_identity, provider, server_name};
-use crate::certificate::{Facts, written};
+use crate::certificate::{CertificateFacts, written};
 use crate::party::{self, BACKDATED, Role, System};
-use crate::revoked::Revoked;
+use crate::revoked::RevocationList;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, RootCertStore};
@@ -42,14 +42,14 @@ pub(crate) struct Trust {
     /// The authorities, for rustls.
     pub(crate) roots: Arc<RootCertStore>,
     /// Certificates that are refused.
-    pub(crate) revoked: Revoked,
+    pub(crate) revoked: RevocationList,
 }
 
 impl Trust {
     /// Identity in a leaf certificate of a trusted authority.
     fn holder(&self, leaf: &CertificateDer<'_>) -> Result<PeerIdentity, rustls::Error> {
-        let holder = peer_identity(std::slice::from_ref(leaf)).ok_or(Stranger::Nameless)?;
-        let facts = Facts::of(leaf).ok_or(Stranger::Nameless)?;
+        let holder = peer_identity(std::slice::from_ref(leaf)).ok_or(WrongPeer::Nameless)?;
+        let facts = CertificateFacts::of(leaf).ok_or(WrongPeer::Nameless)?;
         if self.revoked.denies(&holder, facts.begin + BACKDATED) {
             return Err(rustls::Error::InvalidCertificate(CertificateError::Revoked));
         }
@@ -138,7 +138,7 @@ pub(crate) fn verify_chain(
 
 /// Reason why a peer with a valid certificate is not the right one.
 #[derive(Debug)]
-pub(crate) enum Stranger {
+pub(crate) enum WrongPeer {
     /// The certificate names no party.
     Nameless,
     /// The peer has another identity than expected.
@@ -147,7 +147,7 @@ pub(crate) enum Stranger {
     OtherSystem { system: System, found: PeerIdentity },
 }
 
-impl std::fmt::Display for Stranger {
+impl std::fmt::Display for WrongPeer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nameless => {
@@ -162,9 +162,9 @@ impl std::fmt::Display for Stranger {
         }
     }
 }
-impl std::error::Error for Stranger {}
-impl From<Stranger> for rustls::Error {
-    fn from(stranger: Stranger) -> Self {
+impl std::error::Error for WrongPeer {}
+impl From<WrongPeer> for rustls::Error {
+    fn from(stranger: WrongPeer) -> Self {
         Self::InvalidCertificate(CertificateError::Other(rustls::OtherError(Arc::new(stranger))))
     }
 }
@@ -196,12 +196,12 @@ macro_rules! signatures_by_inner {
 
 /// A listener's check: the authority vouches for the caller, who is of this system and not revoked.
 #[derive(Debug)]
-pub(crate) struct Callers {
+pub(crate) struct CallerVerifier {
     trust: Arc<Trust>,
     inner: Arc<dyn rustls::server::danger::ClientCertVerifier>,
 }
 
-impl Callers {
+impl CallerVerifier {
     pub(crate) fn new(trust: Arc<Trust>, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         let roots = trust.roots.clone();
         let inner = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider)
@@ -211,7 +211,7 @@ impl Callers {
     }
 }
 
-impl rustls::server::danger::ClientCertVerifier for Callers {
+impl rustls::server::danger::ClientCertVerifier for CallerVerifier {
     fn root_hint_subjects(&self) -> &[rustls::DistinguishedName] {
         self.inner.root_hint_subjects()
     }
@@ -225,7 +225,7 @@ impl rustls::server::danger::ClientCertVerifier for Callers {
         let found = self.trust.holder(leaf)?;
         let system = self.trust.system;
         if found.system != system {
-            return Err(Stranger::OtherSystem { system, found }.into());
+            return Err(WrongPeer::OtherSystem { system, found }.into());
         }
         Ok(verified)
     }
@@ -235,14 +235,14 @@ impl rustls::server::danger::ClientCertVerifier for Callers {
 /// A caller's check: the peer has a valid certificate, and is the named party, or one of this
 /// system in the required role.
 #[derive(Debug)]
-pub(crate) struct Called {
+pub(crate) struct ListenerVerifier {
     trust: Arc<Trust>,
     /// A role in which any name will do.
     any_of: Option<Role>,
     inner: Arc<rustls::client::WebPkiServerVerifier>,
 }
 
-impl Called {
+impl ListenerVerifier {
     pub(crate) fn new(
         trust: Arc<Trust>,
         any_of: Option<Role>,
@@ -256,7 +256,7 @@ impl Called {
     }
 }
 
-impl rustls::client::danger::ServerCertVerifier for Called {
+impl rustls::client::danger::ServerCertVerifier for ListenerVerifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -280,7 +280,7 @@ impl rustls::client::danger::ServerCertVerifier for Called {
             ),
             None => (own.as_ref() == Some(asked), expected(asked)),
         };
-        if is_right { Ok(verified) } else { Err(Stranger::Another { expected, found }.into()) }
+        if is_right { Ok(verified) } else { Err(WrongPeer::Another { expected, found }.into()) }
     }
     signatures_by_inner!();
 }

@@ -48,7 +48,7 @@ fn bytes(count: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_batch_arrives_whole_and_apart_with_offload_and_without() {
+async fn batch_arrives_whole_and_separate_with_offload_and_without() {
     for at in [V4, V6] {
         if at == V6 && !has_ipv6() {
             continue;
@@ -91,7 +91,7 @@ async fn a_batch_arrives_whole_and_apart_with_offload_and_without() {
 }
 
 #[tokio::test]
-async fn what_fits_the_way_passes_and_one_byte_more_is_too_big() {
+async fn mtu_sized_datagram_passes_and_one_byte_more_fails() {
     for at in [V4, V6] {
         if at == V6 && !has_ipv6() {
             continue;
@@ -123,7 +123,7 @@ async fn what_fits_the_way_passes_and_one_byte_more_is_too_big() {
 }
 
 #[tokio::test]
-async fn a_socket_for_both_families_tells_ipv4_peers_by_their_ipv4_address_and_answers_them() {
+async fn dual_stack_socket_reports_and_answers_ipv4_peers() {
     if !has_ipv6() {
         return;
     }
@@ -253,7 +253,7 @@ async fn several_tasks_share_a_socket_and_nothing_comes_twice() {
 }
 
 #[tokio::test]
-async fn a_peer_of_another_family_is_unreachable_and_not_a_mystery() {
+async fn peer_of_another_family_is_unreachable() {
     if !has_ipv6() {
         return;
     }

@@ -70,7 +70,7 @@ fn sealed(channel: &mut Channel, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn both_ends_of_a_session_open_what_the_other_seals_and_nothing_else() {
+async fn both_ends_open_only_what_the_peer_sealed() {
     let (client, server) = session("pair").await;
     let id = ChannelId::random().expect("the system has randomness");
     let mut near = channel(&client, id).expect("established");

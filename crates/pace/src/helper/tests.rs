@@ -6,9 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 
 /// A place where only the user matters.
-fn nowhere(user: u32) -> Place {
+fn nowhere(user: u32) -> SocketLocation {
     let pid = Pid::from_raw(i32::MAX).expect("beyond what there is");
-    Place { pid, fd: 0, inode: 0, cookie: 0, user }
+    SocketLocation { pid, fd: 0, inode: 0, cookie: 0, user }
 }
 
 /// Never answers a change of rate to 13; executes all other tasks.
@@ -41,7 +41,7 @@ fn end_left_behind(helper: &Helper) {
 
 /// A program that delayed operations on its descriptors stopped all limits (#17).
 #[test]
-fn a_task_that_never_ends_bars_its_user_and_no_other() {
+fn endless_task_blocks_its_user_and_no_other() {
     let mut helper = helper(never_ends_at_13);
     let rate = |user, rate| (nowhere(user), Change::Rate(rate));
     let begun = Instant::now();
@@ -79,7 +79,7 @@ fn so_many_processes_are_left_behind_and_no_more() {
 }
 
 #[test]
-fn many_tasks_are_answered_in_their_order_by_one_process() {
+fn one_process_answers_many_tasks_in_order() {
     let mut helper = helper(never_ends_at_13);
     let tasks: Vec<Task> = (100..1_000).map(|rate| (nowhere(1), Change::Rate(rate))).collect();
     let results = helper.carry_out(&tasks);
@@ -99,14 +99,14 @@ fn a_process_that_was_killed_is_replaced() {
 }
 
 /// A connection of this process, and where its near end is.
-fn connected() -> (TcpStream, TcpStream, Place) {
+fn connected() -> (TcpStream, TcpStream, SocketLocation) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
     let (far, _) = listener.accept().expect("connected");
     let inode = std::fs::metadata(format!("/proc/self/fd/{}", near.as_raw_fd())).expect("ours").ino() as u32;
     let cookie = socket_cookie(&near).expect("a socket");
     let pid = rustix::process::getpid();
-    let place = Place { pid, fd: near.as_raw_fd(), inode, cookie, user: 7 };
+    let place = SocketLocation { pid, fd: near.as_raw_fd(), inode, cookie, user: 7 };
     (near, far, place)
 }
 
@@ -119,8 +119,10 @@ fn only_the_socket_that_is_meant_is_changed() {
     assert_eq!(rate(place, 2_000_000).expect("it is ours"), 1_000_000);
     assert_eq!(sys::max_pacing_rate(&near).expect("ours"), 2_000_000);
     let file = std::fs::File::open("/proc/self/status").expect("it is there");
-    let elsewhere = Place { fd: file.as_raw_fd(), ..place };
-    for other in [elsewhere, Place { inode: place.inode ^ 1, ..place }, Place { cookie: 1, ..place }] {
+    let elsewhere = SocketLocation { fd: file.as_raw_fd(), ..place };
+    for other in
+        [elsewhere, SocketLocation { inode: place.inode ^ 1, ..place }, SocketLocation { cookie: 1, ..place }]
+    {
         assert_eq!(rate(other, 7).expect_err("another").kind(), io::ErrorKind::NotFound);
     }
     assert_eq!(sys::max_pacing_rate(&near).expect("ours"), 2_000_000);
@@ -141,7 +143,7 @@ fn closes_last(task: &Task) -> Result<u64, Errno> {
 
 /// The kernel delays the last close of a lingering socket for as long as its owner has set (#17).
 #[test]
-fn a_close_that_the_kernel_holds_up_holds_up_nobody_else() {
+fn close_blocked_by_the_kernel_delays_no_other_task() {
     let (near, far, place) = connected();
     rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(600))).expect("ours");
     near.set_nonblocking(true).expect("ours");
@@ -152,7 +154,7 @@ fn a_close_that_the_kernel_holds_up_holds_up_nobody_else() {
     let pid = helper.running.as_ref().expect("it runs").pid;
     let owner = std::thread::spawn(move || {
         // Runs once the socket has been duplicated; before that, this call would wait itself.
-        let has_it = |fd: RawFd| is_there(&Place { pid, fd, ..place });
+        let has_it = |fd: RawFd| is_there(&SocketLocation { pid, fd, ..place });
         while !(0..64).any(has_it) {
             std::thread::yield_now();
         }

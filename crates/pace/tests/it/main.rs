@@ -71,7 +71,7 @@ fn set_all(pacer: &mut SocketPacer, loads: &[Load], limit: Limit) {
 }
 
 #[test]
-fn the_pacing_rate_set_is_the_rate_seen_until_it_is_lifted() {
+fn configured_pacing_rate_is_measured_until_lifted() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let loads: Vec<_> = ["bbr", "cubic", "reno"].into_iter().filter_map(|name| pair.load(name)).collect();
@@ -88,7 +88,7 @@ fn the_pacing_rate_set_is_the_rate_seen_until_it_is_lifted() {
 }
 
 #[test]
-fn a_flow_of_another_process_is_limited_and_restored_when_the_pacer_goes() {
+fn flow_of_another_process_is_limited_then_restored() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let loads = [pair.foreign_load(Ipv::Six)];
@@ -159,7 +159,7 @@ fn bpf_limits_programs_in_a_cgroup_that_nobody_touches() {
 }
 
 #[test]
-fn bpf_limits_connections_that_were_there_before_it_or_come_after_and_restores_them_when_it_goes() {
+fn bpf_limits_old_and_new_connections_and_restores_them() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let Some(cgroup) = TestCgroup::make() else { return };
@@ -208,7 +208,7 @@ fn qdiscs(pair: &Pair) -> String {
 }
 
 #[test]
-fn htb_limits_flows_by_class_steered_by_their_sockets_or_by_filters() {
+fn htb_limits_flows_by_socket_marks_or_filters() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let before = qdiscs(&pair);
@@ -234,7 +234,7 @@ fn htb_limits_flows_by_class_steered_by_their_sockets_or_by_filters() {
 }
 
 #[test]
-fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
+fn htb_clears_a_killed_pacers_leftovers_and_nothing_else() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let Some(pacer) = htb_pacer(&pair) else { return };
@@ -272,7 +272,7 @@ fn htb_clears_what_a_killed_pacer_left_and_touches_no_other_qdisc() {
 }
 
 #[test]
-fn a_pacer_takes_the_first_mechanism_that_holds_a_flow_and_says_which() {
+fn pacer_takes_the_first_working_mechanism_and_names_it() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let Some(cgroup) = TestCgroup::make() else { return };
@@ -364,7 +364,7 @@ fn limit_of(flow: FlowKey) -> Option<BitRate> {
 
 /// No process has its descriptor, so it cannot be duplicated.
 #[test]
-fn a_limit_is_changed_and_lifted_after_the_program_has_closed() {
+fn limit_changes_and_lifts_after_the_program_has_closed() {
     let Some(cgroup) = TestCgroup::make() else { return };
     let cgroup = Some(cgroup.path().to_owned());
     let options = PacerOptions { cgroup, ..PacerOptions::default() };
@@ -386,7 +386,7 @@ fn a_limit_is_changed_and_lifted_after_the_program_has_closed() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_lifted_is_not_forgotten_nor_another_set_beside_it() {
+fn limit_that_cannot_be_lifted_is_remembered() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     pair.a.run(|| {
@@ -471,12 +471,12 @@ fn limits_are_for_one_connection(options: &PacerOptions, mechanism: Mechanism) {
 }
 
 #[test]
-fn a_limit_by_socket_is_for_one_connection_and_no_later_one_of_its_addresses() {
+fn limit_by_socket_applies_to_one_connection_only() {
     limits_are_for_one_connection(&PacerOptions { bpf: false, ..PacerOptions::default() }, Mechanism::Socket);
 }
 
 #[test]
-fn a_limit_by_bpf_is_for_one_connection_and_no_later_one_of_its_addresses() {
+fn limit_by_bpf_applies_to_one_connection_only() {
     let Some(cgroup) = TestCgroup::make() else { return };
     let cgroup = Some(cgroup.path().to_owned());
     let options = PacerOptions { socket: false, cgroup, ..PacerOptions::default() };
@@ -498,7 +498,7 @@ fn what_a_program_had_set_itself_is_restored() {
 }
 
 #[test]
-fn a_socket_that_moved_to_another_descriptor_is_found_again_and_a_closed_one_is_gone() {
+fn moved_socket_is_found_closed_one_is_gone() {
     let (near, far, flow) = connected();
     let mut pacer = SocketPacer::new().expect("a pacer");
     set(&mut pacer, flow, Limit::Rate(BitRate::mbps(5)));
@@ -518,7 +518,7 @@ fn a_socket_that_moved_to_another_descriptor_is_found_again_and_a_closed_one_is_
 }
 
 #[test]
-fn a_flow_that_is_not_there_and_a_rate_out_of_range_are_refused_and_hinder_no_other() {
+fn missing_flow_and_bad_rate_are_refused_alone() {
     let (near, _far, flow) = connected();
     let nobody = FlowKey::new("127.0.0.1:1".parse().expect("good"), "127.0.0.1:1".parse().expect("good"));
     let mut pacer = SocketPacer::new().expect("a pacer");
@@ -535,7 +535,7 @@ fn a_flow_that_is_not_there_and_a_rate_out_of_range_are_refused_and_hinder_no_ot
 }
 
 #[test]
-fn a_listing_says_what_was_sent_and_how_and_keeps_its_bound() {
+fn listing_shows_sent_bytes_and_mechanism_within_its_bound() {
     let (mut near, far, flow) = connected();
     rustix::net::sockopt::set_tcp_congestion(&near, "reno").expect("always there");
     near.write_all(&[7; 100_000]).expect("connected");
@@ -592,7 +592,7 @@ fn the_attacker_of_other_tests() {
 
 /// Closing a duplicate of this file never returned, and no limit was set or lifted any more (#17).
 #[test]
-fn a_file_system_that_never_answers_holds_up_no_limit() {
+fn hung_file_system_delays_no_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let attacker = fuse::Attacker::start(listener.local_addr().expect("bound"));
     let mut attacker = match attacker {

@@ -40,14 +40,14 @@ fn what_may_be_our_mistake_leaves_no_test_out() {
 
 /// Entry of the separate program that the test below runs.
 #[test]
-#[ignore = "run by skips_are_counted_where_asked_and_fail_where_nothing_may_be_left_out"]
+#[ignore = "run by skips_are_counted_and_fail_where_forbidden"]
 fn a_test_that_cannot_run() {
     skip("no such\nthing");
 }
 
 /// #17: tests that were left out looked like tests that passed.
 #[test]
-fn skips_are_counted_where_asked_and_fail_where_nothing_may_be_left_out() {
+fn skips_are_counted_and_fail_where_forbidden() {
     let list = std::env::temp_dir().join(format!("anabranch-preload-{}-skipped", std::process::id()));
     let _ = std::fs::remove_file(&list);
     let run = |is_strict: bool| {
@@ -166,7 +166,7 @@ fn finished(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_program_is_announced_before_it_is_no_mouse_any_more_and_as_it_grows() {
+fn program_is_announced_past_mice_size_and_later() {
     let Some(world) = World::new("grows", true) else { return };
     let port = world.run(
         "s = connect()\nfor n in (40_000, 9_999, 1, 12_499, 1, 400_000): s.sendall(bytes(n))\n\
@@ -182,7 +182,7 @@ fn a_program_is_announced_before_it_is_no_mouse_any_more_and_as_it_grows() {
 }
 
 #[test]
-fn sendfile_says_what_is_left_of_the_file_before_it_sends_it() {
+fn sendfile_announces_the_rest_before_it_sends() {
     let Some(world) = World::new("sendfile", true) else { return };
     world.run(
         "s = connect()\nopen('part', 'wb').truncate(10_000_000)\nf = os.open('part', os.O_RDONLY)\nat = 0\n\
@@ -268,7 +268,7 @@ fn what_is_no_tcp_is_not_announced() {
 }
 
 #[test]
-fn threads_and_forked_children_are_announced_as_what_they_are() {
+fn threads_and_forked_children_are_announced() {
     let Some(world) = World::new("fork", true) else { return };
     world.run(
         "s = connect(); s.sendall(bytes(60_000))\n\
@@ -305,7 +305,7 @@ fn errors_are_the_kernels_also_where_something_is_announced() {
 }
 
 #[test]
-fn without_an_agent_or_a_variable_a_program_runs_as_without_the_library() {
+fn program_runs_unchanged_without_agent_or_variable() {
     let Some(world) = World::new("away", false) else { return };
     let script = "s = connect()\nfor _ in range(100): s.sendall(bytes(10_000))\nprint(sorted(os.listdir('/proc/self/fd')))";
     let plain = finished(world.program(script).env_remove("LD_PRELOAD"));

@@ -256,7 +256,7 @@ fn headers_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_capture_holds_a_section_its_interfaces_and_packets_in_order() {
+fn capture_holds_section_interfaces_and_packets_in_order() {
     let mut capture = Capture::new(Vec::new(), "anabranch").expect("memory takes everything");
     let first = capture.interface("a -> b", BitRate::gbps(10)).expect("a good name");
     capture.packet(first, Instant::from_us(5), &of(PacketKind::Udp), Some("dropped")).expect("good headers");
@@ -281,7 +281,7 @@ fn a_capture_holds_a_section_its_interfaces_and_packets_in_order() {
 }
 
 #[test]
-fn texts_have_a_limit_and_what_is_refused_leaves_no_trace() {
+fn texts_are_limited_and_refused_ones_leave_no_trace() {
     let mut capture = Capture::new(Vec::new(), "test").expect("memory takes everything");
     let limit = "x".repeat(TEXT_BYTES_MAX);
     let long = limit.clone() + "x";

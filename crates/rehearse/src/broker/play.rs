@@ -99,10 +99,10 @@ struct Plan {
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 type Sender = SendRequest<http_body_util::Empty<Bytes>>;
-type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The result of a request: the connection, the length of the body, and the kept part of the body.
-type Got = std::io::Result<(Sender, u64, Vec<u8>)>;
+type FetchResult = std::io::Result<(Sender, u64, Vec<u8>)>;
 
 /// A player and its connections.
 struct Viewer {
@@ -189,8 +189,8 @@ impl Viewer {
     /// Plays to the end: what it came to until the warm-up was over and in the end, and its last way.
     async fn play(mut self, opens: Span) -> (PlaybackStats, PlaybackStats, Option<String>) {
         tokio::time::sleep_until((self.began + opens.to_std()).into()).await;
-        let mut asking: Option<Later<Got>> = None;
-        let mut fetching: Option<(String, Later<Got>)> = None;
+        let mut asking: Option<BoxedFuture<FetchResult>> = None;
+        let mut fetching: Option<(String, BoxedFuture<FetchResult>)> = None;
         let (mut before, ends) = (None, self.began + self.plan.duration);
         let warm = self.began + self.plan.warmup;
         loop {
@@ -240,7 +240,7 @@ impl Viewer {
         self.player.pathway().map(|way| format!("&_HLS_pathway={way}")).unwrap_or_default()
     }
 
-    fn note_answer(&mut self, answered: Got) {
+    fn note_answer(&mut self, answered: FetchResult) {
         let now = self.now();
         let read = |(sender, _, body): (Sender, u64, Vec<u8>)| {
             serde_json::from_slice::<SteeringManifest>(&body).ok().map(|manifest| (sender, manifest))
@@ -257,7 +257,7 @@ impl Viewer {
         self.player.handle_steering(now, known, Span::from_secs(manifest.ttl.into()));
     }
 
-    fn note_segment(&mut self, host: String, fetched: Got) {
+    fn note_segment(&mut self, host: String, fetched: FetchResult) {
         let now = self.now();
         match fetched {
             Ok((sender, bytes, _)) if bytes == self.plan.segment_bytes => {
@@ -269,7 +269,7 @@ impl Viewer {
     }
 
     /// Asks a host, by the connection that waits or a new one. Of the body up to `keep` bytes are kept, the others counted.
-    fn get(&mut self, host: String, path: String, keep: usize) -> Later<Got> {
+    fn get(&mut self, host: String, path: String, keep: usize) -> BoxedFuture<FetchResult> {
         let kept = self.connections.remove(&host).filter(|sender| !sender.is_closed());
         Box::pin(async move {
             let mut sender = match kept {

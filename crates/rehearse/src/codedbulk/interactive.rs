@@ -6,7 +6,7 @@
 //! are the emulator's routes. So busy links carry more than the mean and quiet ones less. Flows of eight
 //! packets of UDP arrive by a Poisson process at each site, each to a site drawn at random, and leave back to back.
 //!
-//! Leaves out: answers; TCP. Read [`Interactive`] first.
+//! Leaves out: answers; TCP. Read [`InteractiveTraffic`] first.
 
 use anabranch_graph::{Adjacency, Topology, shortest_path};
 use anabranch_units::{BitRate, Seed};
@@ -28,14 +28,14 @@ const DSCP: u8 = 46;
 
 /// Interactive traffic of a network: the rate of each pair of sites and of each link.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Interactive {
+pub struct InteractiveTraffic {
     /// From each site to each other one.
     pub pair: BitRate,
     /// On each link.
     pub on_link: Vec<BitRate>,
 }
 
-impl Interactive {
+impl InteractiveTraffic {
     /// The traffic whose mean over all links is `load` times their capacity.
     ///
     /// Errors: a site that cannot be reached from another.
@@ -153,16 +153,16 @@ fn send(part: &Part, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::Interactive;
+    use super::InteractiveTraffic;
     use anabranch_graph::file::{Defaults, load};
     use anabranch_units::BitRate;
 
     #[test]
-    fn the_mean_load_of_the_links_is_the_one_asked_for() {
+    fn mean_link_load_equals_the_requested_one() {
         for name in ["internet2", "b4"] {
             let defaults = Defaults::new(BitRate::mbps(10));
             let topology = load(name, &defaults, |_| Err(std::io::ErrorKind::NotFound.into())).expect(name);
-            let traffic = Interactive::new(&topology, 0.1).expect("connected");
+            let traffic = InteractiveTraffic::new(&topology, 0.1).expect("connected");
             let total: u64 = traffic.on_link.iter().map(|r| r.as_bps()).sum();
             let mean = total as f64 / traffic.on_link.len() as f64;
             assert!((mean - 1e6).abs() < 10.0, "{name}: {mean}");

@@ -4,7 +4,7 @@
 //! Leaves out: what a viewer does ([`anabranch_live::players`]). Read [`Audience`] first.
 
 use super::programs::{channel_name, playlist_url};
-use super::samples::{Sums, at};
+use super::samples::{ViewerSums, at};
 use super::testbed::{EDGES, REFLECTORS, SOURCES, Testbed, edges_of, place};
 use super::{Cell, FIRST_PATIENCE};
 use anabranch_emu::Emulation;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const SAMPLE_LEAD: Duration = Duration::from_millis(100);
 
 /// Players of one place, and the number of each.
-struct Place {
+struct LocationPlayers {
     numbers: Vec<u64>,
     progress: Arc<Progress>,
     reports: JoinHandle<anyhow::Result<Vec<PlayerReport>>>,
@@ -28,7 +28,7 @@ struct Place {
 
 /// Running viewers, by place.
 pub(super) struct Audience {
-    places: Vec<Place>,
+    places: Vec<LocationPlayers>,
     /// Ends once the viewers of all places have ended.
     ended: Receiver<()>,
 }
@@ -92,7 +92,7 @@ impl Audience {
                     players.run(interrupted).await
                 }))
             });
-            places.push(Place { numbers, progress, reports });
+            places.push(LocationPlayers { numbers, progress, reports });
         }
         Ok(Self { places, ended })
     }
@@ -113,7 +113,7 @@ impl Audience {
         &self,
         (from, until): (Duration, Duration),
         every: Duration,
-    ) -> JoinHandle<Vec<Sums>> {
+    ) -> JoinHandle<Vec<ViewerSums>> {
         let all = self.progress();
         std::thread::spawn(move || {
             let began = Instant::now();

@@ -32,7 +32,7 @@ pub struct Sample {
 
 /// Sums over all viewers at one time.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct ViewerSums {
     at: Duration,
     viewers: usize,
     joined: usize,
@@ -42,8 +42,8 @@ pub(super) struct Sums {
 }
 
 /// Sums over the viewers of all places, at a time since the first viewer's begin.
-pub(super) fn at(at: Duration, places: &[Arc<Progress>]) -> Sums {
-    Sums {
+pub(super) fn at(at: Duration, places: &[Arc<Progress>]) -> ViewerSums {
+    ViewerSums {
         at,
         viewers: places.iter().map(|place| place.started()).sum(),
         joined: places.iter().map(|place| place.joined()).sum(),
@@ -54,12 +54,12 @@ pub(super) fn at(at: Duration, places: &[Arc<Progress>]) -> Sums {
 }
 
 /// The samples of these sums. Viewers begin in the order of the reports.
-pub(super) fn samples(sums: &[Sums], reports: &[PlayerReport]) -> Vec<Sample> {
-    let before = std::iter::once(Sums::default()).chain(sums.iter().copied());
+pub(super) fn samples(sums: &[ViewerSums], reports: &[PlayerReport]) -> Vec<Sample> {
+    let before = std::iter::once(ViewerSums::default()).chain(sums.iter().copied());
     before.zip(sums).map(|(before, now)| sample(&before, now, reports)).collect()
 }
 
-fn sample(before: &Sums, now: &Sums, reports: &[PlayerReport]) -> Sample {
+fn sample(before: &ViewerSums, now: &ViewerSums, reports: &[PlayerReport]) -> Sample {
     let time_s = (now.at - before.at).as_secs_f64();
     let viewers = now.viewers.max(1) as f64;
     let new = reports.get(before.viewers..now.viewers).unwrap_or_default();

@@ -3,16 +3,16 @@
 //!
 //! Differs from the simulator's: `live publish` begins 4 s before the run, and a fault stops its
 //! node, then kills it and starts it again. Ages, refusals and skips count from the begin of the
-//! run. Upstream parts, plans and control bytes are not counted. Read [`Emulated`] first.
+//! run. Upstream parts, plans and control bytes are not counted. Read [`EmulatedSystem`] first.
 
 use super::audience::Audience;
 use super::programs::{CONTROLLER_PORT, Daemons, Link, Node, Overlay, Tier, channel_name, playlist_url};
 use crate::fleet::{Fleet, failed, started};
 use anabranch_emu::Emulation;
-use anabranch_emu::scenario::{Rehearsal, Running, ScenarioError, Seen, System};
+use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_live::players::{PlayerReport, PlayerSpec, Progress};
 use anabranch_live_proto::play::{Ages, BUFFER_MAX, Measurements, PlayerKind};
-use anabranch_live_proto::simulated::{self, FaultKind, Stage};
+use anabranch_live_proto::simulated::{self, FaultKind, ResolvedWorkload};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::stats::percentile;
@@ -34,9 +34,9 @@ const LEAD: Duration = Duration::from_secs(4);
 
 /// `live` in emulated scenarios.
 #[derive(Copy, Clone, Debug)]
-pub struct Emulated;
+pub struct EmulatedSystem;
 
-impl System for Emulated {
+impl System for EmulatedSystem {
     fn kind(&self) -> &'static str {
         "live"
     }
@@ -64,7 +64,7 @@ impl System for Emulated {
 }
 
 /// A checked workload.
-struct Workload(Stage);
+struct Workload(ResolvedWorkload);
 
 impl Rehearsal for Workload {
     fn start(
@@ -72,13 +72,13 @@ impl Rehearsal for Workload {
         emulation: &Emulation,
         plan: &Plan,
         seed: Seed,
-    ) -> Result<Box<dyn Running>, ScenarioError> {
+    ) -> Result<Box<dyn RunningSystem>, ScenarioError> {
         started(Broadcast::start(&self.0, emulation, plan, seed))
     }
 }
 
 /// The network of a workload.
-fn overlay(stage: &Stage, plan: &Plan) -> Overlay {
+fn overlay(stage: &ResolvedWorkload, plan: &Plan) -> Overlay {
     let settings = stage.settings();
     let site = |host: u16| plan.network().hosts()[usize::from(host)];
     let nodes = stage.overlay().nodes().iter().enumerate().map(|(at, node)| Node {
@@ -147,7 +147,7 @@ impl Sums {
 
 /// Running programs of a workload, and the results of its viewers.
 struct Broadcast {
-    stage: Stage,
+    stage: ResolvedWorkload,
     daemons: Daemons,
     /// Index of the controller's program in the fleet, and its address.
     controller: (usize, String),
@@ -163,7 +163,12 @@ struct Broadcast {
 
 impl Broadcast {
     /// Errors: the system's; programs that do not come up.
-    fn start(stage: &Stage, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
+    fn start(
+        stage: &ResolvedWorkload,
+        emulation: &Emulation,
+        plan: &Plan,
+        seed: Seed,
+    ) -> anyhow::Result<Self> {
         let mut fleet = Fleet::new("live")?;
         let overlay = overlay(stage, plan);
         overlay.prepare(&fleet, emulation)?;
@@ -274,12 +279,12 @@ fn controller(overlay: &Overlay, fleet: &Fleet, address: &str, lead: u32) -> std
     command
 }
 
-impl Running for Broadcast {
+impl RunningSystem for Broadcast {
     fn work(&mut self, emulation: &Emulation, time: Duration) -> Result<(), ScenarioError> {
         self.play(emulation, time).map_err(failed)
     }
 
-    fn report(&self, _: &Seen, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
+    fn report(&self, _: &HostObservations, _: &[u32], row: &mut WorkloadRow) -> Vec<CoflowRow> {
         let (before, after) = (self.before, self.after);
         let measured_s = self.measured.as_secs_f64();
         row.flows = u64::from(self.stage.settings().viewers);

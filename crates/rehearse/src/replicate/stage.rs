@@ -1,7 +1,7 @@
 //! A network of real daemons in an emulation: the controller at one site, a relay at each. `demo`, `experiment` and
 //! emulated scenarios share it.
 //!
-//! Read [`Stage`] first, then [`Sends`].
+//! Read [`DaemonSettings`] first, then [`RunningSends`].
 
 use crate::fleet::{Fleet, Programs};
 use crate::program;
@@ -25,7 +25,7 @@ const CONTROLLER_PORT: u16 = 7171;
 const DATA_PORT: u16 = 7172;
 
 /// Where and how the daemons run.
-pub struct Stage {
+pub struct DaemonSettings {
     /// The network.
     pub topology: Topology,
     /// The run's folder: one below it for each site.
@@ -42,7 +42,7 @@ pub struct Stage {
     pub joint: Option<bool>,
 }
 
-impl Stage {
+impl DaemonSettings {
     /// The site's name.
     pub fn name(&self, site: SiteId) -> &str {
         &self.topology.site(site).name
@@ -148,7 +148,7 @@ impl Stage {
 
 /// The events of one transfer.
 #[derive(Default)]
-pub struct Heard {
+pub struct TransferEvents {
     /// When all its sites were ready.
     pub started: Option<Instant>,
     /// Why attempts were stopped, sites left for later, or nothing could be done.
@@ -163,7 +163,7 @@ pub struct Heard {
     pub has_ended: bool,
 }
 
-impl Heard {
+impl TransferEvents {
     fn hear(&mut self, event: &Value) {
         let now = Instant::now();
         match event["event"].as_str() {
@@ -203,21 +203,21 @@ pub fn events(output: impl BufRead, mut hear: impl FnMut(&Value)) -> Option<Valu
 
 /// Sends under way, and what is heard of their transfers. Dropping them ends them.
 #[derive(Default)]
-pub struct Sends {
+pub struct RunningSends {
     programs: Programs,
-    heard: Vec<Arc<Mutex<Heard>>>,
+    heard: Vec<Arc<Mutex<TransferEvents>>>,
     listeners: Vec<JoinHandle<()>>,
 }
 
-impl Sends {
-    /// Starts one more, which is a [`Stage::send`].
+impl RunningSends {
+    /// Starts one more, which is a [`DaemonSettings::send`].
     ///
     /// Errors: the system's.
     pub fn begin(&mut self, emulation: &Emulation, source: SiteId, command: Command) -> anyhow::Result<()> {
         let mut send = emulation.spawn(source, command)?;
         let output = BufReader::new(send.stdout.take().context("its output is piped")?);
         self.programs.0.push(send);
-        let heard = Arc::<Mutex<Heard>>::default();
+        let heard = Arc::<Mutex<TransferEvents>>::default();
         self.heard.push(heard.clone());
         self.listeners.push(std::thread::spawn(move || {
             let summary = events(output, |event| lock(&heard).hear(event));
@@ -228,12 +228,12 @@ impl Sends {
     }
 
     /// The events of each transfer so far, in the order of the transfers' starts.
-    pub fn heard(&self) -> impl Iterator<Item = MutexGuard<'_, Heard>> {
+    pub fn heard(&self) -> impl Iterator<Item = MutexGuard<'_, TransferEvents>> {
         self.heard.iter().map(|heard| lock(heard))
     }
 
     /// Ends them.
-    pub fn end(self) -> Vec<Heard> {
+    pub fn end(self) -> Vec<TransferEvents> {
         let Self { programs, heard, listeners } = self;
         // A listener ends with its send, and that when it is not answered; a kill is surer.
         drop(programs);

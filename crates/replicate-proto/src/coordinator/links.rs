@@ -58,7 +58,7 @@ const ADAPT: f64 = 0.1;
 
 /// A measured rate of a link, in bits of packets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
+pub struct MeasuredRate {
     /// The rate.
     pub rate: BitRate,
     /// Whether the link limited its traffic to this rate. Otherwise the rate is a lower bound of
@@ -72,7 +72,7 @@ pub struct LinkStatus {
     /// Capacity in the topology that the controller was given.
     pub declared: BitRate,
     /// The latest measurement, if it still counts.
-    pub carried: Option<Carried>,
+    pub carried: Option<MeasuredRate>,
     /// Capacity that plans use.
     pub planned: BitRate,
 }
@@ -100,7 +100,7 @@ pub(super) struct Links {
 
 #[derive(Copy, Clone, Debug)]
 struct Record {
-    carried: Carried,
+    carried: MeasuredRate,
     at: Instant,
 }
 
@@ -181,8 +181,8 @@ impl Links {
         });
     }
 
-    fn record(&mut self, link: LinkId, now: Instant, new: Carried) {
-        let is_more = |old: &Carried| {
+    fn record(&mut self, link: LinkId, now: Instant, new: MeasuredRate) {
+        let is_more = |old: &MeasuredRate| {
             let margin = if old.is_limit { STEADY } else { 1.0 };
             new.rate.as_bps() as f64 > old.rate.as_bps() as f64 * margin
         };
@@ -235,7 +235,7 @@ impl Links {
     /// The capacity of a link by its declaration and its record.
     fn capacity(&self, link: LinkId) -> BitRate {
         let declared = self.declared[link.index()];
-        let Some(Record { carried: Carried { rate, is_limit }, .. }) = self.records.get(&link) else {
+        let Some(Record { carried: MeasuredRate { rate, is_limit }, .. }) = self.records.get(&link) else {
             return declared;
         };
         let is_low = *is_limit && rate.as_bps().saturating_mul(WRONG) <= declared.as_bps();
@@ -245,7 +245,7 @@ impl Links {
 }
 
 /// The rate of the flows of one link together, if it is evidence. The flows may share it unevenly.
-fn carried<'a>(meters: impl Iterator<Item = &'a Meter>) -> Option<Carried> {
+fn carried<'a>(meters: impl Iterator<Item = &'a Meter>) -> Option<MeasuredRate> {
     let (mut total, mut first, mut second, mut crowded) = (0.0, 0.0, 0.0, 0.0);
     let mut is_limit = false;
     for meter in meters {
@@ -265,7 +265,7 @@ fn carried<'a>(meters: impl Iterator<Item = &'a Meter>) -> Option<Carried> {
         return None;
     }
     let rate = BitRate::bps((total * OVERHEAD).min(RATE_MAX) as u64);
-    Some(Carried { rate, is_limit })
+    Some(MeasuredRate { rate, is_limit })
 }
 
 impl Meter {

@@ -5,8 +5,8 @@
 //! requests. Read [`Questions`] first.
 
 use super::{
-    Command, CoordinatorConfig, Full, Outbox, Places, Run, SiteId, SiteState, SubmitError, Submitter,
-    TransferId, one_line,
+    Command, CoordinatorConfig, FullSlots, Outbox, Run, SiteId, SiteState, SlotLimits, SubmitError,
+    Submitter, TransferId, one_line,
 };
 use crate::control::Report;
 use anabranch_graph::Topology;
@@ -75,13 +75,13 @@ impl Questions {
         out: &mut Outbox,
     ) -> Result<TransferId, SubmitError> {
         let places =
-            Places { of_site: SITE_QUESTIONS_MAX, of_sites: SITES_QUESTIONS_MAX, all: QUESTIONS_MAX };
+            SlotLimits { of_site: SITE_QUESTIONS_MAX, of_sites: SITES_QUESTIONS_MAX, all: QUESTIONS_MAX };
         places.find(submitter, self.open.values().map(|q| q.submitter)).map_err(|full| match full {
-            Full::OfSite(site, limit) => {
+            FullSlots::OfSite(site, limit) => {
                 SubmitError::TooManyQuestionsOfSite { site: topology.site(site).name.clone(), limit }
             }
-            Full::OfSites(limit) => SubmitError::TooManyQuestionsOfSites { limit },
-            Full::All(limit) => SubmitError::TooManyQuestions { limit },
+            FullSlots::OfSites(limit) => SubmitError::TooManyQuestionsOfSites { limit },
+            FullSlots::All(limit) => SubmitError::TooManyQuestions { limit },
         })?;
         let id = Run::question(self.next).transfer;
         self.next += 1;

@@ -50,7 +50,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_and_what_it_misses_make_up_the_file(pairs in proptest::collection::vec((0u64..120, 0u64..120), 0..20), length in 0u64..100) {
+        fn set_and_its_gaps_cover_the_file(pairs in proptest::collection::vec((0u64..120, 0u64..120), 0..20), length in 0u64..100) {
             let ranges: Vec<_> = pairs.iter().map(|&(start, end)| ByteRange { start, end }).collect();
             let have = normal(&ranges, length);
             let gaps = missing(&have, length);

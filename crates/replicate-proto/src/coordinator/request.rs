@@ -157,7 +157,7 @@ impl TransferRequest {
 
 /// The result of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Submitted {
+pub enum SubmitResult {
     /// A new transfer.
     New(TransferId),
     /// A running transfer does the same.

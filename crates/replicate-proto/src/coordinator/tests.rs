@@ -149,7 +149,7 @@ fn filling(prepare: impl Fn(&mut World, SiteId)) -> (World, TransferId, SiteId) 
 }
 
 #[test]
-fn what_fills_is_a_part_of_the_programs_at_the_lowest_priority() {
+fn fill_is_in_the_programs_at_lowest_priority() {
     let (w, id, relay) = filling(|_, _| {});
     let plan = w.coordinator.plan(id).expect("it runs");
     assert!(w.sites[relay.index()].program.is_some());
@@ -167,7 +167,7 @@ fn what_fills_is_a_part_of_the_programs_at_the_lowest_priority() {
 }
 
 #[test]
-fn a_site_that_only_passes_on_what_fills_is_not_needed() {
+fn site_that_only_forwards_fill_is_not_needed() {
     let deaf = filling(|w, relay| w.sites[relay.index()].deaf = true);
     let refusing = filling(|w, relay| w.sites[relay.index()].refuses = true);
     let (mut killed, id, relay) = filling(|_, _| {});
@@ -197,7 +197,7 @@ fn a_hop_that_fills_may_break() {
 }
 
 #[test]
-fn a_site_with_no_room_for_what_fills_gets_a_program_without() {
+fn site_without_room_for_fill_gets_a_program_without() {
     let (mut w, id, _) = filling(|w, _| w.sites[5].refuses_fill = true);
     let status = w.run_to_end(id);
     assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
@@ -221,7 +221,7 @@ fn a_killed_relay_is_planned_around() {
 }
 
 #[test]
-fn a_site_that_comes_back_is_told_what_it_missed() {
+fn returning_site_receives_the_missed_commands() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
     let id = w.submit(request(0, &[5]));
@@ -254,7 +254,7 @@ fn a_killed_source_is_waited_for() {
 
 /// #18: a destination had a file of that name, and the transfer never continued.
 #[test]
-fn a_source_that_dies_before_it_has_said_the_length_is_asked_again() {
+fn source_that_dies_before_the_length_is_reasked() {
     let mut w = World::new(internet2());
     w.sites[5].finished = true;
     let id = w.submit(request(0, &[5]));
@@ -279,7 +279,7 @@ fn a_source_that_stays_away_fails_the_transfer() {
 }
 
 #[test]
-fn the_others_get_their_file_when_a_destination_stays_away() {
+fn absent_destination_does_not_stop_the_others() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
     let id = w.submit(request(0, &[5, 8]));
@@ -337,7 +337,7 @@ fn a_destination_behind_a_dead_link_holds_nobody_up() {
 /// #17: a site with a wrong address stalled all other sites, which were blamed, and the transfer
 /// never ended.
 #[test]
-fn a_site_that_nobody_can_connect_to_holds_nobody_up_and_is_named_with_the_cause() {
+fn unreachable_site_is_named_with_cause_and_delays_none() {
     let config = CoordinatorConfig { site_wait: Duration::from_secs(60), ..CoordinatorConfig::default() };
     let mut w = World::with(topology(3, &[(0, 1), (0, 2), (1, 2)]), config);
     w.walled.insert(SiteId(2));
@@ -362,7 +362,7 @@ fn a_site_that_nobody_can_connect_to_holds_nobody_up_and_is_named_with_the_cause
 
 /// #17: a site to which others could not connect at first is served once they can.
 #[test]
-fn a_site_that_can_be_connected_to_after_all_gets_its_file() {
+fn site_that_becomes_reachable_gets_its_file() {
     let mut w = World::new(topology(3, &[(0, 1), (0, 2), (1, 2)]));
     w.walled.insert(SiteId(2));
     let id = w.submit(request(0, &[1, 2]));
@@ -422,7 +422,7 @@ fn a_destination_that_does_not_answer_becomes_unreachable() {
 }
 
 #[test]
-fn a_relay_that_flips_bits_is_named_and_planned_around() {
+fn bit_flipping_relay_is_named_and_planned_around() {
     let mut w = World::new(internet2());
     w.sites[3].flips_bits = true;
     let id = w.submit(request(0, &[5, 7]));
@@ -433,7 +433,7 @@ fn a_relay_that_flips_bits_is_named_and_planned_around() {
 }
 
 #[test]
-fn a_cut_vertex_that_flips_bits_ends_as_an_integrity_failure() {
+fn bit_flipping_cut_vertex_ends_as_integrity_failure() {
     let mut w = World::new(topology(3, &[(0, 1), (1, 2)]));
     w.sites[1].flips_bits = true;
     let id = w.submit(request(0, &[2]));
@@ -455,7 +455,7 @@ fn refusing_corruption_ends_at_once() {
 }
 
 #[test]
-fn a_file_that_turns_out_wrong_is_sent_again_and_in_the_end_refused() {
+fn corrupt_file_is_sent_again_and_finally_refused() {
     for (fails, outcome) in [(2, Outcome::Done), (3, Outcome::Integrity)] {
         let mut w = World::new(internet2());
         w.sites[5].finish_fails = fails;
@@ -467,7 +467,7 @@ fn a_file_that_turns_out_wrong_is_sent_again_and_in_the_end_refused() {
 /// #18: data of another file that an earlier transfer had left there was refused as if it had
 /// arrived wrong.
 #[test]
-fn what_was_there_of_another_file_is_no_reason_to_refuse() {
+fn leftover_of_another_file_does_not_cause_a_refusal() {
     for (left, outcome) in [(LENGTH, Outcome::Done), (0, Outcome::Integrity)] {
         let mut w = World::new(internet2());
         w.sites[5].have =
@@ -479,7 +479,7 @@ fn what_was_there_of_another_file_is_no_reason_to_refuse() {
 }
 
 #[test]
-fn the_source_is_asked_for_a_hash_that_no_attempt_told() {
+fn source_is_asked_for_a_hash_no_attempt_reported() {
     let mut w = World::new(internet2());
     w.sites[0].knows_no_hash = true;
     let id = w.submit(request(0, &[5]));
@@ -558,7 +558,7 @@ fn of_equals_nobody_is_left_for_later() {
 /// #17: two equally slow destinations next to a fast one are both postponed, and then served
 /// together.
 #[test]
-fn two_slow_ones_do_not_hold_a_fast_one_up() {
+fn two_slow_destinations_do_not_delay_a_fast_one() {
     let mut w = World::new(internet2());
     w.length = 100_000_000;
     (w.sites[7].slow_divisor, w.sites[8].slow_divisor) = (10, 10);
@@ -601,7 +601,7 @@ fn a_cancelled_transfer_is_removed_everywhere() {
 }
 
 #[test]
-fn a_transfer_begins_without_a_site_that_never_showed_up() {
+fn transfer_starts_without_a_site_that_never_appeared() {
     let mut w = World::new(internet2());
     w.kill(SiteId(8));
     w.run_for(Duration::from_secs(5));
@@ -834,7 +834,7 @@ fn nonsense_from_sites_never_panics() {
 
 /// #17: any file at a destination under the name was replaced without confirmation.
 #[test]
-fn another_file_of_the_name_is_left_alone_unless_it_may_be_replaced() {
+fn existing_other_file_is_kept_unless_replacement_is_allowed() {
     for (length, hash) in [(LENGTH, FileHash([9; 32])), (LENGTH + 1, HASH)] {
         let mut w = World::new(internet2());
         w.sites[5].other = Some((length, hash));
@@ -868,7 +868,7 @@ fn a_file_that_may_be_replaced_is_found_once() {
 /// #17: a private file counted as done if its content already existed at a destination where
 /// everybody could read it, and stayed readable.
 #[test]
-fn the_same_file_is_done_at_once_unless_more_may_read_it_than_at_the_source() {
+fn same_file_is_done_at_once_unless_more_readable() {
     // At the source it is 0640.
     for (mode, then) in [(0o640, 0o640), (0o600, 0o600), (0o644, 0o640), (0o666, 0o640)] {
         for remembers_hash in [false, true] {

@@ -23,8 +23,8 @@ use crate::control::{Attempt, FlowDigest};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
-use room::Crowded;
-pub(super) use room::Freed;
+use room::CrowdedSite;
+pub(super) use room::FreedRoom;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Number of unanswered questions after which a site counts as unreachable.
@@ -91,13 +91,13 @@ pub(super) struct Transfer {
     idle_attempts: u32,
     total_before: Option<u64>,
     phase: Phase,
-    hashing: Option<Pending>,
+    hashing: Option<PendingQuestion>,
     hash_strikes: u8,
     source_away: Option<Instant>,
     /// Links that failed recently.
-    tired_links: BTreeMap<LinkId, Tired>,
+    tired_links: BTreeMap<LinkId, AvoidedResource>,
     /// Sites that recently failed to set up their part, and slow sites.
-    tired_sites: BTreeMap<SiteId, Tired>,
+    tired_sites: BTreeMap<SiteId, AvoidedResource>,
     /// Relays that provably sent wrong data or refused their part; never used again.
     suspects: BTreeSet<SiteId>,
     /// A site refused a program with filling flows, so further plans have none.
@@ -119,7 +119,7 @@ pub(super) struct Transfer {
     /// Last announced wait: for which site, and why.
     last_waiting: Option<String>,
     /// Sites that had no room for their part when they were last asked.
-    crowded: BTreeMap<SiteId, Crowded>,
+    crowded: BTreeMap<SiteId, CrowdedSite>,
     /// Number of attempts that ended for lack of room. They do not count towards the limit.
     crowded_attempts: u32,
     /// All destinations have waited for room once.
@@ -131,14 +131,14 @@ pub(super) struct Transfer {
 
 /// A question that a site has not answered.
 #[derive(Copy, Clone, Debug)]
-struct Pending {
+struct PendingQuestion {
     run: Run,
     deadline: Instant,
 }
 
 /// A link or site that failed recently and is avoided for some time.
 #[derive(Copy, Clone, Debug)]
-struct Tired {
+struct AvoidedResource {
     strikes: u32,
     until: Instant,
     run: Run,
@@ -152,7 +152,7 @@ enum Debt {
 
 /// A finished file at a destination.
 #[derive(Copy, Clone)]
-struct Found {
+struct FinishedFile {
     length: u64,
     hash: FileHash,
     /// Its permissions there, if reported.
@@ -168,7 +168,7 @@ struct Target {
     /// invalidated it.
     known: bool,
     /// A finished file that existed before.
-    found: Option<Found>,
+    found: Option<FinishedFile>,
     /// Bytes to display.
     shown_bytes: u64,
     level: u8,
@@ -180,12 +180,12 @@ struct Target {
     strikes: u8,
     /// Number of files that it did not finish in time.
     finish_strikes: u8,
-    away: Option<(Instant, Away)>,
-    unreached: Option<Unreached>,
+    away: Option<(Instant, OutageKind)>,
+    unreached: Option<UnreachableSite>,
     /// The site, or a site on the path of its data, had no room.
     waits_for_room: bool,
     retry_at: Option<Instant>,
-    finishing: Option<Pending>,
+    finishing: Option<PendingQuestion>,
     /// The attempt in which it received the hash before it had all data.
     told_ahead: Option<Run>,
     verdict: Option<Verdict>,
@@ -193,7 +193,7 @@ struct Target {
 
 /// Another site could not connect to a destination.
 #[derive(Clone, Debug)]
-struct Unreached {
+struct UnreachableSite {
     since: Instant,
     tries: u32,
     /// The connecting site, the address and the reason, in one line.
@@ -201,7 +201,7 @@ struct Unreached {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Away {
+enum OutageKind {
     Down,
     NoPath(String),
 }
@@ -212,7 +212,7 @@ enum Phase {
     /// Waits before the next inquiry.
     Settling {
         until: Instant,
-        early: Early,
+        early: WaitEnd,
     },
     /// Asks sites for their data.
     Inquiring {
@@ -234,18 +234,18 @@ enum Phase {
     },
     /// Programs are being installed; at sites that have theirs, data already flows.
     Installing {
-        attempt: Box<Running>,
+        attempt: Box<RunningAttempt>,
         waiting: BTreeSet<SiteId>,
         deadline: Instant,
     },
     /// Every site has its program and its connections.
-    Running(Box<Running>),
+    Running(Box<RunningAttempt>),
     Over,
 }
 
 /// Condition that ends a wait early.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Early {
+enum WaitEnd {
     Never,
     /// The source and all destinations are up.
     Ends,
@@ -253,7 +253,7 @@ enum Early {
     Everybody,
 }
 
-struct Running {
+struct RunningAttempt {
     run: Run,
     plan: Plan,
     /// Maximum rate at which the file may be sent, if the plan is a share.
@@ -388,7 +388,7 @@ impl Transfer {
         everybody: bool,
     ) -> Self {
         let destinations = request.destinations.iter().map(|d| Target::new(d.site, d.path.clone())).collect();
-        let early = if everybody { Early::Everybody } else { Early::Ends };
+        let early = if everybody { WaitEnd::Everybody } else { WaitEnd::Ends };
         Self {
             id,
             request,
@@ -543,9 +543,9 @@ impl Transfer {
                     rate_bps: self.rate_bps(d.site, now),
                     postponed: d.open() && d.turn() > (false, false, 0),
                     away: match (&d.away, &d.unreached) {
-                        (Some((_, Away::Down)), _) => Some("the site does not answer".to_owned()),
+                        (Some((_, OutageKind::Down)), _) => Some("the site does not answer".to_owned()),
                         (_, Some(unreached)) => Some(unreached.line.clone()),
-                        (Some((_, Away::NoPath(reason))), None) => Some(reason.clone()),
+                        (Some((_, OutageKind::NoPath(reason))), None) => Some(reason.clone()),
                         (None, None) => None,
                     },
                     verdict: d.verdict.clone(),
@@ -559,7 +559,7 @@ impl Transfer {
         }
     }
 
-    fn running(&self) -> Option<&Running> {
+    fn running(&self) -> Option<&RunningAttempt> {
         match &self.phase {
             Phase::Installing { attempt, .. } => Some(attempt),
             Phase::Running(attempt) => Some(attempt),
@@ -567,7 +567,7 @@ impl Transfer {
         }
     }
 
-    fn running_mut(&mut self) -> Option<&mut Running> {
+    fn running_mut(&mut self) -> Option<&mut RunningAttempt> {
         match &mut self.phase {
             Phase::Installing { attempt, .. } => Some(attempt),
             Phase::Running(attempt) => Some(attempt),
@@ -659,7 +659,7 @@ impl Transfer {
     }
 }
 
-impl Running {
+impl RunningAttempt {
     /// Whether some flows fill.
     fn is_filled(&self) -> bool {
         self.plan.groups.iter().any(|g| g.fills.is_some())
@@ -670,7 +670,7 @@ impl Running {
     }
 }
 
-impl Tired {
+impl AvoidedResource {
     fn new(now: Instant, transfer: TransferId) -> Self {
         Self { strikes: 0, until: now, run: Run { transfer, attempt: Attempt(0) } }
     }

@@ -115,7 +115,7 @@ pub(crate) fn find_room(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Attempt, GroupProgram, HopSettings, Outgoing, Priority, Run, TransferId};
+    use crate::control::{Attempt, GroupProgram, HopSettings, OutgoingSpec, Priority, Run, TransferId};
     use crate::plan::{FlowId, Input, Mode, Term};
     use anabranch_units::{LinkId, SiteId};
 
@@ -152,7 +152,7 @@ mod tests {
         submitter: Submitter,
     ) -> SiteProgram {
         let hop = HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk };
-        let outgoing = |n: u16| Outgoing {
+        let outgoing = |n: u16| OutgoingSpec {
             flow: FlowId(n.into()),
             group: 0,
             to: SiteId(n + 1),

@@ -83,13 +83,13 @@ fn installed(daemon: &mut Daemon, run: Run, path: &str) {
     daemon.handle_command(at(0), install(run, path));
     let (jobs, reports) = out(daemon);
     assert!(matches!(jobs[..], [Job::Install { .. }]) && reports.is_empty(), "{jobs:?} {reports:?}");
-    daemon.handle_done(at(0), run.transfer, Done::Installed);
+    daemon.handle_done(at(0), run.transfer, JobResult::Installed);
 }
 
 /// #18: a transfer whose file was complete took the file that another was writing, and the other
 /// waited for a minute.
 #[test]
-fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
+fn file_finishes_only_when_no_other_transfer_writes_it() {
     for path in ["out", "./out", "/srv/files//out"] {
         let mut daemon = daemon();
         installed(&mut daemon, run(7, 1), "out");
@@ -110,11 +110,11 @@ fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
     daemon.handle_command(at(10), finish(run(8, 1), "out", 1));
     daemon.handle_command(at(20), Command::Uninstall { run: run(7, 1) });
     assert!(matches!(out(&mut daemon).0[..], [Job::Remove { .. }]));
-    daemon.handle_done(at(30), TransferId(7), Done::Nothing);
+    daemon.handle_done(at(30), TransferId(7), JobResult::Nothing);
     assert!(matches!(out(&mut daemon).0[..], [Job::Finish(_)]));
     daemon.handle_command(at(40), install(run(9, 1), "out"));
     assert_eq!(out(&mut daemon), (vec![], vec![]));
-    daemon.handle_done(at(50), TransferId(8), Done::Answer(Report::Completed { run: run(8, 1) }));
+    daemon.handle_done(at(50), TransferId(8), JobResult::Answer(Report::Completed { run: run(8, 1) }));
     let (jobs, reports) = out(&mut daemon);
     assert!(matches!(jobs[..], [Job::Install { .. }]));
     assert_eq!(reports, [Report::Completed { run: run(8, 1) }]);
@@ -122,20 +122,20 @@ fn a_file_is_finished_only_when_no_other_transfer_writes_it() {
 
 /// #52: the wait for a file must not reduce the buffers twice, nor forget the reduction.
 #[test]
-fn reduced_buffers_are_reported_after_a_wait_for_a_file() {
+fn reduced_buffers_are_reported_after_a_wait() {
     let mut daemon = daemon();
     let mut small = program(run(7, 1), "out", 100);
     small.buffer_packets = 1;
     daemon.handle_command(at(0), Command::Install { program: small });
     assert!(matches!(out(&mut daemon).0[..], [Job::Install { asked_packets: None, .. }]));
-    daemon.handle_done(at(0), TransferId(7), Done::Installed);
+    daemon.handle_done(at(0), TransferId(7), JobResult::Installed);
     daemon.handle_command(at(1), Command::Uninstall { run: run(7, 1) });
     assert!(matches!(out(&mut daemon).0[..], [Job::Remove { .. }]));
     let mut large = program(run(8, 1), "out", 100);
     large.buffer_packets = 12;
     daemon.handle_command(at(2), Command::Install { program: large });
     assert_eq!(out(&mut daemon), (vec![], vec![]), "it waits for the removal");
-    daemon.handle_done(at(3), TransferId(7), Done::Nothing);
+    daemon.handle_done(at(3), TransferId(7), JobResult::Nothing);
     let (jobs, reports) = out(&mut daemon);
     let [Job::Install { program, asked_packets: Some(12) }] = &jobs[..] else {
         panic!("{jobs:?} {reports:?}")
@@ -145,7 +145,7 @@ fn reduced_buffers_are_reported_after_a_wait_for_a_file() {
 }
 
 #[test]
-fn a_hash_told_ahead_is_used_when_the_sinks_are_done_whichever_is_first() {
+fn early_hash_is_used_when_the_sinks_are_done() {
     let have = |end| vec![anabranch_pieces::ByteRange { start: 0, end }];
     for (arrived, is_finished) in [(100, true), (99, false)] {
         for is_done_first in [false, true] {
@@ -157,9 +157,9 @@ fn a_hash_told_ahead_is_used_when_the_sinks_are_done_whichever_is_first() {
             let done = Report::SinkDone { run: r, have: have(arrived) };
             if is_done_first {
                 daemon.handle_report(at(2), done.clone());
-                daemon.handle_done(at(3), r.transfer, Done::NotYet);
+                daemon.handle_done(at(3), r.transfer, JobResult::NotYet);
             } else {
-                daemon.handle_done(at(2), r.transfer, Done::NotYet);
+                daemon.handle_done(at(2), r.transfer, JobResult::NotYet);
                 daemon.handle_report(at(3), done.clone());
             }
             let (jobs, reports) = out(&mut daemon);
@@ -172,14 +172,14 @@ fn a_hash_told_ahead_is_used_when_the_sinks_are_done_whichever_is_first() {
     installed(&mut daemon, run(1, 1), "out");
     daemon.handle_command(at(1), finish(run(1, 1), "out", 100));
     out(&mut daemon);
-    daemon.handle_done(at(1), TransferId(1), Done::NotYet);
+    daemon.handle_done(at(1), TransferId(1), JobResult::NotYet);
     daemon.handle_command(at(2), Command::Uninstall { run: run(1, 1) });
     daemon.handle_report(at(3), Report::SinkDone { run: run(1, 1), have: have(100) });
     assert!(matches!(out(&mut daemon).0[..], [Job::Remove { .. }]));
 }
 
 #[test]
-fn a_later_attempt_takes_the_place_of_earlier_ones_and_their_memory() {
+fn later_attempt_replaces_earlier_ones_and_their_memory() {
     let mut daemon = daemon();
     installed(&mut daemon, run(1, 1), "a");
     let each = daemon.memory_bytes();
@@ -189,12 +189,12 @@ fn a_later_attempt_takes_the_place_of_earlier_ones_and_their_memory() {
     assert!(jobs.is_empty() && matches!(reports[..], [Report::Failed { kind: FailureKind::Busy, .. }]));
     daemon.handle_command(at(2), install(run(1, 2), "a"));
     assert_eq!(out(&mut daemon).0, [Job::Remove { run: run(1, 1) }]);
-    daemon.handle_done(at(3), TransferId(1), Done::Nothing);
+    daemon.handle_done(at(3), TransferId(1), JobResult::Nothing);
     assert!(matches!(&out(&mut daemon).0[..], [Job::Install { program, .. }] if program.run == run(1, 2)));
     assert!(daemon.is_superseded(run(1, 1)) && !daemon.is_superseded(run(1, 2)));
     // An attempt that was not set up returns its memory.
     let failed = Report::Failed { run: run(1, 2), kind: FailureKind::Unwritable, reason: "no".into() };
-    daemon.handle_done(at(4), TransferId(1), Done::Answer(failed));
+    daemon.handle_done(at(4), TransferId(1), JobResult::Answer(failed));
     assert_eq!(daemon.memory_bytes(), 0);
     assert!(daemon.is_idle());
 }
@@ -311,28 +311,28 @@ proptest! {
                 Act::Do(which, well) if !jobs.is_empty() => {
                     let job = jobs.remove(which % jobs.len());
                     let transfer = job.transfer();
-                    let completed = |run| Done::Answer(Report::Completed { run });
+                    let completed = |run| JobResult::Answer(Report::Completed { run });
                     let done = match job {
                         Job::Install { program, .. } if well => {
                             stand.insert(program.run, program.sinks[0].path.clone());
-                            Done::Installed
+                            JobResult::Installed
                         }
                         Job::Install { program, .. } => {
-                            Done::Answer(Report::Failed { run: program.run, kind: FailureKind::Refused, reason: String::new() })
+                            JobResult::Answer(Report::Failed { run: program.run, kind: FailureKind::Refused, reason: String::new() })
                         }
                         Job::Remove { run } => {
                             prop_assert!(stand.remove(&run).is_some());
-                            Done::Nothing
+                            JobResult::Nothing
                         }
                         Job::Forget { transfer } => {
                             stand.retain(|run, _| run.transfer != transfer);
-                            Done::Nothing
+                            JobResult::Nothing
                         }
                         Job::Finish(file) if !well => {
                             // The note may be removed with its attempt; then the answer is no
                             // longer needed.
                             put_off.insert(number(&file));
-                            Done::NotYet
+                            JobResult::NotYet
                         }
                         Job::Finish(file) => {
                             prop_assert!(answered.insert(number(&file)), "answered twice");

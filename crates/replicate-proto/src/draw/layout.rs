@@ -5,7 +5,7 @@
 //! follow the number of hops (stress majorisation, Gansner and others 2004). All are deterministic.
 //! Leaves out: drawing. Read [`positions`] first.
 
-use anabranch_graph::{Place, Topology};
+use anabranch_graph::{GeoPoint, Topology};
 use anabranch_units::SiteId;
 
 /// A point in the picture, in pixels; y grows downwards.
@@ -22,7 +22,7 @@ const PAIRS_MAX: usize = 20_000_000;
 /// A position for every site, by id.
 pub(super) fn positions(topology: &Topology, first: Option<SiteId>, frame: Frame) -> Vec<Point> {
     let n = topology.sites().len();
-    let places: Option<Vec<Place>> = topology.sites().iter().map(|s| s.place).collect();
+    let places: Option<Vec<GeoPoint>> = topology.sites().iter().map(|s| s.place).collect();
     let start = match (places, layers(topology, first)) {
         (Some(places), _) if n > 1 => map(topology, &places, frame),
         (_, Some(layers)) => return fit(&layered(topology, &layers), frame),
@@ -56,7 +56,7 @@ fn fit(points: &[Point], (left, top, right, bottom): Frame) -> Vec<Point> {
 
 /// The map: cut along the meridian with the shortest links, and stretched until no two sites are
 /// too close.
-fn map(topology: &Topology, places: &[Place], frame: Frame) -> Vec<Point> {
+fn map(topology: &Topology, places: &[GeoPoint], frame: Frame) -> Vec<Point> {
     let mut meridians: Vec<f64> = places.iter().map(|p| p.longitude_deg).collect();
     meridians.sort_by(f64::total_cmp);
     let unrolled = |west: f64| -> Vec<Point> {

@@ -1,7 +1,7 @@
 //! Pictures of hand-made plans: their contents, determinism, and well-formedness.
 
 use super::*;
-use crate::plan::{Decode, FlowId, Group, Mode, Sink, Term};
+use crate::plan::{DecodeMap, FlowId, Group, Mode, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_graph::builtin::builtin;
 use anabranch_units::LinkId;
@@ -41,7 +41,7 @@ fn plan(
     flows: &[(&str, &str)],
 ) -> Plan {
     let mode = if scheme == Scheme::Coded { Mode::Coded } else { Mode::Routed };
-    let decode = Decode { lookahead: 0, state: 0, output: vec![], next: vec![] };
+    let decode = DecodeMap { lookahead: 0, state: 0, output: vec![], next: vec![] };
     let sink = |d: &u16| Sink {
         site: SiteId(*d),
         inputs: vec![],
@@ -193,7 +193,7 @@ fn a_coded_plan_says_what_is_added_where() {
 
 /// #17: the legend had `passes on` when no site did so, and links had no label with their contents.
 #[test]
-fn the_legend_has_what_the_picture_shows_and_links_say_what_they_carry() {
+fn legend_matches_the_picture_and_links_show_their_contents() {
     let has = |text: &str, words: [bool; 4]| {
         let all = [">destination<", ">destination, passes on<", ">codes (⊕ what it adds)<", ">passes on<"];
         assert_eq!(all.map(|word| text.contains(word)), words, "{text}");
@@ -217,12 +217,12 @@ fn the_legend_has_what_the_picture_shows_and_links_say_what_they_carry() {
 }
 
 #[test]
-fn sums_are_taken_in_the_field_and_delays_are_marked() {
+fn sums_use_field_arithmetic_and_delays_are_marked() {
     let t = builtin("butterfly", UNIT).expect("built in");
     // 2 * 142 = 1 under 0x11D: the second flow undoes the first one's factor.
     let flows = [("s-a", "2*A+B"), ("a-c", "142*0"), ("s-b", "A+B"), ("b-c", "B'+2")];
     let p = plan(&t, Scheme::Coded, 0, &[3], 2, &flows);
-    let carried = Carried::of(&t, &p);
+    let carried = Content::of(&t, &p);
     let of = |f: usize| carried.classes[carried.class[f]].as_str();
     assert_eq!([of(0), of(1), of(2), of(3)], ["2·A+B", "A+142·B", "A+B", "A+B+B′"]);
 }
@@ -287,7 +287,7 @@ fn labels_of_the_built_in_topologies_do_not_overlap() {
 }
 
 #[test]
-fn flows_that_fill_are_broken_lines_with_letters_of_their_own() {
+fn fill_flows_are_dashed_lines_with_separate_letters() {
     let (t, mut p) = butterfly();
     let plain = svg(&t, Some(&p), Theme::Light);
     p.groups.push(Group { streams: 1, weights: vec![], mode: Mode::Routed, sinks: vec![], fills: Some(0) });

@@ -2,7 +2,7 @@
 //!
 //! Independent of the making of plans. Read [`Plan::check`] first.
 
-use super::{Decode, FlowId, Group, Input, Mode, Plan, Sink, field};
+use super::{DecodeMap, FlowId, Group, Input, Mode, Plan, Sink, field};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, LinkId, Seed, SiteId};
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ impl std::error::Error for CheckError {}
 
 /// Counts of a check.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checked {
+pub struct CheckCounts {
     /// Number of destinations that decoded everything.
     pub sinks: usize,
     /// Number of generations sent, including the zeros that flush the code.
@@ -127,13 +127,17 @@ impl Plan {
     /// generation.
     ///
     /// Errors: the first broken invariant; see [`CheckError`].
-    pub fn check(&self, topology: &Topology) -> Result<Checked, CheckError> {
+    pub fn check(&self, topology: &Topology) -> Result<CheckCounts, CheckError> {
         let capacities: Vec<BitRate> = topology.links().iter().map(|l| l.properties.capacity).collect();
         self.check_within(topology, &capacities)
     }
 
     /// As [`Plan::check`], with the remaining capacity of each link when the plan was made.
-    pub fn check_within(&self, topology: &Topology, capacities: &[BitRate]) -> Result<Checked, CheckError> {
+    pub fn check_within(
+        &self,
+        topology: &Topology,
+        capacities: &[BitRate],
+    ) -> Result<CheckCounts, CheckError> {
         self.check_sites(topology)?;
         self.check_flows(topology)?;
         self.check_weights()?;
@@ -318,7 +322,7 @@ impl Plan {
         (order.len() == self.flows.len()).then(|| order.into_iter().map(|i| FlowId(i as u32)).collect())
     }
 
-    fn check_decoding(&self, order: &[FlowId]) -> Result<Checked, CheckError> {
+    fn check_decoding(&self, order: &[FlowId]) -> Result<CheckCounts, CheckError> {
         let lookahead = self.lookahead();
         let data = GENERATIONS + u32::from(lookahead);
         let total = data + u32::from(lookahead);
@@ -365,7 +369,7 @@ impl Plan {
             }
         }
         let sinks = self.destinations.len();
-        Ok(Checked { sinks, generations: total, lookahead })
+        Ok(CheckCounts { sinks, generations: total, lookahead })
     }
 }
 
@@ -381,10 +385,10 @@ fn first_wrong(sink: &Sink, received: &dyn Fn(usize) -> Vec<Symbol>, sent: &[Vec
     })
 }
 
-/// Decodes one generation from it and the `lookahead` after it, as in [`Decode`]; advances the
+/// Decodes one generation from it and the `lookahead` after it, as in [`DecodeMap`]; advances the
 /// state.
 fn decode_one(
-    decode: &Decode,
+    decode: &DecodeMap,
     received: &dyn Fn(usize) -> Vec<Symbol>,
     state: &mut Vec<Symbol>,
 ) -> Vec<Symbol> {

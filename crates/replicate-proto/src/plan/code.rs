@@ -15,7 +15,7 @@
 use super::field::{self, Matrix};
 use super::request::{Layout, PlanError, Problem};
 use super::routed::{Route, Routes};
-use super::{Decode, Flow, FlowId, Input, Sink, Term};
+use super::{DecodeMap, Flow, FlowId, Input, Sink, Term};
 use anabranch_graph::{Adjacency, max_flow, min_cost_flow};
 use anabranch_units::{LinkId, RandomStream, SiteId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -317,20 +317,20 @@ impl UnitNetwork {
 struct Dependencies {
     paths: Paths,
     /// For each unit link, its predecessors on the paths that use it, without repeats.
-    before: BTreeMap<usize, Vec<Before>>,
+    before: BTreeMap<usize, Vec<CodeInput>>,
     /// For each destination and path, the stream with which it begins.
     first_stream: Vec<Vec<usize>>,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Before {
+enum CodeInput {
     Stream(usize),
     Unit(usize),
 }
 
 impl Dependencies {
     fn new(network: &UnitNetwork, paths: Paths) -> Self {
-        let mut before: BTreeMap<usize, Vec<Before>> = BTreeMap::new();
+        let mut before: BTreeMap<usize, Vec<CodeInput>> = BTreeMap::new();
         let mut first_stream = Vec::new();
         for of_destination in &paths {
             let mut free: Vec<usize> = (0..network.streams).collect();
@@ -339,7 +339,7 @@ impl Dependencies {
             // not have that stream yet.
             for (path, stream) in of_destination.iter().zip(&mut streams) {
                 let known = before.get(&path[0]).into_iter().flatten().find_map(|b| match b {
-                    Before::Stream(s) if free.contains(s) => Some(*s),
+                    CodeInput::Stream(s) if free.contains(s) => Some(*s),
                     _ => None,
                 });
                 if let Some(s) = known {
@@ -353,13 +353,13 @@ impl Dependencies {
                 .map(|s| s.or_else(|| free.next()).expect("as many streams as paths"))
                 .collect();
             for (path, stream) in of_destination.iter().zip(&streams) {
-                let mut last = Before::Stream(*stream);
+                let mut last = CodeInput::Stream(*stream);
                 for unit in path {
                     let list = before.entry(*unit).or_default();
                     if !list.contains(&last) {
                         list.push(last);
                     }
-                    last = Before::Unit(*unit);
+                    last = CodeInput::Unit(*unit);
                 }
             }
             first_stream.push(streams);
@@ -370,8 +370,8 @@ impl Dependencies {
     fn arcs(&self) -> impl Iterator<Item = Arc> + '_ {
         self.before.iter().flat_map(|(unit, list)| {
             list.iter().filter_map(|b| match b {
-                Before::Unit(from) => Some((*from, *unit)),
-                Before::Stream(_) => None,
+                CodeInput::Unit(from) => Some((*from, *unit)),
+                CodeInput::Stream(_) => None,
             })
         })
     }
@@ -444,13 +444,13 @@ impl Dependencies {
             duals.push(streams.iter().map(|s| unit_matrix[*s].clone()).collect());
         }
         let mut vectors: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        let mut terms: BTreeMap<usize, Vec<(Before, u8)>> = BTreeMap::new();
+        let mut terms: BTreeMap<usize, Vec<(CodeInput, u8)>> = BTreeMap::new();
         for unit in order {
-            let inputs: Vec<(Before, Vec<u8>)> = self.before[unit]
+            let inputs: Vec<(CodeInput, Vec<u8>)> = self.before[unit]
                 .iter()
                 .map(|b| match b {
-                    Before::Stream(s) => (*b, unit_matrix[*s].clone()),
-                    Before::Unit(u) => (*b, vectors[u].clone()),
+                    CodeInput::Stream(s) => (*b, unit_matrix[*s].clone()),
+                    CodeInput::Unit(u) => (*b, vectors[u].clone()),
                 })
                 .collect();
             let users: Vec<(usize, usize)> =
@@ -506,7 +506,7 @@ impl Dependencies {
         &self,
         network: &UnitNetwork,
         order: &[usize],
-        terms: &BTreeMap<usize, Vec<(Before, u8)>>,
+        terms: &BTreeMap<usize, Vec<(CodeInput, u8)>>,
         delayed: &BTreeSet<Arc>,
     ) -> Coefficients {
         let ends: Vec<Vec<usize>> = self
@@ -518,7 +518,7 @@ impl Dependencies {
         let mut open: Vec<usize> = needed.iter().copied().collect();
         while let Some(unit) = open.pop() {
             for (before, _) in &terms[&unit] {
-                if let Before::Unit(u) = before
+                if let CodeInput::Unit(u) = before
                     && needed.insert(*u)
                 {
                     open.push(*u);
@@ -528,9 +528,9 @@ impl Dependencies {
         let kept: Vec<usize> = order.iter().copied().filter(|u| needed.contains(u)).collect();
         let id: BTreeMap<usize, FlowId> =
             kept.iter().enumerate().map(|(i, u)| (*u, FlowId(i as u32))).collect();
-        let term = |unit: usize, before: Before, coefficient: u8| match before {
-            Before::Stream(s) => Term { input: Input::Stream(s as u16), coefficient, delayed: false },
-            Before::Unit(u) => {
+        let term = |unit: usize, before: CodeInput, coefficient: u8| match before {
+            CodeInput::Stream(s) => Term { input: Input::Stream(s as u16), coefficient, delayed: false },
+            CodeInput::Unit(u) => {
                 Term { input: Input::Flow(id[&u]), coefficient, delayed: delayed.contains(&(u, unit)) }
             }
         };
@@ -674,7 +674,7 @@ impl System {
     /// Source: Massey and Sain 1968: an inverse with lookahead D exists if and only if the rank of
     /// the D-step transfer matrix exceeds the rank of the previous one by the number of streams. D
     /// need not exceed the size of the state.
-    fn decoder(&self, inputs: &[FlowId]) -> Option<Decode> {
+    fn decoder(&self, inputs: &[FlowId]) -> Option<DecodeMap> {
         let (h, n) = (self.streams, self.state.len());
         let split = |ids: &[FlowId]| -> (Matrix, Matrix) {
             let row = |f: &FlowId| (self.rows[f.index()][h..].to_vec(), self.rows[f.index()][..h].to_vec());
@@ -711,7 +711,14 @@ impl System {
     }
 
     /// Removes the state's symbols that affect neither the output nor another needed symbol.
-    fn shorten(&self, lookahead: usize, inverse: Matrix, by_state: Matrix, a: &Matrix, b: &Matrix) -> Decode {
+    fn shorten(
+        &self,
+        lookahead: usize,
+        inverse: Matrix,
+        by_state: Matrix,
+        a: &Matrix,
+        b: &Matrix,
+    ) -> DecodeMap {
         let n = self.state.len();
         let mut needed: Vec<bool> = (0..n).map(|j| by_state.iter().any(|row| row[j] != 0)).collect();
         let mut open: Vec<usize> = (0..n).filter(|j| needed[*j]).collect();
@@ -724,7 +731,7 @@ impl System {
         }
         let kept: Vec<usize> = (0..n).filter(|j| needed[*j]).collect();
         let pick = |row: &Vec<u8>| kept.iter().map(|j| row[*j]).collect::<Vec<u8>>();
-        Decode {
+        DecodeMap {
             lookahead: lookahead as u16,
             state: kept.len() as u16,
             output: inverse.into_iter().zip(&by_state).map(|(l, s)| [l, pick(s)].concat()).collect(),
@@ -742,7 +749,7 @@ mod tests {
 
     /// More delays than any cycle needs: the lookahead of the inverse is then as long as the paths.
     #[test]
-    fn a_code_with_every_term_delayed_is_undone_with_lookahead_and_state() {
+    fn code_with_all_terms_delayed_decodes_with_lookahead() {
         let (mut lookahead, mut state) = (0, 0);
         for id in 0..60 {
             let (topology, source, destinations) = random_digraph(Seed::new(5), id, 12);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// The function by which a site makes a flow (Figure 2).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Function {
+pub enum SiteFunction {
     /// One input to one output.
     Forward,
     /// One input to several outputs, which may include the site's own file.
@@ -22,7 +22,7 @@ pub enum Function {
     CodeAndMirror,
 }
 
-impl std::fmt::Display for Function {
+impl std::fmt::Display for SiteFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Forward => "forward",
@@ -39,7 +39,7 @@ pub struct SiteWork {
     /// The site.
     pub site: SiteId,
     /// The function.
-    pub function: Function,
+    pub function: SiteFunction,
     /// The terms of the sum.
     pub terms: Vec<Term>,
     /// The flows that carry the sum.
@@ -87,10 +87,10 @@ impl Plan {
             };
             let several = flows.len() + usize::from(kept) > 1;
             let function = match (flow.is_coded(), several) {
-                (false, false) => Function::Forward,
-                (false, true) => Function::Mirror,
-                (true, false) => Function::CodeAndForward,
-                (true, true) => Function::CodeAndMirror,
+                (false, false) => SiteFunction::Forward,
+                (false, true) => SiteFunction::Mirror,
+                (true, false) => SiteFunction::CodeAndForward,
+                (true, true) => SiteFunction::CodeAndMirror,
             };
             let fills = self.fills(flow);
             works.push(SiteWork { site, function, terms: flow.terms.clone(), flows, kept, sum, fills });
@@ -100,7 +100,8 @@ impl Plan {
 
     /// The sites that code, with their sums.
     pub fn coding_sites(&self, topology: &Topology) -> Vec<SiteWork> {
-        let codes = |w: &SiteWork| matches!(w.function, Function::CodeAndForward | Function::CodeAndMirror);
+        let codes =
+            |w: &SiteWork| matches!(w.function, SiteFunction::CodeAndForward | SiteFunction::CodeAndMirror);
         self.works(topology).into_iter().filter(codes).collect()
     }
 

@@ -1,6 +1,6 @@
 //! The effort of sending a file with a plan: time, and bytes on links.
 //!
-//! Leaves out: headers, and filling flows. Read [`Sending::by`].
+//! Leaves out: headers, and filling flows. Read [`FileToSend::by`].
 
 use super::Plan;
 use anabranch_graph::Topology;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// A file to be sent with a plan.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Sending {
+pub struct FileToSend {
     /// Size of the file.
     pub size: ByteCount,
     /// Maximum rate of the source, over all copies.
@@ -30,7 +30,7 @@ pub struct Effort {
     pub traffic: ByteCount,
 }
 
-impl Sending {
+impl FileToSend {
     /// The effort with `plan` on `topology`.
     pub fn by(self, plan: &Plan, topology: &Topology) -> Effort {
         let links = plan.bytes_per_link(self.size);
@@ -66,7 +66,7 @@ mod tests {
 
     /// #17: the time was truncated without notice from 213 days on, and its text overflowed.
     #[test]
-    fn a_transfer_of_more_than_a_year_is_said_to_take_so_long() {
+    fn estimate_of_more_than_a_year_is_printed() {
         let mut topology = Topology::new("two");
         let (a, b) = (topology.add_site("a", None), topology.add_site("b", None));
         let (a, b) = (a.expect("a new name"), b.expect("a new name"));
@@ -75,7 +75,7 @@ mod tests {
         let planner = Planner::new(Request::new(&topology, a, vec![b])).expect("planned");
         let plan = planner.plan(Scheme::SinglePath).expect("there is a path").plan;
         let terabyte = 1_000_000_000_000;
-        let of = |size: u64, limit| Sending { size: ByteCount::new(size), limit }.by(&plan, &topology);
+        let of = |size: u64, limit| FileToSend { size: ByteCount::new(size), limit }.by(&plan, &topology);
         let unlimited = of(50 * terabyte, None);
         assert_eq!((unlimited.time.as_secs(), unlimited.limited), (40_000_000, None));
         assert_eq!(time_in_words(unlimited.time), "462 d 23 h");

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: limits of a source's rate, and priorities. Read [`together`] first.
 
-use super::planner::{Planned, Planner, smallest_rate};
+use super::planner::{PlanWithFigures, Planner, smallest_rate};
 use super::request::{PlanError, Request};
 use super::routed::{self, Routes};
 use super::shares::{Column, max_min};
@@ -38,13 +38,13 @@ const CODE_GAIN_MIN: f64 = 0.05;
 ///
 /// Shape: one plan for each request, in their order; together they fit the links. Errors: as
 /// [`Planner::new`] for any request, [`PlanError::DifferentTopologies`], [`PlanError::Solver`].
-pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<Planned>, PlanError> {
+pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<PlanWithFigures>, PlanError> {
     let plain: Vec<Request<'_>> = requests.iter().map(|r| r.request.clone()).collect();
     if plain.is_empty() {
         return Ok(Vec::new());
     }
     let (plain, capacities) = on_one_network(&plain)?;
-    let mut planned: Vec<Option<Planned>> = Vec::new();
+    let mut planned: Vec<Option<PlanWithFigures>> = Vec::new();
     let mut planners: Vec<(usize, Planner<'_>)> = Vec::new();
     for (index, (request, asked)) in plain.into_iter().zip(requests).enumerate() {
         let planner = Planner::new(request)?;
@@ -57,7 +57,7 @@ pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<P
         }
     }
     let fixed = others.iter().copied().chain(planned.iter().flatten().map(|p| &p.plan));
-    let Shared { trees, alone, shares, mut left } = share(&planners, &capacities, fixed)?;
+    let JointShares { trees, alone, shares, mut left } = share(&planners, &capacities, fixed)?;
     let rates: Vec<f64> = trees.iter().map(|t| smallest_rate(std::slice::from_ref(t))).collect();
     let asked = |at: usize| requests[planners[at].0].scheme;
     let gains = |rate: BitRate, trees: f64| rate.as_bps() as f64 > trees * (1.0 + CODE_GAIN_MIN);
@@ -69,7 +69,7 @@ pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<P
     let weight: f64 = coders.iter().map(|at| rates[*at]).sum();
     let pool: Vec<f64> =
         (0..left.len()).map(|l| left[l] + coders.iter().map(|c| shares[*c][l]).sum::<f64>()).collect();
-    let mut codes: BTreeMap<usize, Planned> = BTreeMap::new();
+    let mut codes: BTreeMap<usize, PlanWithFigures> = BTreeMap::new();
     for at in &coders {
         let part = pool.iter().map(|p| p * rates[*at] / weight);
         codes.extend(code_within(&planners[*at].1, part)?.map(|code| (*at, code)));
@@ -141,7 +141,7 @@ fn on_one_network<'a>(requests: &[Request<'a>]) -> Result<(Vec<Request<'a>>, Vec
 }
 
 /// Result of the linear program for each planner.
-struct Shared {
+struct JointShares {
     trees: Vec<Routes>,
     /// Rate of its trees with the whole network, by planner.
     alone: Vec<f64>,
@@ -155,7 +155,7 @@ fn share<'p>(
     planners: &[(usize, Planner<'_>)],
     capacities: &[u64],
     fixed: impl Iterator<Item = &'p Plan>,
-) -> Result<Shared, PlanError> {
+) -> Result<JointShares, PlanError> {
     let (mut columns, mut alone): (Vec<Column>, Vec<f64>) = (Vec::new(), Vec::new());
     for (owner, (_, planner)) in planners.iter().enumerate() {
         let packed = routed::packed(&planner.problem, None)?.0;
@@ -195,11 +195,14 @@ fn share<'p>(
         .iter()
         .enumerate()
         .map(|(owner, (_, planner))| routed::trees(&planner.problem, &columns, &found.weights, owner));
-    Ok(Shared { trees: trees.collect(), alone, shares: used, left })
+    Ok(JointShares { trees: trees.collect(), alone, shares: used, left })
 }
 
 /// A code for the planner's transfer on `part` of every link, if that reaches every destination.
-fn code_within(planner: &Planner<'_>, part: impl Iterator<Item = f64>) -> Result<Option<Planned>, PlanError> {
+fn code_within(
+    planner: &Planner<'_>,
+    part: impl Iterator<Item = f64>,
+) -> Result<Option<PlanWithFigures>, PlanError> {
     let part = part.map(|p| BitRate::bps(p.max(0.0) as u64)).collect();
     let within = match Planner::new(Request { capacities: Some(part), ..planner.request.clone() }) {
         Ok(within) => within,

@@ -4,7 +4,7 @@
 
 use super::code::Code;
 use super::request::{PlanError, Problem, Request};
-use super::routed::{self, Quantised, Routes};
+use super::routed::{self, QuantisedFlows, Routes};
 use super::{Group, Input, Mode, Plan, Scheme};
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub const RATE_TOLERANCE: f64 = 1e-5;
 
 /// A plan with the figures that its planner knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Planned {
+pub struct PlanWithFigures {
     /// The plan.
     pub plan: Plan,
     /// Its figures.
@@ -90,7 +90,7 @@ const NAMED_SCHEMES: [Scheme; 2] = [Scheme::SteinerStoreAndForward, Scheme::Stei
 /// A plan of scheme `scheme` for `request`.
 ///
 /// Errors: see [`PlanError`].
-pub fn plan(request: &Request<'_>, scheme: Scheme) -> Result<Planned, PlanError> {
+pub fn plan(request: &Request<'_>, scheme: Scheme) -> Result<PlanWithFigures, PlanError> {
     Planner::new(request.clone())?.plan(scheme)
 }
 
@@ -120,7 +120,7 @@ impl<'a> Planner<'a> {
     /// A plan of one scheme.
     ///
     /// Errors: [`PlanError::NoCode`] and [`PlanError::Solver`]; neither occurred in a survey.
-    pub fn plan(&self, scheme: Scheme) -> Result<Planned, PlanError> {
+    pub fn plan(&self, scheme: Scheme) -> Result<PlanWithFigures, PlanError> {
         let problem = &self.problem;
         let bound = problem.bound() as f64;
         match scheme {
@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
                 let (streams, sinks) = (code.streams, code.sinks);
                 let groups =
                     vec![Group { streams, weights: Vec::new(), mode: Mode::Coded, sinks, fills: None }];
-                let quantised = Quantised { unit: code.unit, groups, flows: code.flows };
+                let quantised = QuantisedFlows { unit: code.unit, groups, flows: code.flows };
                 let mut planned = self.planned(scheme, quantised, bound, bound, 1);
                 planned.plan.rate = BitRate::bps(rate);
                 Ok(planned)
@@ -186,7 +186,7 @@ impl<'a> Planner<'a> {
         routes: Vec<Routes>,
         ceiling: f64,
         depth: u64,
-    ) -> Result<Planned, PlanError> {
+    ) -> Result<PlanWithFigures, PlanError> {
         let most = self.problem.options.routed_streams_max;
         let ideal = smallest_rate(&routes);
         let quantised = routed::quantise(&self.problem.capacities, &routes, most)?;
@@ -197,11 +197,11 @@ impl<'a> Planner<'a> {
     pub(super) fn planned(
         &self,
         scheme: Scheme,
-        made: Quantised,
+        made: QuantisedFlows,
         ideal: f64,
         ceiling: f64,
         depth: u64,
-    ) -> Planned {
+    ) -> PlanWithFigures {
         let problem = &self.problem;
         let units = made.groups.iter().map(Group::units).min().expect("a plan has groups");
         let plan = Plan {
@@ -228,7 +228,7 @@ impl<'a> Planner<'a> {
             delayed_terms: plan.flows.iter().flat_map(|f| &f.terms).filter(|t| t.delayed).count(),
             lookahead: plan.lookahead(),
         };
-        Planned { plan, figures }
+        PlanWithFigures { plan, figures }
     }
 
     /// The plan with the highest predicted rate; among equally fast ones, the uncoded one with the
@@ -289,7 +289,7 @@ impl<'a> Planner<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// The chosen plan.
-    pub chosen: Planned,
+    pub chosen: PlanWithFigures,
     /// All examined plans, in the order of [`SCHEMES`].
     pub offers: Vec<Offer>,
     /// Schemes without a plan for this request.
@@ -315,7 +315,7 @@ pub struct Offer {
     /// Its scheme.
     pub scheme: Scheme,
     /// The plan.
-    pub planned: Planned,
+    pub planned: PlanWithFigures,
 }
 
 /// Rates of all schemes side by side, in link units.
@@ -382,11 +382,11 @@ impl std::fmt::Display for UnknownScheme {
 }
 impl std::error::Error for UnknownScheme {}
 
-fn choose(all: Vec<Planned>, failures: Vec<Failure>) -> Choice {
-    let rate = |p: &Planned| p.plan.rate.as_bps() as f64;
-    let bytes = |p: &Planned| p.plan.copies_per_byte();
+fn choose(all: Vec<PlanWithFigures>, failures: Vec<Failure>) -> Choice {
+    let rate = |p: &PlanWithFigures| p.plan.rate.as_bps() as f64;
+    let bytes = |p: &PlanWithFigures| p.plan.copies_per_byte();
     // The cheapest of the plans whose rate is within the tolerance of the best rate.
-    let cheapest = |plans: Vec<&Planned>| -> Option<Planned> {
+    let cheapest = |plans: Vec<&PlanWithFigures>| -> Option<PlanWithFigures> {
         let best = plans.iter().map(|p| rate(p)).fold(0.0, f64::max);
         plans
             .into_iter()
@@ -394,7 +394,7 @@ fn choose(all: Vec<Planned>, failures: Vec<Failure>) -> Choice {
             .min_by(|a, b| bytes(a).total_cmp(&bytes(b)).then(a.plan.flows.len().cmp(&b.plan.flows.len())))
             .cloned()
     };
-    let is_coded = |p: &&Planned| p.plan.scheme == Scheme::Coded;
+    let is_coded = |p: &&PlanWithFigures| p.plan.scheme == Scheme::Coded;
     let coded = cheapest(all.iter().filter(is_coded).collect());
     let uncoded = cheapest(all.iter().filter(|p| !is_coded(p)).collect());
     let (chosen, reason, coding_gain) = match (coded, uncoded) {
@@ -410,8 +410,8 @@ fn choose(all: Vec<Planned>, failures: Vec<Failure>) -> Choice {
 }
 
 /// The chosen plan, the reason, and the gain of coding.
-fn compare_two(coded: Planned, uncoded: Planned) -> (Planned, String, String) {
-    let rate = |p: &Planned| p.plan.rate.as_bps() as f64;
+fn compare_two(coded: PlanWithFigures, uncoded: PlanWithFigures) -> (PlanWithFigures, String, String) {
+    let rate = |p: &PlanWithFigures| p.plan.rate.as_bps() as f64;
     let ratio = rate(&coded) / rate(&uncoded);
     let (name, at) = (uncoded.plan.scheme, uncoded.plan.rate);
     let coding_gain = if ratio > 1.0 + RATE_TOLERANCE {

@@ -7,7 +7,7 @@
 //! Leaves out: codes. Read [`Route`] first.
 
 use super::request::{PlanError, Problem, STREAMS_MAX};
-use super::shares::{Column, Priced, max_min};
+use super::shares::{Column, PricedColumn, max_min};
 use super::{Flow, FlowId, Group, Input, Mode, Sink, Term};
 use anabranch_graph::{
     Arborescence, arborescence_price_bound, cheapest_arborescence, decompose, distances, greedy_arborescence,
@@ -35,7 +35,7 @@ pub(super) struct Routes {
 
 /// Flows with whole numbers of units.
 #[derive(Clone, Debug)]
-pub(super) struct Quantised {
+pub(super) struct QuantisedFlows {
     /// Rate of a unit in bits per second.
     pub unit: u64,
     pub groups: Vec<Group>,
@@ -251,7 +251,7 @@ pub(super) fn trees(problem: &Problem, columns: &[Column], weights: &[f64], owne
 }
 
 /// The cheapest tree under `prices`, exact for few destinations.
-pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> Priced {
+pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> PricedColumn {
     let own: Vec<f64> = prices
         .iter()
         .zip(&problem.capacities)
@@ -266,7 +266,7 @@ pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> Price
     };
     let tree = found.expect("every destination of a checked request can be reached");
     let floor = if exact { tree.price } else { arborescence_price_bound(network, &own, root, to) };
-    Priced {
+    PricedColumn {
         column: Column { owner, uses: tree.links.iter().map(|l| (*l, 1.0)).collect() },
         price: tree.price,
         floor,
@@ -282,7 +282,7 @@ pub(super) fn quantise(
     capacities: &[u64],
     wanted: &[Routes],
     streams_max: u16,
-) -> Result<Quantised, PlanError> {
+) -> Result<QuantisedFlows, PlanError> {
     let even = even(capacities, wanted, streams_max.into());
     let ideal = wanted.iter().map(Routes::rate).fold(f64::INFINITY, f64::min);
     let gains = |than: f64, rate: f64| rate > than * (1.0 + UNLIKE_GAIN_MIN);
@@ -307,7 +307,7 @@ pub(super) fn quantise_evenly(
     capacities: &[u64],
     wanted: &[Routes],
     streams_max: u16,
-) -> Result<Quantised, PlanError> {
+) -> Result<QuantisedFlows, PlanError> {
     let even = even(capacities, wanted, streams_max.into()).ok_or(PlanError::TooNarrow)?;
     Ok(even.laid(wanted, false))
 }
@@ -326,7 +326,7 @@ const SLIVERS_SHARE: f64 = 2e-3;
 const SHORT: f64 = 1e-4;
 
 /// Routes with whole numbers of units.
-struct Fitted {
+struct FittedRoutes {
     /// The smallest rate of a group, and the sum over all groups.
     score: (u64, u64),
     flows: usize,
@@ -337,7 +337,7 @@ struct Fitted {
 
 /// The best plan of equal flows, with at most `most` streams in a group: a route has as many
 /// streams as units.
-fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<Fitted> {
+fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<FittedRoutes> {
     // A route with a tiny part of its group's rate would need too many streams: it may be rounded
     // to zero.
     let mut units: Vec<f64> = Vec::new();
@@ -348,7 +348,7 @@ fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<Fitted> {
     }
     units.sort_by(|a, b| b.total_cmp(a));
     units.dedup_by(|a, b| (*a - *b).abs() <= *b * 1e-9);
-    let mut best: Option<Fitted> = None;
+    let mut best: Option<FittedRoutes> = None;
     for unit in units {
         let mut counts: Vec<Vec<u32>> = wanted
             .iter()
@@ -384,7 +384,7 @@ fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<Fitted> {
 
 /// A plan of unequal flows: a route is one stream with as many units as its rate has. The narrowest
 /// routes, with [`SLIVERS_SHARE`] of a group's rate together, have no stream.
-fn unlike(capacities: &[u64], wanted: &[Routes]) -> Option<Fitted> {
+fn unlike(capacities: &[u64], wanted: &[Routes]) -> Option<FittedRoutes> {
     let least = wanted.iter().map(Routes::rate).fold(f64::INFINITY, f64::min);
     let unit = least / UNLIKE_UNITS;
     let counts = wanted.iter().map(|group| {
@@ -413,7 +413,7 @@ fn fit(
     unit: f64,
     mut counts: Vec<Vec<u32>>,
     may: impl Fn(&[u32], usize) -> bool,
-) -> Option<Fitted> {
+) -> Option<FittedRoutes> {
     if counts.iter().any(|g| g.iter().sum::<u32>() == 0) {
         return None;
     }
@@ -442,12 +442,12 @@ fn fit(
     let sums: Vec<u64> = counts.iter().map(|g| g.iter().map(|n| u64::from(*n)).sum()).collect();
     let least = exact * sums.iter().copied().min().expect("there is a group");
     let score = (least, exact * sums.iter().sum::<u64>());
-    Some(Fitted { score, flows: on_link.iter().sum::<u64>() as usize, unit: exact, counts })
+    Some(FittedRoutes { score, flows: on_link.iter().sum::<u64>() as usize, unit: exact, counts })
 }
 
-impl Fitted {
+impl FittedRoutes {
     /// The flows: a stream for each unit of a route, or for each `unlike` route that has any.
-    fn laid(&self, wanted: &[Routes], unlike: bool) -> Quantised {
+    fn laid(&self, wanted: &[Routes], unlike: bool) -> QuantisedFlows {
         let (mut groups, mut flows) = (Vec::new(), Vec::new());
         for (g, (wanted, counts)) in wanted.iter().zip(&self.counts).enumerate() {
             let streams = counts.iter().map(|n| if unlike { (*n).min(1) } else { *n });
@@ -458,7 +458,7 @@ impl Fitted {
             }
             groups.push(group);
         }
-        Quantised { unit: self.unit, groups, flows }
+        QuantisedFlows { unit: self.unit, groups, flows }
     }
 }
 

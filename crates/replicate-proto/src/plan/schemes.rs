@@ -7,7 +7,7 @@ use anabranch_units::{BitRate, SiteId};
 
 /// One of several transfers.
 #[derive(Clone, Debug)]
-pub struct Drawn {
+pub struct DrawnTransfer {
     /// The site that has the file.
     pub source: SiteId,
     /// The destinations.
@@ -53,20 +53,20 @@ impl From<PlanError> for SchemeError {
 /// Errors: an unknown scheme, or an error of its planner.
 pub fn plans(
     topology: &Topology,
-    drawn: &[Drawn],
+    drawn: &[DrawnTransfer],
     scheme: &str,
 ) -> Result<(Vec<Plan>, Vec<usize>), SchemeError> {
     if scheme != JOINT {
         return drawn.iter().map(|d| plan(topology, d, scheme)).collect();
     }
-    let ask = |d: &Drawn| Request::new(topology, d.source, d.destinations.clone());
+    let ask = |d: &DrawnTransfer| Request::new(topology, d.source, d.destinations.clone());
     let requests: Vec<JointRequest<'_>> =
         drawn.iter().map(|d| JointRequest { request: ask(d), scheme: None }).collect();
     Ok(together(&requests, &[])?.into_iter().map(|p| (p.plan, p.figures.coding_flows)).collect())
 }
 
 /// A transfer's plan, with its number of coding flows.
-fn plan(topology: &Topology, drawn: &Drawn, scheme: &str) -> Result<(Plan, usize), SchemeError> {
+fn plan(topology: &Topology, drawn: &DrawnTransfer, scheme: &str) -> Result<(Plan, usize), SchemeError> {
     let planner = Planner::new(Request::new(topology, drawn.source, drawn.destinations.clone()))?;
     let planned = match scheme {
         "auto" => planner.auto()?.chosen,

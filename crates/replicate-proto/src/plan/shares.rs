@@ -25,7 +25,7 @@ pub(super) struct Column {
 }
 
 /// The cheapest column found, and a lower bound of the price.
-pub(super) struct Priced {
+pub(super) struct PricedColumn {
     pub column: Column,
     pub price: f64,
     pub floor: f64,
@@ -62,7 +62,7 @@ pub(super) fn max_min(
     owners: usize,
     columns: &mut Vec<Column>,
     enough: f64,
-    mut price: impl FnMut(usize, &[f64]) -> Option<Priced>,
+    mut price: impl FnMut(usize, &[f64]) -> Option<PricedColumn>,
 ) -> Result<Shares, PlanError> {
     let scale = capacities.iter().copied().fold(0.0, f64::max);
     let scaled: Vec<f64> = capacities.iter().map(|c| c / scale).collect();

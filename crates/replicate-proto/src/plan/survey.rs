@@ -5,8 +5,8 @@
 //! claims.
 
 use super::{
-    JointRequest, Layout, Plan, PlanError, Planned, Planner, RATE_TOLERANCE, Request, SCHEMES, Scheme,
-    fairer, share_flows_under, together,
+    JointRequest, Layout, Plan, PlanError, PlanWithFigures, Planner, RATE_TOLERANCE, Request, SCHEMES,
+    Scheme, fairer, share_flows_under, together,
 };
 use anabranch_graph::{Adjacency, LinkProperties, Topology, max_flow};
 use anabranch_units::{BitRate, Duration, RandomStream, Seed, SiteId};
@@ -66,7 +66,7 @@ pub struct CodeCounts {
 }
 
 impl CodeCounts {
-    fn add(&mut self, planned: &Planned, decoded: bool, equals_bound: bool) {
+    fn add(&mut self, planned: &PlanWithFigures, decoded: bool, equals_bound: bool) {
         self.equals_bound += u64::from(equals_bound);
         self.decoded += u64::from(decoded);
         self.coding += u64::from(planned.figures.coding_flows > 0);
@@ -273,7 +273,7 @@ pub fn is_ring(id: u64) -> bool {
 /// Gbit/s; of the latter, every other pair has different capacities in the two directions. One
 /// network of every ten consists of eight disjoint paths of two hops instead. Any number of sites
 /// are destinations.
-pub fn unlike_network(seed: Seed, id: u64) -> Instance {
+pub fn unlike_network(seed: Seed, id: u64) -> TransferInstance {
     let mut draws = seed.stream("replicate-unlike", id);
     let log_uniform = id % 2 == 1;
     let capacity = |draws: &mut RandomStream| match log_uniform {
@@ -324,7 +324,7 @@ const PATHS: u16 = 8;
 /// Maximum number of destinations of [`unlike_network`]: all sites but the source.
 const DESTINATIONS: u64 = 39;
 
-type Instance = (Topology, SiteId, Vec<SiteId>);
+type TransferInstance = (Topology, SiteId, Vec<SiteId>);
 
 fn numbered(id: u64, sites: u16) -> Topology {
     let mut topology = Topology::new(format!("random {id}"));
@@ -340,7 +340,7 @@ fn join(topology: &mut Topology, from: u16, to: u16, times: u64) {
 }
 
 /// `None` if too few sites can be reached from the source.
-fn random_links(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
+fn random_links(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<TransferInstance> {
     let sites = 5 + draws.below(u64::from(sites_max) - 4) as u16;
     let mut topology = numbered(id, sites);
     for from in 0..sites {
@@ -360,7 +360,7 @@ fn random_links(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Ins
     (order.len() >= destinations).then(|| (topology, source, order[..destinations].to_vec()))
 }
 
-fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Instance> {
+fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<TransferInstance> {
     // Sites: the source, one feeder and one ring site (or two with a link between) for each stream,
     // the destinations.
     let split = draws.below(2) == 0;
@@ -453,28 +453,28 @@ pub struct JointSurvey {
     /// Number of joint plans that mix flows.
     pub coding: u64,
     /// The slowest transfer of each draw.
-    pub smallest: Ways,
+    pub smallest: PlanningFigures,
     /// The sum over the transfers of a draw.
-    pub sum: Ways,
+    pub sum: PlanningFigures,
 }
 
 /// One figure of a draw for each way of planning, in units of the narrowest link's rate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ways {
+pub struct PlanningFigures {
     /// Each planned as if alone (`auto`): the mean over the draws.
     pub alone: f64,
     /// All planned together, each source limited to its share.
-    pub together: Compared,
+    pub together: PlanningComparison,
     /// The same plans without rate limits.
-    pub unheld: Compared,
+    pub unheld: PlanningComparison,
     /// Each planned on arrival, together with the earlier ones, which keep their plans; or as if
     /// alone if that is fairer.
-    pub in_turn: Compared,
+    pub in_turn: PlanningComparison,
 }
 
 /// Comparison of one way of planning with planning alone.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Compared {
+pub struct PlanningComparison {
     /// Mean over the draws.
     pub mean: f64,
     /// Draws with an increase of at least 1 %.
@@ -487,7 +487,7 @@ pub struct Compared {
     pub ratio_max: f64,
 }
 
-impl Compared {
+impl PlanningComparison {
     fn add(&mut self, before: u64, alone: f64, ours: f64) {
         let ratio = ours / alone;
         self.mean += (ours - self.mean) / (before + 1) as f64;
@@ -498,7 +498,7 @@ impl Compared {
     }
 }
 
-impl Ways {
+impl PlanningFigures {
     fn add(&mut self, before: u64, [alone, together, unheld, in_turn]: [f64; 4]) {
         self.alone += (alone - self.alone) / (before + 1) as f64;
         self.together.add(before, alone, together);
@@ -574,7 +574,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_to_their_shares_plans_made_together_never_leave_the_slowest_less() {
+    fn joint_plans_within_shares_never_slow_the_slowest() {
         let topology = anabranch_graph::file::load(
             "internet2",
             &anabranch_graph::file::Defaults::new(BitRate::gbps(1)),
@@ -582,7 +582,7 @@ mod tests {
         )
         .expect("built in");
         let survey = survey_joint(&topology, 4, 3, 30).expect("plans exist");
-        let Ways { alone, together, unheld, .. } = &survey.smallest;
+        let PlanningFigures { alone, together, unheld, .. } = &survey.smallest;
         assert_eq!((survey.instances, together.less), (30, 0));
         assert!(together.more > 5 && together.mean > alone * 1.05, "{survey:?}");
         assert!(unheld.less > 5, "TCP alone does not share so: {survey:?}");

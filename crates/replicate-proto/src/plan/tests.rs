@@ -46,7 +46,7 @@ fn wider_way_to_one() -> Topology {
 }
 
 #[test]
-fn a_destination_with_links_to_spare_is_filled_over_them_and_the_others_over_the_plans_own() {
+fn spare_links_fill_one_destination_plan_links_others() {
     let topology = wider_way_to_one();
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[1, 2]))).expect("a good request");
     let plain = planner.auto().expect("plans exist").chosen.plan;
@@ -113,7 +113,7 @@ fn a_group_that_cannot_fill_is_found() {
 }
 
 #[test]
-fn coding_gets_two_through_the_butterfly_and_packing_one_and_a_half() {
+fn coding_gets_two_through_the_butterfly_packing_less() {
     let topology = butterfly();
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[5, 6]))).expect("a good request");
     let comparison = planner.compare().expect("plans exist");
@@ -127,7 +127,7 @@ fn coding_gets_two_through_the_butterfly_and_packing_one_and_a_half() {
     let coded = planner.plan(Scheme::Coded).expect("a code exists");
     assert_eq!((coded.figures.coding_flows, coded.figures.coding_sites), (1, 1));
     let coding = coded.plan.coding_sites(&topology);
-    assert_eq!((coding[0].site, coding[0].function), (SiteId(3), Function::CodeAndForward));
+    assert_eq!((coding[0].site, coding[0].function), (SiteId(3), SiteFunction::CodeAndForward));
     assert!(coding[0].terms.iter().all(|t| t.coefficient == 1), "plain XOR: {}", coding[0].sum);
 }
 
@@ -139,7 +139,7 @@ fn ring() -> Topology {
 }
 
 #[test]
-fn a_union_with_a_cycle_is_coded_at_the_full_rate_with_a_delay() {
+fn cyclic_union_is_coded_at_full_rate_with_delay() {
     let topology = ring();
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[7, 8]))).expect("a good request");
     let coded = planner.plan(Scheme::Coded).expect("a code exists");
@@ -155,7 +155,7 @@ fn a_union_with_a_cycle_is_coded_at_the_full_rate_with_a_delay() {
 /// CodedBulk Figure 1: every scheme falls short of the next one on Internet2, and an optimal
 /// packing needs no code.
 #[test]
-fn on_internet2_from_8_to_2_3_5_each_simpler_scheme_is_slower() {
+fn simpler_schemes_are_slower_on_internet2() {
     let topology = internet2();
     let planner =
         Planner::new(Request::new(&topology, SiteId(8), sites(&[2, 3, 5]))).expect("a good request");
@@ -219,7 +219,7 @@ fn assert_claim_holds(survey: &Survey) {
 }
 
 #[test]
-fn coded_equals_the_min_cut_on_internet2_and_packing_does_too() {
+fn coded_and_packed_equal_the_min_cut_on_internet2() {
     let survey = survey_triples(&internet2());
     assert_claim_holds(&survey);
     assert_eq!(survey.instances, 504);
@@ -228,7 +228,7 @@ fn coded_equals_the_min_cut_on_internet2_and_packing_does_too() {
 }
 
 #[test]
-fn coded_equals_the_min_cut_on_a_sample_of_b4() {
+fn coded_equals_the_min_cut_on_samples_of_b4() {
     let topology = b4();
     let mut survey = Survey::default();
     let all = triples(&topology);
@@ -241,7 +241,7 @@ fn coded_equals_the_min_cut_on_a_sample_of_b4() {
 }
 
 #[test]
-fn coded_equals_the_min_cut_on_random_digraphs_with_cycles_among_them() {
+fn coded_equals_the_min_cut_on_random_cyclic_digraphs() {
     let mut survey = survey_random(Seed::new(1), 0..150);
     survey.merge(&survey_random(Seed::new(1), 150..250));
     assert_claim_holds(&survey);
@@ -293,14 +293,14 @@ fn what_cannot_be_planned_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_destination_passes_on_what_a_single_path_brings_through_it() {
+fn destination_forwards_single_path_data_through_itself() {
     let topology = network("line", 3, "0-1 1-2", true);
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[1, 2]))).expect("a good request");
     let single = planner.plan(Scheme::SinglePath).expect("paths exist").plan;
     assert_eq!((single.groups.len(), single.rate), (1, BitRate::gbps(1)));
     let works = single.works(&topology);
-    assert_eq!((works[1].site, works[1].function, works[1].kept), (SiteId(1), Function::Mirror, true));
-    assert_eq!(works[0].function, Function::Forward);
+    assert_eq!((works[1].site, works[1].function, works[1].kept), (SiteId(1), SiteFunction::Mirror, true));
+    assert_eq!(works[0].function, SiteFunction::Forward);
     let bytes = single.bytes_per_link(ByteCount::mib(3));
     assert_eq!(bytes, [(LinkId(0), ByteCount::mib(3)), (LinkId(2), ByteCount::mib(3))].into());
     // Multi-path does not relay: two copies share the first link.
@@ -320,7 +320,7 @@ fn storing_before_forwarding_divides_the_rate_by_the_depth() {
 }
 
 #[test]
-fn one_tree_takes_one_link_where_the_packing_takes_two() {
+fn one_tree_uses_one_link_where_packing_uses_two() {
     let topology = network("two ways", 4, "0-1 1-3 0-2 2-3", true);
     let request = Request::new(&topology, SiteId(0), sites(&[3]));
     let rate = |scheme| plan(&request, scheme).expect("a tree exists").plan.rate;
@@ -392,7 +392,7 @@ fn capacities_of(topology: &Topology) -> Vec<u64> {
 /// #48: `auto` was below 99 % of the min-cut on 284 of 1,000 networks of this kind. `cargo xtask
 /// bench plans` runs them all.
 #[test]
-fn unlike_networks_are_planned_within_a_percent_of_the_min_cut() {
+fn varied_networks_come_within_a_percent_of_min_cut() {
     let mut unlike = 0;
     for id in 0..60 {
         let (topology, source, destinations) = survey::unlike_network(Seed::new(48), id);
@@ -545,7 +545,7 @@ fn all_trees(problem: &request::Problem) -> Vec<shares::Column> {
 }
 
 #[test]
-fn generated_columns_pack_as_much_as_all_trees_at_once() {
+fn generated_columns_pack_as_much_as_all_trees() {
     let mut compared = 0;
     for id in 0..400 {
         let mut draws = Seed::new(2).stream("small digraphs", id);
@@ -586,7 +586,7 @@ fn a_packing_to_everyone_reaches_the_min_cut() {
 }
 
 /// Trees for all of `requests` together.
-fn packed_together(requests: &[Request<'_>]) -> Vec<Planned> {
+fn packed_together(requests: &[Request<'_>]) -> Vec<PlanWithFigures> {
     let requests = requests.iter().cloned();
     let packed = requests.map(|request| JointRequest { request, scheme: Some(Scheme::Packed) });
     together(&packed.collect::<Vec<_>>(), &[]).expect("plans exist")
@@ -617,7 +617,7 @@ fn planning_together_is_fair_and_fits() {
             planned.plan.flows.iter().for_each(|f| on_link[f.link.index()] += planned.plan.unit.as_bps());
         }
         assert!(on_link.iter().all(|used| *used <= 1_000_000_000), "together they fit");
-        let ideal = |p: &Planned| p.figures.ideal.as_bps() as f64;
+        let ideal = |p: &PlanWithFigures| p.figures.ideal.as_bps() as f64;
         let least = joint.iter().map(ideal).fold(f64::INFINITY, f64::min);
         let selfish = selfish.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min);
         assert!(least >= selfish * (1.0 - 1e-4), "{least} {selfish}");
@@ -646,7 +646,7 @@ fn smallest(rates: &[BitRate]) -> f64 {
 /// TCP shares links per flow. With rate limits, joint plans give the slowest transfer at least the
 /// rate of separate plans; without limits, this need not hold.
 #[test]
-fn held_to_its_share_the_slowest_gets_no_less_than_planned_alone() {
+fn slowest_transfer_within_its_share_gets_its_solo_plan() {
     let (mut held_gain, mut free_less) = (0.0, 0);
     for topology in [internet2(), b4()] {
         let capacities: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
@@ -675,7 +675,7 @@ fn held_to_its_share_the_slowest_gets_no_less_than_planned_alone() {
 }
 
 #[test]
-fn planned_beside_others_one_gets_at_least_what_they_leave() {
+fn transfer_planned_beside_others_gets_their_leftover() {
     let topology = internet2();
     let capacities: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
     for seed in 1..=20 {
@@ -706,7 +706,7 @@ fn planned_beside_others_one_gets_at_least_what_they_leave() {
 /// One request declared a link used up, and another request's trees used the link: the program had
 /// no price for it.
 #[test]
-fn what_is_left_of_a_link_counts_for_all_who_are_planned_together() {
+fn leftover_capacity_counts_for_all_jointly_planned_transfers() {
     let topology = internet2();
     let first = Planner::new(Request::new(&topology, SiteId(0), sites(&[3, 5, 8]))).expect("reachable");
     let used = first.plan(Scheme::Packed).expect("a plan").plan.flows[0].link;
@@ -720,7 +720,7 @@ fn what_is_left_of_a_link_counts_for_all_who_are_planned_together() {
 }
 
 #[test]
-fn a_code_is_taken_within_a_share_where_trees_fall_short() {
+fn code_is_used_where_trees_fall_short_enough() {
     let topology = butterfly();
     let draw = [(SiteId(0), sites(&[5, 6]))];
     let packed = JointRequest { scheme: Some(Scheme::Packed), ..asked(&topology, &draw).remove(0) };
@@ -772,7 +772,7 @@ fn a_scheme_is_found_by_its_name() {
 /// Ties do not matter here: the one cheapest tree takes all links of the source, and no second tree
 /// remains.
 #[test]
-fn on_internet2_every_packing_that_begins_with_the_cheapest_tree_falls_short() {
+fn packings_from_the_cheapest_tree_fall_short_on_internet2() {
     let topology = internet2();
     for (source, destinations) in [(3, [1, 4, 5]), (4, [2, 3, 6]), (4, [2, 3, 8])] {
         let planner =

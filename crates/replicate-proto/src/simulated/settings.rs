@@ -4,7 +4,7 @@
 use super::{BULK, FILL, Replicate};
 use crate::msg::SYMBOL_BYTES_MAX;
 use crate::plan::Scheme;
-use crate::plan::schemes::{Drawn, JOINT};
+use crate::plan::schemes::{DrawnTransfer, JOINT};
 use crate::plan::survey::concurrent;
 use anabranch_graph::{SITES_MAX, Topology};
 use anabranch_sim::scenario::SystemWorkload;
@@ -73,9 +73,9 @@ impl Settings {
     }
 
     /// The transfers of a run with this seed.
-    pub(super) fn draw(&self, topology: &Topology, seed: Seed) -> Vec<Drawn> {
+    pub(super) fn draw(&self, topology: &Topology, seed: Seed) -> Vec<DrawnTransfer> {
         let drawn = concurrent(topology, seed, self.transfers.unwrap_or(1), self.destinations);
-        drawn.into_iter().map(|(source, destinations)| Drawn { source, destinations }).collect()
+        drawn.into_iter().map(|(source, destinations)| DrawnTransfer { source, destinations }).collect()
     }
 
     fn check(&self) -> Result<(), (&'static str, String)> {
@@ -148,7 +148,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
             let source = find(from, "from")?;
             let destinations: Vec<SiteId> =
                 settings.to.iter().map(|name| find(name, "to")).collect::<Result<_, _>>()?;
-            Some(vec![Drawn { source, destinations }])
+            Some(vec![DrawnTransfer { source, destinations }])
         }
         _ => {
             let message = "give either `from` and `to`, or `transfers` (and `destinations`) to be drawn";

@@ -1,12 +1,12 @@
 //! Whole transfers in the simulator: measured and planned rates, and the guarantees of the
 //! machines.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 
 fn plan(text: &str) -> Result<Plan, String> {
     let point = scenario::read("test.toml", text, &[]).map_err(|error| error.to_string())?.remove(0);
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 /// A line of three sites, its second half at a quarter of the rate; and three paths of unequal
@@ -73,7 +73,7 @@ fn butterfly(scheme: &str) -> Outcome {
 }
 
 #[test]
-fn a_code_beats_every_packing_on_the_butterfly_and_each_scheme_gets_what_it_plans() {
+fn code_beats_packings_on_the_butterfly_as_planned() {
     for (scheme, planned_mbps) in [("coded", 20.0), ("packed", 15.0), ("single_path", 10.0)] {
         let outcome = butterfly(scheme);
         let row = &outcome.workloads[0];
@@ -131,7 +131,7 @@ fn equal_runs_are_equal_and_other_seeds_draw_others() {
 }
 
 #[test]
-fn a_slow_hop_holds_the_one_before_it_to_its_rate_without_a_loss() {
+fn slow_hop_throttles_the_previous_hop_without_loss() {
     let outcome = run(r#"
         duration = "12 s"
         warmup = "4 s"
@@ -156,7 +156,7 @@ fn a_slow_hop_holds_the_one_before_it_to_its_rate_without_a_loss() {
 }
 
 #[test]
-fn what_is_stored_at_every_site_takes_as_long_as_its_hops_one_after_the_other() {
+fn store_and_forward_takes_the_sum_of_hop_times() {
     let whole = |scheme: &str| {
         let outcome = run(&format!(
             r#"
@@ -179,7 +179,7 @@ fn what_is_stored_at_every_site_takes_as_long_as_its_hops_one_after_the_other() 
 }
 
 #[test]
-fn what_fills_takes_what_codes_that_wait_for_one_another_leave() {
+fn fill_uses_capacity_left_by_waiting_codes() {
     let goodput_mbps = |fill: bool| {
         let outcome = run(&format!(
             r#"
@@ -245,7 +245,7 @@ fn the_last_transfer_begins_within_the_longest_run() {
              destinations = 1\nstagger = \"{stagger}\"\nscheme = \"single_path\""
         );
         let point = scenario::read("test.toml", &text, &[]).expect("a scenario").remove(0);
-        Plan::with_systems(point.scenario, &|_| Ok(ring.clone()), &[&Simulated])
+        Plan::with_systems(point.scenario, &|_| Ok(ring.clone()), &[&SimulatedSystem])
             .map_err(|error| error.to_string())
     };
     let said = plan("100000 s").expect_err("too late");

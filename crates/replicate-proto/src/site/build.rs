@@ -1,10 +1,10 @@
 //! Builds a site's machine from its program. A program from a controller is outside input, so it is
 //! checked completely before any part of it runs.
 //!
-//! Leaves out: the machine at work ([`crate::site`]). Read [`Parts`] first.
+//! Leaves out: the machine at work ([`crate::site`]). Read [`SiteParts`] first.
 
-use super::{Consumer, Group, Incoming, Site, Source};
-use crate::control::{Incoming as IncomingProgram, Outgoing, SinkProgram, SiteProgram};
+use super::{Consumer, Group, IncomingFlow, Site, Source};
+use crate::control::{IncomingSpec as IncomingProgram, OutgoingSpec, SinkProgram, SiteProgram};
 use crate::pace::Pace;
 use crate::plan::{CEILING_MIN, FlowId, Input, Mode};
 use crate::receiver::{Sink, SinkGroup};
@@ -114,10 +114,10 @@ impl SiteProgram {
 
 /// The parts of the machine during construction: first groups, then incoming flows, then their
 /// consumers.
-struct Parts<'a, S> {
+struct SiteParts<'a, S> {
     program: &'a SiteProgram,
     groups: Vec<Group>,
-    incoming: BTreeMap<FlowId, Incoming>,
+    incoming: BTreeMap<FlowId, IncomingFlow>,
     sources: BTreeMap<u16, Source>,
     links: Vec<VirtualLink<S>>,
     link_of: BTreeMap<FlowId, usize>,
@@ -142,7 +142,7 @@ impl<S: CheckedSymbol> Site<S> {
         between("buffer_packets", program.buffer_packets.into(), 1, BUFFER_PACKETS_MAX.into())?;
         // Piece numbers and offsets then never overflow, whatever is added to them.
         between("length", program.length, 0, i64::MAX as u64)?;
-        let mut parts = Parts::new(program)?;
+        let mut parts = SiteParts::new(program)?;
         program.incoming.iter().try_for_each(|incoming| parts.add_incoming(incoming))?;
         parts.add_sources();
         program.outgoing.iter().try_for_each(|outgoing| parts.add_link(outgoing))?;
@@ -151,7 +151,7 @@ impl<S: CheckedSymbol> Site<S> {
     }
 }
 
-impl<'a, S: CheckedSymbol> Parts<'a, S> {
+impl<'a, S: CheckedSymbol> SiteParts<'a, S> {
     fn new(program: &'a SiteProgram) -> Result<Self, ProgramError> {
         let groups =
             (0..program.groups.len()).map(|number| group(program, number)).collect::<Result<_, _>>()?;
@@ -183,7 +183,7 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
 
     fn add_incoming(&mut self, i: &IncomingProgram) -> Result<(), ProgramError> {
         between("stripes", i.stripes.into(), 1, self.stripes_max(i.group)?)?;
-        let state = Incoming { group: i.group, consumers: Vec::new(), received: 0, total: None };
+        let state = IncomingFlow { group: i.group, consumers: Vec::new(), received: 0, total: None };
         match self.incoming.insert(i.flow, state) {
             None => Ok(()),
             Some(_) => Err(ProgramError::Flow(i.flow)),
@@ -203,7 +203,7 @@ impl<'a, S: CheckedSymbol> Parts<'a, S> {
         }
     }
 
-    fn add_link(&mut self, o: &Outgoing) -> Result<(), ProgramError> {
+    fn add_link(&mut self, o: &OutgoingSpec) -> Result<(), ProgramError> {
         between("stripes", o.hop.stripes.into(), 1, self.stripes_max(o.group)?)?;
         let link = self.links.len();
         let is_known = self.link_of.insert(o.flow, link).is_some() || self.incoming.contains_key(&o.flow);

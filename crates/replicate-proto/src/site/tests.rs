@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::control::{
-    Attempt, GroupProgram, HopSettings, Incoming as Arriving, Outgoing, Priority, Run, SinkProgram,
+    Attempt, GroupProgram, HopSettings, IncomingSpec as Arriving, OutgoingSpec, Priority, Run, SinkProgram,
     SiteProgram, TransferId,
 };
-use crate::plan::{Decode, Input, Term};
+use crate::plan::{DecodeMap, Input, Term};
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::ByteRange;
 use anabranch_units::{LinkId, RandomStream, Seed, SiteId};
@@ -19,12 +19,12 @@ struct HandFlow {
 }
 
 /// A hand-made plan with one group.
-struct Hand {
+struct HandPlan {
     mode: Mode,
     streams: u16,
     flush: u16,
     flows: Vec<HandFlow>,
-    sinks: Vec<(u16, Vec<u32>, Option<Decode>)>,
+    sinks: Vec<(u16, Vec<u32>, Option<DecodeMap>)>,
     fill: Vec<HandFill>,
 }
 
@@ -36,7 +36,7 @@ struct HandFill {
     sinks: Vec<(u16, Vec<u32>)>,
 }
 
-impl Hand {
+impl HandPlan {
     fn filled_by(mut self, streams: u16, flows: Vec<HandFlow>, sinks: &[(u16, &[u32])]) -> Self {
         let sinks = sinks.iter().map(|(site, inputs)| (*site, inputs.to_vec())).collect();
         self.fill.push(HandFill { streams, flows, sinks });
@@ -49,7 +49,7 @@ impl Hand {
         both.map(|(i, (group, f))| (FlowId(i as u32), group, f)).collect()
     }
     /// All sinks with their groups.
-    fn all_sinks(&self) -> Vec<(u16, u16, &Vec<u32>, Option<Decode>)> {
+    fn all_sinks(&self) -> Vec<(u16, u16, &Vec<u32>, Option<DecodeMap>)> {
         let fill = (1..).zip(&self.fill);
         let fill = fill.flat_map(|(group, f)| f.sinks.iter().map(move |(at, i)| (group, *at, i, None)));
         self.sinks.iter().map(|(site, inputs, d)| (0, *site, inputs, d.clone())).chain(fill).collect()
@@ -57,7 +57,7 @@ impl Hand {
 }
 
 /// The butterfly, filled by one tree to both destinations.
-fn filled_butterfly() -> Hand {
+fn filled_butterfly() -> HandPlan {
     let tree = vec![
         hand_flow(0, 1, &[stream(0)]),
         hand_flow(1, 5, &[flow(9)]),
@@ -68,19 +68,19 @@ fn filled_butterfly() -> Hand {
 }
 
 /// The butterfly, where only 5 is filled.
-fn half_filled_butterfly() -> Hand {
+fn half_filled_butterfly() -> HandPlan {
     let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 5, &[flow(9)])];
     butterfly().filled_by(1, path, &[(5, &[10])])
 }
 
 /// The butterfly, where each destination is filled separately.
-fn twice_filled_butterfly() -> Hand {
+fn twice_filled_butterfly() -> HandPlan {
     let path = vec![hand_flow(0, 2, &[stream(0)]), hand_flow(2, 6, &[flow(11)])];
     half_filled_butterfly().filled_by(1, path, &[(6, &[12])])
 }
 
 /// Two trees, filled by two others.
-fn filled_trees() -> Hand {
+fn filled_trees() -> HandPlan {
     let trees = vec![
         hand_flow(0, 1, &[stream(0)]),
         hand_flow(1, 2, &[flow(4)]),
@@ -91,7 +91,7 @@ fn filled_trees() -> Hand {
 }
 
 /// The code on a cycle, filled by a path through both sites.
-fn filled_cycle() -> Hand {
+fn filled_cycle() -> HandPlan {
     let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 2, &[flow(4)])];
     cycle().filled_by(1, path, &[(1, &[4]), (2, &[5])])
 }
@@ -107,11 +107,11 @@ fn hand_flow(from: u16, to: u16, terms: &[Term]) -> HandFlow {
 }
 
 /// The butterfly: 0 sends A through 1 and B through 2, 3 adds them, 5 and 6 need both.
-fn butterfly() -> Hand {
+fn butterfly() -> HandPlan {
     let decode = |rows: [[u8; 2]; 2]| {
-        Some(Decode { lookahead: 0, state: 0, output: rows.map(|r| r.to_vec()).to_vec(), next: vec![] })
+        Some(DecodeMap { lookahead: 0, state: 0, output: rows.map(|r| r.to_vec()).to_vec(), next: vec![] })
     };
-    Hand {
+    HandPlan {
         mode: Mode::Coded,
         streams: 2,
         flush: 0,
@@ -132,8 +132,8 @@ fn butterfly() -> Hand {
 }
 
 /// Two trees from 0: to 1 and on to 2, and to 2 and on to 1.
-fn two_trees() -> Hand {
-    Hand {
+fn two_trees() -> HandPlan {
+    HandPlan {
         mode: Mode::Routed,
         streams: 2,
         flush: 0,
@@ -150,8 +150,8 @@ fn two_trees() -> Hand {
 
 /// Two trees of different depth: one is a chain over all sites, the other branches at once. 1
 /// relays the first tree and also feeds a branch.
-fn deep_trees() -> Hand {
-    Hand {
+fn deep_trees() -> HandPlan {
+    HandPlan {
         mode: Mode::Routed,
         streams: 2,
         flush: 0,
@@ -176,9 +176,9 @@ fn deep_trees() -> Hand {
 /// streams and receives a(g) and f3(g) = b(g) + a(g) + f3(g-1), so b(g) = f3(g) - a(g) - s with s =
 /// f3(g-1) as its state. Site 2 receives b(g) and f2(g) = a(g) + f3(g-1), where f3(g-1) = b(g-1) +
 /// f2(g-1) is its state.
-fn cycle() -> Hand {
+fn cycle() -> HandPlan {
     let decoder = |output: [[u8; 3]; 2], next: [u8; 3]| {
-        Some(Decode {
+        Some(DecodeMap {
             lookahead: 0,
             state: 1,
             output: output.map(|r| r.to_vec()).to_vec(),
@@ -186,7 +186,7 @@ fn cycle() -> Hand {
         })
     };
     let delayed = |n| Term { delayed: true, ..flow(n) };
-    Hand {
+    HandPlan {
         mode: Mode::Coded,
         streams: 2,
         flush: 2,
@@ -206,7 +206,7 @@ fn cycle() -> Hand {
 }
 
 fn programs(
-    hand: &Hand,
+    hand: &HandPlan,
     work: &[ByteRange],
     length: u64,
     symbol_bytes: u32,
@@ -256,7 +256,7 @@ fn programs(
                 .collect(),
             outgoing: numbered()
                 .filter(|(_, _, f)| f.from == site)
-                .map(|(flow, group, f)| Outgoing {
+                .map(|(flow, group, f)| OutgoingSpec {
                     flow,
                     group,
                     to: SiteId(f.to),
@@ -298,12 +298,12 @@ struct Outcome {
 /// Fraction of the time in which a flow may move: `quarters` of four draws, and none any more after
 /// `packets` packets.
 #[derive(Copy, Clone, Debug)]
-struct Pace {
+struct FlowPace {
     quarters: u64,
     packets: u64,
 }
 
-const ALWAYS: Pace = Pace { quarters: 4, packets: u64::MAX };
+const ALWAYS: FlowPace = FlowPace { quarters: 4, packets: u64::MAX };
 
 type Wire = VecDeque<Frame<Bytes>>;
 
@@ -322,7 +322,7 @@ fn run_at(
     programs: &[SiteProgram],
     file: &[u8],
     random: &mut RandomStream,
-    pace: impl Fn(FlowId) -> Pace,
+    pace: impl Fn(FlowId) -> FlowPace,
     mut spoil: impl FnMut(FlowId, &mut Packet<Bytes>),
 ) -> Outcome {
     let fills = |flow: FlowId| {
@@ -342,7 +342,7 @@ fn run_at(
     let mut shelves: BTreeMap<(usize, FlowId, u64), Packet<Bytes>> = BTreeMap::new();
     let mut storing: Vec<Vec<Store<Bytes>>> = programs.iter().map(|_| vec![]).collect();
     let mut fetching: Vec<Vec<Fetch>> = programs.iter().map(|_| vec![]).collect();
-    let mut working: Vec<Vec<Done<Bytes>>> = programs.iter().map(|_| vec![]).collect();
+    let mut working: Vec<Vec<WorkResult<Bytes>>> = programs.iter().map(|_| vec![]).collect();
     let mut writing: Vec<Vec<Write<Bytes>>> = programs.iter().map(|_| vec![]).collect();
     let mut copies: Vec<_> =
         programs.iter().map(|p| (!p.sinks.is_empty()).then(|| vec![0u8; file.len()])).collect();
@@ -519,7 +519,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_destination_gets_the_file_whatever_the_order_and_however_small_the_buffers(
+    fn destinations_get_the_file_in_any_order_and_buffers(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..4,
     ) {
         let hand = [butterfly, two_trees, deep_trees, cycle][which]();
@@ -531,7 +531,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_stored_before_it_is_passed_on_arrives_whole_too(
+    fn stored_then_forwarded_data_arrives_whole(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..3,
     ) {
         let hand = [two_trees, deep_trees, filled_trees][which]();
@@ -544,7 +544,7 @@ proptest! {
     }
 
     #[test]
-    fn a_group_that_fills_never_harms_however_slow_it_is_and_whenever_it_stops(
+    fn fill_never_harms_however_slow_or_short_it_is(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..5,
         paces in proptest::collection::vec((0u64..5, prop_oneof![0u64..20, Just(u64::MAX)]), 4),
     ) {
@@ -556,14 +556,14 @@ proptest! {
         let first = hand.flows.len();
         let pace = |flow: FlowId| flow.index().checked_sub(first).map_or(ALWAYS, |i| {
             let (quarters, packets) = paces[i];
-            Pace { quarters, packets: if quarters == 0 { 0 } else { packets } }
+            FlowPace { quarters, packets: if quarters == 0 { 0 } else { packets } }
         });
         let outcome = run_at(&programs, &file, &mut Seed::new(seed).stream("order", 0), pace, |_, _| {});
         all_whole(&programs, &file, &outcome)?;
     }
 
     #[test]
-    fn what_comes_wrong_by_a_group_that_fills_comes_again_by_the_filled_one(
+    fn corrupt_fill_is_repaired_by_the_filled_group(
         seed: u64, which in 0usize..3, at in 0u64..3,
     ) {
         let (hand, spoiled) =
@@ -607,7 +607,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_on_the_way_is_found_and_never_written(seed: u64, at in 0u64..10) {
+    fn flipped_bit_is_found_and_never_written(seed: u64, at in 0u64..10) {
         let file = file(10 * 2 * 64);
         let work = [ByteRange { start: 0, end: file.len() as u64 }];
         let programs = programs(&butterfly(), &work, file.len() as u64, 64, 2);
@@ -638,7 +638,8 @@ fn the_filled_group_ends_where_it_meets_the_other() {
         let work = [ByteRange { start: 0, end: file.len() as u64 }];
         let programs = programs(&hand, &work, file.len() as u64, 64, 2);
         let first = hand.flows.len();
-        let pace = |flow: FlowId| if flow.index() < first { Pace { quarters: 1, ..ALWAYS } } else { ALWAYS };
+        let pace =
+            |flow: FlowId| if flow.index() < first { FlowPace { quarters: 1, ..ALWAYS } } else { ALWAYS };
         let outcome = run_at(&programs, &file, &mut Seed::new(1).stream("order", 0), pace, |_, _| {});
         assert!(outcome.copies.iter().flatten().all(|copy| *copy == file));
         // Packets into the first destination, by group.
@@ -654,15 +655,15 @@ fn the_filled_group_ends_where_it_meets_the_other() {
 }
 
 #[test]
-fn a_tree_that_stands_still_holds_the_other_back_no_longer_than_it_takes_to_send_its_chunks_again() {
+fn stalled_tree_delays_the_other_by_one_retransmission() {
     let hand = filled_trees();
     let file = file(64 * 200);
     let work = [ByteRange { start: 0, end: file.len() as u64 }];
     let programs = programs(&hand, &work, file.len() as u64, 64, 2);
     // The last chunk is one of the chunks that the first tree takes and never delivers.
     let pace = |flow: FlowId| match flow.0 {
-        0..4 => Pace { quarters: 1, ..ALWAYS },
-        4 => Pace { packets: 3, ..ALWAYS },
+        0..4 => FlowPace { quarters: 1, ..ALWAYS },
+        4 => FlowPace { packets: 3, ..ALWAYS },
         _ => ALWAYS,
     };
     let outcome = run_at(&programs, &file, &mut Seed::new(1).stream("order", 0), pace, |_, _| {});
@@ -672,12 +673,12 @@ fn a_tree_that_stands_still_holds_the_other_back_no_longer_than_it_takes_to_send
 }
 
 #[test]
-fn a_destination_that_is_filled_alone_is_whole_before_the_others() {
+fn destination_with_its_own_fill_finishes_before_the_others() {
     let file = file(64 * 200);
     let hand = half_filled_butterfly();
     let work = [ByteRange { start: 0, end: file.len() as u64 }];
     let programs = programs(&hand, &work, file.len() as u64, 64, 2);
-    let pace = |flow: FlowId| if flow.index() < 9 { Pace { quarters: 1, ..ALWAYS } } else { ALWAYS };
+    let pace = |flow: FlowId| if flow.index() < 9 { FlowPace { quarters: 1, ..ALWAYS } } else { ALWAYS };
     let outcome = run_at(&programs, &file, &mut Seed::new(1).stream("order", 0), pace, |_, _| {});
     assert!(outcome.copies.iter().flatten().all(|copy| *copy == file));
     assert_eq!(outcome.sent[&FlowId(5)], 100, "6 gets all of the file from the code alone");
@@ -751,7 +752,7 @@ fn a_program_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn what_a_peer_may_not_send_is_refused_with_the_reason() {
+fn forbidden_packet_of_a_peer_is_refused_with_reason() {
     let work = [ByteRange { start: 0, end: 100 }];
     let programs = programs(&butterfly(), &work, 100, 10, 1);
     let mut site = Site::<Bytes>::new(&programs[1]).expect("a good program");
@@ -779,7 +780,7 @@ fn what_a_peer_may_not_send_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_routed_flow_carries_no_more_packets_than_there_are_chunks() {
+fn routed_flow_carries_at_most_one_packet_per_chunk() {
     let work = [ByteRange { start: 0, end: 30 }];
     let programs = programs(&two_trees(), &work, 30, 10, 8);
     let relay = programs.iter().find(|p| p.source_path.is_none() && !p.incoming.is_empty());

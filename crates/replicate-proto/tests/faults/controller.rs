@@ -6,12 +6,12 @@
 //! machines. Leaves out: a site's process that is refused because another one serves the site.
 
 use super::network::AGAIN;
-use super::world::{CONTROLLER, What, World};
+use super::world::{CONTROLLER, ScheduleEvent, World};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{Coordinator, DefaultPlanner, EventKind, TransferSnapshot};
 use anabranch_replicate_proto::outbox::Outbox;
 use anabranch_replicate_proto::sessions::{SiteSessions, site_sessions};
-use anabranch_replicate_proto::unsaved::{Next, Unsaved};
+use anabranch_replicate_proto::unsaved_transfers::{NextAction, UnsavedTransfers};
 use anabranch_sessions::{NotJoined, PeerSession, Position};
 use anabranch_units::{Duration, Instant, SiteId};
 use std::collections::BTreeMap;
@@ -49,11 +49,11 @@ pub struct Controller {
     sessions: SiteSessions,
     /// Open request of each site.
     polls: [Option<Poll>; CONTROLLER],
-    unsaved: Unsaved,
+    unsaved: UnsavedTransfers,
 }
 
 #[derive(Clone, Debug)]
-pub enum Ask {
+pub enum SiteRequest {
     Register,
     Poll { position: Position, times: u64 },
     Reports { batch: u64, reports: Vec<Report> },
@@ -143,7 +143,7 @@ impl World {
             ahead: Duration::ZERO,
             sessions: site_sessions(GRACE),
             polls: Default::default(),
-            unsaved: Unsaved::default(),
+            unsaved: UnsavedTransfers::default(),
         });
         self.drain();
     }
@@ -184,9 +184,9 @@ impl World {
         let local = controller.local(now);
         loop {
             let transfers = match controller.unsaved.poll(local, &mut controller.coordinator) {
-                Next::Save(transfers) => transfers,
-                Next::LetOut => break,
-                Next::Wait => return,
+                NextAction::Save(transfers) => transfers,
+                NextAction::LetOut => break,
+                NextAction::Wait => return,
             };
             if self.store.is_full {
                 controller.unsaved.handle_failed(local, "no space left on device".to_owned());
@@ -250,16 +250,16 @@ impl World {
         let delay = self.delay();
         let is_lost = self.random.chance_ppm(self.lost_ppm);
         let answer = if is_lost { Answer::Broken } else { answer };
-        self.schedule.after(delay, What::Answer { site, session, ask, answer });
+        self.schedule.after(delay, ScheduleEvent::Answer { site, session, ask, answer });
     }
 
     /// A request arrives at the controller's host.
-    pub fn handle_ask(&mut self, site: usize, session: u64, ask: u64, what: Ask) {
+    pub fn handle_ask(&mut self, site: usize, session: u64, ask: u64, what: SiteRequest) {
         if !self.is_session(site, session) {
             return;
         }
         if !self.is_reached(site, CONTROLLER) {
-            return self.schedule.after(AGAIN, What::Ask { site, session, ask, what });
+            return self.schedule.after(AGAIN, ScheduleEvent::Ask { site, session, ask, what });
         }
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else {
@@ -268,7 +268,7 @@ impl World {
         let local = controller.local(now);
         let id = SiteId(site as u16);
         match what {
-            Ask::Register => {
+            SiteRequest::Register => {
                 let queue = self.random.next_u64();
                 let joined = controller.sessions.handle_join(local, &id, session, queue);
                 let addresses: Vec<_> = self.topology.links_in(id).map(|l| (l, "x:1".to_owned())).collect();
@@ -276,7 +276,7 @@ impl World {
                 let answer = Answer::Registered { queue: joined.numbering, after: joined.after };
                 self.answer(site, session, ask, answer);
             }
-            Ask::Poll { position, times } => {
+            SiteRequest::Poll { position, times } => {
                 // Each site has one open request at a time: the connection of an earlier one has
                 // ended.
                 if controller.polls[site]
@@ -286,10 +286,10 @@ impl World {
                     controller.sessions.end_poll(local, &id);
                 }
                 controller.sessions.begin_poll(&id);
-                self.schedule.after(COMMANDS_WAIT, What::PollOver { site, ask });
+                self.schedule.after(COMMANDS_WAIT, ScheduleEvent::PollOver { site, ask });
                 self.answer_poll(site, false);
             }
-            Ask::Reports { batch, reports } => {
+            SiteRequest::Reports { batch, reports } => {
                 let answer = match controller.sessions.handle_batch(local, &id, session, batch) {
                     Ok(is_new) => {
                         for report in reports.into_iter().filter(|_| is_new) {
@@ -351,7 +351,7 @@ impl World {
         let Some(link) = self.link(site, session) else { return };
         if link.session.must_join() {
             if link.waiting[REGISTER].is_none() {
-                self.ask(site, session, REGISTER, Ask::Register);
+                self.ask(site, session, REGISTER, SiteRequest::Register);
             }
             return;
         }
@@ -371,16 +371,16 @@ impl World {
             }
             if link.in_hand > 0 {
                 let reports = link.outbox.waiting()[..link.in_hand].to_vec();
-                let what = Ask::Reports { batch: link.batch, reports };
+                let what = SiteRequest::Reports { batch: link.batch, reports };
                 self.ask(site, session, REPORTS, what);
             }
         }
         if polls {
-            self.ask(site, session, POLL, Ask::Poll { position, times });
+            self.ask(site, session, POLL, SiteRequest::Poll { position, times });
         }
     }
 
-    fn ask(&mut self, site: usize, session: u64, lane: usize, what: Ask) {
+    fn ask(&mut self, site: usize, session: u64, lane: usize, what: SiteRequest) {
         self.asks += 1;
         let ask = self.asks;
         let link = self.link(site, session).expect("callers looked it up");
@@ -389,18 +389,18 @@ impl World {
         let delay = self.delay();
         if self.random.chance_ppm(self.lost_ppm) {
             let answer = Answer::Broken;
-            self.schedule.after(delay, What::Answer { site, session, ask, answer });
+            self.schedule.after(delay, ScheduleEvent::Answer { site, session, ask, answer });
         } else {
-            self.schedule.after(delay, What::Ask { site, session, ask, what });
+            self.schedule.after(delay, ScheduleEvent::Ask { site, session, ask, what });
         }
-        self.schedule.after(patience, What::Answer { site, session, ask, answer: Answer::Broken });
+        self.schedule.after(patience, ScheduleEvent::Answer { site, session, ask, answer: Answer::Broken });
     }
 
     /// An answer arrives at a site's host.
     pub fn handle_answer(&mut self, site: usize, session: u64, ask: u64, answer: Answer) {
         let is_broken = matches!(answer, Answer::Broken);
         if !is_broken && !self.is_reached(site, CONTROLLER) {
-            return self.schedule.after(AGAIN, What::Answer { site, session, ask, answer });
+            return self.schedule.after(AGAIN, ScheduleEvent::Answer { site, session, ask, answer });
         }
         let Some(link) = self.link(site, session) else { return };
         let Some(lane) = link.waiting.iter().position(|waiting| *waiting == Some(ask)) else { return };
@@ -421,7 +421,7 @@ impl World {
                 let pause = Duration::from_ms(100 + self.random.below(900));
                 // Until then the lane is occupied.
                 self.link(site, session).expect("looked up above").waiting[lane] = Some(ask);
-                return self.schedule.after(pause, What::AskAgain { site, session, lane, ask });
+                return self.schedule.after(pause, ScheduleEvent::AskAgain { site, session, lane, ask });
             }
         }
         self.converse(site, session);
@@ -440,7 +440,8 @@ impl World {
         let session = process.session;
         self.schedule.say(format!("site {site} loses its connection to the controller"));
         for ask in process.link.waiting.into_iter().flatten() {
-            self.schedule.after(Duration::ZERO, What::Answer { site, session, ask, answer: Answer::Broken });
+            self.schedule
+                .after(Duration::ZERO, ScheduleEvent::Answer { site, session, ask, answer: Answer::Broken });
         }
         self.hang_up(site, session);
     }

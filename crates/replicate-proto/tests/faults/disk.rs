@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 /// The disk has no room.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct DiskFull;
 
 /// Result of finishing a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finished {
+pub enum FinishResult {
     Named,
     Missing(Vec<ByteRange>),
     OtherFile,
@@ -91,14 +91,14 @@ impl Disk {
     }
 
     /// The partial file of a name, opened; `None` if it does not exist.
-    fn existing(&mut self, path: &str) -> Result<Option<&mut Partial>, Full> {
+    fn existing(&mut self, path: &str) -> Result<Option<&mut Partial>, DiskFull> {
         let Some(partial) = self.partial.get_mut(path) else { return Ok(None) };
         if self.open.insert(path.to_owned()) {
             partial.verify();
             let lacks = partial.bytes.len() as u64 - partial.have.total();
             if self.is_full && lacks > 0 {
                 self.open.remove(path);
-                return Err(Full);
+                return Err(DiskFull);
             }
             if partial.have.is_empty() {
                 self.open.remove(path);
@@ -110,11 +110,11 @@ impl Disk {
     }
 
     /// Opens or starts the partial file of a name and returns its number.
-    pub fn begin(&mut self, path: &str, length: u64) -> Result<u64, Full> {
+    pub fn begin(&mut self, path: &str, length: u64) -> Result<u64, DiskFull> {
         let is_full = self.is_full;
         if self.existing(path)?.is_none() {
             if is_full && length > 0 {
-                return Err(Full);
+                return Err(DiskFull);
             }
             self.begun += 1;
             let bytes = vec![0; length as usize];
@@ -125,13 +125,13 @@ impl Disk {
         let partial = self.partial.get_mut(path).expect("begun above");
         partial.resize(length);
         if is_full && partial.have.total() < length {
-            return Err(Full);
+            return Err(DiskFull);
         }
         Ok(partial.number)
     }
 
     /// The verified ranges of a partial file.
-    pub fn have(&mut self, path: &str) -> Result<Vec<ByteRange>, Full> {
+    pub fn have(&mut self, path: &str) -> Result<Vec<ByteRange>, DiskFull> {
         Ok(self.existing(path)?.map_or_else(Vec::new, |partial| partial.have.ranges().to_vec()))
     }
 
@@ -149,12 +149,12 @@ impl Disk {
         range: ByteRange,
         bytes: &[u8],
         hash: GenerationHash,
-    ) -> Result<(), Full> {
+    ) -> Result<(), DiskFull> {
         let Some(partial) = self.partial.get_mut(path).filter(|partial| partial.number == number) else {
             return Ok(());
         };
         if self.is_full {
-            return Err(Full);
+            return Err(DiskFull);
         }
         partial.bytes[at(range)].copy_from_slice(&bytes[..range.len() as usize]);
         partial.journal.push((range, hash));
@@ -169,13 +169,13 @@ impl Disk {
         length: u64,
         hash: FileHash,
         replace: bool,
-    ) -> Result<Finished, Full> {
+    ) -> Result<FinishResult, DiskFull> {
         if length == 0 {
             self.begin(path, 0)?;
         }
         let there = self.finished.get(path).map(|bytes| file_hash(bytes));
         let Some(partial) = self.existing(path)? else {
-            return Ok(if there == Some(hash) { Finished::Named } else { Finished::Missing(vec![]) });
+            return Ok(if there == Some(hash) { FinishResult::Named } else { FinishResult::Missing(vec![]) });
         };
         partial.resize(length);
         if file_hash(&partial.bytes) != hash {
@@ -184,15 +184,15 @@ impl Disk {
                 partial.journal.clear();
                 partial.have = RangeSet::default();
             }
-            return Ok(Finished::Missing(partial.have.ranges().to_vec()));
+            return Ok(FinishResult::Missing(partial.have.ranges().to_vec()));
         }
         if there.is_some_and(|there| there != hash) && !replace {
-            return Ok(Finished::OtherFile);
+            return Ok(FinishResult::OtherFile);
         }
         let partial = self.partial.remove(path).expect("it is open");
         self.open.remove(path);
         self.finished.insert(path.to_owned(), Arc::new(partial.bytes));
-        Ok(Finished::Named)
+        Ok(FinishResult::Named)
     }
 
     /// Closes all files except the written ones.

@@ -23,7 +23,7 @@ mod runner;
 mod site;
 mod world;
 
-use anabranch_testing::faults::{self, Ended};
+use anabranch_testing::faults::{self, ScheduleEnd};
 use world::World;
 
 /// Schedules that failed once. 1778: a request from before a registration acknowledged commands of
@@ -31,12 +31,12 @@ use world::World;
 /// were the next ones.
 const KEPT: [u64; 2] = [1778, 3779];
 
-fn schedule(seed: u64) -> Ended {
+fn schedule(seed: u64) -> ScheduleEnd {
     World::new(seed).run()
 }
 
 #[test]
-fn whatever_dies_nothing_wrong_has_a_name_and_every_transfer_ends() {
+fn after_any_failures_files_are_right_and_transfers_end() {
     faults::run(&KEPT, schedule);
 }
 

@@ -5,7 +5,7 @@
 //! after the same time without an acknowledgement of its heartbeat. Filling flows may starve.
 
 use super::runner::Runner;
-use super::world::{What, World};
+use super::world::{ScheduleEvent, World};
 use anabranch_endpoint::Bytes;
 use anabranch_replicate_proto::control::{FlowSide, Report, Run};
 use anabranch_replicate_proto::daemon::CONFIRM_EVERY;
@@ -48,7 +48,7 @@ pub enum Side {
 
 /// Result of a greeting.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Greeted {
+pub enum GreetingResult {
     Welcome,
     NotInstalled,
     Refused,
@@ -176,7 +176,7 @@ impl World {
                 words: VecDeque::new(),
             };
             self.conns.insert(id, conn);
-            self.schedule.after(CONNECT_TIMEOUT, What::Unconnected(id));
+            self.schedule.after(CONNECT_TIMEOUT, ScheduleEvent::Unconnected(id));
             self.greet(id);
         }
     }
@@ -186,8 +186,8 @@ impl World {
         conn.tries += 1;
         let try_ = conn.tries;
         let delay = self.delay();
-        self.schedule.after(delay, What::Greet(id, try_, self.schedule.now()));
-        self.schedule.after(ANSWER_TIMEOUT, What::Answerless(id, try_));
+        self.schedule.after(delay, ScheduleEvent::Greet(id, try_, self.schedule.now()));
+        self.schedule.after(ANSWER_TIMEOUT, ScheduleEvent::Answerless(id, try_));
     }
 
     /// Whether a connection is still being made, by this try.
@@ -210,7 +210,7 @@ impl World {
         }
         let now = self.schedule.now();
         let answer = match &mut self.hosts[to].process {
-            None => Greeted::Nobody,
+            None => GreetingResult::Nobody,
             Some(process) => match process.runners.get_mut(&run) {
                 Some(runner) => {
                     let known = runner.program.incoming.iter().find(|i| i.flow == flow);
@@ -219,26 +219,26 @@ impl World {
                         let conn = self.conns.get_mut(&id).expect("looked up above");
                         (conn.receiver, conn.sessions[1]) = (End::Open, process.session);
                         (conn.heard_at, conn.acked_at) = (now, now);
-                        self.schedule.after(BEAT, What::Beat(id));
+                        self.schedule.after(BEAT, ScheduleEvent::Beat(id));
                         if conn.fills {
-                            self.schedule.after(CONFIRM_EVERY, What::Confirm(id));
+                            self.schedule.after(CONFIRM_EVERY, ScheduleEvent::Confirm(id));
                         }
-                        Greeted::Welcome
+                        GreetingResult::Welcome
                     } else {
-                        Greeted::Refused
+                        GreetingResult::Refused
                     }
                 }
                 None if process.daemon.is_superseded(run) || now >= since + INSTALL_WAIT => {
-                    Greeted::NotInstalled
+                    GreetingResult::NotInstalled
                 }
-                None => return self.schedule.after(LOOK_EVERY, What::Greet(id, try_, since)),
+                None => return self.schedule.after(LOOK_EVERY, ScheduleEvent::Greet(id, try_, since)),
             },
         };
         let delay = self.delay();
-        self.schedule.after(delay, What::Greeted(id, try_, answer));
+        self.schedule.after(delay, ScheduleEvent::Greeted(id, try_, answer));
     }
 
-    pub fn handle_greeted(&mut self, id: u64, try_: u32, answer: Greeted) {
+    pub fn handle_greeted(&mut self, id: u64, try_: u32, answer: GreetingResult) {
         if !self.is_trying(id, Some(try_)) {
             return;
         }
@@ -248,7 +248,7 @@ impl World {
             return;
         }
         match answer {
-            Greeted::Welcome => {
+            GreetingResult::Welcome => {
                 conn.sender = End::Open;
                 conn.heard_at = now;
                 let (from, run, fills) = (conn.from, conn.run, conn.fills);
@@ -259,9 +259,9 @@ impl World {
                 }
                 return self.stir(from, run);
             }
-            Greeted::Refused => return self.fail(id, Side::Sender, "refused it"),
-            Greeted::NotInstalled => (conn.failing_since, conn.is_unreached) = (None, false),
-            Greeted::Nobody => {
+            GreetingResult::Refused => return self.fail(id, Side::Sender, "refused it"),
+            GreetingResult::NotInstalled => (conn.failing_since, conn.is_unreached) = (None, false),
+            GreetingResult::Nobody => {
                 let since = *conn.failing_since.get_or_insert(now);
                 conn.is_unreached = true;
                 if now >= since + FIRM_TIMEOUT {
@@ -272,7 +272,7 @@ impl World {
         conn.tries += 1;
         let pause = conn.pause;
         conn.pause = (pause + pause).min(PAUSE_MAX);
-        self.schedule.after(pause, What::GreetAgain(id));
+        self.schedule.after(pause, ScheduleEvent::GreetAgain(id));
     }
 
     pub fn handle_greet_again(&mut self, id: u64) {
@@ -333,7 +333,7 @@ impl World {
         conn.is_shut |= side == Side::Sender;
         let other = if side == Side::Sender { Side::Receiver } else { Side::Sender };
         let delay = self.delay();
-        self.schedule.after(delay, What::Closed(id, other));
+        self.schedule.after(delay, ScheduleEvent::Closed(id, other));
         self.drop_if_over(id);
     }
 
@@ -398,7 +398,7 @@ impl World {
             return;
         }
         if !self.is_reached(from, to) {
-            return self.schedule.after(AGAIN, What::Frame(id));
+            return self.schedule.after(AGAIN, ScheduleEvent::Frame(id));
         }
         let conn = self.conns.get_mut(&id).expect("looked up above");
         let frame = conn.flying.pop_front().expect("looked at above");
@@ -453,7 +453,7 @@ impl World {
         if self.conns.contains_key(&id) {
             let has_ends = sender_lives || receiver_lives;
             if has_ends {
-                self.schedule.after(BEAT, What::Beat(id));
+                self.schedule.after(BEAT, ScheduleEvent::Beat(id));
             } else {
                 self.conns.remove(&id);
             }
@@ -471,16 +471,16 @@ impl World {
             conn.confirmed = confirmed;
             conn.words.push_back(confirmed);
             let delay = self.delay();
-            self.schedule.after(delay, What::Confirmed(id));
+            self.schedule.after(delay, ScheduleEvent::Confirmed(id));
         }
-        self.schedule.after(CONFIRM_EVERY, What::Confirm(id));
+        self.schedule.after(CONFIRM_EVERY, ScheduleEvent::Confirm(id));
     }
 
     pub fn handle_confirmed(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.sender == End::Open) else { return };
         let (from, to, run, flow) = (conn.from, conn.to, conn.run, conn.flow);
         if !self.is_reached(from, to) {
-            return self.schedule.after(AGAIN, What::Confirmed(id));
+            return self.schedule.after(AGAIN, ScheduleEvent::Confirmed(id));
         }
         let word = self.conns.get_mut(&id).expect("looked up above").words.pop_front();
         let Some((runner, packets)) = self.runner(from, run).zip(word) else { return };
@@ -495,7 +495,7 @@ impl World {
         if self.is_reached(from, to) {
             self.stir(from, run);
         } else {
-            self.schedule.after(AGAIN, What::Acked(id));
+            self.schedule.after(AGAIN, ScheduleEvent::Acked(id));
         }
     }
 
@@ -504,7 +504,7 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.sender == End::Open) else { return };
         let (from, to) = (conn.from, conn.to);
         if !self.is_reached(from, to) {
-            return self.schedule.after(AGAIN, What::Taken(id));
+            return self.schedule.after(AGAIN, ScheduleEvent::Taken(id));
         }
         self.conns.get_mut(&id).expect("looked up above").sender = End::Done;
         self.drop_if_over(id);
@@ -543,7 +543,7 @@ impl World {
                         runner.machine.accept_end(conn.flow, packets).expect(protocol);
                         conn.receiver = End::Done;
                         let delay = Duration::from_ms(self.random.below(20));
-                        self.schedule.after(delay, What::Taken(id));
+                        self.schedule.after(delay, ScheduleEvent::Taken(id));
                         break;
                     }
                 }
@@ -551,7 +551,7 @@ impl World {
             runner.note_room(conn.flow, local, has_room);
             if conn.arrived.len() < waited {
                 moved = true;
-                self.schedule.after(ACK, What::Acked(id));
+                self.schedule.after(ACK, ScheduleEvent::Acked(id));
             }
             self.drop_if_over(id);
         }
@@ -605,7 +605,7 @@ impl World {
                 conn.last_arrival =
                     conn.last_arrival.max(queue.free_at + Duration::from_ms(1 + self.random.below(10)));
                 conn.flying.push_back(wire);
-                self.schedule.at(conn.last_arrival, What::Frame(id));
+                self.schedule.at(conn.last_arrival, ScheduleEvent::Frame(id));
             }
             runner.note_blocked(flow, local, conn.is_blocked(self.window, &runner.machine));
         }

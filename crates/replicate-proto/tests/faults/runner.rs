@@ -19,7 +19,7 @@ use std::sync::Arc;
 const CORRUPT_REPORTS_MAX: u32 = 256;
 
 /// Work of the disk for an attempt that stores data before it passes it on.
-pub enum Errand {
+pub enum DiskTask {
     Store(Store<Bytes>),
     Fetch(Fetch),
 }
@@ -33,12 +33,12 @@ pub struct Source {
 
 /// Time in which a condition held.
 #[derive(Default)]
-struct Held {
+struct ConditionTime {
     since: Option<Instant>,
     total: Duration,
 }
 
-impl Held {
+impl ConditionTime {
     fn note(&mut self, now: Instant, is_so: bool) {
         self.total = self.until(now);
         self.since = is_so.then_some(now);
@@ -53,7 +53,7 @@ impl Held {
 struct Counters {
     bytes: u64,
     /// Time in which the sender waits for the connection, or the receiver for room.
-    held: Held,
+    held: ConditionTime,
     /// When this time was last reported, and its total then.
     reported: (Instant, Duration),
 }
@@ -75,7 +75,7 @@ pub struct Runner {
     digests: BTreeMap<(FlowId, FlowSide), VecDeque<(u64, u64)>>,
     pub writes: VecDeque<Write<Bytes>>,
     pub is_writing: bool,
-    pub errands: VecDeque<Errand>,
+    pub errands: VecDeque<DiskTask>,
     pub is_on_errand: bool,
     pub shelves: BTreeMap<(FlowId, u64), Packet<Bytes>>,
     counters: BTreeMap<(FlowId, FlowSide), Counters>,
@@ -232,8 +232,8 @@ impl Runner {
             moved = true;
         }
         self.writes.extend(std::iter::from_fn(|| self.machine.poll_write()));
-        self.errands.extend(std::iter::from_fn(|| self.machine.poll_store()).map(Errand::Store));
-        self.errands.extend(std::iter::from_fn(|| self.machine.poll_fetch()).map(Errand::Fetch));
+        self.errands.extend(std::iter::from_fn(|| self.machine.poll_store()).map(DiskTask::Store));
+        self.errands.extend(std::iter::from_fn(|| self.machine.poll_fetch()).map(DiskTask::Fetch));
         let run = self.run();
         while let Some(event) = self.machine.poll_event() {
             match event {

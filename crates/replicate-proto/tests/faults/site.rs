@@ -2,13 +2,13 @@
 //! of the service.
 
 use super::controller::Link;
-use super::disk::{Disk, Finished, Full, file_hash};
+use super::disk::{Disk, DiskFull, FinishResult, file_hash};
 use super::network::spoil;
-use super::runner::{Errand, Runner, Source};
-use super::world::{What, World};
+use super::runner::{DiskTask, Runner, Source};
+use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::normal;
 use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram};
-use anabranch_replicate_proto::daemon::{Daemon, Done, Job, PROGRESS_EVERY};
+use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ pub struct Process {
     hashed: BTreeSet<String>,
     /// Number of the freezing that has stopped it, and the events that it finds afterwards.
     pub frozen: Option<u64>,
-    pub held: Vec<What>,
+    pub held: Vec<ScheduleEvent>,
 }
 
 impl Process {
@@ -82,7 +82,7 @@ impl World {
             frozen: None,
             held: Vec::new(),
         });
-        self.schedule.after(PROGRESS_EVERY, What::Progress { site, session });
+        self.schedule.after(PROGRESS_EVERY, ScheduleEvent::Progress { site, session });
         self.converse(site, session);
     }
 
@@ -129,7 +129,7 @@ impl World {
         reports.into_iter().for_each(|report| self.say(site, report));
         for job in jobs {
             let takes = self.disk_delay(site);
-            self.schedule.after(takes, What::Job { site, session, job: Box::new(job) });
+            self.schedule.after(takes, ScheduleEvent::Job { site, session, job: Box::new(job) });
         }
     }
 
@@ -143,7 +143,7 @@ impl World {
             _ => None,
         };
         let done = self.carry_out(site, job);
-        let stands = installed.filter(|_| done == Done::Installed);
+        let stands = installed.filter(|_| done == JobResult::Installed);
         let now = self.schedule.now();
         let process = self.hosts[site].process.as_mut().expect("asked above");
         let local = process.local(now);
@@ -156,7 +156,7 @@ impl World {
         self.turn(site);
     }
 
-    fn carry_out(&mut self, site: usize, job: Job) -> Done {
+    fn carry_out(&mut self, site: usize, job: Job) -> JobResult {
         let Host { disk, process, .. } = &mut self.hosts[site];
         let process = process.as_mut().expect("callers asked");
         match job {
@@ -164,43 +164,43 @@ impl World {
                 let source = &self.sources[&path];
                 let hash = process.hashed.contains(&path).then_some(source.hash);
                 let length = Some(source.bytes.len() as u64);
-                Done::Answer(Report::Inventory { run, length, have: vec![], hash, attributes: None })
+                JobResult::Answer(Report::Inventory { run, length, have: vec![], hash, attributes: None })
             }
             Job::Inquire { run, path: name, .. } => {
                 let path = path(&name);
                 let there = disk.finished(&path).map(|bytes| (bytes.len() as u64, file_hash(bytes)));
                 let (length, hash) = there.unzip();
-                Done::Answer(match disk.have(&path) {
+                JobResult::Answer(match disk.have(&path) {
                     Ok(have) => Report::Inventory { run, length, have, hash, attributes: None },
-                    Err(Full) => failed(run, &path),
+                    Err(DiskFull) => failed(run, &path),
                 })
             }
             Job::Install { program, .. } => self.install(site, *program),
             Job::Remove { run } => {
                 process.runners.remove(&run);
-                Done::Nothing
+                JobResult::Nothing
             }
             Job::Forget { transfer } => {
                 process.runners.retain(|run, _| run.transfer != transfer);
                 let written =
                     process.runners.values().filter_map(|r| r.file.as_ref().map(|(path, _)| path.clone()));
                 disk.close_but(&written.collect());
-                Done::Nothing
+                JobResult::Nothing
             }
             Job::Hash { run, path } => {
                 let hash = self.sources[&path].hash;
                 process.hashed.insert(path);
-                Done::Answer(Report::Hashed { run, hash })
+                JobResult::Answer(Report::Hashed { run, hash })
             }
             Job::Audit { run, group, generation, vectors } => {
                 let runner = process.runners.get(&run);
-                runner.map_or(Done::Nothing, |r| Done::Answer(r.audit(group, generation, &vectors)))
+                runner.map_or(JobResult::Nothing, |r| JobResult::Answer(r.audit(group, generation, &vectors)))
             }
             Job::Finish(file) => self.finish(site, &file),
         }
     }
 
-    fn install(&mut self, site: usize, program: SiteProgram) -> Done {
+    fn install(&mut self, site: usize, program: SiteProgram) -> JobResult {
         let now = self.schedule.now();
         let Host { disk, process, .. } = &mut self.hosts[site];
         let process = process.as_mut().expect("callers asked");
@@ -211,34 +211,34 @@ impl World {
         });
         let file = match file.transpose() {
             Ok(file) => file,
-            Err(Full) => return Done::Answer(failed(run, "a file")),
+            Err(DiskFull) => return JobResult::Answer(failed(run, "a file")),
         };
         let source = program.source_path.as_ref().map(|name| self.sources[name].clone());
         let local = process.local(now);
         process.runners.insert(run, Runner::new(program, file, source, local));
-        Done::Installed
+        JobResult::Installed
     }
 
-    fn finish(&mut self, site: usize, file: &Finish) -> Done {
+    fn finish(&mut self, site: usize, file: &Finish) -> JobResult {
         let (run, path) = (file.run, path(&file.path));
         let Host { disk, process, .. } = &mut self.hosts[site];
         let process = process.as_mut().expect("callers asked");
         let written = process.runners.get(&run).and_then(|runner| runner.file.as_ref());
         let have = written.and_then(|(path, number)| disk.have_of(path, *number));
         if have.is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < file.length) {
-            return Done::NotYet;
+            return JobResult::NotYet;
         }
-        Done::Answer(match disk.finish(&path, file.length, file.hash, file.replace) {
-            Ok(Finished::Named) => {
+        JobResult::Answer(match disk.finish(&path, file.length, file.hash, file.replace) {
+            Ok(FinishResult::Named) => {
                 self.check_named(site, &path);
                 Report::Completed { run }
             }
-            Ok(Finished::Missing(have)) => Report::SinkDone { run, have },
-            Ok(Finished::OtherFile) => {
+            Ok(FinishResult::Missing(have)) => Report::SinkDone { run, have },
+            Ok(FinishResult::OtherFile) => {
                 let (kind, reason) = (FailureKind::Unwritable, "another file has this name".to_owned());
                 Report::Failed { run, kind, reason }
             }
-            Err(Full) => failed(run, &path),
+            Err(DiskFull) => failed(run, &path),
         })
     }
 
@@ -272,11 +272,11 @@ impl World {
         process.runners.insert(run, runner);
         if writes {
             let takes = self.disk_delay(site);
-            self.schedule.after(takes, What::Written { site, session, run });
+            self.schedule.after(takes, ScheduleEvent::Written { site, session, run });
         }
         if errand {
             let takes = self.disk_delay(site);
-            self.schedule.after(takes, What::Errand { site, session, run });
+            self.schedule.after(takes, ScheduleEvent::Errand { site, session, run });
         }
         self.pass_on(site, run);
     }
@@ -326,7 +326,7 @@ impl World {
         let (path, number) = runner.file.as_ref().expect("a sink has a file");
         let bytes: Vec<u8> = write.parts.iter().flat_map(|part| part.iter().copied()).collect();
         // Its writer ends.
-        if disk.write((path, *number), write.range, &bytes, write.piece.hash) == Err(Full) {
+        if disk.write((path, *number), write.range, &bytes, write.piece.hash) == Err(DiskFull) {
             return self.break_down(site, run);
         }
         runner.machine.handle_written(write.sink, write.range);
@@ -343,8 +343,8 @@ impl World {
         let process = self.hosts[site].process.as_mut().expect("asked above");
         let Some(runner) = process.runners.get_mut(&run) else { return };
         match runner.errands.pop_front().expect("it was begun") {
-            Errand::Store(_) if is_full => return self.break_down(site, run),
-            Errand::Store(store) => {
+            DiskTask::Store(_) if is_full => return self.break_down(site, run),
+            DiskTask::Store(store) => {
                 let mut packet = store.packet;
                 if self.random.chance_ppm(spoils_ppm) && spoil(&mut packet, &mut self.random) {
                     self.spoilers.insert(site);
@@ -353,7 +353,7 @@ impl World {
                 runner.shelves.insert((store.flow, store.index), packet);
                 runner.machine.handle_stored(store.flow);
             }
-            Errand::Fetch(fetch) => {
+            DiskTask::Fetch(fetch) => {
                 let packet = runner.shelves[&(fetch.flow, fetch.index)].clone();
                 runner.machine.fetched(fetch, packet);
             }
@@ -371,7 +371,7 @@ impl World {
         let local = process.local(now);
         let reports: Vec<Report> = process.runners.values_mut().map(|r| r.progress(local)).collect();
         reports.into_iter().for_each(|report| self.say(site, report));
-        self.schedule.after(PROGRESS_EVERY, What::Progress { site, session });
+        self.schedule.after(PROGRESS_EVERY, ScheduleEvent::Progress { site, session });
     }
 
     /// Handles everything that is due at a site.

@@ -1,7 +1,7 @@
 //! The world of a schedule: a controller, four sites, their transfers, and the faults.
 
-use super::controller::{Answer, Ask, Controller, Store};
-use super::network::{Conn, Greeted, Queue, Side, draw_rate};
+use super::controller::{Answer, Controller, SiteRequest, Store};
+use super::network::{Conn, GreetingResult, Queue, Side, draw_rate};
 use super::requests::{draw_requests, draw_topology, last_request};
 use super::runner::Source;
 use super::site::{Host, path, source};
@@ -9,7 +9,7 @@ use anabranch_graph::Topology;
 use anabranch_replicate_proto::control::{Run, SiteProgram, TransferId};
 use anabranch_replicate_proto::coordinator::{CoordinatorConfig, JointConfig, TransferRequest};
 use anabranch_replicate_proto::daemon::Job;
-use anabranch_testing::faults::{Ended, Schedule, some_of};
+use anabranch_testing::faults::{Schedule, ScheduleEnd, some_of};
 use anabranch_units::{BitRate, Duration, Instant, LinkId, RandomStream, Seed, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +81,7 @@ impl Fault {
 
 /// An event of the schedule.
 #[derive(Debug)]
-pub enum What {
+pub enum ScheduleEvent {
     Fault(Fault),
     Heal,
     Start(usize),
@@ -97,7 +97,7 @@ pub enum What {
         site: usize,
         session: u64,
         ask: u64,
-        what: Ask,
+        what: SiteRequest,
     },
     Answer {
         site: usize,
@@ -137,7 +137,7 @@ pub enum What {
     },
     // Events of a connection.
     Greet(u64, u32, Instant),
-    Greeted(u64, u32, Greeted),
+    Greeted(u64, u32, GreetingResult),
     GreetAgain(u64),
     Answerless(u64, u32),
     Unconnected(u64),
@@ -151,7 +151,7 @@ pub enum What {
 }
 
 pub struct World {
-    pub schedule: Schedule<What>,
+    pub schedule: Schedule<ScheduleEvent>,
     pub random: RandomStream,
     pub topology: Topology,
     pub config: CoordinatorConfig,
@@ -160,7 +160,7 @@ pub struct World {
     /// The controller's machine is off, or its process is stopped; the events that it finds
     /// afterwards.
     frozen: Option<u64>,
-    held: Vec<What>,
+    held: Vec<ScheduleEvent>,
     freezings: u64,
     pub hosts: Vec<Host>,
     pub memory_max: u64,
@@ -260,7 +260,7 @@ impl World {
         new.config.joint = Some(JointConfig::default());
         (new.memory_max, new.window) = (MEMORY_ENOUGH, 16);
         (new.requests, new.sources, new.asked) = (Vec::new(), BTreeMap::new(), 0);
-        (0..=CONTROLLER).for_each(|who| new.schedule.after(Duration::ZERO, What::Start(who)));
+        (0..=CONTROLLER).for_each(|who| new.schedule.after(Duration::ZERO, ScheduleEvent::Start(who)));
         new.healed_at = Some(Instant::ZERO);
         new
     }
@@ -272,7 +272,7 @@ impl World {
         self.requests.push(request);
         // All sites have registered by then.
         let began = self.schedule.now() + Duration::from_secs(2);
-        self.schedule.at(began, What::Submit(number));
+        self.schedule.at(began, ScheduleEvent::Submit(number));
         self.healed_at = Some(began);
         let mut ended = None;
         while ended.is_none() || !self.is_quiet() {
@@ -293,14 +293,14 @@ impl World {
     /// Plans requests and faults: the kinds of faults and their numbers are drawn for each
     /// schedule.
     fn plan(&mut self) {
-        (0..=CONTROLLER).for_each(|who| self.schedule.after(Duration::ZERO, What::Start(who)));
+        (0..=CONTROLLER).for_each(|who| self.schedule.after(Duration::ZERO, ScheduleEvent::Start(who)));
         for number in 0..self.requests.len() {
             let late = if self.random.below(2) == 0 { 20_000 } else { 4_000 };
             let at = self.draw_ms(late);
-            self.schedule.after(at, What::Submit(number));
+            self.schedule.after(at, ScheduleEvent::Submit(number));
             if self.random.below(8) == 0 {
                 let after = self.draw_ms(10_000);
-                self.schedule.after(at + after, What::Cancel(number));
+                self.schedule.after(at + after, ScheduleEvent::Cancel(number));
             }
         }
         // If there is only one kind of fault, the checks are stricter.
@@ -316,10 +316,10 @@ impl World {
                     Fault::Lost | Fault::Spoil => self.draw_ms(2_000),
                     _ => self.draw_ms(CHAOS.as_us() / 1_000),
                 };
-                self.schedule.after(at, What::Fault(kind));
+                self.schedule.after(at, ScheduleEvent::Fault(kind));
             }
         }
-        self.schedule.after(CHAOS, What::Heal);
+        self.schedule.after(CHAOS, ScheduleEvent::Heal);
     }
 
     /// Plans a site without room in every fourth schedule, for a while or until all is healed;
@@ -334,8 +334,8 @@ impl World {
         let site = 1 + random.below(CONTROLLER as u64 - 1) as usize;
         let begin = Duration::from_ms(random.below(4_000));
         let lasts = Duration::from_ms([2_000, 15_000, CHAOS.as_us() / 1_000][random.below(3) as usize]);
-        self.schedule.after(begin, What::Crowd(site, true));
-        self.schedule.after(begin + lasts, What::Crowd(site, false));
+        self.schedule.after(begin, ScheduleEvent::Crowd(site, true));
+        self.schedule.after(begin + lasts, ScheduleEvent::Crowd(site, false));
     }
 
     fn draw_ms(&mut self, below: u64) -> Duration {
@@ -370,7 +370,7 @@ impl World {
 
     /// Runs the schedule to its end, and then the last requests: remains of earlier transfers must
     /// not disturb them.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         self.run_until_over(HEALED_MAX);
         self.check_end();
         let (topology, names) = (&self.topology, self.requests.iter().flat_map(|r| &r.destinations));
@@ -380,7 +380,7 @@ impl World {
         for number in self.asked..self.requests.len() {
             let name = self.requests[number].source_path.clone();
             self.sources.insert(name, source(number, LAST_BYTES));
-            self.schedule.after(Duration::ZERO, What::Submit(number));
+            self.schedule.after(Duration::ZERO, ScheduleEvent::Submit(number));
         }
         self.healed_at = Some(self.schedule.now());
         self.run_until_over(LAST_MAX);
@@ -434,33 +434,36 @@ impl World {
     }
 
     /// The process that must handle the event.
-    fn concerns(&self, what: &What) -> Option<usize> {
+    fn concerns(&self, what: &ScheduleEvent) -> Option<usize> {
         let end = |id: &u64, side| {
             let conn = self.conns.get(id)?;
             Some(if side == Side::Sender { conn.from } else { conn.to })
         };
         match what {
-            What::Submit(_) | What::Cancel(_) | What::Ask { .. } | What::PollOver { .. } => Some(CONTROLLER),
-            What::Answer { site, .. }
-            | What::AskAgain { site, .. }
-            | What::Job { site, .. }
-            | What::Progress { site, .. }
-            | What::Written { site, .. }
-            | What::Errand { site, .. } => Some(*site),
-            What::Greet(id, ..) | What::Confirm(id) => end(id, Side::Receiver),
-            What::Greeted(id, ..)
-            | What::GreetAgain(id)
-            | What::Answerless(id, _)
-            | What::Unconnected(id)
-            | What::Acked(id)
-            | What::Taken(id)
-            | What::Confirmed(id) => end(id, Side::Sender),
-            What::Closed(id, side) => end(id, *side),
+            ScheduleEvent::Submit(_)
+            | ScheduleEvent::Cancel(_)
+            | ScheduleEvent::Ask { .. }
+            | ScheduleEvent::PollOver { .. } => Some(CONTROLLER),
+            ScheduleEvent::Answer { site, .. }
+            | ScheduleEvent::AskAgain { site, .. }
+            | ScheduleEvent::Job { site, .. }
+            | ScheduleEvent::Progress { site, .. }
+            | ScheduleEvent::Written { site, .. }
+            | ScheduleEvent::Errand { site, .. } => Some(*site),
+            ScheduleEvent::Greet(id, ..) | ScheduleEvent::Confirm(id) => end(id, Side::Receiver),
+            ScheduleEvent::Greeted(id, ..)
+            | ScheduleEvent::GreetAgain(id)
+            | ScheduleEvent::Answerless(id, _)
+            | ScheduleEvent::Unconnected(id)
+            | ScheduleEvent::Acked(id)
+            | ScheduleEvent::Taken(id)
+            | ScheduleEvent::Confirmed(id) => end(id, Side::Sender),
+            ScheduleEvent::Closed(id, side) => end(id, *side),
             _ => None,
         }
     }
 
-    fn handle(&mut self, what: What) {
+    fn handle(&mut self, what: ScheduleEvent) {
         if let Some(who) = self.concerns(&what).filter(|who| self.is_frozen(*who)) {
             let held = match self.hosts.get_mut(who) {
                 Some(host) => &mut host.process.as_mut().expect("it is frozen").held,
@@ -469,43 +472,49 @@ impl World {
             return held.push(what);
         }
         match what {
-            What::Fault(fault) => self.go_wrong(fault),
-            What::Heal => self.heal(),
-            What::Start(CONTROLLER) if self.controller.is_none() => self.start_controller(),
-            What::Start(who) if who < CONTROLLER && self.hosts[who].process.is_none() => self.start_site(who),
-            What::Start(_) => {}
-            What::Thaw(who, freezing) if self.freezing(who) == Some(freezing) => self.thaw(who),
-            What::Thaw(..) => {}
-            What::Mend(a, b) => {
+            ScheduleEvent::Fault(fault) => self.go_wrong(fault),
+            ScheduleEvent::Heal => self.heal(),
+            ScheduleEvent::Start(CONTROLLER) if self.controller.is_none() => self.start_controller(),
+            ScheduleEvent::Start(who) if who < CONTROLLER && self.hosts[who].process.is_none() => {
+                self.start_site(who)
+            }
+            ScheduleEvent::Start(_) => {}
+            ScheduleEvent::Thaw(who, freezing) if self.freezing(who) == Some(freezing) => self.thaw(who),
+            ScheduleEvent::Thaw(..) => {}
+            ScheduleEvent::Mend(a, b) => {
                 self.cuts.remove(&(a, b));
             }
-            What::DiskFast(site) => self.hosts[site].disk_ms = DISK_MS,
-            What::Crowd(site, is_crowded) => {
+            ScheduleEvent::DiskFast(site) => self.hosts[site].disk_ms = DISK_MS,
+            ScheduleEvent::Crowd(site, is_crowded) => {
                 self.schedule.say(format!("site {site} has {}", if is_crowded { "no room" } else { "room" }));
                 self.hosts[site].is_crowded = is_crowded;
             }
-            What::Submit(number) => self.submit(number),
-            What::Cancel(number) => self.cancel(number),
-            What::Ask { site, session, ask, what } => self.handle_ask(site, session, ask, what),
-            What::Answer { site, session, ask, answer } => self.handle_answer(site, session, ask, answer),
-            What::AskAgain { site, session, lane, ask } => self.handle_ask_again(site, session, lane, ask),
-            What::PollOver { site, ask } => self.handle_poll_over(site, ask),
-            What::Job { site, session, job } => self.handle_job(site, session, *job),
-            What::Progress { site, session } => self.handle_progress(site, session),
-            What::Written { site, session, run } => self.handle_written(site, session, run),
-            What::Errand { site, session, run } => self.handle_errand(site, session, run),
-            What::Greet(id, try_, since) => self.handle_greet(id, try_, since),
-            What::Greeted(id, try_, answer) => self.handle_greeted(id, try_, answer),
-            What::GreetAgain(id) => self.handle_greet_again(id),
-            What::Answerless(id, try_) => self.handle_answerless(id, try_),
-            What::Unconnected(id) => self.handle_unconnected(id),
-            What::Frame(id) => self.handle_frame(id),
-            What::Acked(id) => self.handle_acked(id),
-            What::Taken(id) => self.handle_taken(id),
-            What::Closed(id, side) => self.handle_closed(id, side),
-            What::Beat(id) => self.handle_beat(id),
-            What::Confirm(id) => self.handle_confirm(id),
-            What::Confirmed(id) => self.handle_confirmed(id),
+            ScheduleEvent::Submit(number) => self.submit(number),
+            ScheduleEvent::Cancel(number) => self.cancel(number),
+            ScheduleEvent::Ask { site, session, ask, what } => self.handle_ask(site, session, ask, what),
+            ScheduleEvent::Answer { site, session, ask, answer } => {
+                self.handle_answer(site, session, ask, answer)
+            }
+            ScheduleEvent::AskAgain { site, session, lane, ask } => {
+                self.handle_ask_again(site, session, lane, ask)
+            }
+            ScheduleEvent::PollOver { site, ask } => self.handle_poll_over(site, ask),
+            ScheduleEvent::Job { site, session, job } => self.handle_job(site, session, *job),
+            ScheduleEvent::Progress { site, session } => self.handle_progress(site, session),
+            ScheduleEvent::Written { site, session, run } => self.handle_written(site, session, run),
+            ScheduleEvent::Errand { site, session, run } => self.handle_errand(site, session, run),
+            ScheduleEvent::Greet(id, try_, since) => self.handle_greet(id, try_, since),
+            ScheduleEvent::Greeted(id, try_, answer) => self.handle_greeted(id, try_, answer),
+            ScheduleEvent::GreetAgain(id) => self.handle_greet_again(id),
+            ScheduleEvent::Answerless(id, try_) => self.handle_answerless(id, try_),
+            ScheduleEvent::Unconnected(id) => self.handle_unconnected(id),
+            ScheduleEvent::Frame(id) => self.handle_frame(id),
+            ScheduleEvent::Acked(id) => self.handle_acked(id),
+            ScheduleEvent::Taken(id) => self.handle_taken(id),
+            ScheduleEvent::Closed(id, side) => self.handle_closed(id, side),
+            ScheduleEvent::Beat(id) => self.handle_beat(id),
+            ScheduleEvent::Confirm(id) => self.handle_confirm(id),
+            ScheduleEvent::Confirmed(id) => self.handle_confirmed(id),
         }
     }
 
@@ -514,11 +523,13 @@ impl World {
         let request = self.requests[number].clone();
         let is_writable = self.trouble().is_none();
         let id = is_writable.then(|| self.coordinate(|c, now| c.submit(now, request))).flatten();
-        let Some(id) = id else { return self.schedule.after(Duration::from_ms(500), What::Submit(number)) };
+        let Some(id) = id else {
+            return self.schedule.after(Duration::from_ms(500), ScheduleEvent::Submit(number));
+        };
         let id = id.expect("a good request");
         if self.trouble().is_some() {
             self.coordinate(|c, now| c.cancel(now, id));
-            return self.schedule.after(Duration::from_ms(500), What::Submit(number));
+            return self.schedule.after(Duration::from_ms(500), ScheduleEvent::Submit(number));
         }
         assert!(self.store.snapshots.contains_key(&id), "{id} is taken on, and not durable");
         self.ids.insert(id, number);
@@ -546,7 +557,7 @@ impl World {
         match fault {
             Fault::Crash | Fault::Power => {
                 self.crash_site(who, fault == Fault::Power);
-                self.schedule.after(lasts, What::Start(who));
+                self.schedule.after(lasts, ScheduleEvent::Start(who));
             }
             Fault::ControllerCrash => self.crash_controller(lasts),
             Fault::Frozen => {
@@ -558,7 +569,7 @@ impl World {
                 let (a, b) = (who.min(other), who.max(other));
                 self.schedule.say(format!("nothing passes between {a} and {b} for {lasts}"));
                 self.cuts.insert((a, b));
-                self.schedule.after(lasts, What::Mend(a, b));
+                self.schedule.after(lasts, ScheduleEvent::Mend(a, b));
             }
             Fault::Reset => self.lose_connection(),
             Fault::ControlReset => self.lose_requests(who),
@@ -574,7 +585,7 @@ impl World {
             Fault::FullStore => self.store.is_full = true,
             Fault::SlowDisk => {
                 self.hosts[who].disk_ms = 100 + self.random.below(3_000);
-                self.schedule.after(lasts, What::DiskFast(who));
+                self.schedule.after(lasts, ScheduleEvent::DiskFast(who));
             }
             Fault::Flip => {
                 if self.hosts[who].disk.flip(&mut self.random) {
@@ -609,15 +620,17 @@ impl World {
         let standing = controller.standing();
         for what in std::mem::take(&mut self.held) {
             match what {
-                What::Submit(_) | What::Cancel(_) => self.schedule.after(back, what),
-                What::Ask { site, session, ask, .. } => self.answer(site, session, ask, Answer::Broken),
+                ScheduleEvent::Submit(_) | ScheduleEvent::Cancel(_) => self.schedule.after(back, what),
+                ScheduleEvent::Ask { site, session, ask, .. } => {
+                    self.answer(site, session, ask, Answer::Broken)
+                }
                 _ => {}
             }
         }
         for (site, session, ask) in standing {
             self.answer(site, session, ask, Answer::Broken);
         }
-        self.schedule.after(back, What::Start(CONTROLLER));
+        self.schedule.after(back, ScheduleEvent::Start(CONTROLLER));
     }
 
     fn freeze(&mut self, who: usize, lasts: Duration) {
@@ -635,7 +648,7 @@ impl World {
             None => return,
         }
         self.schedule.say(format!("{who} stands still for {lasts}"));
-        self.schedule.after(lasts, What::Thaw(who, self.freezings));
+        self.schedule.after(lasts, ScheduleEvent::Thaw(who, self.freezings));
     }
 
     fn thaw(&mut self, who: usize) {
@@ -673,7 +686,7 @@ impl World {
             if self.is_frozen(who) {
                 self.thaw(who);
             }
-            self.schedule.after(Duration::ZERO, What::Start(who));
+            self.schedule.after(Duration::ZERO, ScheduleEvent::Start(who));
         }
     }
 }

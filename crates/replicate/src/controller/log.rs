@@ -26,13 +26,13 @@ pub(super) fn unix_ms() -> Option<u64> {
 pub(super) struct EventLog {
     /// Number of the next event.
     next: u64,
-    pub(super) events: VecDeque<Logged>,
+    pub(super) events: VecDeque<LoggedEvent>,
     /// Bytes of all events, by [`event_bytes`].
     bytes: usize,
 }
 
 /// An event kept for watchers.
-pub(super) struct Logged {
+pub(super) struct LoggedEvent {
     pub(super) number: u64,
     /// Time of day in milliseconds since 1970.
     pub(super) at_unix_ms: Option<u64>,
@@ -55,7 +55,7 @@ fn event_bytes(event: &Event) -> usize {
         } => reason.len(),
         _ => 0,
     };
-    size_of::<Logged>() + more
+    size_of::<LoggedEvent>() + more
 }
 
 impl EventLog {
@@ -69,7 +69,7 @@ impl EventLog {
     /// superseded twice a second.
     pub(super) fn push(&mut self, event: Event) {
         self.bytes += event_bytes(&event);
-        self.events.push_back(Logged { number: self.next, at_unix_ms: unix_ms(), event });
+        self.events.push_back(LoggedEvent { number: self.next, at_unix_ms: unix_ms(), event });
         self.next += 1;
         while self.events.len() > LOG_MAX || self.bytes > LOG_BYTES_MAX && self.events.len() > 1 {
             let mut older = self.events.range(..self.events.len() - 1);
@@ -94,7 +94,7 @@ mod tests {
         let one = DestinationProgress { site: SiteId(1), verified_bytes, rate_bps: 1 };
         event(EventKind::Progress { length_bytes: 1 << 40, destinations: vec![one; 3] })
     }
-    fn is_progress(logged: &&Logged) -> bool {
+    fn is_progress(logged: &&LoggedEvent) -> bool {
         matches!(logged.event.kind, EventKind::Progress { .. })
     }
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_event_stays_whatever_a_log_is_full_of() {
+    fn newest_event_stays_in_a_full_log() {
         let mut log = EventLog::new();
         for i in 0..2_000 {
             log.push(event(EventKind::Waiting { reason: format!("{i}") }));

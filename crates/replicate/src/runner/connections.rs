@@ -12,7 +12,7 @@ use anabranch_net::identity::{Guard, Identity};
 use anabranch_net::keys::Role;
 use anabranch_net::resolve::Resolver;
 use anabranch_net::socket::{self, TcpOptions};
-use anabranch_replicate_proto::control::{FlowSide, Outgoing, Priority, Report};
+use anabranch_replicate_proto::control::{FlowSide, OutgoingSpec, Priority, Report};
 use anabranch_replicate_proto::daemon::CONFIRM_EVERY;
 use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply};
 use anabranch_replicate_proto::plan::FlowId;
@@ -132,7 +132,7 @@ impl Shared {
     /// Connects a flow; retries until the site accepts it.
     async fn connect(
         &self,
-        out: &Outgoing,
+        out: &OutgoingSpec,
         stripe: u16,
         identity: &Identity,
     ) -> Result<TlsStream<TcpStream>, NoConnection> {
@@ -154,7 +154,7 @@ impl Shared {
     /// `last` is the reason why the latest attempt failed, if the site was unreachable.
     async fn try_to_connect(
         &self,
-        out: &Outgoing,
+        out: &OutgoingSpec,
         stripe: u16,
         identity: &Identity,
         last: &mut Option<String>,
@@ -211,7 +211,7 @@ impl Shared {
 
     async fn write_frames(
         &self,
-        out: &Outgoing,
+        out: &OutgoingSpec,
         write: &mut WriteHalf<TlsStream<TcpStream>>,
     ) -> io::Result<()> {
         let counters = &self.flows[&out.flow];
@@ -262,7 +262,7 @@ impl Shared {
     /// Writes padding if the flow should send some now. Returns whether it did.
     async fn write_padding(
         &self,
-        out: &Outgoing,
+        out: &OutgoingSpec,
         write: &mut WriteHalf<TlsStream<TcpStream>>,
     ) -> io::Result<bool> {
         let Some(length) = lock(&self.site).poll_padding(self.now(), out.flow) else { return Ok(false) };

@@ -5,7 +5,7 @@
 //! (`spool`).
 
 use super::{Shared, SharedFile, SourceFile, lock, wait_for};
-use crate::spool::{Errand, Spool};
+use crate::spool::{Spool, SpoolTask};
 use anabranch_disk::folder::{at, shown};
 use anabranch_pieces::{ByteRange, FileHash, GenerationHash};
 use anabranch_pieces::{FileHasher, PieceHasher};
@@ -183,15 +183,15 @@ pub(super) fn write_file(
 pub(super) fn run_errands(
     shared: &Weak<Shared>,
     mut spool: Spool,
-    mut errands: mpsc::UnboundedReceiver<Errand>,
+    mut errands: mpsc::UnboundedReceiver<SpoolTask>,
 ) {
     while let Some(errand) = errands.blocking_recv() {
         let Some(shared) = shared.upgrade() else { return };
         let done = match errand {
-            Errand::Store(store) => {
+            SpoolTask::Store(store) => {
                 spool.store(&store).map(|()| shared.stir(|s| s.handle_stored(store.flow)))
             }
-            Errand::Fetch(fetch) => {
+            SpoolTask::Fetch(fetch) => {
                 spool.fetch(fetch).map(|packet| shared.stir(|s| s.fetched(fetch, packet)))
             }
         };

@@ -3,7 +3,7 @@
 use super::*;
 use anabranch_pieces::ByteRange;
 use anabranch_replicate_proto::control::{
-    Attempt, Finish, GroupProgram, HopSettings, Incoming, Outgoing, Priority, SinkProgram, Submitter,
+    Attempt, Finish, GroupProgram, HopSettings, IncomingSpec, OutgoingSpec, Priority, SinkProgram, Submitter,
     TransferId,
 };
 use anabranch_replicate_proto::daemon::room::memory_bytes;
@@ -97,7 +97,7 @@ const RUN: Run = Run { transfer: TransferId(7), attempt: Attempt(1) };
 /// A program for the chain 0 to 1 to 2, where 2 is the destination.
 fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram {
     let hop = HopSettings { stripes, congestion_control: Some("reno".into()), priority: Priority::Bulk };
-    let incoming = |flow: u32| Incoming {
+    let incoming = |flow: u32| IncomingSpec {
         flow: FlowId(flow),
         group: 0,
         from: SiteId(flow as u16),
@@ -105,7 +105,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
         link: LinkId(flow),
         stripes,
     };
-    let outgoing = |flow: u32, input: Input| Outgoing {
+    let outgoing = |flow: u32, input: Input| OutgoingSpec {
         flow: FlowId(flow),
         group: 0,
         to: SiteId(flow as u16 + 1),
@@ -178,7 +178,7 @@ async fn a_file_crosses_a_relay_over_real_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_relay_that_goes_away_is_reported_by_its_neighbours() {
+async fn departed_relay_is_reported_by_its_neighbours() {
     let mut net = Loopback::start(3);
     std::fs::write(net.path(0, "in.bin"), vec![1; 3_000_000]).expect("the source's file");
     for site in 0..3 {
@@ -217,7 +217,7 @@ async fn a_site_that_is_dropped_stops_listening() {
 /// Removes an attempt right after its installation started. The file is large, so that installing
 /// takes a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_attempt_removed_while_it_was_being_installed_does_not_stay() {
+async fn attempt_removed_during_installation_does_not_stay() {
     let net = Loopback::start(3);
     let service = &net.sites[2].0;
     for _ in 0..20 {
@@ -295,12 +295,12 @@ async fn file_reaches_120_destinations_with_reduced_buffers() {
     for site in 1..=DESTINATIONS {
         let flow = FlowId(site as u32);
         let mut program = part(site);
-        let incoming = Incoming { flow, ..chain(&net, 1, 0, 1).incoming.remove(0) };
+        let incoming = IncomingSpec { flow, ..chain(&net, 1, 0, 1).incoming.remove(0) };
         program.incoming = vec![incoming];
         program.sinks =
             vec![SinkProgram { group: 0, inputs: vec![flow], decode: None, path: "out.bin".into() }];
         net.sites[site].0.handle(Command::Install { program });
-        source.outgoing.push(Outgoing {
+        source.outgoing.push(OutgoingSpec {
             flow,
             to: SiteId(site as u16),
             to_name: format!("s{site}"),
@@ -324,7 +324,7 @@ async fn file_reaches_120_destinations_with_reduced_buffers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transfer_may_not_write_the_file_that_another_writes() {
+async fn transfer_may_not_write_another_transfers_file() {
     let mut net = Loopback::start(3);
     net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
     net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
@@ -353,7 +353,7 @@ async fn a_transfer_may_not_write_the_file_that_another_writes() {
 /// truncated it and renamed it. The other transfer wrote on into nothing, received no end, and was
 /// given up after a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transfer_may_not_finish_the_file_that_another_writes() {
+async fn transfer_may_not_finish_another_transfers_file() {
     let mut net = Loopback::start(3);
     net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
     net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
@@ -387,7 +387,7 @@ async fn a_transfer_may_not_finish_the_file_that_another_writes() {
 
 /// #18: a sink that was done and whose file was gone reported nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sink_that_is_done_says_so_when_its_file_is_gone() {
+async fn done_sink_reports_that_its_file_is_gone() {
     let mut net = Loopback::start(3);
     std::fs::write(net.path(0, "in.bin"), vec![1; 100_000]).expect("the source's file");
     for site in [2, 1] {
@@ -425,7 +425,7 @@ impl Loopback {
 
 /// #17: any site could write any file at any other site.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_operators_write_everywhere_and_sites_where_they_are_let() {
+async fn operators_write_anywhere_and_sites_where_allowed() {
     let mut topology = Topology::new("four");
     for name in ["s0", "s1", "s2", "s3"] {
         topology.add_site(name, None).expect("a new name");
@@ -468,7 +468,7 @@ async fn two_spellings_of_a_name_are_one_file() {
 
 /// #18: the failure was detected by the words "Too many open files" in the text.
 #[test]
-fn nothing_is_to_blame_where_all_descriptors_are_in_use() {
+fn descriptor_shortage_blames_no_peer() {
     use rustix::io::Errno;
     let path = std::path::Path::new("in.bin");
     let kind = |errno: Errno| {

@@ -15,7 +15,7 @@ use anabranch_replicate::wire::{
 use anabranch_replicate::{Client, Controller, ControllerConfig, SiteLink, WatchItem};
 use anabranch_replicate_proto::control::{Command, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{
-    EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, Submitted, TransferRequest, Verdict,
+    EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, SubmitResult, TransferRequest, Verdict,
 };
 use anabranch_replicate_proto::plan::{Flow, Group, Input, Mode, Plan, Scheme, Sink, Term};
 use anabranch_testing::replay;
@@ -259,7 +259,7 @@ async fn forgetful_way(target: SocketAddr) -> (SocketAddr, tokio::sync::watch::S
 
 /// #18: a site's request waited for 25 s on a dead connection after the site had registered again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_site_that_registers_anew_asks_for_commands_at_once() {
+async fn reregistered_site_asks_for_commands_at_once() {
     let mut world = World::new("anew").await;
     let (address, losses) = forgetful_way(world.address).await;
     let client = Client::new(address.to_string(), &world.credentials(Role::Site, "seattle"), PATIENCE);
@@ -343,11 +343,11 @@ async fn a_whole_transfer_is_talked_through() {
 
 /// #17: after a lost answer or terminal, the only choice was a second equal transfer, which failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_under_way_is_found_by_the_same_request_of_the_same_submitter() {
+async fn equal_request_of_the_submitter_finds_the_running_transfer() {
     let world = World::new("attach").await;
     let (operator, seattle) = (world.client(Role::Operator, "operator"), world.client(Role::Site, "seattle"));
     let id = operator.submit(&submit_request()).await.expect("a good request");
-    assert_eq!(operator.submit_or_attach(&submit_request()).await, Ok(Submitted::Attached(id)));
+    assert_eq!(operator.submit_or_attach(&submit_request()).await, Ok(SubmitResult::Attached(id)));
     let other = SubmitRequest { fill: true, ..submit_request() };
     let refused = operator.submit_or_attach(&other).await.expect_err("it runs by other settings");
     assert!(
@@ -355,7 +355,7 @@ async fn what_is_under_way_is_found_by_the_same_request_of_the_same_submitter() 
     );
     // A site's transfers have a site's rights; an operator's have more.
     let own = seattle.submit_or_attach(&submit_request()).await.expect("its own file");
-    assert!(matches!(own, Submitted::New(own) if own != id), "{own:?}");
+    assert!(matches!(own, SubmitResult::New(own) if own != id), "{own:?}");
     assert_eq!(
         operator.submit(&submit_request()).await,
         Ok(TransferId(3)),
@@ -441,7 +441,7 @@ fn refusal(result: Result<Vec<Command>, ClientError>) -> (u16, String) {
 
 /// #17: two processes of one site replaced each other silently and split a transfer's parts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_process_of_a_site_is_refused_while_the_first_one_lives() {
+async fn second_process_of_a_site_is_refused_meanwhile() {
     let world = World::new("second").await;
     let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let first = site(world.link("seattle", 1), hold.clone(), starts.clone());
@@ -569,7 +569,7 @@ async fn who_may_not_is_refused() {
 /// #17: a site could register any address, and all other sites connected to it. (Relays connect to
 /// registered addresses only, because they know no other.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_site_is_found_where_the_topology_has_it_and_nowhere_else() {
+async fn site_is_found_only_at_its_topology_address() {
     let text = r#"
         [[site]]
         name = "seattle"
@@ -710,7 +710,7 @@ async fn a_question_ends_with_whoever_asked_it() {
 
 /// #17: of 347 random damages of a store, 13 made the start panic, one of them fatally.
 #[tokio::test]
-async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
+async fn damaged_store_is_refused_or_read_as_it_was() {
     let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-damaged", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a writable temporary folder");
     damages(&folder.join("store.redb"), |path| {
@@ -721,7 +721,7 @@ async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
 
 /// #17: a peer kept an open connection after its certificate was revoked.
 #[tokio::test]
-async fn a_connection_that_is_kept_ends_when_its_peer_is_revoked_and_nobody_elses_does() {
+async fn kept_connection_ends_only_for_its_revoked_peer() {
     let world = World::new("revoked").await;
     let kept = async |name: &str| {
         let identity = world.credentials(Role::Site, name);
@@ -752,7 +752,7 @@ async fn a_connection_that_is_kept_ends_when_its_peer_is_revoked_and_nobody_else
 }
 
 #[tokio::test]
-async fn a_body_must_come_in_time_and_of_each_peer_one_large_one_at_a_time() {
+async fn bodies_are_timely_and_large_ones_come_singly() {
     let mut world = World::new("bodies").await;
     world.kill().await;
     world.patience = StdDuration::from_secs(3);
@@ -798,7 +798,7 @@ fn corpora_replay() {
 
 /// #17: one site filled the controller's memory, store and slots; no status could be read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_site_submits_is_bounded_and_can_be_read() {
+async fn submissions_of_a_site_are_bounded_and_readable() {
     let world = World::new("flood").await;
     let (seattle, operator) = (world.client(Role::Site, "seattle"), world.client(Role::Operator, "operator"));
     let largest = || {

@@ -13,9 +13,9 @@ fn at(ms: u64) -> Instant {
 fn flow(port: u16) -> FlowKey {
     FlowKey { local: ([10, 0, 0, 1], port).into(), remote: ([10, 0, 0, 2], 7_000).into() }
 }
-fn seen(port: u16, acked_bytes: u64) -> Seen {
+fn seen(port: u16, acked_bytes: u64) -> ListedConnection {
     let (user, written_bytes) = (7, 1_000_000);
-    Seen {
+    ListedConnection {
         flow: flow(port),
         cookie: port.into(),
         user,
@@ -31,10 +31,10 @@ fn agent() -> Agent {
 }
 
 /// Returns the next ask, which must exist.
-fn asked(agent: &mut Agent) -> (u64, Ask) {
+fn asked(agent: &mut Agent) -> (u64, AgentAction) {
     agent.poll_ask().expect("it asks for something")
 }
-fn orders(agent: &mut Agent) -> Vec<Order> {
+fn orders(agent: &mut Agent) -> Vec<LimitOrder> {
     let order = |event| match event {
         Event::Order(order) => Some(order),
         _ => None,
@@ -43,23 +43,26 @@ fn orders(agent: &mut Agent) -> Vec<Order> {
 }
 fn prepare(agent: &mut Agent, now: Instant, session: u64) {
     let (number, ask) = asked(agent);
-    assert_eq!(ask, Ask::Prepare);
+    assert_eq!(ask, AgentAction::Prepare);
     agent.handle_answer(now, number, Ok(Answer::Prepared { coordinator: None, session }));
 }
-fn look(agent: &mut Agent, now: Instant, flows: &[Seen]) {
+fn look(agent: &mut Agent, now: Instant, flows: &[ListedConnection]) {
     let (number, ask) = asked(agent);
-    assert_eq!(ask, Ask::Look);
+    assert_eq!(ask, AgentAction::Look);
     agent.handle_answer(now, number, Ok(Answer::Listing { flows: flows.to_vec(), left_out: 0 }));
 }
 /// Makes the agent join. Returns the number by which it waits for limits.
-fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[Seen]) -> u64 {
+fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[ListedConnection]) -> u64 {
     prepare(agent, now, session);
     look(agent, now, flows);
     let (number, ask) = asked(agent);
-    assert!(matches!(ask, Ask::Join(JoinRequest { session: said, .. }) if said == session), "{ask:?}");
+    assert!(
+        matches!(ask, AgentAction::Join(JoinRequest { session: said, .. }) if said == session),
+        "{ask:?}"
+    );
     agent.handle_answer(now, number, Ok(Answer::Taken));
     let (limits, ask) = asked(agent);
-    assert_eq!(ask, Ask::Limits { session });
+    assert_eq!(ask, AgentAction::Limits { session });
     limits
 }
 fn announce(agent: &mut Agent, now: Instant, port: u16) {
@@ -68,23 +71,23 @@ fn announce(agent: &mut Agent, now: Instant, port: u16) {
 }
 fn report(agent: &mut Agent) -> (u64, Vec<Report>) {
     match asked(agent) {
-        (number, Ask::Report(ReportsRequest { reports, .. })) => (number, reports),
+        (number, AgentAction::Report(ReportsRequest { reports, .. })) => (number, reports),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn it_joins_with_what_there_is_then_says_what_is_new_and_that_it_is_there() {
+fn agent_joins_with_known_flows_then_reports_changes() {
     let mut agent = agent();
     announce(&mut agent, at(0), 1);
     prepare(&mut agent, at(0), 9);
     look(&mut agent, at(1), &[seen(1, 0)]);
-    let (number, Ask::Join(said)) = asked(&mut agent) else { panic!("it joins") };
+    let (number, AgentAction::Join(said)) = asked(&mut agent) else { panic!("it joins") };
     assert_eq!((said.session, said.reports.len(), said.link_rate_bps), (9, 1, 100_000_000));
     assert_eq!(agent.poll_ask(), None);
     agent.handle_answer(at(2), number, Ok(Answer::Taken));
     let (_, ask) = asked(&mut agent);
-    assert_eq!(ask, Ask::Limits { session: 9 });
+    assert_eq!(ask, AgentAction::Limits { session: 9 });
     assert_eq!(agent.poll_ask(), None);
     assert_eq!(agent.poll_timeout(), Some(at(102)));
     announce(&mut agent, at(50), 2);
@@ -109,7 +112,7 @@ fn it_joins_with_what_there_is_then_says_what_is_new_and_that_it_is_there() {
 }
 
 #[test]
-fn what_many_flows_have_moved_is_said_to_its_end_before_they_are_looked_at_again() {
+fn reports_of_many_flows_finish_before_the_next_look() {
     let mut agent = agent();
     let many = 2 * FLOWS_TOGETHER as u16 + 1;
     join(&mut agent, at(0), 9, &[]);
@@ -119,27 +122,30 @@ fn what_many_flows_have_moved_is_said_to_its_end_before_they_are_looked_at_again
         assert_eq!(reports.len(), part);
         agent.handle_answer(at(1_00), number, Ok(Answer::Taken));
     }
-    assert!(matches!(asked(&mut agent), (_, Ask::Look)));
+    assert!(matches!(asked(&mut agent), (_, AgentAction::Look)));
 }
 
 #[test]
-fn limits_are_lifted_after_a_second_of_silence_and_it_joins_again() {
+fn limits_are_lifted_after_a_second_of_silence() {
     let mut agent = agent();
     announce(&mut agent, at(0), 1);
     let limits = join(&mut agent, at(0), 9, &[seen(1, 0)]);
     let limit = Limit { flow: flow(1), rate_bps: Some(1_000_000) };
     agent.handle_answer(at(10), limits, Ok(Answer::Limits(vec![limit])));
     let orders_so_far = orders(&mut agent);
-    assert!(matches!(&orders_so_far[..], [Order::Keep(_), Order::BeginSession, Order::Set(_)]));
-    let (_, Ask::Limits { .. }) = asked(&mut agent) else { panic!("it waits for the next") };
+    assert!(matches!(
+        &orders_so_far[..],
+        [LimitOrder::Keep(_), LimitOrder::BeginSession, LimitOrder::Set(_)]
+    ));
+    let (_, AgentAction::Limits { .. }) = asked(&mut agent) else { panic!("it waits for the next") };
     agent.handle_timeout(at(200));
     look(&mut agent, at(200), &[seen(1, 0)]);
     let (number, _) = report(&mut agent);
     agent.handle_timeout(at(999));
-    assert!(!orders(&mut agent).contains(&Order::LiftAll));
+    assert!(!orders(&mut agent).contains(&LimitOrder::LiftAll));
     assert_eq!(agent.poll_timeout(), Some(at(1_000)));
     agent.handle_timeout(at(1_000));
-    assert!(orders(&mut agent).contains(&Order::LiftAll));
+    assert!(orders(&mut agent).contains(&LimitOrder::LiftAll));
     // The coordinator answers after all, without knowing that the limits are lifted.
     agent.handle_answer(at(1_001), number, Ok(Answer::Taken));
     assert!(!agent.is_awaited(limits));
@@ -151,7 +157,7 @@ fn limits_are_lifted_after_a_second_of_silence_and_it_joins_again() {
 /// Limits that arrived during the coordinator's silence were set, and stayed for as long as it was
 /// unreachable (#18).
 #[test]
-fn limits_that_come_after_the_coordinator_was_silent_are_not_set() {
+fn limits_after_the_coordinators_silence_are_not_set() {
     let mut agent = agent();
     announce(&mut agent, at(0), 1);
     let limits = join(&mut agent, at(0), 9, &[seen(1, 0)]);
@@ -162,7 +168,7 @@ fn limits_that_come_after_the_coordinator_was_silent_are_not_set() {
     agent.handle_timeout(at(1_000));
     let limit = Limit { flow: flow(1), rate_bps: Some(1_000_000) };
     agent.handle_answer(at(1_001), limits, Ok(Answer::Limits(vec![limit])));
-    assert_eq!(orders(&mut agent), [Order::LiftAll]);
+    assert_eq!(orders(&mut agent), [LimitOrder::LiftAll]);
     // The agent joins again, and gets all limits again.
     assert_eq!(agent.poll_timeout(), Some(at(1_051)));
 }
@@ -179,34 +185,37 @@ fn old_limits_are_lifted_though_no_session_lasts() {
         agent.handle_timeout(now + ms(200));
         while let Some((number, ask)) = agent.poll_ask() {
             let answer = match ask {
-                Ask::Look => Ok(Answer::Listing { flows: vec![], left_out: 0 }),
+                AgentAction::Look => Ok(Answer::Listing { flows: vec![], left_out: 0 }),
                 _ => Err(Failure::NotJoined("join again".into())),
             };
             agent.handle_answer(now + ms(200), number, answer);
         }
-        lifted += orders(&mut agent).iter().filter(|order| **order == Order::LiftOld).count();
+        lifted += orders(&mut agent).iter().filter(|order| **order == LimitOrder::LiftOld).count();
     }
     assert_eq!(lifted, 2);
 }
 
 #[test]
-fn limits_of_an_earlier_session_are_lifted_a_second_after_the_next_began() {
+fn limits_of_an_earlier_session_are_lifted_later() {
     let mut agent = agent();
     join(&mut agent, at(0), 9, &[]);
     agent.handle_timeout(at(999));
     while let Some((number, ask)) = agent.poll_ask() {
-        let answer =
-            if ask == Ask::Look { Answer::Listing { flows: vec![], left_out: 0 } } else { Answer::Taken };
+        let answer = if ask == AgentAction::Look {
+            Answer::Listing { flows: vec![], left_out: 0 }
+        } else {
+            Answer::Taken
+        };
         agent.handle_answer(at(999), number, Ok(answer));
     }
-    assert!(!orders(&mut agent).contains(&Order::LiftOld));
+    assert!(!orders(&mut agent).contains(&LimitOrder::LiftOld));
     agent.handle_timeout(at(1_000));
     let said = orders(&mut agent);
-    assert!(said.contains(&Order::LiftOld) && !said.contains(&Order::LiftAll), "{said:?}");
+    assert!(said.contains(&LimitOrder::LiftOld) && !said.contains(&LimitOrder::LiftAll), "{said:?}");
 }
 
 #[test]
-fn joining_is_tried_again_later_and_later_until_it_is_refused_for_good() {
+fn join_backs_off_until_it_is_refused_permanently() {
     let mut agent = agent();
     let mut now = 0;
     for pause in [50, 100, 200, 400, 500, 500] {
@@ -232,23 +241,23 @@ fn joining_is_tried_again_later_and_later_until_it_is_refused_for_good() {
 }
 
 #[test]
-fn one_that_ends_lifts_its_limits_and_takes_its_leave_once() {
+fn ending_agent_lifts_its_limits_and_leaves_once() {
     let mut never_joined = agent();
     never_joined.handle_end(at(5));
-    assert_eq!((orders(&mut never_joined), never_joined.poll_ask()), (vec![Order::LiftAll], None));
+    assert_eq!((orders(&mut never_joined), never_joined.poll_ask()), (vec![LimitOrder::LiftAll], None));
     let mut agent = agent();
     join(&mut agent, at(0), 9, &[]);
     orders(&mut agent);
     agent.handle_end(at(5));
     agent.handle_end(at(6));
-    assert_eq!(orders(&mut agent), [Order::LiftAll]);
+    assert_eq!(orders(&mut agent), [LimitOrder::LiftAll]);
     let (number, ask) = asked(&mut agent);
-    assert_eq!(ask, Ask::Leave { session: 9 });
+    assert_eq!(ask, AgentAction::Leave { session: 9 });
     assert!(agent.is_awaited(number) && agent.poll_ask().is_none() && agent.poll_timeout().is_none());
 }
 
 #[test]
-fn looks_take_a_small_part_of_the_time_or_half_of_it_where_flows_would_count_as_idle() {
+fn looks_take_a_small_part_of_the_time() {
     assert_eq!(look_after(ms(0), None), LOOK_EVERY);
     assert_eq!(look_after(ms(0), Some(ms(50))), ms(50));
     assert_eq!(look_after(ms(0), Some(ms(0))), LOOK_SOON);
@@ -283,17 +292,17 @@ fn connections_with_the_coordinator_are_known_at_both_ends() {
 /// #18: a listing that was started before a connection existed ended the flow announced meanwhile,
 /// for good.
 #[test]
-fn a_listing_from_before_an_announcement_does_not_end_its_flow() {
+fn older_listing_does_not_end_an_announced_flow() {
     let mut agent = agent();
     join(&mut agent, at(0), 9, &[]);
     agent.handle_timeout(at(100));
     let (number, ask) = asked(&mut agent);
-    assert_eq!(ask, Ask::Look);
+    assert_eq!(ask, AgentAction::Look);
     announce(&mut agent, at(101), 1);
     agent.handle_answer(at(102), number, Ok(Answer::Listing { flows: Vec::new(), left_out: 0 }));
     let (reported, reports) = report(&mut agent);
     assert!(matches!(reports[..], [Report::Flow { .. }]), "{reports:?}");
-    assert_eq!(orders(&mut agent).last(), Some(&Order::Keep(BTreeSet::from([flow(1)]))));
+    assert_eq!(orders(&mut agent).last(), Some(&LimitOrder::Keep(BTreeSet::from([flow(1)]))));
     agent.handle_answer(at(103), reported, Ok(Answer::Taken));
     // The next listing includes the flow.
     agent.handle_timeout(at(203));

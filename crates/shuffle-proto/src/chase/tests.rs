@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::ChasePlus;
-use anabranch_fluid::{Completion, Flow, Law, Network, Watched, run};
+use anabranch_fluid::{Completion, Flow, Invariant, InvariantCheck, Network, run};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ fn figure_5_takes_6_and_3_seconds_exactly() {
 }
 
 #[test]
-fn who_comes_late_takes_2_seconds_where_work_was_conserved_and_3_otherwise() {
+fn late_flow_takes_2_seconds_with_work_conservation() {
     assert_eq!(figure_5([5, 15, 15], 2, &mut Chase::new(Priority::Total, true)), [6.0, 2.0]);
     assert_eq!(figure_5([5, 15, 15], 2, &mut Chase::new(Priority::Total, false)), [6.0, 3.0]);
     assert_eq!(figure_5([5, 15, 15], 2, &mut ChasePlus::default()), [6.0, 2.0]);
@@ -43,29 +43,29 @@ fn who_comes_late_takes_2_seconds_where_work_was_conserved_and_3_otherwise() {
 
 /// Algorithm 1 and equations 7 to 10 flow by flow, without state between decisions except the
 /// order.
-struct Plain {
+struct PlainChase {
     priority: Priority,
     order: Vec<CoflowId>,
 }
 
-impl Plain {
-    fn left(active: &Active, rates: &BTreeMap<FlowId, f64>, link: LinkId) -> f64 {
+impl PlainChase {
+    fn left(active: &ActiveFlows, rates: &BTreeMap<FlowId, f64>, link: LinkId) -> f64 {
         let used: f64 = active.flows_on(link).iter().map(|id| rates[id]).sum();
         let left = active.rate_bps(link) - used;
         if left > active.rate_bps(link) * 1e-9 { left } else { 0.0 }
     }
-    fn most(active: &Active, rates: &BTreeMap<FlowId, f64>, id: FlowId) -> f64 {
+    fn most(active: &ActiveFlows, rates: &BTreeMap<FlowId, f64>, id: FlowId) -> f64 {
         active.route(id).map(|link| Self::left(active, rates, link)).fold(f64::INFINITY, f64::min)
     }
     /// Lines 1 to 6 for one coflow, without the flow that arrives.
-    fn shrink(active: &Active, rates: &mut BTreeMap<FlowId, f64>, placed: &[FlowId]) -> f64 {
+    fn shrink(active: &ActiveFlows, rates: &mut BTreeMap<FlowId, f64>, placed: &[FlowId]) -> f64 {
         let time = placed.iter().map(|id| active.remaining_bits(*id) / rates[id]).fold(0.0, f64::max);
         placed
             .iter()
             .for_each(|id| *rates.get_mut(id).expect("it is there") = active.remaining_bits(*id) / time);
         time
     }
-    fn key(&self, active: &Active, coflow: CoflowId) -> f64 {
+    fn key(&self, active: &ActiveFlows, coflow: CoflowId) -> f64 {
         match self.priority {
             Priority::Total => active.coflow_so_far(coflow).expect("it is there").1,
             Priority::Remaining => active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum(),
@@ -73,8 +73,8 @@ impl Plain {
     }
 }
 
-impl Allocator for Plain {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+impl Allocator for PlainChase {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let mut rates: BTreeMap<FlowId, f64> = active.ids().iter().map(|id| (*id, active.bps(*id))).collect();
         let mut coming: Vec<(CoflowId, FlowId)> =
             came(event).filter(|id| rates.contains_key(id)).map(|id| (active.coflow(id), id)).collect();
@@ -144,13 +144,13 @@ impl Allocator for Plain {
 }
 
 /// Compares two allocators during a run that follows the first one.
-struct Beside {
+struct ChaseComparison {
     ours: Chase,
-    plain: Plain,
+    plain: PlainChase,
 }
 
-impl Allocator for Beside {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+impl Allocator for ChaseComparison {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let mut copy = active.clone();
         self.plain.allocate(event, &mut copy);
         self.ours.allocate(event, active);
@@ -195,14 +195,14 @@ proptest! {
     #[test]
     fn chase_decides_as_the_paper_line_by_line((network, flows) in networks(), is_total in any::<bool>()) {
         let priority = if is_total { Priority::Total } else { Priority::Remaining };
-        let plain = Plain { priority, order: Vec::new() };
-        let mut beside = Beside { ours: Chase::new(priority, true), plain };
+        let plain = PlainChase { priority, order: Vec::new() };
+        let mut beside = ChaseComparison { ours: Chase::new(priority, true), plain };
         run(&network, &flows, &mut beside).expect("it ends");
     }
 
     #[test]
-    fn chase_and_chase_plus_leave_nothing_that_a_flow_could_use((network, flows) in networks()) {
-        run(&network, &flows, &mut Watched::new(Chase::default(), Law::WorkConserving)).expect("it ends");
-        run(&network, &flows, &mut Watched::new(ChasePlus::default(), Law::WorkConserving)).expect("it ends");
+    fn chase_and_chase_plus_are_work_conserving((network, flows) in networks()) {
+        run(&network, &flows, &mut InvariantCheck::new(Chase::default(), Invariant::WorkConserving)).expect("it ends");
+        run(&network, &flows, &mut InvariantCheck::new(ChasePlus::default(), Invariant::WorkConserving)).expect("it ends");
     }
 }

@@ -22,11 +22,11 @@ fn times_s(links: usize, flows: &[Flow], allocator: &mut impl Allocator) -> Vec<
 }
 
 #[test]
-fn who_came_first_is_through_though_smaller_ones_never_end() {
+fn first_coflow_completes_though_smaller_ones_keep_arriving() {
     // The first coflow needs 1 s alone; the others, of 0.1 s each, keep the link full for 50 s.
     let mut flows = vec![flow(0, &[0], 100, 0)];
     flows.extend((0..500).map(|n| flow(n + 1, &[0], 10, 100 * u64::from(n))));
-    let starved = times_s(1, &flows, &mut ChasePlus::without([Without::Due]))[0];
+    let starved = times_s(1, &flows, &mut ChasePlus::without([Ablation::Due]))[0];
     assert!((50.9..51.1).contains(&starved), "{starved} s");
     let first = times_s(1, &flows, &mut ChasePlus::default())[0];
     assert!((SLOWDOWN_DUE..SLOWDOWN_DUE + 1.01).contains(&first), "{first} s");
@@ -34,7 +34,7 @@ fn who_came_first_is_through_though_smaller_ones_never_end() {
 
 #[test]
 fn what_comes_late_has_its_own_time() {
-    let mut active = Active::new(Network::new(vec![BitRate::mbps(100)]).expect("it has a rate"));
+    let mut active = ActiveFlows::new(Network::new(vec![BitRate::mbps(100)]).expect("it has a rate"));
     let mut ours = ChasePlus::default();
     let id = active.insert(CoflowId(0), &[LinkId(0)], ByteCount::new(12_500_000));
     let due_s = |ours: &ChasePlus| ours.due[&CoflowId(0)].as_secs_f64();
@@ -61,7 +61,7 @@ fn a_coflow_counts_where_it_waits() {
         flow(2, &[2], 210, 0),
     ];
     let ours = times_s(3, &flows, &mut ChasePlus::default());
-    let sebf = times_s(3, &flows, &mut ChasePlus::without([Without::Order]));
+    let sebf = times_s(3, &flows, &mut ChasePlus::without([Ablation::Order]));
     assert!((ours[1] - 2.5).abs() < 1e-6 && sebf[1] > 3.0, "{ours:?} {sebf:?}");
     assert!(ours.iter().sum::<f64>() < sebf.iter().sum::<f64>());
 }
@@ -73,7 +73,7 @@ proptest! {
         flows in proptest::collection::vec((0u32..6, 0u32..4, 1u64..1_000), 1..30),
     ) {
         let network = Network::new(vec![BitRate::mbps(100); 4]).expect("all have a rate");
-        let mut active = Active::new(network);
+        let mut active = ActiveFlows::new(network);
         for (coflow, link, bytes) in flows {
             active.insert(CoflowId(coflow), &[LinkId(link)], ByteCount::new(bytes));
         }

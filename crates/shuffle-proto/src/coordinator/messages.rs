@@ -26,12 +26,12 @@ pub const HOST_COFLOWS_MAX: usize = 1_024;
 
 /// Classification of flows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ClassSettings {
     /// Size below which flows have no limit, and coflows do not wait for them (section 4.4: 50 kB).
     pub mice_below: ByteCount,
 }
 
-impl Default for Settings {
+impl Default for ClassSettings {
     fn default() -> Self {
         Self { mice_below: ByteCount::new(50_000) }
     }
@@ -146,7 +146,7 @@ impl std::error::Error for ReportError {}
 
 /// A coflow whose last flow has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedCoflow {
     /// Name of the coflow.
     pub name: String,
     /// Time of its first flow.

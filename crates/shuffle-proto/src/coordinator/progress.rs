@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn raises_do_not_keep_one_from_being_idle_for_ever() {
+    fn raised_limits_do_not_prevent_idleness() {
         let (mut progress, mut ms) = (going(), 0);
         while progress.look(at(ms)) != Some(Verdict::Idle) {
             ms += 100;

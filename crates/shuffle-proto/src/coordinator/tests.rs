@@ -43,7 +43,7 @@ impl Site {
         Self::with(hosts, Box::new(ChasePlus::default()))
     }
     fn with(hosts: u8, allocator: BoxedAllocator) -> Self {
-        let mut coordinator = Coordinator::new(Settings::default(), allocator);
+        let mut coordinator = Coordinator::new(ClassSettings::default(), allocator);
         for number in 0..hosts {
             coordinator.handle_join(at(0), &number.to_string(), 1, host(number)).expect("it joins");
         }
@@ -66,7 +66,7 @@ impl Site {
 }
 
 #[test]
-fn a_coflow_has_ended_with_its_last_flow_but_not_if_that_went_with_its_agent() {
+fn coflow_ends_with_its_last_flow_except_by_departure() {
     let mut site = Site::new(4);
     let keys = [key(0, 2, 1), key(1, 3, 2)];
     for (host, key) in [(0, keys[0]), (1, keys[1])] {
@@ -76,7 +76,10 @@ fn a_coflow_has_ended_with_its_last_flow_but_not_if_that_went_with_its_agent() {
     assert_eq!(site.0.poll_ended(), None);
     site.report(9, 1, &[Report::Moved { flow: keys[1], moved_bytes: 4 }, Report::Ended { flow: keys[1] }]);
     let (since, bytes) = (at(5), ByteCount::new(11));
-    assert_eq!(site.0.poll_ended(), Some(Ended { name: "a".into(), since, at: at(9), flows: 2, bytes }));
+    assert_eq!(
+        site.0.poll_ended(),
+        Some(EndedCoflow { name: "a".into(), since, at: at(9), flows: 2, bytes })
+    );
 
     site.report(10, 0, &[flow(keys[0], "b", 10)]);
     site.0.handle_leave(at(11), "0", 1);
@@ -84,7 +87,7 @@ fn a_coflow_has_ended_with_its_last_flow_but_not_if_that_went_with_its_agent() {
 }
 
 #[test]
-fn a_coflows_flows_are_through_together_and_the_rest_is_for_others() {
+fn flows_of_a_coflow_complete_together() {
     let mut site = Site::new(4);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10), flow(key(0, 3, 2), "a", 30)]);
     assert_eq!(site.limits(0, 0), [(1, 25_000), (2, 75_000)]);
@@ -131,7 +134,7 @@ fn what_stays_on_its_host_crosses_no_link() {
 }
 
 #[test]
-fn whoever_goes_leaves_its_links_to_others_and_says_all_anew_when_it_returns() {
+fn departed_agent_frees_its_links_and_reports_all_anew() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10)]);
     site.report(0, 1, &[flow(key(1, 2, 2), "a", 10)]);
@@ -151,7 +154,7 @@ fn whoever_goes_leaves_its_links_to_others_and_says_all_anew_when_it_returns() {
 }
 
 #[test]
-fn flows_to_a_host_that_joins_later_share_its_link() {
+fn flows_to_a_later_host_share_its_link() {
     let mut site = Site::new(2);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10)]);
     site.report(0, 1, &[flow(key(1, 2, 2), "a", 10)]);
@@ -166,7 +169,7 @@ fn flows_to_a_host_that_joins_later_share_its_link() {
 
 /// A flow to a host on loopback that joined after the announcement never had a limit (#18).
 #[test]
-fn flows_to_a_host_on_loopback_that_joins_later_cross_its_link() {
+fn flows_to_a_later_loopback_host_cross_its_link() {
     let mut site = Site::new(0);
     let host = |last: u8| Host { addresses: vec![[127, 0, 0, last].into()], ..host(0) };
     let key =
@@ -180,7 +183,7 @@ fn flows_to_a_host_on_loopback_that_joins_later_cross_its_link() {
 }
 
 #[test]
-fn flows_cross_the_uplinks_that_their_ends_do_not_share() {
+fn flows_cross_the_uplinks_their_ends_do_not_share() {
     let mut site = Site::new(0);
     let join = |site: &mut Site, number: u8, uplinks: &[(&str, u64)]| {
         site.0.handle_join(at(0), &number.to_string(), 1, behind(number, uplinks))
@@ -221,7 +224,7 @@ fn flows_cross_the_uplinks_that_their_ends_do_not_share() {
 }
 
 #[test]
-fn who_should_be_through_and_is_not_still_has_a_rate() {
+fn overdue_flow_still_has_a_rate() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 1)]);
     assert_eq!(site.limits(0, 0), [(1, 100_000)]);
@@ -236,7 +239,7 @@ fn who_should_be_through_and_is_not_still_has_a_rate() {
 }
 
 #[test]
-fn an_idle_flow_lends_its_rate_until_it_moves_again() {
+fn idle_flow_lends_its_rate_until_it_moves() {
     let mut site = Site::new(3);
     let (idle, other) = (key(0, 2, 1), key(1, 2, 2));
     let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
@@ -277,7 +280,7 @@ fn an_idle_flow_lends_its_rate_until_it_moves_again() {
     // A coflow ends with its last flow, even an idle one.
     site.report(3_100, 0, &[Report::Ended { flow: idle }]);
     let bytes = ByteCount::new(13_662_500);
-    let ended = Ended { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
+    let ended = EndedCoflow { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
     assert_eq!(site.0.poll_ended(), Some(ended));
     // The other flow has been idle since.
     assert_eq!(site.lifted(3_500, 1), [2]);
@@ -325,7 +328,7 @@ fn a_slow_flow_keeps_little_more_than_it_moves() {
 }
 
 #[test]
-fn open_ended_flows_of_a_coflow_have_as_much_to_move_as_they_have_moved() {
+fn open_ended_flows_are_assumed_to_double() {
     let mut site = Site::new(4);
     let said = |flow, kilobytes: u64, moved_kilobytes: u64| {
         let size_bytes = 1_000 * kilobytes;
@@ -363,7 +366,7 @@ fn open_ended_flows_of_a_coflow_have_as_much_to_move_as_they_have_moved() {
 }
 
 #[test]
-fn where_there_is_no_room_who_has_gone_is_forgotten() {
+fn departed_hosts_are_forgotten_when_room_is_needed() {
     let mut site = Site::new(2);
     let join = |site: &mut Site, name: usize| {
         let host = Host { addresses: Vec::new(), rate: LINK, uplinks: Vec::new() };
@@ -383,7 +386,7 @@ fn where_there_is_no_room_who_has_gone_is_forgotten() {
 }
 
 #[test]
-fn what_is_out_of_bounds_is_refused_in_one_line() {
+fn values_out_of_bounds_are_refused_in_one_line() {
     let mut site = Site::new(1);
     let long = "x".repeat(NAME_MAX + 1);
     for name in ["", "a b", "\n", &long] {
@@ -465,10 +468,10 @@ proptest! {
                 continue;
             }
             site.0.decide(now).expect("links carry it");
-            let known = |of: fn(&Known) -> bool| -> usize {
+            let known = |of: fn(&ReportedFlow) -> bool| -> usize {
                 site.0.hosts.values().map(|host| host.flows.values().filter(|flow| of(flow)).count()).sum()
             };
-            let (told, all) = (known(|flow| flow.id().is_some()), known(Known::is_waited_for));
+            let (told, all) = (known(|flow| flow.id().is_some()), known(ReportedFlow::is_waited_for));
             prop_assert_eq!(told, site.0.active.ids().len());
             let slow: Vec<(u64, &Vec<LinkId>)> = site.0.hosts.values().flat_map(|host| host.flows.values()).filter_map(|flow| match &flow.state {
                 State::Slow { keeps_bps, route, .. } => Some((*keeps_bps, route)),
@@ -496,7 +499,7 @@ proptest! {
 
 /// Flows in very many coflows of one host took all of the coordinator's time (#17).
 #[test]
-fn a_host_has_flows_of_so_many_coflows_and_no_more() {
+fn host_has_flows_of_a_bounded_number_of_coflows() {
     let mut site = Site::new(3);
     let of = |number: usize| flow(key(0, 1, number as u16), &format!("t{number}"), 1);
     let all: Vec<Report> = (0..HOST_COFLOWS_MAX).map(of).collect();
@@ -518,7 +521,7 @@ fn a_host_has_flows_of_so_many_coflows_and_no_more() {
 }
 
 #[test]
-fn a_host_has_a_link_and_addresses_that_one_host_can_have() {
+fn host_has_the_link_and_addresses_of_one_host() {
     let mut site = Site::new(1);
     let mut join = |addresses: &[&str], rate| {
         let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
@@ -534,7 +537,7 @@ fn a_host_has_a_link_and_addresses_that_one_host_can_have() {
 }
 
 #[test]
-fn a_coflow_begins_with_its_first_flow_that_is_no_mouse() {
+fn coflow_begins_with_its_first_flow_above_mice_size() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 1, 1), "a", 0)]);
     assert_eq!(site.0.poll_begun(), None);

@@ -41,7 +41,7 @@ fn limit(port: u16, rate_bps: Option<u64>) -> Limit {
 }
 
 #[test]
-fn a_request_waits_for_limits_and_is_answered_once_they_are_decided() {
+fn request_waits_for_limits_and_is_answered_once_decided() {
     let mut sessions = sessions();
     let first = sessions.handle_limits(at(0), "h", 1, at(10_000)).expect("it is there");
     let second = sessions.handle_limits(at(0), "h", 1, at(10_000)).expect("it is there");
@@ -60,7 +60,7 @@ fn a_request_waits_for_limits_and_is_answered_once_they_are_decided() {
 }
 
 #[test]
-fn a_request_is_answered_without_limits_when_its_time_is_over_and_not_before() {
+fn request_times_out_without_limits_and_not_earlier() {
     let mut sessions = sessions();
     let wait = sessions.handle_limits(at(0), "h", 1, at(500)).expect("it is there");
     assert_eq!(sessions.poll_timeout(), Some(at(500)));
@@ -72,7 +72,7 @@ fn a_request_is_answered_without_limits_when_its_time_is_over_and_not_before() {
 }
 
 #[test]
-fn of_more_requests_than_may_wait_the_oldest_is_answered() {
+fn oldest_of_too_many_waiting_requests_is_answered() {
     let mut sessions = sessions();
     let mut wait = || sessions.handle_limits(at(0), "h", 1, at(500)).expect("it is there");
     let oldest = (0..WAITS_MAX).map(|_| wait()).min().expect("there are some");
@@ -83,7 +83,7 @@ fn of_more_requests_than_may_wait_the_oldest_is_answered() {
 }
 
 #[test]
-fn an_agent_is_gone_that_is_silent_for_too_long_and_no_sooner() {
+fn agent_is_gone_exactly_after_the_silence_limit() {
     let mut sessions = sessions();
     sessions.handle_reports(at(300), "h", 1, &[flow(1)]).expect("it is taken");
     decide(&mut sessions, at(400));
@@ -104,7 +104,7 @@ fn an_agent_is_gone_that_is_silent_for_too_long_and_no_sooner() {
 }
 
 #[test]
-fn the_requests_of_an_agent_are_refused_once_another_joins_and_its_leave_changes_nothing() {
+fn replaced_agents_requests_are_refused_and_its_leave_ignored() {
     let mut sessions = sessions();
     let wait = sessions.handle_limits(at(0), "h", 1, at(10_000)).expect("it is there");
     sessions.handle_join(at(1), "h", 2, host(1), &[flow(1)]).expect("it joins");
@@ -119,7 +119,7 @@ fn the_requests_of_an_agent_are_refused_once_another_joins_and_its_leave_changes
 }
 
 #[test]
-fn limits_stay_for_the_next_request_of_one_that_was_given_up() {
+fn limits_of_a_cancelled_request_await_the_next() {
     let mut sessions = sessions();
     let given_up = sessions.handle_limits(at(0), "h", 1, at(10_000)).expect("it is there");
     sessions.handle_given_up("h", given_up);
@@ -131,7 +131,7 @@ fn limits_stay_for_the_next_request_of_one_that_was_given_up() {
 }
 
 #[test]
-fn what_is_said_while_a_decision_is_made_is_in_the_next_one() {
+fn reports_during_a_decision_count_in_the_next() {
     let mut sessions = sessions();
     sessions.handle_reports(at(1), "h", 1, &[flow(1)]).expect("it is taken");
     let mut decision = sessions.begin_decision(at(1)).expect("there is a flow");

@@ -66,7 +66,7 @@ impl Default for Settings {
             coordinator: None,
             coflows: BTreeMap::new(),
             look_every: Duration::from_ms(100),
-            mice_below: coordinator::Settings::default().mice_below,
+            mice_below: coordinator::ClassSettings::default().mice_below,
             priority: 1,
             control_priority: 1,
         }
@@ -145,7 +145,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     }
     Ok(Shuffle {
         allocator,
-        settings: coordinator::Settings { mice_below: settings.mice_below },
+        settings: coordinator::ClassSettings { mice_below: settings.mice_below },
         coordinator,
         look_every: settings.look_every,
         priorities: vec![settings.priority, settings.control_priority],

@@ -1,12 +1,12 @@
 //! A host: its kernel's flows, their programs, and its agent with its persistent state.
 
 use anabranch_shuffle_proto::agent::{Agent, AgentConfig};
-use anabranch_shuffle_proto::book::{Seen, Socket};
+use anabranch_shuffle_proto::announced_flows::{ListedConnection, Socket};
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::enforcement::{
-    Change, Enforcement, Host as Machine, Outcome, Remains, Trouble, lift_left,
+    Change, Enforcement, Host as Machine, LeftoverHost, LimitProblem, Outcome, lift_left,
 };
-use anabranch_shuffle_proto::state::Limited;
+use anabranch_shuffle_proto::state::LimitedConnection;
 use anabranch_units::{BitRate, Duration, Instant, RandomStream};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub struct Flow {
 #[derive(Debug)]
 pub struct Kernel {
     pub flows: BTreeMap<FlowKey, Flow>,
-    pub notes: Vec<Limited>,
+    pub notes: Vec<LimitedConnection>,
     /// Rate of failures to set limits and to write state files, per million.
     pub refused_ppm: u32,
     pub full_ppm: u32,
@@ -54,8 +54,8 @@ pub struct Kernel {
 
 impl Kernel {
     /// All connections, in order.
-    pub fn listing(&self) -> Vec<Seen> {
-        let seen = |(flow, state): (&FlowKey, &Flow)| Seen {
+    pub fn listing(&self) -> Vec<ListedConnection> {
+        let seen = |(flow, state): (&FlowKey, &Flow)| ListedConnection {
             flow: *flow,
             cookie: state.cookie,
             user: 0,
@@ -87,14 +87,14 @@ impl Kernel {
     }
 }
 
-impl Remains for Kernel {
+impl LeftoverHost for Kernel {
     type Error = std::convert::Infallible;
 
     fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error> {
         Ok(self.flows.get(&flow).map(|flow| Socket { cookie: flow.cookie, limit: flow.limit }))
     }
 
-    fn restore(&mut self, limited: &Limited, _: BitRate) -> Outcome {
+    fn restore(&mut self, limited: &LimitedConnection, _: BitRate) -> Outcome {
         let key = FlowKey { local: limited.local, remote: limited.remote };
         self.flows.get_mut(&key).expect("it was found").limit = limited.before();
         Outcome::Done
@@ -103,10 +103,10 @@ impl Remains for Kernel {
 
 /// The agent's access to its kernel.
 #[derive(Clone, Debug)]
-pub struct Hand(pub Rc<RefCell<Kernel>>);
+pub struct KernelHandle(pub Rc<RefCell<Kernel>>);
 
-impl Machine for Hand {
-    fn note(&mut self, limited: &[Limited]) -> Result<(), String> {
+impl Machine for KernelHandle {
+    fn note(&mut self, limited: &[LimitedConnection]) -> Result<(), String> {
         let kernel = &mut *self.0.borrow_mut();
         if kernel.random.chance_ppm(kernel.full_ppm) {
             return Err("no space left on device".to_owned());
@@ -132,7 +132,7 @@ impl Machine for Hand {
         changes.iter().map(set).collect()
     }
 
-    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
+    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, LimitedConnection>) {
         // Done occasionally, as with a long file.
         let kernel = &mut *self.0.borrow_mut();
         if limited.is_empty() || kernel.notes.len() > 2 * limited.len() + 4 {
@@ -140,14 +140,14 @@ impl Machine for Hand {
         }
     }
 
-    fn warn(&mut self, _: &Trouble) {}
+    fn warn(&mut self, _: &LimitProblem) {}
 }
 
 /// A running agent.
 #[derive(Debug)]
 pub struct Process {
     pub machine: Agent,
-    pub limits: Enforcement<Hand>,
+    pub limits: Enforcement<KernelHandle>,
     /// Number that distinguishes it from other agents of its host.
     pub generation: u64,
     pub frozen_until: Option<Instant>,
@@ -195,7 +195,7 @@ impl Host {
         let config = AgentConfig { addresses: vec![address(host)], ..AgentConfig::new(LINK) };
         self.agent = Some(Process {
             machine: Agent::new(now, config),
-            limits: Enforcement::new(Hand(self.kernel.clone())),
+            limits: Enforcement::new(KernelHandle(self.kernel.clone())),
             generation,
             frozen_until: None,
             thawed_at: None,

@@ -12,15 +12,15 @@ mod host;
 mod service;
 mod world;
 
-use anabranch_testing::faults::{self, Ended};
+use anabranch_testing::faults::{self, ScheduleEnd};
 use world::World;
 
-fn schedule(seed: u64) -> Ended {
+fn schedule(seed: u64) -> ScheduleEnd {
     World::new(seed).run()
 }
 
 #[test]
-fn whatever_fails_limits_are_lifted_in_time_and_all_flows_come_to_their_end() {
+fn after_any_failures_limits_lift_and_flows_complete() {
     faults::run(&[], schedule);
 }
 

@@ -1,7 +1,7 @@
 //! The coordinator's state machine under its own clock, with decisions that take time.
 
 use super::host::{LINK, address};
-use anabranch_shuffle_proto::agent::{Answer, Ask, Failure, LIMITS_WAIT, SILENCE_MAX};
+use anabranch_shuffle_proto::agent::{AgentAction, Answer, Failure, LIMITS_WAIT, SILENCE_MAX};
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::coordinator::{Decision, Host, ReportError};
 use anabranch_shuffle_proto::sessions::SessionsConfig;
@@ -10,7 +10,7 @@ use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Origin of a request: host, generation of its agent, and the number by which the agent waits.
-pub type Asker = (usize, u64, u64);
+pub type RequestOrigin = (usize, u64, u64);
 
 /// A running coordinator.
 pub struct Service {
@@ -21,7 +21,7 @@ pub struct Service {
     /// Current decision, and the time at which it will be made.
     deciding: Option<(Instant, Decision<BoxedAllocator>)>,
     /// Waiting requests for limits and their deadlines, by the state machine's numbers.
-    waiting: BTreeMap<u64, (Asker, Instant)>,
+    waiting: BTreeMap<u64, (RequestOrigin, Instant)>,
     /// Time of each agent's last request.
     heard_at: BTreeMap<String, Instant>,
 }
@@ -29,7 +29,7 @@ pub struct Service {
 /// Interval between two calls of the state machine, and so its maximum delay.
 const TICK: Duration = Duration::from_ms(20);
 
-pub type Reply = (Asker, Result<Answer, Failure>);
+pub type Reply = (RequestOrigin, Result<Answer, Failure>);
 
 fn name(host: usize) -> String {
     format!("h{host}")
@@ -94,18 +94,18 @@ impl Service {
     }
 
     /// Handles a request, and returns all resulting answers.
-    pub fn handle(&mut self, now: Instant, asker: Asker, ask: Ask) -> Vec<Reply> {
+    pub fn handle(&mut self, now: Instant, asker: RequestOrigin, ask: AgentAction) -> Vec<Reply> {
         let (name, clock, machine) = (name(asker.0), self.clock(now), &mut self.machine);
         self.heard_at.insert(name.clone(), now);
         let taken = match ask {
-            Ask::Join(request) => {
+            AgentAction::Join(request) => {
                 let host = Host { addresses: vec![address(asker.0)], rate: LINK, uplinks: Vec::new() };
                 Some(machine.handle_join(clock, &name, request.session, host, &request.reports))
             }
-            Ask::Report(request) => {
+            AgentAction::Report(request) => {
                 Some(machine.handle_reports(clock, &name, request.session, &request.reports))
             }
-            Ask::Limits { session } => {
+            AgentAction::Limits { session } => {
                 match machine.handle_limits(clock, &name, session, clock + LIMITS_WAIT) {
                     Ok(number) => {
                         self.waiting.insert(number, (asker, now + LIMITS_WAIT));
@@ -114,11 +114,11 @@ impl Service {
                     Err(error) => Some(Err(error)),
                 }
             }
-            Ask::Leave { session } => {
+            AgentAction::Leave { session } => {
                 machine.handle_leave(clock, &name, session);
                 None
             }
-            Ask::Prepare | Ask::Look => unreachable!("no request of the coordinator's"),
+            AgentAction::Prepare | AgentAction::Look => unreachable!("no request of the coordinator's"),
         };
         let mut replies = Vec::new();
         replies.extend(taken.map(|taken| (asker, taken.map(|()| Answer::Taken).map_err(failure))));

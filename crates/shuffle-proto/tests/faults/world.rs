@@ -1,15 +1,15 @@
 //! The world of one run: hosts, the coordinator, the network between them, and the faults.
 
 use super::host::{Flow, Host, LINK, Process, address};
-use super::service::{Asker, Reply, Service};
+use super::service::{Reply, RequestOrigin, Service};
 use anabranch_shuffle_proto::Scheduler;
 use anabranch_shuffle_proto::agent::{
-    Answer, Ask, Event, Failure, LIMITS_WAIT, Notice, OLD_LIMITS, REPLY_MAX, SILENCE_MAX,
+    AgentAction, Answer, Event, Failure, LIMITS_WAIT, Notice, OLD_LIMITS, REPLY_MAX, SILENCE_MAX,
 };
 use anabranch_shuffle_proto::announcement::Announcement;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::sessions::SessionsConfig;
-use anabranch_testing::faults::{Chances, Ended, Schedule};
+use anabranch_testing::faults::{FaultChances, Schedule, ScheduleEnd};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 
 /// Duration of the faults, and time limit of recovery after them.
@@ -65,14 +65,14 @@ impl Fault {
 
 /// An event of the schedule.
 #[derive(Clone, Debug)]
-enum What {
+enum ScheduleEvent {
     Tick,
     /// A request reaches the coordinator.
-    Request(Asker, Ask),
+    Request(RequestOrigin, AgentAction),
     /// An answer reaches an agent.
-    Answer(Asker, Result<Answer, Failure>),
+    Answer(RequestOrigin, Result<Answer, Failure>),
     /// An agent receives its listing.
-    Listing(Asker),
+    Listing(RequestOrigin),
     /// An agent may have a due deadline.
     Timer(usize, u64),
     Thaw(usize, u64),
@@ -85,12 +85,12 @@ enum What {
 }
 
 pub struct World {
-    schedule: Schedule<What>,
+    schedule: Schedule<ScheduleEvent>,
     hosts: Vec<Host>,
     agents_so_far: u64,
     service: Option<Service>,
     scheduler: Scheduler,
-    faults: Chances<Fault>,
+    faults: FaultChances<Fault>,
     is_healed: bool,
     /// Start of the last flows, and whether all limits have matched the coordinator's since then.
     last_flows_at: Option<Instant>,
@@ -108,7 +108,7 @@ impl World {
         let hosts = 2 + draw.below(4);
         let mut ppm = |most: u64| if draw.below(3) > 0 { 0 } else { draw.below(most) as u32 };
         let (refused_ppm, full_ppm) = (ppm(300_000), ppm(500_000));
-        let faults = Chances::draw(&mut draw, Fault::ALL);
+        let faults = FaultChances::draw(&mut draw, Fault::ALL);
         let scheduler = Scheduler::ALL[draw.below(Scheduler::ALL.len() as u64) as usize];
         let host = |number| Host::new(seed.stream("kernel", number), refused_ppm, full_ppm);
         let mut world = Self {
@@ -128,14 +128,15 @@ impl World {
         };
         let faults = format!("{:?}, refused {refused_ppm}, full {full_ppm}", world.faults);
         world.schedule.say(format!("{scheduler}, {faults}"));
-        world.schedule.after(Duration::ZERO, What::StartCoordinator);
-        (0..hosts as usize).for_each(|host| world.schedule.after(Duration::ZERO, What::StartAgent(host)));
-        world.schedule.after(Duration::ZERO, What::Tick);
+        world.schedule.after(Duration::ZERO, ScheduleEvent::StartCoordinator);
+        (0..hosts as usize)
+            .for_each(|host| world.schedule.after(Duration::ZERO, ScheduleEvent::StartAgent(host)));
+        world.schedule.after(Duration::ZERO, ScheduleEvent::Tick);
         world
     }
 
     /// Runs the schedule until everything has ended after the faults.
-    pub fn run(mut self) -> Ended {
+    pub fn run(mut self) -> ScheduleEnd {
         while let Some(what) = self.schedule.step(None) {
             let now = self.schedule.now();
             self.hosts.iter().for_each(|host| host.kernel.borrow_mut().now = now);
@@ -230,24 +231,24 @@ impl World {
         self.hosts.iter().enumerate().all(&mut is_as_wanted) && limits > 0
     }
 
-    fn handle(&mut self, what: What) {
-        if !matches!(what, What::Tick | What::Timer(..)) {
+    fn handle(&mut self, what: ScheduleEvent) {
+        if !matches!(what, ScheduleEvent::Tick | ScheduleEvent::Timer(..)) {
             self.schedule.say(format!("{what:?}"));
         }
         match what {
-            What::Tick => self.tick(),
-            What::Request(asker, ask) => match &mut self.service {
+            ScheduleEvent::Tick => self.tick(),
+            ScheduleEvent::Request(asker, ask) => match &mut self.service {
                 Some(service) => {
                     let replies = service.handle(self.schedule.now(), asker, ask);
                     self.reply(replies);
                 }
                 None => self.reply(vec![(asker, Err(Failure::Passing("refused".to_owned())))]),
             },
-            What::Answer((host, generation, number), answer) => {
+            ScheduleEvent::Answer((host, generation, number), answer) => {
                 let now = self.schedule.now();
-                let Some(agent) =
-                    self.awake(host, generation, || What::Answer((host, generation, number), answer.clone()))
-                else {
+                let Some(agent) = self.awake(host, generation, || {
+                    ScheduleEvent::Answer((host, generation, number), answer.clone())
+                }) else {
                     return;
                 };
                 let is_heard = answer == Ok(Answer::Taken) && agent.machine.is_awaited(number);
@@ -260,20 +261,20 @@ impl World {
                 }
                 self.settle(host);
             }
-            What::Listing((host, generation, number)) => {
+            ScheduleEvent::Listing((host, generation, number)) => {
                 let flows = self.hosts[host].kernel.borrow().listing();
                 let answer = Ok(Answer::Listing { flows, left_out: 0 });
-                self.handle(What::Answer((host, generation, number), answer));
+                self.handle(ScheduleEvent::Answer((host, generation, number), answer));
             }
-            What::Timer(host, generation) => {
+            ScheduleEvent::Timer(host, generation) => {
                 let now = self.schedule.now();
-                if let Some(agent) = self.awake(host, generation, || What::Timer(host, generation)) {
+                if let Some(agent) = self.awake(host, generation, || ScheduleEvent::Timer(host, generation)) {
                     agent.armed = None;
                     agent.machine.handle_timeout(now + agent.ahead);
                     self.settle(host);
                 }
             }
-            What::Thaw(host, generation) => {
+            ScheduleEvent::Thaw(host, generation) => {
                 let now = self.schedule.now();
                 if let Some(agent) = self.agent(host, generation) {
                     (agent.frozen_until, agent.thawed_at) = (None, Some(now));
@@ -281,14 +282,14 @@ impl World {
                     self.settle(host);
                 }
             }
-            What::Guard(host) => {
+            ScheduleEvent::Guard(host) => {
                 if self.hosts[host].agent.is_none() {
                     self.hosts[host].kernel.borrow_mut().lift_left();
                     let kernel = self.hosts[host].kernel.borrow();
                     assert!(kernel.limited().next().is_none(), "h{host}: a guard has left a limit");
                 }
             }
-            What::StartAgent(host) => {
+            ScheduleEvent::StartAgent(host) => {
                 self.agents_so_far += 1;
                 let (now, generation) = (self.schedule.now(), self.agents_so_far);
                 if self.hosts[host].agent.is_none() {
@@ -296,11 +297,11 @@ impl World {
                     self.settle(host);
                 }
             }
-            What::LastFlows => {
+            ScheduleEvent::LastFlows => {
                 self.last_flows_at = Some(self.schedule.now());
                 (0..self.hosts.len()).for_each(|host| self.begin_flow(host, LAST_PORT, LONG_BYTES));
             }
-            What::StartCoordinator => {
+            ScheduleEvent::StartCoordinator => {
                 if self.service.is_none() {
                     self.service = Some(self.coordinator());
                 }
@@ -320,7 +321,12 @@ impl World {
     }
 
     /// Returns the agent if it is running; a frozen one gets the event later.
-    fn awake(&mut self, host: usize, generation: u64, what: impl Fn() -> What) -> Option<&mut Process> {
+    fn awake(
+        &mut self,
+        host: usize,
+        generation: u64,
+        what: impl Fn() -> ScheduleEvent,
+    ) -> Option<&mut Process> {
         let thaws_at = self.agent(host, generation)?.frozen_until;
         if let Some(thaws_at) = thaws_at {
             self.schedule.at(thaws_at + Duration::from_us(1), what());
@@ -351,7 +357,7 @@ impl World {
             }
             match agent.machine.poll_ask() {
                 Some((number, ask)) => {
-                    if let Ask::Join(request) = &ask {
+                    if let AgentAction::Join(request) = &ask {
                         agent.session = request.session;
                     }
                     asks.push((number, ask));
@@ -363,7 +369,7 @@ impl World {
         let arm = due.filter(|at| agent.armed.is_none_or(|armed| *at < armed));
         agent.armed = arm.or(agent.armed);
         if let Some(at) = arm {
-            self.schedule.at(at, What::Timer(host, generation));
+            self.schedule.at(at, ScheduleEvent::Timer(host, generation));
         }
         lines.into_iter().for_each(|line| self.schedule.say(line));
         for (number, ask) in asks {
@@ -372,24 +378,24 @@ impl World {
     }
 
     /// Executes an agent's ask.
-    fn ask(&mut self, asker: Asker, ask: Ask) {
+    fn ask(&mut self, asker: RequestOrigin, ask: AgentAction) {
         let within = match &ask {
-            Ask::Prepare => {
+            AgentAction::Prepare => {
                 let session = self.sessions.next_u64();
                 let prepared = Ok(Answer::Prepared { coordinator: None, session });
-                return self.schedule.after(Duration::from_ms(1), What::Answer(asker, prepared));
+                return self.schedule.after(Duration::from_ms(1), ScheduleEvent::Answer(asker, prepared));
             }
-            Ask::Look => {
+            AgentAction::Look => {
                 let took = Duration::from_us(self.network.below(5_000));
-                return self.schedule.after(took, What::Listing(asker));
+                return self.schedule.after(took, ScheduleEvent::Listing(asker));
             }
-            Ask::Limits { .. } => LIMITS_WAIT + REPLY_MAX,
-            Ask::Join(_) | Ask::Report(_) | Ask::Leave { .. } => REPLY_MAX,
+            AgentAction::Limits { .. } => LIMITS_WAIT + REPLY_MAX,
+            AgentAction::Join(_) | AgentAction::Report(_) | AgentAction::Leave { .. } => REPLY_MAX,
         };
         let late = Err(Failure::Passing("no answer in time".to_owned()));
-        self.schedule.after(within, What::Answer(asker, late));
+        self.schedule.after(within, ScheduleEvent::Answer(asker, late));
         if let Some(delay) = self.delay(asker.0) {
-            self.schedule.after(delay, What::Request(asker, ask));
+            self.schedule.after(delay, ScheduleEvent::Request(asker, ask));
         }
     }
 
@@ -406,7 +412,7 @@ impl World {
     fn reply(&mut self, replies: Vec<Reply>) {
         for (asker, answer) in replies {
             if let Some(delay) = self.delay(asker.0) {
-                self.schedule.after(delay, What::Answer(asker, answer));
+                self.schedule.after(delay, ScheduleEvent::Answer(asker, answer));
             }
         }
     }
@@ -437,10 +443,10 @@ impl World {
                 self.service = None;
                 let after = Duration::from_ms(self.chaos.below(3_000));
                 self.schedule.say("the coordinator crashes");
-                self.schedule.after(after, What::StartCoordinator);
+                self.schedule.after(after, ScheduleEvent::StartCoordinator);
             }
         }
-        self.schedule.after(TICK, What::Tick);
+        self.schedule.after(TICK, ScheduleEvent::Tick);
     }
 
     fn go_wrong(&mut self, host: usize) {
@@ -466,25 +472,25 @@ impl World {
         if let Some(jump) = jump {
             agent.ahead += jump;
             agent.armed = None;
-            self.schedule.after(Duration::ZERO, What::Timer(host, generation));
+            self.schedule.after(Duration::ZERO, ScheduleEvent::Timer(host, generation));
         } else if let Some(freeze) = freeze.filter(|_| agent.frozen_until.is_none()) {
             agent.frozen_until = Some(now + freeze);
-            self.schedule.after(freeze, What::Thaw(host, generation));
+            self.schedule.after(freeze, ScheduleEvent::Thaw(host, generation));
         } else if let Some(restart) = crash {
             self.hosts[host].agent = None;
             self.schedule.say(format!("h{host}: its agent crashes, and its guard: {is_guard_killed}"));
             if !is_guard_killed {
-                self.schedule.after(guard_after, What::Guard(host));
+                self.schedule.after(guard_after, ScheduleEvent::Guard(host));
             }
-            self.schedule.after(restart, What::StartAgent(host));
+            self.schedule.after(restart, ScheduleEvent::StartAgent(host));
         } else if let Some(restart) = end.filter(|_| agent.frozen_until.is_none()) {
             let at = now + agent.ahead;
             agent.machine.handle_end(at);
             self.settle(host);
             self.hosts[host].agent = None;
             // Its guard lifts the limits that it could not.
-            self.schedule.after(guard_after.min(restart), What::Guard(host));
-            self.schedule.after(restart, What::StartAgent(host));
+            self.schedule.after(guard_after.min(restart), ScheduleEvent::Guard(host));
+            self.schedule.after(restart, ScheduleEvent::StartAgent(host));
         }
     }
 
@@ -498,7 +504,7 @@ impl World {
             (kernel.refused_ppm, kernel.full_ppm) = (0, 0);
         }
         // By then the coordinator or the agent knows of each lost request or answer.
-        self.schedule.after(LIMITS_WAIT + REPLY_MAX + TICK, What::LastFlows);
+        self.schedule.after(LIMITS_WAIT + REPLY_MAX + TICK, ScheduleEvent::LastFlows);
     }
 
     fn begin_flows(&mut self, host: usize) {

@@ -2,7 +2,7 @@
 //! settings.
 
 use anabranch_shuffle_proto::Scheduler;
-use anabranch_shuffle_proto::simulated::Simulated;
+use anabranch_shuffle_proto::simulated::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn plan(text: &str, sets: &[String]) -> Result<Plan, String> {
         "far.toml" => Ok(FAR.to_owned()),
         name => std::fs::read_to_string(repository().join("scenarios").join(name)),
     };
-    Plan::with_systems(point.scenario, &read, &[&Simulated]).map_err(|error| error.to_string())
+    Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
 fn run(plan: &Plan) -> Outcome {
@@ -61,7 +61,7 @@ fn figure_5_takes_the_papers_times_with_every_scheduler() {
 }
 
 #[test]
-fn who_comes_late_in_figure_5_gains_by_what_was_not_left_idle() {
+fn late_flow_in_figure_5_gains_by_work_conservation() {
     for allocator in ["none", "max-min", "chase", "chase-total", "chase+", "varys"] {
         assert_near(allocator, figure_5(allocator, &LATE), [6.0, 2.0]);
     }
@@ -75,7 +75,7 @@ const STAR: &str = r#"
 "#;
 
 #[test]
-fn nobody_hears_of_mice_and_without_a_coordinator_nothing_is_said() {
+fn mice_stay_unreported_and_reports_need_a_coordinator() {
     let of = |more: &str| {
         let flows = "coflows.t.flows = [{ from = \"h1\", to = \"h2\", size = \"40 kB\" }]";
         run(&plan(&format!("{STAR}{more}\n{flows}"), &[]).expect("it is good"))
@@ -106,7 +106,7 @@ const FAR: &str = r#"
 
 /// The simulated agent reported flows before it had joined, and the coordinator refused (#18).
 #[test]
-fn flows_that_begin_before_their_agent_can_join_are_in_what_it_joins_with() {
+fn flows_begun_before_the_join_are_in_it() {
     let text = r#"
         network = { topology = "far.toml", queue = "64 KiB" }
         [workload]
@@ -122,7 +122,7 @@ fn flows_that_begin_before_their_agent_can_join_are_in_what_it_joins_with() {
 }
 
 #[test]
-fn a_coflow_ends_with_its_last_flow_and_counts_from_its_first() {
+fn coflow_lasts_from_its_first_flow_to_the_last() {
     let text = format!(
         r#"{STAR}
         [workload.coflows.t]
@@ -145,7 +145,7 @@ fn a_coflow_ends_with_its_last_flow_and_counts_from_its_first() {
 }
 
 #[test]
-fn every_scheduler_brings_all_flows_of_random_coflows_to_their_end() {
+fn every_scheduler_completes_random_coflows() {
     for (trial, scheduler) in Scheduler::ALL.into_iter().enumerate() {
         let mut random = anabranch_units::Seed::new(trial as u64).stream("flows", 0);
         let mut text = format!("{STAR}\nallocator = \"{scheduler}\"\n");

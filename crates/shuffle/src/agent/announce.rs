@@ -10,8 +10,8 @@
 
 use super::seen;
 use anabranch_pace::FlowReader;
+use anabranch_shuffle_proto::announced_flows::{AnnounceError, ListedConnection};
 use anabranch_shuffle_proto::announcement::{Announcement, LINE_BYTES_MAX, LineError, Reply};
-use anabranch_shuffle_proto::book::{AnnounceError, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,19 +67,19 @@ fn log(refusals: &Mutex<Refusals>, reason: &str) {
 
 /// Slots of the connections, in order of arrival.
 #[derive(Default)]
-struct Places {
-    taken: BTreeMap<u64, Place>,
+struct ConnectionSlots {
+    taken: BTreeMap<u64, ConnectionSlot>,
     so_far: u64,
 }
 
-struct Place {
+struct ConnectionSlot {
     user: u32,
     heard_at: Instant,
     /// Tells the connection to close.
     leave: Arc<Notify>,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// Takes a slot for a connection of this user. Returns its number, the signal that takes it
     /// away, and the user who lost a slot for it.
     fn take(&mut self, user: u32, now: Instant) -> (u64, Arc<Notify>, Option<u32>) {
@@ -90,7 +90,7 @@ impl Places {
         }
         let (number, leave) = (self.so_far, Arc::new(Notify::new()));
         self.so_far += 1;
-        self.taken.insert(number, Place { user, heard_at: now, leave: leave.clone() });
+        self.taken.insert(number, ConnectionSlot { user, heard_at: now, leave: leave.clone() });
         (number, leave, lost.map(|lost| lost.user))
     }
 
@@ -117,7 +117,7 @@ impl Places {
 
 /// A slot, freed when its connection ends.
 struct Guard {
-    places: Arc<Mutex<Places>>,
+    places: Arc<Mutex<ConnectionSlots>>,
     number: u64,
 }
 
@@ -139,7 +139,7 @@ pub async fn answer<F>(listener: UnixListener, take: F, idle_max: Duration)
 where
     F: Fn(&Announcement, u32) -> Result<(), String> + Send + Sync + 'static,
 {
-    let (take, places) = (Arc::new(take), Arc::<Mutex<Places>>::default());
+    let (take, places) = (Arc::new(take), Arc::<Mutex<ConnectionSlots>>::default());
     let refusals = Arc::<Mutex<Refusals>>::default();
     loop {
         let stream = match listener.accept().await {
@@ -219,7 +219,7 @@ fn reply(said: Result<(), String>) -> io::Result<Vec<u8>> {
 /// they come from root or the connection's user.
 pub fn of_own_flows(
     reader: FlowReader,
-    take: impl Fn(&Announcement, &Seen) -> Result<(), AnnounceError>,
+    take: impl Fn(&Announcement, &ListedConnection) -> Result<(), AnnounceError>,
 ) -> impl Fn(&Announcement, u32) -> Result<(), String> {
     let reader = Mutex::new(reader);
     move |said, uid| {
@@ -267,8 +267,8 @@ mod tests {
     /// One user of the socket's group could keep all other users out by sending a line now and then
     /// (#17).
     #[test]
-    fn whoever_comes_gets_a_place_of_the_user_who_has_most() {
-        let (mut places, begun) = (Places::default(), Instant::now());
+    fn newcomer_takes_a_slot_of_the_largest_user() {
+        let (mut places, begun) = (ConnectionSlots::default(), Instant::now());
         let at = |ms| begun + Duration::from_millis(ms);
         let mut kept = Vec::new();
         for number in 0..CONNECTIONS_MAX as u64 {

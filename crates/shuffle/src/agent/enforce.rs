@@ -2,20 +2,20 @@
 //!
 //! Before a flow gets its first limit, a line in the state file records its connection and its
 //! earlier rate. A killed agent leaves limits on sockets, and these lines; the agent's guard or the
-//! next agent reads them and lifts the limits (`Left`). Lines of limits that it cannot lift stay
-//! for the next agent. One further kind of line records the kernel setting to restore for all
-//! sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
+//! next agent reads them and lifts the limits (`LeftoverLimits`). Lines of limits that it cannot
+//! lift stay for the next agent. One further kind of line records the kernel setting to restore for
+//! all sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
 
 use super::AgentError;
 use super::metrics::AgentMetrics;
 use anabranch_net::private;
 use anabranch_pace::{Connection, FlowReader, Limit, Mechanism, PaceError, Pacer};
-use anabranch_shuffle_proto::book::Socket;
+use anabranch_shuffle_proto::announced_flows::Socket;
 use anabranch_shuffle_proto::control::FlowKey;
 use anabranch_shuffle_proto::enforcement::{
-    Change, Enforcement, Host, Order, Outcome, Remains, Trouble, lift_left,
+    Change, Enforcement, Host, LeftoverHost, LimitOrder, LimitProblem, Outcome, lift_left,
 };
-use anabranch_shuffle_proto::state::{self, Limited, Line};
+use anabranch_shuffle_proto::state::{self, LimitedConnection, StateLine};
 use anabranch_units::BitRate;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
@@ -35,13 +35,13 @@ const LINES_SPARE: usize = 1_024;
 
 /// State file of a host's agent, locked by one process at a time.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StateFile {
     file: File,
     /// Lines written by this process.
     lines: usize,
     tso_rtt_log: Option<u8>,
     /// Limits of an earlier process that could not be lifted.
-    stuck: Vec<Limited>,
+    stuck: Vec<LimitedConnection>,
     /// Lock of the file, held as long as this value.
     _lock: Lock,
 }
@@ -59,13 +59,13 @@ impl Drop for Lock {
 }
 
 /// Limits left by an earlier process.
-pub(super) struct Left(Vec<Limited>);
+pub(super) struct LeftoverLimits(Vec<LimitedConnection>);
 
-impl State {
+impl StateFile {
     /// Opens or creates the file, and reads what an earlier process left in it.
     ///
     /// Errors: another process holds the lock; the system's errors.
-    pub(super) fn open(path: &Path) -> Result<(Self, Left), AgentError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, LeftoverLimits), AgentError> {
         let open = |file: &Path| {
             let opened = private::open(file, File::options().read(true).write(true));
             opened.map_err(|error| AgentError::State { path: path.to_owned(), error })
@@ -79,11 +79,11 @@ impl State {
         let file = open(path)?;
         let mut text = Vec::new();
         (&file).take(STATE_BYTES_MAX).read_to_end(&mut text)?;
-        let state::Left { limited, tso_rtt_log, whole_bytes } = state::read(&text);
+        let state::LeftoverState { limited, tso_rtt_log, whole_bytes } = state::read(&text);
         // Removes a truncated last line, to which the next line would be appended.
         file.set_len(whole_bytes as u64)?;
         let lines = limited.len();
-        Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, Left(limited)))
+        Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, LeftoverLimits(limited)))
     }
 
     /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, as found by the first agent that changed it.
@@ -93,12 +93,12 @@ impl State {
 
     /// Records the value to restore, before the setting changes; `None` once it is restored.
     pub(super) fn note_tso_rtt_log(&mut self, tso_rtt_log: Option<u8>) -> std::io::Result<()> {
-        self.write([Line::Bursts { tso_rtt_log }])?;
+        self.write([StateLine::Bursts { tso_rtt_log }])?;
         self.tso_rtt_log = tso_rtt_log;
         Ok(())
     }
 
-    fn write(&mut self, lines: impl IntoIterator<Item = Line>) -> std::io::Result<()> {
+    fn write(&mut self, lines: impl IntoIterator<Item = StateLine>) -> std::io::Result<()> {
         let mut text = Vec::new();
         for line in lines {
             serde_json::to_writer(&mut text, &line)?;
@@ -113,26 +113,29 @@ impl State {
         })
     }
 
-    fn add(&mut self, limited: &[Limited]) -> std::io::Result<()> {
-        self.write(limited.iter().copied().map(Line::Limited))?;
+    fn add(&mut self, limited: &[LimitedConnection]) -> std::io::Result<()> {
+        self.write(limited.iter().copied().map(StateLine::Limited))?;
         self.lines += limited.len();
         Ok(())
     }
 
     /// Rewrites the file with these flows and the stuck ones only. A process killed during the
     /// write, which takes microseconds, leaves limits without a record.
-    fn keep_only<'a>(&mut self, limited: impl IntoIterator<Item = &'a Limited>) -> std::io::Result<()> {
-        let limited: Vec<Line> = limited.into_iter().copied().map(Line::Limited).collect();
+    fn keep_only<'a>(
+        &mut self,
+        limited: impl IntoIterator<Item = &'a LimitedConnection>,
+    ) -> std::io::Result<()> {
+        let limited: Vec<StateLine> = limited.into_iter().copied().map(StateLine::Limited).collect();
         let tso_rtt_log = self.tso_rtt_log;
-        let bursts = tso_rtt_log.map(|_| Line::Bursts { tso_rtt_log });
-        let stuck: Vec<Line> = self.stuck.iter().copied().map(Line::Limited).collect();
+        let bursts = tso_rtt_log.map(|_| StateLine::Bursts { tso_rtt_log });
+        let stuck: Vec<StateLine> = self.stuck.iter().copied().map(StateLine::Limited).collect();
         self.file.set_len(0)?;
         self.lines = limited.len();
         self.write(bursts.into_iter().chain(stuck).chain(limited))
     }
 }
 
-impl Left {
+impl LeftoverLimits {
     /// Returns true if an earlier process left nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -141,8 +144,8 @@ impl Left {
     /// Lifts the limits on connections that still exist. Returns their number.
     ///
     /// Errors: the system's.
-    pub(super) fn lift(self, state: &mut State, pacer: &mut Pacer) -> Result<usize, AgentError> {
-        let lifted = lift_left(self.0, &mut Kept { reader: FlowReader::new()?, pacer })?;
+    pub(super) fn lift(self, state: &mut StateFile, pacer: &mut Pacer) -> Result<usize, AgentError> {
+        let lifted = lift_left(self.0, &mut LeftoverConnections { reader: FlowReader::new()?, pacer })?;
         for (limited, error) in lifted.stuck {
             tracing::warn!("a limit was left behind: {error}");
             state.stuck.push(limited);
@@ -153,12 +156,12 @@ impl Left {
 }
 
 /// Connections with limits of an earlier process.
-struct Kept<'a> {
+struct LeftoverConnections<'a> {
     reader: FlowReader,
     pacer: &'a mut Pacer,
 }
 
-impl Remains for Kept<'_> {
+impl LeftoverHost for LeftoverConnections<'_> {
     type Error = std::io::Error;
 
     fn find(&mut self, flow: FlowKey) -> std::io::Result<Option<Socket>> {
@@ -166,8 +169,8 @@ impl Remains for Kept<'_> {
         Ok(found.map(|found| Socket { cookie: found.cookie(), limit: found.pacing_limit }))
     }
 
-    fn restore(&mut self, limited: &Limited, limit: BitRate) -> Outcome {
-        let Limited { local, remote, cookie, .. } = *limited;
+    fn restore(&mut self, limited: &LimitedConnection, limit: BitRate) -> Outcome {
+        let LimitedConnection { local, remote, cookie, .. } = *limited;
         let connection = Connection { flow: FlowKey { local, remote }, cookie: Some(cookie) };
         let adopted = self.pacer.adopt(connection, limit.max(Limit::RATE_MIN), limited.before());
         let lift = |_| self.pacer.set(&[(connection, Limit::None)]).pop().unwrap_or(Ok(None));
@@ -185,7 +188,7 @@ fn outcome(result: Result<Option<Mechanism>, PaceError>) -> Outcome {
 
 /// Tasks of the enforcing thread.
 enum Task {
-    Order(Order),
+    Order(LimitOrder),
     /// Confirm that all earlier tasks are done.
     Say(oneshot::Sender<()>),
 }
@@ -200,7 +203,7 @@ impl Enforcer {
     /// Starts the thread.
     ///
     /// Errors: the system's, if no thread can start.
-    pub(super) fn start(pacer: Pacer, state: State, metrics: Arc<AgentMetrics>) -> std::io::Result<Self> {
+    pub(super) fn start(pacer: Pacer, state: StateFile, metrics: Arc<AgentMetrics>) -> std::io::Result<Self> {
         let (tasks, inbox) = mpsc::channel(ORDERS_MAX);
         let worker = Enforcement::new(Kernel { pacer, state, metrics });
         let thread = std::thread::Builder::new().name("enforcer".into()).spawn(move || run(worker, inbox))?;
@@ -214,7 +217,7 @@ impl Enforcer {
     }
 
     /// Queues an order; waits only while the queue is full.
-    pub(super) async fn order(&self, order: Order) {
+    pub(super) async fn order(&self, order: LimitOrder) {
         self.give(Task::Order(order)).await;
     }
 
@@ -240,38 +243,38 @@ fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
     let mut next = None;
     while let Some(task) = next.take().or_else(|| inbox.blocking_recv()) {
         match task {
-            Task::Order(Order::Set(mut set)) => {
+            Task::Order(LimitOrder::Set(mut set)) => {
                 // Orders that are already queued are set together in one pass; the latest limit of
                 // a flow counts.
                 while let Ok(task) = inbox.try_recv() {
                     match task {
-                        Task::Order(Order::Set(more)) => set.extend(more),
+                        Task::Order(LimitOrder::Set(more)) => set.extend(more),
                         other => {
                             next = Some(other);
                             break;
                         }
                     }
                 }
-                limits.carry_out(Order::Set(set));
+                limits.carry_out(LimitOrder::Set(set));
             }
             Task::Order(order) => limits.carry_out(order),
             Task::Say(done) => drop(done.send(())),
         }
         limits.host().metrics.limited.set(limits.limited().len() as i64);
     }
-    limits.carry_out(Order::LiftAll);
+    limits.carry_out(LimitOrder::LiftAll);
 }
 
 /// The kernel's limits, and their records in the state file.
 #[derive(Debug)]
 struct Kernel {
     pacer: Pacer,
-    state: State,
+    state: StateFile,
     metrics: Arc<AgentMetrics>,
 }
 
 impl Host for Kernel {
-    fn note(&mut self, limited: &[Limited]) -> Result<(), String> {
+    fn note(&mut self, limited: &[LimitedConnection]) -> Result<(), String> {
         self.state.add(limited).map_err(|error| error.to_string())
     }
 
@@ -290,19 +293,19 @@ impl Host for Kernel {
         outcomes
     }
 
-    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, Limited>) {
+    fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, LimitedConnection>) {
         let is_long = limited.is_empty() || self.state.lines > 2 * limited.len() + LINES_SPARE;
         if is_long && let Err(error) = self.state.keep_only(limited.values()) {
             tracing::warn!("the state file cannot be written: {error}");
         }
     }
 
-    fn warn(&mut self, trouble: &Trouble) {
+    fn warn(&mut self, trouble: &LimitProblem) {
         self.metrics.note_trouble(trouble);
         match trouble {
-            Trouble::Unnoted { .. } => tracing::error!("{trouble}"),
-            Trouble::Unlimited { is_first: false, .. } => tracing::debug!("{trouble}"),
-            Trouble::Unlimited { .. } | Trouble::Unlifted { .. } => tracing::warn!("{trouble}"),
+            LimitProblem::Unnoted { .. } => tracing::error!("{trouble}"),
+            LimitProblem::Unlimited { is_first: false, .. } => tracing::debug!("{trouble}"),
+            LimitProblem::Unlimited { .. } | LimitProblem::Unlifted { .. } => tracing::warn!("{trouble}"),
         }
     }
 }

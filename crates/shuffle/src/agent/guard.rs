@@ -8,7 +8,7 @@
 //! [`watch`] and [`clean_up`].
 
 use super::AgentError;
-use super::enforce::{Left, State};
+use super::enforce::{LeftoverLimits, StateFile};
 use anabranch_linux::guard;
 use anabranch_pace::{HtbPacer, Pacer, PacerOptions, set_tso_rtt_log};
 use std::io;
@@ -33,7 +33,7 @@ pub(super) fn start(mut command: Command) -> io::Result<Child> {
 /// Errors: as [`clean_up`].
 pub fn watch(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
     // A process without standard input has no agent.
-    if let Ok(agent) = guard::Watch::by_stdin(None) {
+    if let Ok(agent) = guard::WardWatch::by_stdin(None) {
         while agent.next() != guard::Sign::End {}
     }
     clean_up(state, device)
@@ -44,7 +44,7 @@ pub fn watch(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
 /// Errors: one line for the user about the first failed step; the remaining steps are still taken.
 pub fn clean_up(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
     // A lasting lock belongs to the next agent, which cleans up by itself.
-    let Ok((mut state, left)) = try_on(|| State::open(state)) else { return Ok(()) };
+    let Ok((mut state, left)) = try_on(|| StateFile::open(state)) else { return Ok(()) };
     let done = [
         large_bursts(&mut state),
         device
@@ -61,7 +61,7 @@ fn try_on<T, E>(attempt: impl Fn() -> Result<T, E>) -> Result<T, E> {
     (1..TRIES).find_map(|_| attempt().inspect_err(again).ok()).map_or_else(&attempt, Ok)
 }
 
-fn large_bursts(state: &mut State) -> Result<(), AgentError> {
+fn large_bursts(state: &mut StateFile) -> Result<(), AgentError> {
     if let Some(log) = state.tso_rtt_log() {
         set_tso_rtt_log(log)?;
         state.note_tso_rtt_log(None)?;
@@ -69,7 +69,7 @@ fn large_bursts(state: &mut State) -> Result<(), AgentError> {
     Ok(())
 }
 
-fn lift(left: Left, state: &mut State) -> Result<(), AgentError> {
+fn lift(left: LeftoverLimits, state: &mut StateFile) -> Result<(), AgentError> {
     if !left.is_empty() {
         left.lift(state, &mut Pacer::new(&PacerOptions::default()).map_err(AgentError::Pacer)?)?;
     }

@@ -5,9 +5,9 @@
 
 use anabranch_http::metrics::{Counter, Counters, Gauge, Histogram, Metrics, seconds};
 use anabranch_shuffle_proto::agent::Notice;
-use anabranch_shuffle_proto::book::Seen;
+use anabranch_shuffle_proto::announced_flows::ListedConnection;
 use anabranch_shuffle_proto::control::FlowKey;
-use anabranch_shuffle_proto::enforcement::Trouble;
+use anabranch_shuffle_proto::enforcement::LimitProblem;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -131,19 +131,21 @@ impl AgentMetrics {
         self.note_failure(cause);
     }
 
-    pub(super) fn note_trouble(&self, trouble: &Trouble) {
+    pub(super) fn note_trouble(&self, trouble: &LimitProblem) {
         self.note_failure(match trouble {
-            Trouble::Unnoted { .. } => Cause::Unnoted,
-            Trouble::Unlimited { .. } => Cause::Unlimited,
-            Trouble::Unlifted { .. } => Cause::Unlifted,
+            LimitProblem::Unnoted { .. } => Cause::Unnoted,
+            LimitProblem::Unlimited { .. } => Cause::Unlimited,
+            LimitProblem::Unlifted { .. } => Cause::Unlifted,
         });
     }
 
     /// Notes a listing of connections. The `known` ones belong to announced flows.
-    pub(super) fn note_listing(&self, flows: &[Seen], known: &BTreeSet<FlowKey>, now: Instant) {
+    pub(super) fn note_listing(&self, flows: &[ListedConnection], known: &BTreeSet<FlowKey>, now: Instant) {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *connections);
-        for Seen { flow, cookie, acked_bytes, .. } in flows.iter().filter(|seen| known.contains(&seen.flow)) {
+        for ListedConnection { flow, cookie, acked_bytes, .. } in
+            flows.iter().filter(|seen| known.contains(&seen.flow))
+        {
             // The first coflow of a connection may have begun before its announcement, so all bytes
             // of the connection count.
             let last = before.remove(flow).filter(|last| {
@@ -205,7 +207,7 @@ mod tests {
             let local = ([10, 0, 0, 1], port).into();
             FlowKey::new(local, ([10, 0, 0, 2], 80).into())
         };
-        let seen = |port, cookie, acked_bytes| Seen {
+        let seen = |port, cookie, acked_bytes| ListedConnection {
             flow: key(port),
             cookie,
             user: 0,

@@ -1,7 +1,7 @@
 //! `shuffle`'s coordinator on loopback, with real mutual TLS and scripted agents.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
-use anabranch_fluid::{Active, Allocator, Event};
+use anabranch_fluid::{ActiveFlows, Allocator, Event};
 use anabranch_http::answer::BODY_BYTES_MAX;
 use anabranch_http::exercise::damages;
 use anabranch_http::{ClientError, ServeConfig, Server};
@@ -64,13 +64,13 @@ impl Gate {
 }
 
 /// A scheduler that passes the gate before each decision.
-struct Held {
+struct GatedScheduler {
     inner: ChasePlus,
     gate: Arc<Gate>,
 }
 
-impl Allocator for Held {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+impl Allocator for GatedScheduler {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         self.gate.pass();
         self.inner.allocate(event, active);
     }
@@ -108,7 +108,7 @@ impl World {
             let store = self.folder.join("coordinator.redb");
             let gate = Arc::clone(&self.gate);
             let allocator = move || -> Box<dyn Allocator + Send> {
-                Box::new(Held { inner: ChasePlus::default(), gate: Arc::clone(&gate) })
+                Box::new(GatedScheduler { inner: ChasePlus::default(), gate: Arc::clone(&gate) })
             };
             let mut config = CoordinatorServiceConfig::new(allocator, store);
             config.sessions.silence_max = self.silence_max;
@@ -235,7 +235,7 @@ fn status(result: Result<impl std::fmt::Debug, ClientError>) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_restart() {
+async fn report_of_one_agent_becomes_anothers_limit() {
     let mut world = World::new("whole").await;
     let agents = [world.agent(0).await, world.agent(1).await, world.agent(2).await];
     agents[0].report(vec![flow(key(0, 2, 1), "a", 30)]).await.expect("it is taken");
@@ -295,7 +295,7 @@ async fn what_one_agent_reports_becomes_anothers_limit_and_history_outlives_a_re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_speaks_for_another_and_garbage_is_refused_in_a_line() {
+async fn agents_report_only_themselves_and_garbage_is_refused() {
     let world = World::new("refused").await;
     let agent = world.agent(0).await;
     let as_another = Agent { client: world.client(Role::Site, "h1"), host: 0, session: 1 };
@@ -338,7 +338,7 @@ async fn nobody_speaks_for_another_and_garbage_is_refused_in_a_line() {
 /// The connection was reset while the peer still sent, so under load the peer lost the answer
 /// (#18).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_refused_may_go_on_sending_and_hears_why() {
+async fn refused_sender_may_continue_and_learns_the_reason() {
     let world = World::new("lingers").await;
     let identity = world.credentials(Role::Site, HOSTS[0]);
     let tcp = TcpStream::connect(world.address).await.expect("it listens");
@@ -358,7 +358,7 @@ async fn who_is_refused_may_go_on_sending_and_hears_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_falls_silent_has_left_though_it_waits_and_who_leaves_has_at_once() {
+async fn silent_agent_leaves_after_a_timeout_leaving_one_immediately() {
     let mut world = World::new("silent").await;
     world.silence_max = Duration::from_ms(300);
     world.restart().await;
@@ -385,7 +385,7 @@ async fn who_falls_silent_has_left_though_it_waits_and_who_leaves_has_at_once() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_joins_takes_the_place_of_the_one_before() {
+async fn joining_agent_replaces_the_previous_one() {
     let world = World::new("again").await;
     let first = world.agent(0).await;
     let second = Agent { client: world.client(Role::Site, "h0"), host: 0, session: 2 };
@@ -403,7 +403,7 @@ async fn an_agent_that_joins_takes_the_place_of_the_one_before() {
 
 /// A host could claim any address, even other hosts' addresses, and so slow their traffic (#17).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_has_the_addresses_of_the_file_or_the_one_it_speaks_from() {
+async fn host_has_its_files_addresses_or_its_own() {
     let mut world = World::new("addresses").await;
     let join = async |world: &World, host: usize, addresses: &[&str]| {
         let client = world.client(Role::Site, HOSTS[host]);
@@ -448,7 +448,7 @@ async fn a_host_has_the_addresses_of_the_file_or_the_one_it_speaks_from() {
 /// #17: with 64,000 flows of one host a decision took more than a second, during which no request
 /// was answered, so all agents lifted their limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_and_operators_are_heard_while_a_decision_is_made() {
+async fn agents_and_operators_are_served_during_a_decision() {
     let world = World::new("held").await;
     let (first, second) = (world.agent(0).await, world.agent(1).await);
     world.gate.set_shut(true);
@@ -470,7 +470,7 @@ async fn agents_and_operators_are_heard_while_a_decision_is_made() {
 
 /// #17: a damaged store made the start panic.
 #[tokio::test]
-async fn a_damaged_store_is_refused_in_one_line_or_read_as_it_was() {
+async fn damaged_store_is_refused_or_read_as_it_was() {
     let folder = std::env::temp_dir().join(format!("anabranch-shuffle-{}-damaged", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a writable temporary folder");
     damages(&folder.join("store.redb"), |path| {

@@ -1,6 +1,6 @@
 //! Checks of settings, alone and together, beyond the checks of their types.
 
-use super::read::Wrong;
+use super::read::InvalidSetting;
 use super::{Incast, Scenario, Udp, Workload};
 use crate::topologies::unknown_topology;
 use anabranch_fabric::switch::PolicyKind;
@@ -13,30 +13,33 @@ pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
 pub(crate) const UDP_RATE_MIN: BitRate = BitRate::bps(1_000);
 
 /// Checks that a run can reach this time.
-pub(super) fn time(field: &str, value: Duration) -> Result<(), Wrong> {
+pub(super) fn time(field: &str, value: Duration) -> Result<(), InvalidSetting> {
     if value <= DURATION_MAX {
         return Ok(());
     }
-    Err(Wrong::new(field, format!("{value}: must be at most {DURATION_MAX}")))
+    Err(InvalidSetting::new(field, format!("{value}: must be at most {DURATION_MAX}")))
 }
 
 impl Scenario {
-    pub(super) fn check(&self) -> Result<(), Wrong> {
-        self.transport.check().map_err(|error| Wrong::new("transport", error.to_string()))?;
+    pub(super) fn check(&self) -> Result<(), InvalidSetting> {
+        self.transport.check().map_err(|error| InvalidSetting::new("transport", error.to_string()))?;
         if self.workload.is_empty() {
-            return Err(Wrong::new("workload", "missing: say what the hosts do in a [[workload]]"));
+            return Err(InvalidSetting::new("workload", "missing: say what the hosts do in a [[workload]]"));
         }
         match self.duration {
             Some(duration) if duration > DURATION_MAX || duration == Duration::ZERO => {
                 let message = format!("{duration}: must be above 0 and at most {DURATION_MAX}");
-                return Err(Wrong::new("duration", message));
+                return Err(InvalidSetting::new("duration", message));
             }
             Some(duration) if self.warmup >= duration => {
                 let message = format!("{}: must be shorter than duration, {duration}", self.warmup);
-                return Err(Wrong::new("warmup", message));
+                return Err(InvalidSetting::new("warmup", message));
             }
             None if !self.workload.iter().all(Workload::has_end) => {
-                return Err(Wrong::new("duration", "missing: a workload here has no end of its own"));
+                return Err(InvalidSetting::new(
+                    "duration",
+                    "missing: a workload here has no end of its own",
+                ));
             }
             _ => {}
         }
@@ -49,14 +52,15 @@ impl Scenario {
             workload.check(&format!("workload[{index}]"))?;
             if let Some(control) = workload.control() {
                 let transport = Config { control, ..self.transport.clone() };
-                let wrong =
-                    |error: ConfigError| Wrong::new(format!("workload[{index}].control"), error.to_string());
+                let wrong = |error: ConfigError| {
+                    InvalidSetting::new(format!("workload[{index}].control"), error.to_string())
+                };
                 transport.check().map_err(wrong)?;
             }
         }
         if let Some(probe) = &self.probe {
             if probe.interval < Duration::from_ns(1) {
-                return Err(Wrong::new(
+                return Err(InvalidSetting::new(
                     "probe.interval",
                     format!("{}: must be at least 1 ns", probe.interval),
                 ));
@@ -65,7 +69,7 @@ impl Scenario {
         }
         if let Some(dilation) = self.dilation.filter(|dilation| Dilation::try_from(*dilation).is_err()) {
             let message = format!("{dilation}: must be a whole number from 1 to {}", Dilation::MAX);
-            return Err(Wrong::new("dilation", message));
+            return Err(InvalidSetting::new("dilation", message));
         }
         time("warmup", self.warmup)?;
         time("network.jitter", self.network.jitter)?;
@@ -75,31 +79,31 @@ impl Scenario {
             let other = [change.up.is_some(), change.rate.is_some(), change.delay.is_some()];
             if !loss.into_iter().chain(other).any(|is| is) {
                 let message = "changes nothing: say up, rate, delay, loss_ppm or loss_burst";
-                return Err(Wrong::new(format!("change[{index}]"), message));
+                return Err(InvalidSetting::new(format!("change[{index}]"), message));
             }
         }
         Ok(())
     }
 
     /// Refuses a congestion control that needs marks which no switch sets.
-    fn check_marks_of_circuits(&self) -> Result<(), Wrong> {
+    fn check_marks_of_circuits(&self) -> Result<(), InvalidSetting> {
         let has_marks = self.circuit.as_ref().is_some_and(|circuit| circuit.mark_ahead.is_some());
         let own = self.workload.iter().filter_map(Workload::control);
         let mut controls = own.chain([self.transport.control]);
         if has_marks || !controls.any(Control::needs_circuit_marks) {
             return Ok(());
         }
-        Err(Wrong::new(
+        Err(InvalidSetting::new(
             "circuit.mark_ahead",
             "missing: a congestion control here goes by marks of circuits, so set it",
         ))
     }
 
-    fn network_check(&self) -> Result<(), Wrong> {
+    fn network_check(&self) -> Result<(), InvalidSetting> {
         let n = &self.network;
         // Checked first: if the topology's name is misspelt, its numbers are not an error.
         if let Some(message) = unknown_topology(&n.topology) {
-            return Err(Wrong::new("network.topology", message));
+            return Err(InvalidSetting::new("network.topology", message));
         }
         let given =
             [("hosts", n.hosts), ("pairs", n.pairs), ("tors", n.tors), ("spines", n.spines), ("k", n.k)];
@@ -115,30 +119,30 @@ impl Scenario {
             match (needed.contains(&name), value) {
                 (true, None) => {
                     let message = format!("missing: a {} needs it", n.topology);
-                    return Err(Wrong::new(field, message));
+                    return Err(InvalidSetting::new(field, message));
                 }
                 (false, Some(value)) => {
                     let message = format!("{value}: a {} has no such number", n.topology);
-                    return Err(Wrong::new(field, message));
+                    return Err(InvalidSetting::new(field, message));
                 }
                 _ => {}
             }
         }
         if loss_ppm_max(n.loss_burst).is_none() {
             let message = format!("{}: must be 1 to {LOSS_BURST_MAX} packets", n.loss_burst);
-            return Err(Wrong::new("network.loss_burst", message));
+            return Err(InvalidSetting::new("network.loss_burst", message));
         }
         if n.spread.core(0, 1).is_some() && n.topology != "fat-tree" {
             let words: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.word()).collect();
             let message =
                 format!("by destination: a {} has no cores; choose {}", n.topology, words.join(" or "));
-            return Err(Wrong::new("network.spread", message));
+            return Err(InvalidSetting::new("network.spread", message));
         }
         if let Some(alpha) = n.shared_factor
             && !(alpha > 0.0 && alpha <= 1_000.0 && n.shared_buffer.is_some())
         {
             let message = format!("{alpha}: must be above 0 and at most 1000, beside a shared_buffer");
-            return Err(Wrong::new("network.shared_factor", message));
+            return Err(InvalidSetting::new("network.shared_factor", message));
         }
         Ok(())
     }
@@ -201,12 +205,12 @@ impl Workload {
         }
     }
 
-    fn check(&self, field: &str) -> Result<(), Wrong> {
+    fn check(&self, field: &str) -> Result<(), InvalidSetting> {
         let within = |name: &str, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
                 return Ok(());
             }
-            Err(Wrong::new(format!("{field}.{name}"), format!("{value}: must be {least} to {most}")))
+            Err(InvalidSetting::new(format!("{field}.{name}"), format!("{value}: must be {least} to {most}")))
         };
         if let Some(priority) = self.priority() {
             within("priority", priority.into(), 0, 2)?;
@@ -225,13 +229,15 @@ impl Workload {
                 time("jitter", incast.jitter)?;
                 within("servers", incast.servers as u64, 1, 65_000)?;
                 within("request", incast.request.as_u64(), 1, 1 << 20)?;
-                incast.block_bytes().map_err(|message| Wrong::new(format!("{field}.block"), message))?;
+                incast
+                    .block_bytes()
+                    .map_err(|message| InvalidSetting::new(format!("{field}.block"), message))?;
                 Ok(())
             }
             Self::Poisson(poisson) => {
                 if !(poisson.load > 0.0 && poisson.load < 1.0) {
                     let message = format!("{}: must be above 0 and below 1", poisson.load);
-                    return Err(Wrong::new(format!("{field}.load"), message));
+                    return Err(InvalidSetting::new(format!("{field}.load"), message));
                 }
                 poisson.flows.map_or(Ok(()), |flows| within("flows", flows, 1, 100_000_000))
             }
@@ -262,26 +268,26 @@ impl Workload {
 }
 
 impl Udp {
-    fn check(&self, field: &str) -> Result<(), Wrong> {
+    fn check(&self, field: &str) -> Result<(), InvalidSetting> {
         if self.on.is_some() != self.off.is_some() {
-            return Err(Wrong::new(format!("{field}.on"), "on and off go together"));
+            return Err(InvalidSetting::new(format!("{field}.on"), "on and off go together"));
         }
         if self.random && self.on.is_some() {
-            return Err(Wrong::new(format!("{field}.random"), "either random, or on and off"));
+            return Err(InvalidSetting::new(format!("{field}.random"), "either random, or on and off"));
         }
         if self.batch > 1 && !self.random {
-            return Err(Wrong::new(format!("{field}.batch"), "only with random = true"));
+            return Err(InvalidSetting::new(format!("{field}.batch"), "only with random = true"));
         }
         match (self.rate, self.load) {
             (None, Some(load)) if !(load > 0.0 && load < 1.0) => {
                 let message = format!("{load}: must be above 0 and below 1");
-                return Err(Wrong::new(format!("{field}.load"), message));
+                return Err(InvalidSetting::new(format!("{field}.load"), message));
             }
             (Some(_), None) | (None, Some(_)) => {}
-            _ => return Err(Wrong::new(format!("{field}.rate"), "give either rate or load")),
+            _ => return Err(InvalidSetting::new(format!("{field}.rate"), "give either rate or load")),
         }
         if self.stop.is_some_and(|stop| stop <= self.start) {
-            return Err(Wrong::new(format!("{field}.stop"), "must be later than start"));
+            return Err(InvalidSetting::new(format!("{field}.stop"), "must be later than start"));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@
 //! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]), the schedulers (a
 //! system's). Read [`CircuitSpec`] first.
 
-use super::read::Wrong;
+use super::read::InvalidSetting;
 use anabranch_fabric::{
     CircuitSettings, Matching, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, Timetable, shifts,
 };
@@ -169,8 +169,8 @@ const fn queue_packets() -> u32 {
 }
 
 impl CircuitSpec {
-    pub(super) fn check(&self) -> Result<(), Wrong> {
-        let wrong = |field: &str, message: String| Wrong::new(format!("circuit.{field}"), message);
+    pub(super) fn check(&self) -> Result<(), InvalidSetting> {
+        let wrong = |field: &str, message: String| InvalidSetting::new(format!("circuit.{field}"), message);
         if self.day < self.night || self.day == Duration::ZERO {
             let message =
                 format!("{}: must be above zero and no shorter than the night, {}", self.day, self.night);

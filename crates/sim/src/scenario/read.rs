@@ -20,7 +20,7 @@ const MESSAGE_CHARS_MAX: usize = 1_200;
 
 /// One combination of swept values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct SweepPoint {
     /// Swept settings with their values at this point, in the file's order.
     pub swept: Vec<(String, Value)>,
     /// The resolved scenario.
@@ -59,12 +59,12 @@ fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
 
 /// An invalid setting, before its location is known.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wrong {
+pub(super) struct InvalidSetting {
     pub field: String,
     pub message: String,
 }
 
-impl Wrong {
+impl InvalidSetting {
     pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { field: field.into(), message: message.into() }
     }
@@ -74,7 +74,7 @@ impl Wrong {
 /// (`key=value`), into its points.
 ///
 /// Errors: the first error with its location.
-pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<Point>, ScenarioError> {
+pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<SweepPoint>, ScenarioError> {
     DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let message = error.message().replace('\n', ", ");
@@ -216,7 +216,7 @@ fn find(root: &DeTable<'_>, path: &str) -> usize {
 }
 
 /// Deserializes a table; `prefix` completes the path in errors.
-fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, Wrong> {
+fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, InvalidSetting> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = match (prefix, path.as_str()) {
@@ -227,7 +227,7 @@ fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, Wrong> {
         let message = error.into_inner().to_string();
         // The location appended by the library is dropped; ours is added later.
         let message = message.split("\nin `").next().unwrap_or_default().trim().replace('\n', ", ");
-        Wrong::new(field, message)
+        InvalidSetting::new(field, message)
     })
 }
 
@@ -238,25 +238,27 @@ impl SystemWorkload {
     /// workload in messages.
     pub fn settings<T: DeserializeOwned>(&self, field: &str) -> Result<T, PlanError> {
         typed(Value::Table(self.settings.clone()), field)
-            .map_err(|Wrong { field, message }| PlanError { field, message })
+            .map_err(|InvalidSetting { field, message }| PlanError { field, message })
     }
 }
 
-fn points(mut root: Table) -> Result<Vec<Point>, Wrong> {
+fn points(mut root: Table) -> Result<Vec<SweepPoint>, InvalidSetting> {
     let sweep = match root.remove("sweep") {
         None => Table::new(),
         Some(Value::Table(table)) => table,
-        Some(_) => return Err(Wrong::new("sweep", "must be a table of settings with lists of values")),
+        Some(_) => {
+            return Err(InvalidSetting::new("sweep", "must be a table of settings with lists of values"));
+        }
     };
     let mut combinations: Vec<Vec<(String, Value)>> = vec![Vec::new()];
     for (key, values) in sweep {
         let field = format!("sweep.{key}");
         let values = match values {
             Value::Array(values) if !values.is_empty() => values,
-            _ => return Err(Wrong::new(field, "must be a list of at least one value")),
+            _ => return Err(InvalidSetting::new(field, "must be a list of at least one value")),
         };
         if combinations.len() * values.len() > POINTS_MAX {
-            return Err(Wrong::new(field, format!("more than {POINTS_MAX} combinations")));
+            return Err(InvalidSetting::new(field, format!("more than {POINTS_MAX} combinations")));
         }
         let longer = |one: Vec<(String, Value)>| {
             let key = key.clone();
@@ -272,18 +274,18 @@ fn points(mut root: Table) -> Result<Vec<Point>, Wrong> {
         let mut table = root.clone();
         for (key, value) in &swept {
             assign(&mut table, key, value.clone())
-                .map_err(|message| Wrong::new(format!("sweep.{key}"), message))?;
+                .map_err(|message| InvalidSetting::new(format!("sweep.{key}"), message))?;
         }
         let scenario = scenario(table).and_then(|s| s.check().map(|()| s)).map_err(|wrong| {
             // The value of a swept setting is in the sweep.
             match swept.iter().find(|(key, _)| is_within(&indexed(&wrong.field), &indexed(key))) {
                 Some((key, value)) => {
-                    Wrong::new(format!("sweep.{key}"), format!("at {value}: {}", wrong.message))
+                    InvalidSetting::new(format!("sweep.{key}"), format!("at {value}: {}", wrong.message))
                 }
                 None => wrong,
             }
         })?;
-        Ok(Point { swept, scenario })
+        Ok(SweepPoint { swept, scenario })
     };
     combinations.into_iter().map(point).collect()
 }
@@ -296,7 +298,7 @@ fn indexed(path: &str) -> String {
     }
 }
 
-fn scenario(mut root: Table) -> Result<Scenario, Wrong> {
+fn scenario(mut root: Table) -> Result<Scenario, InvalidSetting> {
     let workloads = match root.remove("workload") {
         None => Vec::new(),
         Some(Value::Array(items)) => items,
@@ -310,16 +312,16 @@ fn scenario(mut root: Table) -> Result<Scenario, Wrong> {
 
 /// Parses a workload by its `kind`. Written by hand, as serde's tagged enums lose the location of
 /// an error.
-fn workload(index: usize, value: Value) -> Result<Workload, Wrong> {
+fn workload(index: usize, value: Value) -> Result<Workload, InvalidSetting> {
     let field = format!("workload[{index}]");
-    let Value::Table(mut table) = value else { return Err(Wrong::new(field, "must be a table")) };
+    let Value::Table(mut table) = value else { return Err(InvalidSetting::new(field, "must be a table")) };
     let known = || format!("one of {}, or a system", KINDS.join(", "));
     let kind = match table.remove("kind") {
         Some(Value::String(kind)) => kind,
         Some(other) => {
-            return Err(Wrong::new(field + ".kind", format!("{other}: must be {}", known())));
+            return Err(InvalidSetting::new(field + ".kind", format!("{other}: must be {}", known())));
         }
-        None => return Err(Wrong::new(field, format!("missing `kind`: {}", known()))),
+        None => return Err(InvalidSetting::new(field, format!("missing `kind`: {}", known()))),
     };
     let settings = Value::Table(table);
     match kind.as_str() {

@@ -8,7 +8,7 @@
 //!
 //! Leaves out: the systems themselves (`system`). Read [`App`] and [`AppCx`] first.
 
-use super::{Opening, World};
+use super::{PendingFlow, TrafficState};
 use crate::end::{End, Port};
 use crate::network::Network;
 use crate::rows::WorkloadRow;
@@ -111,7 +111,7 @@ pub struct StreamSpec {
 
 /// Interface of an [`App`] during a callback.
 pub struct AppCx<'a, 'b> {
-    pub(super) world: &'a mut World,
+    pub(super) world: &'a mut TrafficState,
     pub(super) cx: &'a mut HostsCx<'b, End>,
     pub(super) job: u16,
 }
@@ -135,7 +135,7 @@ impl AppCx<'_, '_> {
     pub fn open(&mut self, spec: &StreamSpec) -> u32 {
         let StreamSpec { from: src, to: dst, links, size, priority, is_control } = *spec;
         let doors = links.map(|link| link.map(Network::port));
-        let opening = Opening { job: self.job, priority, src, dst, size, to_send: size, doors };
+        let opening = PendingFlow { job: self.job, priority, src, dst, size, to_send: size, doors };
         let stream = self.world.connect_unread(self.cx, &opening);
         self.world.flows[stream as usize].is_control = is_control;
         stream
@@ -144,7 +144,7 @@ impl AppCx<'_, '_> {
     /// of streams' numbers.
     pub fn open_channel(&mut self, from: u16, to: u16, priority: u8) -> u32 {
         let (size, to_send, doors) = (None, None, [None; 2]);
-        let opening = Opening { job: self.job, priority, src: from, dst: to, size, to_send, doors };
+        let opening = PendingFlow { job: self.job, priority, src: from, dst: to, size, to_send, doors };
         let (flow, opener, acceptor) = self.world.enter(self.cx, &opening);
         self.cx.place(opener, End::Port(Box::new(Port::new(acceptor))));
         self.cx.place(acceptor, End::Port(Box::new(Port::new(opener))));

@@ -4,7 +4,7 @@
 //! Source: LTTP section II-B (and Phanishayee and others, FAST 2008). Connections are opened before
 //! the first round and kept; requests and blocks travel on the same connection.
 
-use super::{Opening, World, write};
+use super::{PendingFlow, TrafficState, write};
 use crate::end::End;
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
@@ -53,7 +53,7 @@ pub struct Incast {
 
 /// Settings of an incast.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct IncastSettings {
     /// Host of the client.
     pub client: u16,
     /// Hosts of the servers.
@@ -76,8 +76,8 @@ pub struct Settings {
 
 impl Incast {
     /// An incast that begins with the run.
-    pub fn new(settings: Settings) -> Self {
-        let Settings {
+    pub fn new(settings: IncastSettings) -> Self {
+        let IncastSettings {
             client,
             servers,
             block_bytes,
@@ -128,7 +128,7 @@ impl Incast {
         self.rounds.len() as f64 / all.max(1) as f64
     }
 
-    pub(super) fn on_timer(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
+    pub(super) fn on_timer(&mut self, world: &mut TrafficState, cx: &mut HostsCx<'_, End>, job: u16) {
         if !std::mem::replace(&mut self.has_opened, true) {
             return self.open(world, cx, job);
         }
@@ -137,12 +137,13 @@ impl Incast {
         }
     }
 
-    fn open(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
+    fn open(&mut self, world: &mut TrafficState, cx: &mut HostsCx<'_, End>, job: u16) {
         self.first_flow = world.flows.len() as u32;
         let to_send = Some(ByteCount::new(self.block_bytes));
         for server in &self.servers {
             let (priority, src, dst, doors) = (self.priority, self.client, server.host, [None; 2]);
-            let flow = world.connect(cx, &Opening { job, priority, src, dst, size: None, to_send, doors });
+            let flow =
+                world.connect(cx, &PendingFlow { job, priority, src, dst, size: None, to_send, doors });
             // The client connects, but the measured data flows to it.
             let flow = &mut world.flows[flow as usize];
             std::mem::swap(&mut flow.sender, &mut flow.receiver);
@@ -153,7 +154,7 @@ impl Incast {
         }
     }
 
-    fn begin_round(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
+    fn begin_round(&mut self, world: &mut TrafficState, cx: &mut HostsCx<'_, End>, job: u16) {
         self.began_at = cx.now();
         self.rounds_left -= 1;
         self.waiting = self.servers.len();
@@ -171,13 +172,13 @@ impl Incast {
         self.requests.sort_by_key(|(at, server)| std::cmp::Reverse((*at, *server)));
     }
 
-    fn ask(&self, world: &World, cx: &mut HostsCx<'_, End>, server: usize) {
+    fn ask(&self, world: &TrafficState, cx: &mut HostsCx<'_, End>, server: usize) {
         write(cx, world.flows[self.first_flow as usize + server].receiver, self.request_bytes);
     }
 
     pub(super) fn on_event(
         &mut self,
-        world: &mut World,
+        world: &mut TrafficState,
         cx: &mut HostsCx<'_, End>,
         number: u32,
         end: PeerId,

@@ -3,7 +3,7 @@
 //! Small flows may be sent twice; the first complete copy counts: Xu and Li, *RepFlow: Minimizing
 //! flow completion times with replicated flows in data centers* (2014).
 
-use super::World;
+use super::TrafficState;
 use crate::end::End;
 use crate::sizes::Sizes;
 use anabranch_endpoint::PeerId;
@@ -133,7 +133,7 @@ impl Transfers {
         self.expected.map(|expected| self.begun as f64 / expected.max(1) as f64)
     }
 
-    pub(super) fn on_timer(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
+    pub(super) fn on_timer(&mut self, world: &mut TrafficState, cx: &mut HostsCx<'_, End>, job: u16) {
         while let Some(start) = self.next.filter(|start| start.at <= cx.now()) {
             let opening = (job, self.priority, self.control);
             let flow = world.open(cx, opening, &start);
@@ -162,7 +162,13 @@ fn following(arrivals: &mut Option<Arrivals>, listed: &mut Vec<Start>, at: Insta
 
 /// Handles an event of a flow. A flow is complete when its receiver has all bytes, and its machines
 /// are removed when its sender knows. For a flow sent twice, both copies are removed then.
-pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32, end: PeerId, event: Event) {
+pub(super) fn on_event(
+    world: &mut TrafficState,
+    cx: &mut HostsCx<'_, End>,
+    number: u32,
+    end: PeerId,
+    event: Event,
+) {
     let flow = &world.flows[number as usize];
     let Some(size) = flow.size else { return };
     let twin = flow.twin;
@@ -192,7 +198,7 @@ pub(super) fn on_event(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32
 }
 
 /// Removes the machines of a flow, and keeps their counters.
-fn forget(world: &mut World, cx: &mut HostsCx<'_, End>, number: u32) {
+fn forget(world: &mut TrafficState, cx: &mut HostsCx<'_, End>, number: u32) {
     let flow = &mut world.flows[number as usize];
     if let Some(End::Tcp(sender)) = cx.remove(flow.sender) {
         flow.sent = Some(sender.counters());

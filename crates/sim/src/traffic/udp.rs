@@ -1,6 +1,6 @@
 //! Datagrams at a constant rate, at random, or in bursts.
 
-use super::{Opening, World};
+use super::{PendingFlow, TrafficState};
 use crate::end::{End, UdpSink};
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::HostsCx;
@@ -21,7 +21,7 @@ pub struct UdpFlow {
     /// Length of a datagram on the wire in bytes.
     pub size_bytes: u32,
     /// Sending pattern.
-    pub sending: Sending,
+    pub sending: SendPattern,
     /// Seed of the run.
     pub seed: Seed,
     /// Number of the flow's random stream for UDP.
@@ -30,7 +30,7 @@ pub struct UdpFlow {
 
 /// Sending pattern: a [`Pattern`] without its random stream.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
-pub enum Sending {
+pub enum SendPattern {
     /// Without a pause.
     Constant,
     /// As a Poisson process of batches.
@@ -53,9 +53,9 @@ impl UdpFlow {
     pub fn source(&self, peer: PeerId, start: Instant, stop: Option<Instant>) -> Option<UdpSource> {
         let random = self.seed.stream("udp", self.stream);
         let pattern = match self.sending {
-            Sending::Constant => Pattern::Constant,
-            Sending::Random { batch } => Pattern::Poisson { batch, random },
-            Sending::OnOff { on, off } => Pattern::OnOff { on, off, random },
+            SendPattern::Constant => Pattern::Constant,
+            SendPattern::Random { batch } => Pattern::Poisson { batch, random },
+            SendPattern::OnOff { on, off } => Pattern::OnOff { on, off, random },
         };
         UdpSource::new(peer, self.rate, self.size_bytes, pattern, start, stop)
     }
@@ -85,7 +85,7 @@ impl Udp {
         self.is_over
     }
 
-    pub(super) fn on_timer(&mut self, world: &mut World, cx: &mut HostsCx<'_, End>, job: u16) {
+    pub(super) fn on_timer(&mut self, world: &mut TrafficState, cx: &mut HostsCx<'_, End>, job: u16) {
         if std::mem::replace(&mut self.has_begun, true) {
             self.is_over = true;
             return;
@@ -93,7 +93,7 @@ impl Udp {
         for flow in &self.flows {
             let UdpFlow { src, dst, .. } = *flow;
             let (priority, size, to_send, doors) = (self.priority, None, None, [None; 2]);
-            let opening = Opening { job, priority, src, dst, size, to_send, doors };
+            let opening = PendingFlow { job, priority, src, dst, size, to_send, doors };
             let (_, sender, receiver) = world.enter(cx, &opening);
             let source = flow
                 .source(receiver, cx.now(), self.stop)

@@ -296,7 +296,7 @@ fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
 }
 
 #[test]
-fn every_scenario_obeys_the_laws_and_runs_the_same_on_either_queue() {
+fn every_scenario_obeys_the_invariants_on_either_queue() {
     for (name, text) in SCENARIOS {
         let plan = plan(text);
         let heap = lawful::<QuadHeap>(name, &plan, 0);
@@ -330,7 +330,7 @@ fn every_flow_with_a_size_arrives_whole_once() {
 
 /// An implementation outside this room starts the same flows and sends the same datagrams.
 #[test]
-fn a_plan_lists_the_flows_that_a_run_opens_and_the_datagrams_that_it_sends() {
+fn plan_lists_the_flows_and_datagrams_of_a_run() {
     let plan = plan(
         r#"
         duration = "300 ms"
@@ -392,7 +392,7 @@ fn an_incast_moves_its_blocks_in_all_its_rounds() {
 }
 
 #[test]
-fn a_link_that_is_down_carries_nothing_and_its_flows_go_on_when_it_is_up() {
+fn flows_continue_after_a_link_outage() {
     let text = SCENARIOS[1].1.replace("duration = \"300 ms\"", "duration = \"600 ms\"\nwarmup = \"400 ms\"");
     let outcome = run(&plan(&text));
     assert!(outcome.network.dropped_otherwise > 0, "what waited was dropped");
@@ -402,7 +402,7 @@ fn a_link_that_is_down_carries_nothing_and_its_flows_go_on_when_it_is_up() {
 }
 
 #[test]
-fn finite_work_is_measured_over_the_time_that_it_took_and_not_over_the_events_after_it() {
+fn finite_work_is_measured_over_its_duration() {
     let outcome = run(&plan(
         r#"
         duration = "10 s"

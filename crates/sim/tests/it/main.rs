@@ -35,7 +35,7 @@ fn run(plan: &Plan) -> Outcome {
 
 /// Replays the fuzz target's corpus, and the repository's scenarios.
 #[test]
-fn every_file_of_the_corpus_is_read_or_refused_without_a_panic() {
+fn every_corpus_file_is_read_or_refused_without_panic() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut seen = 0;
     let files = |folder: &str| {
@@ -117,7 +117,7 @@ fn a_queue_holds_at_least_the_largest_packet() {
 }
 
 #[test]
-fn a_datagrams_delay_is_the_paths_in_the_median_and_behind_others_more() {
+fn datagram_delay_is_the_paths_plus_queueing() {
     // 1,250 bytes take 100 us on each of two links of 1 ms; of two simultaneous datagrams the
     // second waits for the first.
     let delays = |pairs: &str| {
@@ -212,7 +212,7 @@ fn the_documentation_names_every_setting() {
 
 /// The list of kinds depends on the systems.
 #[test]
-fn a_kind_that_nothing_has_is_said_with_those_that_there_are() {
+fn unknown_kind_is_reported_with_the_known_ones() {
     let text =
         "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 3\n[[workload]]\nkind = \"outcast\"\n";
     let error = Plan::new(scenario(text), &|_| Ok(String::new())).expect_err("nothing has it");

@@ -213,7 +213,7 @@ fn two_bbr_flows_share_a_link_whichever_began_first() {
 /// BBR leaves room between its probes, and Cubic's growth cannot take BBR's bytes in flight:
 /// neither starves.
 #[test]
-fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
+fn bbr_and_cubic_flows_share_a_link() {
     for queue_bdps in [1, 2] {
         let text = format!(
             r#"
@@ -251,7 +251,7 @@ fn a_bbr_flow_and_a_cubic_flow_leave_each_other_room() {
 /// a bandwidth-delay product, 42.3 and 5.1 behind one, and 20.4 and 27.8 behind four
 /// (`experiments/sim-vs-emu`).
 #[test]
-fn the_first_version_of_bbr_leaves_cubic_as_little_as_linuxs_does() {
+fn bbr_version_1_leaves_cubic_as_little_as_linux() {
     for (queue_kb, least, most) in [(62, 0.82, 0.95), (125, 0.82, 0.95), (500, 0.35, 0.55)] {
         let text = format!(
             r#"
@@ -287,7 +287,7 @@ fn the_first_version_of_bbr_leaves_cubic_as_little_as_linuxs_does() {
 }
 
 #[test]
-fn a_workload_is_sent_by_the_control_that_it_names_and_the_seed_decides_when_it_probes() {
+fn workload_uses_its_control_and_seed_dependent_probes() {
     let with_seed = |seed: u64| {
         let text = format!(
             r#"

@@ -55,8 +55,13 @@ impl World {
     }
 
     fn send(&mut self, from: usize, flow: u32, packet: Bytes, flow_size: Option<ByteCount>) {
-        let outgoing =
-            Outgoing { packet, payload_bytes: 1_000, is_acknowledgement: false, is_end: false, flow_size };
+        let outgoing = OutgoingPacket {
+            packet,
+            payload_bytes: 1_000,
+            is_acknowledgement: false,
+            is_end: false,
+            flow_size,
+        };
         self.hosts[from].handle_packet(self.now, FlowId { peer: 1 - from as u32, flow }, outgoing);
         self.stir();
     }
@@ -155,7 +160,7 @@ fn how_long_packets_wait_for_others_is_counted() {
     let mut world = World::new(1, 0, &config);
     let mut leaving = Vec::new();
     for _ in 0..3 {
-        let outgoing = Outgoing {
+        let outgoing = OutgoingPacket {
             packet: Bytes::from(vec![0; 1_000]),
             payload_bytes: 1_000,
             is_acknowledgement: false,
@@ -174,7 +179,7 @@ fn how_long_packets_wait_for_others_is_counted() {
 }
 
 #[test]
-fn packets_of_short_flows_that_do_not_come_are_sent_again_as_long_as_they_are_few() {
+fn few_lost_packets_of_short_flows_are_retransmitted() {
     let mut world = World::new(3, 0, &Config::of_agent());
     world.send(0, 1, packet(1, 0), None);
     world.pass(Some(world.now + Duration::from_ms(100)));
@@ -297,7 +302,8 @@ impl Siege {
     fn send(&mut self) {
         let packet = self.packet.clone();
         let (is_acknowledgement, is_end) = (false, false);
-        let outgoing = Outgoing { packet, payload_bytes: 1_300, is_acknowledgement, is_end, flow_size: None };
+        let outgoing =
+            OutgoingPacket { packet, payload_bytes: 1_300, is_acknowledgement, is_end, flow_size: None };
         let flow = self.random.below(Self::FLOWS) as u32;
         self.host.handle_packet(self.now, FlowId { peer: 1, flow }, outgoing);
         self.check();
@@ -429,7 +435,7 @@ proptest! {
             }
             world.pass(Some(world.now + Duration::from_secs(1)));
             // Parities of incomplete units count as surplus only where they expire.
-            (world.handed, world.hosts.map(|host| Counts { surplus: 0, ..*host.counts() }))
+            (world.handed, world.hosts.map(|host| HostCounts { surplus: 0, ..*host.counts() }))
         };
         prop_assert!(run(None) == run(Some(PEER_MEMORY_MAX)), "a budget has changed what is handed over");
     }

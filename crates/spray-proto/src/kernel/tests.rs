@@ -13,17 +13,17 @@ fn at(secs: u64) -> Instant {
 /// A reconciler with one active peer, and a model kernel to which repairs apply.
 struct World {
     reconciler: Reconciler,
-    kernel: Observed,
+    kernel: KernelState,
     now_s: u64,
     events: Vec<Event>,
 }
 
 impl World {
     fn new() -> Self {
-        let peer = PeerPlace { address: PEER, local: LOCAL, port: 7_200 };
+        let peer = PeerEndpoint { address: PEER, local: LOCAL, port: 7_200 };
         let mut world = Self {
             reconciler: Reconciler::new(7_200, 7_200, vec![peer], false),
-            kernel: Observed { device_is_up: Some(true), ..Observed::default() },
+            kernel: KernelState { device_is_up: Some(true), ..KernelState::default() },
             now_s: 0,
             events: Vec::new(),
         };
@@ -70,7 +70,7 @@ impl World {
 /// #48: each change by another program is repaired by the next observation.
 #[test]
 fn each_fault_is_repaired_at_once() {
-    type Change = fn(&mut Observed);
+    type Change = fn(&mut KernelState);
     let changes: [(Fault, Change); 5] = [
         (Fault::DeviceDeleted, |kernel| {
             kernel.device_is_up = None;
@@ -201,7 +201,7 @@ fn a_standstill_ends_repairs_until_the_next_beat() {
 /// #48: stale rules of any table are deleted; rules of running agents and of other programs stay.
 #[test]
 fn stale_rules_of_other_tables_are_deleted() {
-    let peers = vec![PeerPlace { address: PEER, local: LOCAL, port: 7_200 }];
+    let peers = vec![PeerEndpoint { address: PEER, local: LOCAL, port: 7_200 }];
     let left = |table| rules(table, 7_200, &peers, true).into_iter().collect::<Vec<_>>();
     let foreign = |rules: Vec<Rule>| rules.into_iter().map(|rule| Rule { protocol: 3, ..rule });
     let (dead, live) = (left(8_000), left(9_000));
@@ -230,8 +230,8 @@ fn stale_rules_of_other_tables_are_deleted() {
 fn rules_follow_peers_that_come_and_go() {
     let mut world = World::new();
     let place =
-        |last: u8| PeerPlace { address: Ipv4Addr::new(10, 0, 0, last).into(), local: LOCAL, port: 7_200 };
-    let change = |world: &mut World, peers: Vec<PeerPlace>| {
+        |last: u8| PeerEndpoint { address: Ipv4Addr::new(10, 0, 0, last).into(), local: LOCAL, port: 7_200 };
+    let change = |world: &mut World, peers: Vec<PeerEndpoint>| {
         let repairs = world.reconciler.handle_peers(peers.clone());
         repairs.iter().for_each(|repair| world.apply(*repair));
         let has: BTreeSet<Rule> = world.kernel.rules.iter().copied().collect();

@@ -1,14 +1,14 @@
 //! The layer of all hosts of a run: each host's state machine, and segments as codable packets.
 //!
-//! Read [`Spraying`] first.
+//! Read [`SprayLayer`] first.
 
 use super::{Scheme, Spray};
 use crate::datagram::{Body, Datagram, FlowId};
-use crate::host::{Host, Leaving, Outgoing};
+use crate::host::{Host, OutgoingDatagram, OutgoingPacket};
 use crate::packet::{LENGTH_BYTES, Packet};
-use crate::ways::{Chooser, Going};
+use crate::ways::Chooser;
 use anabranch_endpoint::{Instant, PeerId};
-use anabranch_fabric::{Envelope, Flag, FlowClass, Label, Layer, LayerCx, Layered, PacketMeta};
+use anabranch_fabric::{Envelope, Flag, FlowClass, Label, Layer, LayerCx, LayeredPacket, PacketMeta};
 use anabranch_sim::Msg;
 use anabranch_transport::{Datagram as Phantom, Segment};
 use anabranch_units::{BitRate, ByteCount, Seed};
@@ -21,15 +21,15 @@ const CELL_BYTES: u64 = 1 << 16;
 const BARE_BYTES: u32 = 100;
 
 /// The layer of all hosts of a run.
-pub(super) struct Spraying {
+pub(super) struct SprayLayer {
     scheme: Scheme,
     short_first: bool,
     header_bytes: u32,
     /// Size from which hosts must look at a flow; `None` if hosts count bytes themselves.
     long: Option<ByteCount>,
-    hosts: Vec<Host<Carried>>,
+    hosts: Vec<Host<DatagramContent>>,
     /// Last packet from one host to another, as a template for packets without one.
-    came: Last,
+    came: LastPackets,
     /// Time of each host's valid timer.
     armed_at: Vec<Option<Instant>>,
     /// Path choosers by source and destination, where hosts choose paths.
@@ -44,17 +44,17 @@ pub(super) struct Spraying {
 
 /// Content of a simulated datagram.
 #[derive(Clone, Debug)]
-enum Carried {
+enum DatagramContent {
     /// A packet of TCP.
-    Source(Layered<Msg>),
+    Source(LayeredPacket<Msg>),
     /// A parity: the packets of its unit.
-    Parity(Arc<[Layered<Msg>]>),
+    Parity(Arc<[LayeredPacket<Msg>]>),
 }
 
 /// Head of a datagram, as a label of packets: a source's content is the packet itself.
-type Head = Datagram<Option<Arc<[Layered<Msg>]>>>;
+type Head = Datagram<Option<Arc<[LayeredPacket<Msg>]>>>;
 
-impl Packet for Carried {
+impl Packet for DatagramContent {
     type Coder = ();
 
     fn len_bytes(&self) -> usize {
@@ -71,7 +71,7 @@ impl Packet for Carried {
             Self::Source(packet) => packet.clone(),
             Self::Parity(_) => unreachable!("units are of packets of TCP"),
         };
-        let unit: Arc<[Layered<Msg>]> = packets.iter().map(source).collect();
+        let unit: Arc<[LayeredPacket<Msg>]> = packets.iter().map(source).collect();
         vec![Self::Parity(unit); count]
     }
 
@@ -82,7 +82,7 @@ impl Packet for Carried {
     }
 }
 
-impl Spraying {
+impl SprayLayer {
     pub(super) fn new(spray: &Spray, hosts: usize, seed: Seed) -> Self {
         let host =
             |_| Host::new(spray.config.clone()).expect("a scenario's settings are checked before it runs");
@@ -107,7 +107,7 @@ impl Spraying {
     fn stir(&mut self, cx: &mut LayerCx<'_, Msg>, number: u16) {
         let host = &mut self.hosts[usize::from(number)];
         while let Some(arrived) = host.poll_arrived() {
-            if let Carried::Source(packet) = arrived.packet {
+            if let DatagramContent::Source(packet) = arrived.packet {
                 cx.deliver(packet);
             }
         }
@@ -122,10 +122,9 @@ impl Spraying {
                         let random = seed.stream("ways", u64::from(number) << 16 | u64::from(to));
                         Chooser::new(random, ways, rate)
                     });
-                    let going = Going::of(&leaving);
                     match leaving.datagram.body {
-                        Body::Bare => chooser.choose(now, going),
-                        _ => chooser.handle_leaving(now, going).1,
+                        Body::Bare => chooser.choose(now, leaving.class),
+                        _ => chooser.handle_leaving(now, leaving.class).1,
                     }
                 });
                 let made = packet(self.scheme, self.header_bytes, &self.came, (number, leaving));
@@ -163,7 +162,7 @@ impl Spraying {
 }
 
 /// Last packet from one host to another, and the state machines at its ends.
-type Last = BTreeMap<(u16, u16), (PacketMeta, PeerId, PeerId)>;
+type LastPackets = BTreeMap<(u16, u16), (PacketMeta, PeerId, PeerId)>;
 
 /// Builds the packet of a datagram that leaves, from the packet that it carries or the packets of
 /// its unit. Without content it copies the last packet of the reverse direction, with ends swapped;
@@ -171,31 +170,31 @@ type Last = BTreeMap<(u16, u16), (PacketMeta, PeerId, PeerId)>;
 fn packet(
     scheme: Scheme,
     header_bytes: u32,
-    last: &Last,
-    (from, leaving): (u16, Leaving<Carried>),
-) -> Option<Layered<Msg>> {
-    let Leaving { to, is_short, sent_bytes, datagram, .. } = leaving;
+    last: &LastPackets,
+    (from, leaving): (u16, OutgoingDatagram<DatagramContent>),
+) -> Option<LayeredPacket<Msg>> {
+    let OutgoingDatagram { to, is_short, sent_bytes, datagram, .. } = leaving;
     let Datagram { number, flow, sent_at, body, echoes } = datagram;
     let (mut packet, body) = match body {
-        Body::Plain(Carried::Source(packet)) => (packet, Body::Plain(None)),
-        Body::Source { epoch, number, packet: Carried::Source(packet) } => {
+        Body::Plain(DatagramContent::Source(packet)) => (packet, Body::Plain(None)),
+        Body::Source { epoch, number, packet: DatagramContent::Source(packet) } => {
             (packet, Body::Source { epoch, number, packet: None })
         }
-        Body::Parity { epoch, first, packets, index, parity: Carried::Parity(unit) } => {
+        Body::Parity { epoch, first, packets, index, parity: DatagramContent::Parity(unit) } => {
             let longest = unit.iter().map(|packet| packet.meta.size_bytes).max().unwrap_or_default();
             let size_bytes = longest + LENGTH_BYTES as u32;
-            let Layered { meta, envelope, .. } = &unit[0];
+            let LayeredPacket { meta, envelope, .. } = &unit[0];
             let msg = Msg::Datagram(Phantom { number: first.into(), size_bytes, sent_at });
             let mut meta = *meta;
             meta.size_bytes = size_bytes;
             meta.set(Flag::Ect, false);
             let envelope = Envelope { msg, label: None, ..envelope.clone() };
-            let packet = Layered { meta, envelope, flow_size: None };
+            let packet = LayeredPacket { meta, envelope, flow_size: None };
             (packet, Body::Parity { epoch, first, packets, index, parity: Some(unit) })
         }
         Body::Bare => (bare(last, (to as u16, from), sent_at)?, Body::Bare),
         Body::Probe => (bare(last, (to as u16, from), sent_at)?, Body::Probe),
-        Body::Plain(Carried::Parity(_)) | Body::Source { .. } | Body::Parity { .. } => {
+        Body::Plain(DatagramContent::Parity(_)) | Body::Source { .. } | Body::Parity { .. } => {
             unreachable!("sources are packets of TCP, and parities are not")
         }
     };
@@ -219,7 +218,7 @@ fn packet(
 
 /// Builds a packet without content from the last packet of the reverse direction, with ends
 /// swapped.
-fn bare(last: &Last, (to, from): (u16, u16), sent_at: Instant) -> Option<Layered<Msg>> {
+fn bare(last: &LastPackets, (to, from): (u16, u16), sent_at: Instant) -> Option<LayeredPacket<Msg>> {
     let (meta, there, here) = last.get(&(to, from))?;
     let mut meta = *meta;
     std::mem::swap(&mut meta.src, &mut meta.dst);
@@ -227,7 +226,7 @@ fn bare(last: &Last, (to, from): (u16, u16), sent_at: Instant) -> Option<Layered
     meta.set(Flag::Ect, false);
     let msg = Msg::Datagram(Phantom { number: 0, size_bytes: BARE_BYTES, sent_at });
     let envelope = Envelope { from: *here, to: *there, msg, label: None };
-    Some(Layered { meta, envelope, flow_size: None })
+    Some(LayeredPacket { meta, envelope, flow_size: None })
 }
 
 /// Returns the segment, if the message is one.
@@ -238,8 +237,8 @@ fn segment(msg: &Msg) -> Option<Segment> {
     }
 }
 
-impl Layer<Msg> for Spraying {
-    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+impl Layer<Msg> for SprayLayer {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let Some(segment) = segment(&packet.envelope.msg) else { return cx.send(packet) };
         if packet.flow_size.zip(self.long).is_some_and(|(size, long)| size >= long) {
             self.sent_bytes += u64::from(packet.meta.size_bytes);
@@ -247,18 +246,18 @@ impl Layer<Msg> for Spraying {
             return cx.send(packet);
         }
         let PacketMeta { src, dst, flow, .. } = packet.meta;
-        let outgoing = Outgoing {
+        let outgoing = OutgoingPacket {
             payload_bytes: segment.len,
             is_acknowledgement: segment.len == 0 && !segment.syn && !segment.fin,
             is_end: segment.fin,
             flow_size: packet.flow_size,
-            packet: Carried::Source(packet),
+            packet: DatagramContent::Source(packet),
         };
         self.hosts[usize::from(src)].handle_packet(cx.now(), FlowId { peer: dst.into(), flow }, outgoing);
         self.stir(cx, src);
     }
 
-    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let PacketMeta { src, dst, flow, .. } = packet.meta;
         let label: Option<Label> = packet.envelope.label.take();
         let payload = segment(&packet.envelope.msg);
@@ -281,7 +280,7 @@ impl Layer<Msg> for Spraying {
         if self.scheme == Scheme::Agent || matches!(head.body, Body::Source { .. } | Body::Parity { .. }) {
             self.came.insert((src, dst), (packet.meta, packet.envelope.from, packet.envelope.to));
         }
-        let carried = || Carried::Source(packet);
+        let carried = || DatagramContent::Source(packet);
         let body = match &head.body {
             Body::Bare => Body::Bare,
             Body::Probe => Body::Probe,
@@ -291,7 +290,13 @@ impl Layer<Msg> for Spraying {
             }
             Body::Parity { epoch, first, packets, index, parity: Some(unit) } => {
                 let (epoch, first, packets, index) = (*epoch, *first, *packets, *index);
-                Body::Parity { epoch, first, packets, index, parity: Carried::Parity(Arc::clone(unit)) }
+                Body::Parity {
+                    epoch,
+                    first,
+                    packets,
+                    index,
+                    parity: DatagramContent::Parity(Arc::clone(unit)),
+                }
             }
             Body::Parity { parity: None, .. } => return,
         };
@@ -318,7 +323,7 @@ impl Layer<Msg> for Spraying {
 
     fn figures(&self) -> Vec<(&'static str, f64)> {
         let sum =
-            |of: fn(&crate::Counts) -> f64| self.hosts.iter().map(|host| of(host.counts())).sum::<f64>();
+            |of: fn(&crate::HostCounts) -> f64| self.hosts.iter().map(|host| of(host.counts())).sum::<f64>();
         let (units, periods) = (sum(|counts| counts.units as f64), sum(|counts| counts.periods as f64));
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         vec![

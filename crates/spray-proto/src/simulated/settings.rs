@@ -40,13 +40,13 @@ struct Settings {
 #[serde(untagged)]
 enum Unit {
     Fixed(u8),
-    Named(Named),
+    Named(UnitRule),
 }
 
 /// A unit's size by a rule.
 #[derive(Copy, Clone, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Named {
+enum UnitRule {
     Window,
 }
 
@@ -86,7 +86,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
         unit: match settings.unit {
             None => UnitSize::Best,
             Some(Unit::Fixed(packets)) => UnitSize::Fixed(packets),
-            Some(Unit::Named(Named::Window)) => UnitSize::Window,
+            Some(Unit::Named(UnitRule::Window)) => UnitSize::Window,
         },
         parities: settings.parities.map_or(Parities::Blocking, Parities::Fixed),
         rate: settings.rate.or(link_rate).unwrap_or(base.rate),

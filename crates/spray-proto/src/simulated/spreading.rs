@@ -3,27 +3,27 @@
 //!
 //! A segment's label carries its number; the next segment in the reverse direction echoes the
 //! received numbers with their marks. An acknowledgement takes the path of the last received
-//! segment. Read [`Spreading`] first.
+//! segment. Read [`SpreadLayer`] first.
 
 use crate::ways::{Flight, SpreaderKind};
 use anabranch_endpoint::{Duration, Instant};
-use anabranch_fabric::{Flag, Layer, LayerCx, Layered};
+use anabranch_fabric::{Flag, Layer, LayerCx, LayeredPacket};
 use anabranch_sim::Msg;
 use anabranch_units::Seed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The layer of all hosts of a run.
-pub(super) struct Spreading {
+pub(super) struct SpreadLayer {
     kind: SpreaderKind,
     seed: Seed,
     /// State by flow and sending host.
-    sides: BTreeMap<(u32, u16), Side>,
-    counts: Counts,
+    sides: BTreeMap<(u32, u16), FlowDirection>,
+    counts: SpreadCounts,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct SpreadCounts {
     packets: u64,
     marked: u64,
     values: u64,
@@ -31,7 +31,7 @@ struct Counts {
 
 /// One direction of a flow at its sender, and the segments received in the reverse direction.
 #[derive(Debug)]
-struct Side {
+struct FlowDirection {
     flight: Flight,
     /// Position after the last byte sent.
     sent: u64,
@@ -52,23 +52,23 @@ struct Head {
 /// dropped.
 const ECHOES_MAX: usize = 64;
 
-impl Spreading {
+impl SpreadLayer {
     pub(super) fn new(kind: SpreaderKind, seed: Seed) -> Self {
-        Self { kind, seed, sides: BTreeMap::new(), counts: Counts::default() }
+        Self { kind, seed, sides: BTreeMap::new(), counts: SpreadCounts::default() }
     }
 
-    fn side(&mut self, flow: u32, host: u16) -> &mut Side {
+    fn side(&mut self, flow: u32, host: u16) -> &mut FlowDirection {
         let (kind, seed) = (self.kind, self.seed);
         self.sides.entry((flow, host)).or_insert_with(|| {
             let random = seed.stream("ways", u64::from(flow) << 16 | u64::from(host));
             let flight = Flight::new(kind.spreader(random));
-            Side { flight, sent: 0, last_value: None, echoes: Vec::new(), came_by: 0 }
+            FlowDirection { flight, sent: 0, last_value: None, echoes: Vec::new(), came_by: 0 }
         })
     }
 }
 
-impl Layer<Msg> for Spreading {
-    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+impl Layer<Msg> for SpreadLayer {
+    fn handle_leaving(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let Msg::Segment(segment) = packet.envelope.msg else { return cx.send(packet) };
         let now = cx.now();
         let side = self.side(packet.meta.flow, packet.meta.src);
@@ -96,7 +96,7 @@ impl Layer<Msg> for Spreading {
         cx.send(packet);
     }
 
-    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: Layered<Msg>) {
+    fn handle_arrived(&mut self, cx: &mut LayerCx<'_, Msg>, mut packet: LayeredPacket<Msg>) {
         let label = packet.envelope.label.take();
         if let Some(head) = label.as_ref().and_then(|label| label.downcast_ref::<Head>()) {
             let (now, is_marked, value) = (cx.now(), packet.meta.has(Flag::Ce), packet.meta.entropy);

@@ -1,7 +1,7 @@
 //! Scenarios with `spray`'s layer: its gains, completeness of transfers under every scheme, and
 //! refused settings. Read [`run`] first.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::scenario::read;
 use anabranch_sim::{Outcome, Plan, Simulation};
 
@@ -36,13 +36,16 @@ jitter = "40 ms"
 streams = 8
 "#;
     let point = read("test", &format!("{network}{work}{spray}"), &[]).expect("it is right").remove(0);
-    let plan =
-        Plan::with_systems(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()), &[&Simulated]);
+    let plan = Plan::with_systems(
+        point.scenario,
+        &|_| Err(std::io::ErrorKind::NotFound.into()),
+        &[&SimulatedSystem],
+    );
     Simulation::<anabranch_fabric::QuadHeap>::new(&plan.expect("it can be"), 0).expect("it can run").run()
 }
 
 #[test]
-fn short_flows_end_sooner_than_by_hashing_and_than_sprayed_without_coding() {
+fn short_flows_beat_hashing_and_uncoded_spraying() {
     let layer = "[[workload]]\nkind = \"spray\"\nrate = \"1 Gbit/s\"\n";
     let caps = run("caps", layer);
     let [long, short, spray] = &caps.workloads[..] else { panic!("three workloads") };
@@ -86,14 +89,20 @@ fn what_cannot_be_is_refused_with_its_place() {
     ] {
         let text = format!("{NETWORK}[[workload]]\nkind = \"spray\"\n{settings}\n");
         let point = read("test", &text, &[]).expect("it is right").remove(0);
-        let plan =
-            Plan::with_systems(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()), &[&Simulated]);
+        let plan = Plan::with_systems(
+            point.scenario,
+            &|_| Err(std::io::ErrorKind::NotFound.into()),
+            &[&SimulatedSystem],
+        );
         let error = plan.expect_err("it cannot be");
         assert_eq!((error.field.as_str(), error.message.as_str()), (place, message));
     }
     let twice = format!("{NETWORK}{}", "[[workload]]\nkind = \"spray\"\n".repeat(2));
     let point = read("test", &twice, &[]).expect("it is right").remove(0);
-    let plan =
-        Plan::with_systems(point.scenario, &|_| Err(std::io::ErrorKind::NotFound.into()), &[&Simulated]);
+    let plan = Plan::with_systems(
+        point.scenario,
+        &|_| Err(std::io::ErrorKind::NotFound.into()),
+        &[&SimulatedSystem],
+    );
     assert_eq!(plan.expect_err("there are two").field, "workload[1].kind");
 }

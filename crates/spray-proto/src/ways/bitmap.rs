@@ -4,7 +4,7 @@
 //! Source: the public simulator of the Ultra Ethernet Consortium (htsim, `uec_mp`), whose bitmap
 //! has penalties up to 15: one for a mark, the maximum for a lost packet.
 
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Instant, RandomStream};
 
 /// Number of paths.
@@ -38,12 +38,12 @@ impl Spreader for Bitmap {
             }
         }
     }
-    fn handle_fate(&mut self, _: Instant, value: u16, fate: Fate) {
+    fn handle_fate(&mut self, _: Instant, value: u16, fate: PacketFate) {
         let Some(penalty) = self.penalties.get_mut(usize::from(value)) else { return };
         *penalty = match fate {
-            Fate::Came => return,
-            Fate::Marked => (*penalty + 1).min(PENALTY_MAX),
-            Fate::Late => PENALTY_MAX,
+            PacketFate::Came => return,
+            PacketFate::Marked => (*penalty + 1).min(PENALTY_MAX),
+            PacketFate::Late => PENALTY_MAX,
         };
     }
 }

@@ -9,8 +9,7 @@
 
 use super::least::Least;
 use super::{Flight, Spreader as _};
-use crate::datagram::Body;
-use crate::host::Leaving;
+use crate::datagram::{Body, DARK, Datagram};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,7 +33,7 @@ const PIN_DRAWN: usize = 8;
 
 /// Class of an outgoing datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Going {
+pub enum DatagramClass {
     /// A packet of a short flow.
     Short,
     /// A packet of this long flow.
@@ -48,23 +47,28 @@ pub enum Going {
     Answer,
 }
 
-impl Going {
-    /// Class of a host's datagram.
-    pub const fn of<P>(leaving: &Leaving<P>) -> Self {
-        match (&leaving.datagram.body, leaving.is_data, leaving.is_short) {
-            (Body::Probe, ..) => Self::Probe,
-            (Body::Bare, ..) if leaving.is_answer => Self::Answer,
-            (_, false, _) => Self::Other,
-            (_, true, true) => Self::Short,
-            (_, true, false) => Self::Long(leaving.datagram.flow),
+impl DatagramClass {
+    /// Class of a datagram. `is_data`: it carries data or a parity; `is_short`: its flow is short.
+    pub(crate) const fn of<P>(datagram: &Datagram<P>, is_data: bool, is_short: bool) -> Self {
+        match &datagram.body {
+            Body::Probe => Self::Probe,
+            Body::Bare if datagram.flow == DARK => Self::Answer,
+            _ if !is_data => Self::Other,
+            _ if is_short => Self::Short,
+            _ => Self::Long(datagram.flow),
         }
+    }
+
+    /// True if the datagram carries data or a parity.
+    pub const fn is_data(self) -> bool {
+        matches!(self, Self::Short | Self::Long(_))
     }
 }
 
 /// Reason for avoiding a path.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WhyLeft {
+pub enum AvoidReason {
     /// A packet was lost.
     Late,
     /// Packets took much longer than over the fastest path, or were marked.
@@ -73,7 +77,7 @@ pub enum WhyLeft {
 
 /// Statistics of a path.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WayReport {
+pub struct PathReport {
     /// Number of acknowledged packets.
     pub came: u64,
     /// Number of acknowledged packets with a mark.
@@ -83,7 +87,7 @@ pub struct WayReport {
     /// Smoothed round trip, once known.
     pub rtt: Option<Duration>,
     /// Reason why the path is currently avoided, if it is.
-    pub left: Option<WhyLeft>,
+    pub left: Option<AvoidReason>,
     /// Number of long flows assigned to the path.
     pub long_flows: u32,
 }
@@ -134,9 +138,9 @@ impl Chooser {
     }
 
     /// Records a packet that leaves and will be echoed. Returns its number and path.
-    pub fn handle_leaving(&mut self, now: Instant, going: Going) -> (u32, u16) {
-        let is_probe = going == Going::Probe && self.probing.is_some();
-        let way = self.choose(now, going);
+    pub fn handle_leaving(&mut self, now: Instant, class: DatagramClass) -> (u32, u16) {
+        let is_probe = class == DatagramClass::Probe && self.probing.is_some();
+        let way = self.choose(now, class);
         (self.flight.handle_leaving_by(now, way, is_probe), way)
     }
 
@@ -150,31 +154,31 @@ impl Chooser {
         self.flight.judge(now);
     }
 
-    /// Returns `Some` if a path must be probed: the next packet must leave as [`Going::Probe`], and
-    /// this must be called again. The value is true if nothing is heard at all, so that the other
-    /// host must answer over any path.
+    /// Returns `Some` if a path must be probed: the next packet must leave as
+    /// [`DatagramClass::Probe`], and this must be called again. The value is true if nothing is
+    /// heard at all, so that the other host must answer over any path.
     pub fn poll_probe(&mut self, now: Instant) -> Option<bool> {
         self.probing = self.flight.spreader_mut().probe(now);
         self.probing.map(|_| self.flight.spreader().is_dark())
     }
 
     /// Returns the path of a packet that will not be echoed.
-    pub fn choose(&mut self, now: Instant, going: Going) -> u16 {
+    pub fn choose(&mut self, now: Instant, class: DatagramClass) -> u16 {
         self.flight.judge(now);
-        match going {
-            Going::Short => self.short_at = Some(now),
-            Going::Long(flow) if self.is_short_on(now) => {
+        match class {
+            DatagramClass::Short => self.short_at = Some(now),
+            DatagramClass::Long(flow) if self.is_short_on(now) => {
                 if let Some(way) = self.pinned(now, flow) {
                     return way;
                 }
             }
-            Going::Probe => {
+            DatagramClass::Probe => {
                 if let Some(way) = self.probing.take() {
                     return way;
                 }
             }
-            Going::Answer => return self.flight.spreader_mut().any(),
-            Going::Long(_) | Going::Other => {}
+            DatagramClass::Answer => return self.flight.spreader_mut().any(),
+            DatagramClass::Long(_) | DatagramClass::Other => {}
         }
         self.flight.spreader_mut().choose(now, 0)
     }
@@ -229,17 +233,17 @@ impl Chooser {
     }
 
     /// Statistics of each path.
-    pub fn report(&self, now: Instant) -> Vec<WayReport> {
+    pub fn report(&self, now: Instant) -> Vec<PathReport> {
         let least = self.flight.spreader();
         let report = |value: u16| {
             let way = least.way(value)?;
             let left = if least.is_failing(value) {
-                Some(WhyLeft::Late)
+                Some(AvoidReason::Late)
             } else {
-                least.is_crowded(now, value).then_some(WhyLeft::Crowded)
+                least.is_crowded(now, value).then_some(AvoidReason::Crowded)
             };
             let long_flows = self.busy[usize::from(value)];
-            Some(WayReport {
+            Some(PathReport {
                 came: way.came,
                 marked: way.marked,
                 late: way.late,
@@ -266,16 +270,16 @@ mod tests {
     }
 
     #[test]
-    fn a_long_flow_keeps_to_one_way_while_a_short_one_is_under_way_and_takes_many_when_none_is() {
+    fn long_flow_uses_one_path_beside_short_flows() {
         let mut chooser = chooser(16);
         let mut ways = |from: u64, is_short: bool| -> BTreeSet<u16> {
             (0..200)
                 .map(|n| {
                     let now = at(from + n * 100);
                     if is_short {
-                        chooser.choose(now, Going::Short);
+                        chooser.choose(now, DatagramClass::Short);
                     }
-                    chooser.choose(now, Going::Long(7))
+                    chooser.choose(now, DatagramClass::Long(7))
                 })
                 .collect()
         };
@@ -287,13 +291,14 @@ mod tests {
     #[test]
     fn long_flows_keep_out_of_each_others_way() {
         let mut chooser = chooser(16);
-        chooser.choose(at(0), Going::Short);
-        let ways: BTreeSet<u16> = (0..4).map(|flow| chooser.choose(at(1), Going::Long(flow))).collect();
+        chooser.choose(at(0), DatagramClass::Short);
+        let ways: BTreeSet<u16> =
+            (0..4).map(|flow| chooser.choose(at(1), DatagramClass::Long(flow))).collect();
         assert_eq!(ways.len(), 4);
         assert_eq!(chooser.report(at(2)).iter().map(|way| way.long_flows).sum::<u32>(), 4);
         // Flows are forgotten after a long silence.
-        chooser.choose(at(10_000_000), Going::Short);
-        chooser.choose(at(10_000_000), Going::Long(9));
+        chooser.choose(at(10_000_000), DatagramClass::Short);
+        chooser.choose(at(10_000_000), DatagramClass::Long(9));
         assert_eq!(chooser.report(at(2)).iter().map(|way| way.long_flows).sum::<u32>(), 1);
     }
 
@@ -309,8 +314,8 @@ mod tests {
                 chooser.handle_echo(at(due), number, Duration::ZERO, false);
                 echoes.pop_front();
             }
-            let going = if n % 2 == 0 { Going::Short } else { Going::Long(1) };
-            let (number, way) = chooser.handle_leaving(at(now), going);
+            let class = if n % 2 == 0 { DatagramClass::Short } else { DatagramClass::Long(1) };
+            let (number, way) = chooser.handle_leaving(at(now), class);
             if n == 10_001 {
                 (dead, dead_at) = (Some(way), now);
             }
@@ -330,10 +335,10 @@ mod tests {
     /// All paths in use die at once, and then packets leave rarely: dead paths get no more of them
     /// than other paths.
     #[test]
-    fn what_leaves_after_a_pause_knows_which_ways_have_died() {
+    fn after_a_pause_dead_paths_are_known() {
         let mut chooser = chooser(8);
         let mut round = |now: u64, alive: std::ops::Range<u16>| {
-            let (number, way) = chooser.handle_leaving(at(now), Going::Short);
+            let (number, way) = chooser.handle_leaving(at(now), DatagramClass::Short);
             if alive.contains(&way) {
                 chooser.handle_echo(at(now + 500), number, Duration::ZERO, false);
             }
@@ -344,7 +349,7 @@ mod tests {
         for _ in 0..40 {
             round(1_000_000, 0..0);
         }
-        let ways = (0..100).filter(|_| chooser.choose(at(1_500_000), Going::Other) >= 4).count();
+        let ways = (0..100).filter(|_| chooser.choose(at(1_500_000), DatagramClass::Other) >= 4).count();
         assert!(ways > 25, "{ways} of 100 by ways that may be alive");
     }
 }

@@ -14,7 +14,7 @@
 //! If a packet is late and nothing sent later has arrived, every path may be dead: all paths are
 //! *doubted* until a packet arrives over them, and some are probed at once. Read [`Least`] first.
 
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 
 /// Default number of paths.
@@ -52,7 +52,7 @@ const LOST_STEP: u32 = 1_000_000 / 16;
 
 /// State of one path.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Way {
+pub(super) struct PathState {
     /// Last round trip, and whether it was marked.
     last: Duration,
     is_marked: bool,
@@ -83,7 +83,7 @@ pub(super) struct Way {
 /// Reason for shunning a path, best first. A dead path is used only if there is no other, lossy
 /// ones included.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Badness {
+enum PathDefect {
     None,
     Crowded,
     Lossy,
@@ -94,7 +94,7 @@ enum Badness {
 /// All paths of one flow, or to one host.
 #[derive(Debug)]
 pub(super) struct Least {
-    ways: Vec<Way>,
+    ways: Vec<PathState>,
     /// Time of a packet on the narrowest link, which each packet in flight adds to the excess.
     packet_time: Duration,
     jitter: Duration,
@@ -127,7 +127,7 @@ impl Least {
         jitter: Duration,
     ) -> Self {
         assert!(count > 0, "there is a way");
-        let ways = vec![Way::default(); count];
+        let ways = vec![PathState::default(); count];
         Self {
             ways,
             packet_time,
@@ -142,7 +142,7 @@ impl Least {
         }
     }
 
-    pub(super) fn way(&self, value: u16) -> Option<&Way> {
+    pub(super) fn way(&self, value: u16) -> Option<&PathState> {
         self.ways.get(usize::from(value))
     }
     pub(super) fn count(&self) -> usize {
@@ -165,21 +165,21 @@ impl Least {
 
     /// Returns true if the path is used only for lack of a better one.
     pub(super) fn is_shunned(&self, now: Instant, value: u16) -> bool {
-        self.badness(now, value) != Badness::None
+        self.badness(now, value) != PathDefect::None
     }
 
     /// Reason for shunning the path at present.
-    fn badness(&self, now: Instant, value: u16) -> Badness {
+    fn badness(&self, now: Instant, value: u16) -> PathDefect {
         if self.is_dead(value) {
-            Badness::Dead
+            PathDefect::Dead
         } else if self.ways[usize::from(value)].is_doubted {
-            Badness::Doubted
+            PathDefect::Doubted
         } else if self.is_lossy(value) {
-            Badness::Lossy
+            PathDefect::Lossy
         } else if self.is_crowded(now, value) {
-            Badness::Crowded
+            PathDefect::Crowded
         } else {
-            Badness::None
+            PathDefect::None
         }
     }
 
@@ -227,7 +227,7 @@ impl Least {
 
     /// Requests probes of some paths that satisfy `is_due`, unless a round took place within
     /// `pause`.
-    fn ask(&mut self, now: Instant, pause: Duration, is_due: impl Fn(&Way) -> bool) {
+    fn ask(&mut self, now: Instant, pause: Duration, is_due: impl Fn(&PathState) -> bool) {
         if self.asked_at.is_some_and(|at| now.saturating_since(at) < pause) {
             return;
         }
@@ -271,9 +271,9 @@ impl Least {
         for _ in 0..8 {
             value = self.random.below(count.into()) as u16;
             match self.badness(now, value) {
-                Badness::None => return value,
-                Badness::Crowded => _ = crowded.get_or_insert(value),
-                Badness::Lossy | Badness::Doubted | Badness::Dead => {}
+                PathDefect::None => return value,
+                PathDefect::Crowded => _ = crowded.get_or_insert(value),
+                PathDefect::Lossy | PathDefect::Doubted | PathDefect::Dead => {}
             }
         }
         if let Some(crowded) = crowded {
@@ -287,7 +287,7 @@ impl Least {
     /// Returns the best of `drawn` random candidates; `busy` breaks ties between equally good
     /// states before the delay.
     pub(super) fn quickest(&mut self, now: Instant, drawn: usize, busy: impl Fn(u16) -> u32) -> u16 {
-        let mut best: Option<((Badness, u32, Duration), u16)> = None;
+        let mut best: Option<((PathDefect, u32, Duration), u16)> = None;
         for _ in 0..drawn {
             let value = self.draw(now);
             let under_way = self.packet_time * u64::from(self.ways[usize::from(value)].unheard);
@@ -301,7 +301,7 @@ impl Least {
     }
 }
 
-impl Way {
+impl PathState {
     /// Delay of the last packet beyond the fastest on any path. A mark adds one fastest round trip.
     fn excess_ps(&self, base: Duration) -> u64 {
         let marked = if self.is_marked { base.as_ps() + 1 } else { 0 };
@@ -337,12 +337,12 @@ impl Spreader for Least {
         way.rtt = Some(way.rtt.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
     }
 
-    fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate) {
+    fn handle_fate(&mut self, now: Instant, value: u16, fate: PacketFate) {
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
         way.unheard = way.unheard.saturating_sub(1);
         let lost = way.lost_ppm;
         match fate {
-            Fate::Late => {
+            PacketFate::Late => {
                 way.late += 1;
                 let is_first = way.missing == 0;
                 if is_first {
@@ -360,10 +360,10 @@ impl Spreader for Least {
                     });
                 }
             }
-            Fate::Came | Fate::Marked => {
+            PacketFate::Came | PacketFate::Marked => {
                 way.came += 1;
                 way.missing = 0;
-                way.is_marked = fate == Fate::Marked;
+                way.is_marked = fate == PacketFate::Marked;
                 way.marked += u64::from(way.is_marked);
                 self.set_lost(value, lost - lost / 64);
             }
@@ -413,12 +413,12 @@ mod tests {
     /// Three paths of ten are crowded: none is used while other paths exist, and each is probed ten
     /// times a second.
     #[test]
-    fn ways_that_are_alike_are_taken_alike_and_crowded_ones_are_tried_by_probes_alone() {
+    fn equal_paths_are_used_equally_and_crowded_ones_probed() {
         let mut least = least(10);
         for value in 0..10 {
             let rtt = if value < 3 { 3_000 } else { 200 + u64::from(value) };
             least.handle_round_trip(at(0), value, Duration::from_us(rtt));
-            least.handle_fate(at(0), value, Fate::Came);
+            least.handle_fate(at(0), value, PacketFate::Came);
         }
         let now = counts(&mut least, at(10), 7_000);
         assert!(now[..3].iter().sum::<usize>() == 0, "{now:?}");
@@ -430,7 +430,7 @@ mod tests {
                 // One of them is no longer crowded.
                 let rtt = if value == 1 { 210 } else { 3_000 };
                 least.handle_round_trip(at(ms * 1_000), value, Duration::from_us(rtt));
-                least.handle_fate(at(ms * 1_000), value, Fate::Came);
+                least.handle_fate(at(ms * 1_000), value, PacketFate::Came);
             }
         }
         assert_eq!(probes, [9, 1, 9, 0, 0, 0, 0, 0, 0, 0]);
@@ -440,21 +440,21 @@ mod tests {
     }
 
     #[test]
-    fn a_way_by_which_nothing_comes_is_tried_half_as_often_each_time_until_something_does() {
+    fn probes_of_a_dead_path_back_off_until_answered() {
         let mut least = least(4);
         least.handle_round_trip(at(0), 1, Duration::from_us(100));
-        least.handle_fate(at(0), 2, Fate::Late);
+        least.handle_fate(at(0), 2, PacketFate::Late);
         assert!(least.is_dead(2) && counts(&mut least, at(0), 100)[2] == 0);
         let (mut tried, mut others) = (Vec::new(), Vec::new());
         for ms in 0..20_000 {
             while let Some(value) = least.probe(at(ms * 1_000)) {
                 if value == 2 {
                     tried.push(ms);
-                    least.handle_fate(at(ms * 1_000), value, Fate::Late);
+                    least.handle_fate(at(ms * 1_000), value, PacketFate::Late);
                 } else {
                     others.push((ms, value));
                     least.handle_round_trip(at(ms * 1_000), value, Duration::from_us(100));
-                    least.handle_fate(at(ms * 1_000), value, Fate::Came);
+                    least.handle_fate(at(ms * 1_000), value, PacketFate::Came);
                 }
             }
         }
@@ -462,14 +462,14 @@ mod tests {
         assert_eq!(others, [(0, 0), (0, 3)], "those of which nothing was known are asked once");
         least.handle_belated(at(20_000_000), 2, Duration::from_us(110));
         assert!(!least.is_dead(2) && counts(&mut least, at(20_000_000), 100)[2] == 0, "it loses packets");
-        (0..400).for_each(|_| least.handle_fate(at(20_000_000), 2, Fate::Came));
+        (0..400).for_each(|_| least.handle_fate(at(20_000_000), 2, PacketFate::Came));
         assert!(counts(&mut least, at(20_000_000), 100)[2] > 5, "not any more");
     }
 
     /// Half of the paths lose one packet in twenty: after some hundred packets they carry hardly
     /// any, and probes do not bring them back.
     #[test]
-    fn ways_that_lose_some_packets_are_shunned_unless_most_do() {
+    fn lossy_paths_are_shunned_unless_most_are_lossy() {
         for (lossy, most) in [(32, 30), (60, 10_000)] {
             let mut least = least(64);
             let mut random = Seed::new(2).stream("loss", 0);
@@ -481,10 +481,10 @@ mod tests {
                 least.handle_leaving(now, value);
                 let is_lost = usize::from(value) < lossy && random.chance_ppm(50_000);
                 if is_lost {
-                    least.handle_fate(now, value, Fate::Late);
+                    least.handle_fate(now, value, PacketFate::Late);
                 } else {
                     least.handle_round_trip(now, value, Duration::from_us(200));
-                    least.handle_fate(now, value, Fate::Came);
+                    least.handle_fate(now, value, PacketFate::Came);
                 }
                 late += usize::from(is_lost && probe.is_none() && n > 3_000);
             }
@@ -494,21 +494,21 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_dead_one_is_taken_all_the_same() {
+    fn dead_path_is_used_when_all_are_dead() {
         let mut least = least(3);
-        (0..3).for_each(|value| least.handle_fate(at(0), value, Fate::Late));
+        (0..3).for_each(|value| least.handle_fate(at(0), value, PacketFate::Late));
         assert_eq!(counts(&mut least, at(1), 100).iter().sum::<usize>(), 100);
     }
     /// With dead paths and lossy ones, no packet takes a dead path.
     #[test]
-    fn a_way_that_loses_packets_is_better_than_one_by_which_nothing_comes() {
+    fn lossy_path_is_preferred_to_a_dead_one() {
         let mut least = least(64);
         for value in 0..64 {
             least.handle_round_trip(at(0), value, Duration::from_us(100));
-            least.handle_fate(at(0), value, Fate::Came);
-            least.handle_fate(at(0), value, Fate::Late);
+            least.handle_fate(at(0), value, PacketFate::Came);
+            least.handle_fate(at(0), value, PacketFate::Late);
             if value == 7 {
-                least.handle_fate(at(0), value, Fate::Came);
+                least.handle_fate(at(0), value, PacketFate::Came);
             }
         }
         // If all paths are lossy, loss does not matter; then some paths recover.

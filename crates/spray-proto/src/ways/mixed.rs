@@ -4,7 +4,7 @@
 
 use super::bitmap::Bitmap;
 use super::reps::Reps;
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Instant, RandomStream};
 
 /// Both spreaders.
@@ -24,7 +24,7 @@ impl Spreader for Mixed {
     fn choose(&mut self, now: Instant, in_flight: usize) -> u16 {
         self.reps.recycled(now).unwrap_or_else(|| self.bitmap.choose(now, in_flight))
     }
-    fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate) {
+    fn handle_fate(&mut self, now: Instant, value: u16, fate: PacketFate) {
         self.bitmap.handle_fate(now, value, fate);
         self.reps.handle_fate(now, value, fate);
     }

@@ -8,7 +8,7 @@
 //! on every timeout (PRR), with marks ignored for 60 to 120 s after one.
 
 use super::prr::Prr;
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 
 /// `tcp_plb_rehash_rounds`, `tcp_plb_idle_rehash_rounds`.
@@ -59,12 +59,12 @@ impl Spreader for Plb {
         }
         self.way.value()
     }
-    fn handle_fate(&mut self, _: Instant, value: u16, fate: Fate) {
-        if value != self.way.value() || fate == Fate::Late {
+    fn handle_fate(&mut self, _: Instant, value: u16, fate: PacketFate) {
+        if value != self.way.value() || fate == PacketFate::Late {
             return;
         }
         self.round.0 += 1;
-        self.round.1 += u32::from(fate == Fate::Marked);
+        self.round.1 += u32::from(fate == PacketFate::Marked);
         if self.round.0 >= self.round_packets {
             let is_congested = self.round.1 * 2 >= self.round.0;
             self.congested_rounds = if is_congested { self.congested_rounds + 1 } else { 0 };

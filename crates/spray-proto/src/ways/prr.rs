@@ -4,7 +4,7 @@
 //! section 2.3; in Linux since 4.2 (`sk_rethink_txhash` on a timeout). Leaves out: the
 //! acknowledging end, which changes its path on duplicate data.
 
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Instant, RandomStream};
 
 /// Current path of a flow.
@@ -32,7 +32,7 @@ impl Spreader for Prr {
     fn choose(&mut self, _: Instant, _: usize) -> u16 {
         self.value
     }
-    fn handle_fate(&mut self, _: Instant, _: u16, _: Fate) {}
+    fn handle_fate(&mut self, _: Instant, _: u16, _: PacketFate) {}
     fn handle_timeout(&mut self, _: Instant) {
         self.redraw();
     }

@@ -6,7 +6,7 @@
 //! while after a loss (*freezing*). Choices: freezing lasts for 100 us, or eight arrivals,
 //! whichever is later; the packets of the first window use new values.
 
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
 
@@ -50,16 +50,16 @@ impl Spreader for Reps {
     fn choose(&mut self, now: Instant, _: usize) -> u16 {
         self.recycled(now).unwrap_or_else(|| self.random.next_u64() as u16)
     }
-    fn handle_fate(&mut self, now: Instant, value: u16, fate: Fate) {
+    fn handle_fate(&mut self, now: Instant, value: u16, fate: PacketFate) {
         match fate {
-            Fate::Came => {
+            PacketFate::Came => {
                 if self.fresh.len() == VALUES_MAX {
                     self.fresh.pop_front();
                 }
                 self.fresh.push_back(value);
             }
-            Fate::Marked => {}
-            Fate::Late => {
+            PacketFate::Marked => {}
+            PacketFate::Late => {
                 self.used.retain(|used| *used != value);
                 self.fresh.retain(|fresh| *fresh != value);
                 self.frozen_until = Some(now + FREEZING);

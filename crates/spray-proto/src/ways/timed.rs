@@ -10,7 +10,7 @@
 //! to 1.3 times the mean of the last eight or so round trips; "clearly faster" is below 0.8 of the
 //! mean. Nine replacements of ten reuse a clearly faster value, the tenth draws a new one.
 
-use super::{Fate, Spreader};
+use super::{PacketFate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::VecDeque;
 
@@ -77,9 +77,9 @@ impl Spreader for Timed {
         self.mean_ps = Some(self.mean_ps.map_or(self.last_ps, toward));
     }
 
-    fn handle_fate(&mut self, _: Instant, value: u16, fate: Fate) {
+    fn handle_fate(&mut self, _: Instant, value: u16, fate: PacketFate) {
         match fate {
-            Fate::Came | Fate::Marked => {
+            PacketFate::Came | PacketFate::Marked => {
                 if self.is_within(QUICK) {
                     remember(&mut self.quick, value);
                 }
@@ -87,7 +87,7 @@ impl Spreader for Timed {
                     remember(&mut self.fresh, value);
                 }
             }
-            Fate::Late => {
+            PacketFate::Late => {
                 self.fresh.retain(|fresh| *fresh != value);
                 self.quick.retain(|quick| *quick != value);
             }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_and_dead_ways_are_left_though_nothing_is_marked() {
+    fn slow_and_dead_paths_are_left_without_marks() {
         let is_bad = |value: u16| value.is_multiple_of(2);
         let good = |value: u16| if value % 4 == 1 { 60 } else { 100 };
         for slow in [Some(200), None] {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_alike_each_is_used_again_and_none_is_tried() {
+    fn equal_paths_are_reused_and_none_is_probed() {
         let values = run(2_000, |_| Some(100));
         let distinct = |part: &[u16]| part.iter().collect::<std::collections::BTreeSet<_>>().len();
         assert!(distinct(&values[1_000..]) <= 11, "{}", distinct(&values[1_000..]));
@@ -148,10 +148,10 @@ mod tests {
         let mut timed = Timed::new(Seed::new(1).stream("ways", 0));
         for (value, us) in [(7, 100), (8, 100), (9, 40), (10, 100)] {
             timed.handle_round_trip(Instant::ZERO, value, Duration::from_us(us));
-            timed.handle_fate(Instant::ZERO, value, Fate::Came);
+            timed.handle_fate(Instant::ZERO, value, PacketFate::Came);
         }
         assert_eq!((timed.choose_again(Instant::ZERO, 4), timed.choose(Instant::ZERO, 4)), (9, 7));
-        timed.handle_fate(Instant::ZERO, 9, Fate::Late);
+        timed.handle_fate(Instant::ZERO, 9, PacketFate::Late);
         assert_eq!((0..3).map(|_| timed.choose(Instant::ZERO, 4)).filter(|value| *value == 9).count(), 0);
     }
 }

@@ -17,7 +17,7 @@ const GAPS_MAX: usize = 1_024;
 
 /// Counts of received and of lost packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ArrivalCounts {
     /// One more than the highest number received.
     pub next: u64,
     /// Packets received; together with `lost` at most `next`.
@@ -31,7 +31,7 @@ pub struct Counts {
 /// Counts the packets of one stream.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
-    counts: Counts,
+    counts: ArrivalCounts,
     /// Missing numbers below `next` that are not lost yet, with the count of received packets when
     /// each gap opened.
     gaps: VecDeque<(Range<u64>, u64)>,
@@ -39,7 +39,7 @@ pub struct Arrivals {
 
 impl Arrivals {
     /// Counts so far.
-    pub const fn counts(&self) -> Counts {
+    pub const fn counts(&self) -> ArrivalCounts {
         self.counts
     }
 
@@ -89,21 +89,21 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn three_later_packets_make_a_gap_a_loss_and_a_late_one_takes_it_back() {
+    fn gap_becomes_loss_after_three_packets_unless_late() {
         let mut arrivals = Arrivals::default();
         for sequence in [0, 2, 3] {
             arrivals.handle_packet(sequence);
         }
-        assert_eq!(arrivals.counts(), Counts { next: 4, received: 3, lost: 0, runs: 0 });
+        assert_eq!(arrivals.counts(), ArrivalCounts { next: 4, received: 3, lost: 0, runs: 0 });
         arrivals.handle_packet(4);
-        assert_eq!(arrivals.counts(), Counts { next: 5, received: 4, lost: 1, runs: 1 });
+        assert_eq!(arrivals.counts(), ArrivalCounts { next: 5, received: 4, lost: 1, runs: 1 });
         arrivals.handle_packet(1);
-        assert_eq!(arrivals.counts(), Counts { next: 5, received: 5, lost: 0, runs: 1 });
+        assert_eq!(arrivals.counts(), ArrivalCounts { next: 5, received: 5, lost: 0, runs: 1 });
     }
 
     proptest! {
         #[test]
-        fn every_number_below_the_next_has_come_is_lost_or_is_a_gap(
+        fn numbers_below_next_are_received_lost_or_gaps(
             came in proptest::collection::vec((any::<bool>(), 0u64..4), 1..300),
         ) {
             // Packets up to three places late, some of them lost.

@@ -28,8 +28,8 @@
 //! senders that count as one party each excuses its part only; otherwise three would get three
 //! shares.
 
-use super::delivery::{Pressure, Sample, Sent};
-use super::{COMPANY_HEADROOM, HEADROOM};
+use super::delivery::{Pressure, Sample, SendRecord};
+use super::{HEADROOM, HEADROOM_WITH_COMPETITORS};
 use anabranch_units::Duration;
 
 /// Maximum loss rate of a round trip in a probe (LossThresh).
@@ -50,26 +50,26 @@ const CALM_MOST: Duration = Duration::from_ms(5);
 /// be empty to end it, the first of two equal senders to see the other's queue left it nearly half
 /// of the path while the queue lasted: 32 and 17 Mbit/s, 19 and 30 (emulated; with this value 27
 /// and 23, 25 and 24, 21 and 29).
-const COMPANY_CALMS: u64 = 2;
+const COMPETITOR_CALMS: u64 = 2;
 /// Round trips between probes after which a lasting queue is taken for competing flows', while
 /// [`HEADROOM`] of the path is left free: this flow's queue mostly drains in one or two.
-const COMPANY_ROUNDS: u32 = 4;
-/// Excess loss rate above which competing flows count as loss-insensitive. `DEAF_PACKETS` is the
-/// minimum number of packets measured.
+const COMPETITOR_ROUNDS: u32 = 4;
+/// Excess loss rate above which competing flows count as loss-insensitive.
+/// `LOSS_INSENSITIVE_PACKETS_MIN` is the minimum number of packets measured.
 ///
 /// The draft's version accepts 2 % in a probe; alongside four of its flows behind half a
 /// bandwidth-delay product 0.5 to 1.5 % are lost. A higher threshold costs shares alongside one
 /// flow of the kernel's BBR; `experiments/gather-fairness` has the trials.
-const DEAF_LOSS: f64 = 0.015;
-const DEAF_PACKETS: u64 = 128;
+const LOSS_INSENSITIVE_THRESHOLD: f64 = 0.015;
+const LOSS_INSENSITIVE_PACKETS_MIN: u64 = 128;
 /// Maximum loss rate that all senders of a party together excuse alongside loss-insensitive flows,
 /// and the maximum for a single round trip.
 ///
 /// Beside one and four flows of the kernel's BBR, behind a half and one bandwidth-delay product, a
 /// pull from one server gets 0.7 to 1.4 of its share, and one from three 0.65 to 1.43 (simulated,
 /// four and six seeds, at b9b2db7). `experiments/gather-fairness` has the trials of other values.
-const DEAF_LOSS_MAX: f64 = 0.08;
-const DEAF_ROUND_MAX: f64 = 0.4;
+const EXCUSED_LOSS_MAX: f64 = 0.08;
+const EXCUSED_ROUND_LOSS_MAX: f64 = 0.4;
 /// Packets over which a path's loss rate is averaged; then both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
 /// Maximum loss rate that counts as a path's own.
@@ -116,17 +116,17 @@ pub(super) struct Congestion {
     pub(super) has_queue: bool,
     /// Round trips between probes since competing flows keep a queue. The count starts with a
     /// visible queue and ends when it becomes too short.
-    company_rounds: u32,
+    competitor_rounds: u32,
     /// Whether competing flows that keep a queue are loss-insensitive.
-    pub(super) is_company_deaf: bool,
+    pub(super) competitors_ignore_loss: bool,
     /// This sender's part of the losses that its party excuses alongside loss-insensitive flows.
-    deaf_part: f64,
-    learnt: Learnt,
+    excused_part: f64,
+    learnt: LearnedLoss,
 }
 
 /// Learned loss of the path.
 #[derive(Clone, Debug, Default)]
-struct Learnt {
+struct LearnedLoss {
     /// Losses in round trips without a queue, of packets sent at the arriving rate.
     even: Share,
     /// Losses of packets sent more slowly.
@@ -171,7 +171,7 @@ impl Share {
     }
 }
 
-impl Learnt {
+impl LearnedLoss {
     /// The current round trip's sums for packets sent at this pressure.
     const fn of(&mut self, pressure: Pressure) -> Option<&mut Share> {
         match pressure {
@@ -209,10 +209,10 @@ impl Congestion {
             inflight_longterm: u64::MAX,
             is_calm: false,
             has_queue: false,
-            company_rounds: 0,
-            is_company_deaf: false,
-            deaf_part: 1.0 / f64::from(senders.max(1)),
-            learnt: Learnt::default(),
+            competitor_rounds: 0,
+            competitors_ignore_loss: false,
+            excused_part: 1.0 / f64::from(senders.max(1)),
+            learnt: LearnedLoss::default(),
         }
     }
 
@@ -220,7 +220,7 @@ impl Congestion {
         self.lost
     }
     /// Bytes lost since a packet left (RS.lost).
-    pub(super) const fn lost_since(&self, sent: &Sent) -> u64 {
+    pub(super) const fn lost_since(&self, sent: &SendRecord) -> u64 {
         self.lost - sent.lost
     }
     pub(super) const fn path_loss(&self) -> f64 {
@@ -285,15 +285,15 @@ impl Congestion {
             min_rtt.is_none_or(|least| mean > least + calm(least) * calms + more)
         };
         self.is_calm = !queues(1, Duration::ZERO);
-        self.has_queue = queues(COMPANY_CALMS, together);
-        let lasts = self.company_rounds > 0 && queues(COMPANY_CALMS, Duration::ZERO);
-        let has_company = lasts || is_cruise && self.has_queue;
-        self.company_rounds =
-            if has_company { self.company_rounds.saturating_add(is_cruise.into()) } else { 0 };
+        self.has_queue = queues(COMPETITOR_CALMS, together);
+        let lasts = self.competitor_rounds > 0 && queues(COMPETITOR_CALMS, Duration::ZERO);
+        let has_competitors = lasts || is_cruise && self.has_queue;
+        self.competitor_rounds =
+            if has_competitors { self.competitor_rounds.saturating_add(is_cruise.into()) } else { 0 };
         if self.is_calm {
             learnt.even.add(even, most);
         }
-        if self.is_calm || is_cruise && self.company_rounds > COMPANY_ROUNDS {
+        if self.is_calm || is_cruise && self.competitor_rounds > COMPETITOR_ROUNDS {
             learnt.beside.add(even, most);
         }
         // Packets sent more slowly may meet the rest of a queue, but are evidence nevertheless.
@@ -301,10 +301,10 @@ impl Congestion {
         learnt.run = learnt.even.run(packet_bytes);
         learnt.share = learnt.reckon(packet_bytes);
         let beside = learnt.beside.share();
-        self.is_company_deaf =
-            beside > learnt.share + DEAF_LOSS && learnt.beside.all > (DEAF_PACKETS * packet_bytes) as f64;
-        let excused = beside.min(DEAF_LOSS_MAX * self.deaf_part);
-        if self.is_company_deaf && excused > learnt.share {
+        self.competitors_ignore_loss = beside > learnt.share + LOSS_INSENSITIVE_THRESHOLD
+            && learnt.beside.all > (LOSS_INSENSITIVE_PACKETS_MIN * packet_bytes) as f64;
+        let excused = beside.min(EXCUSED_LOSS_MAX * self.excused_part);
+        if self.competitors_ignore_loss && excused > learnt.share {
             learnt.share = excused;
             learnt.run = learnt.beside.run(packet_bytes);
         }
@@ -312,16 +312,16 @@ impl Congestion {
 
     /// Whether competing flows keep a queue and respond to losses. A queue that has just begun may
     /// be this flow's own.
-    pub(super) const fn has_company(&self) -> bool {
-        self.company_rounds >= COMPANY_ROUNDS && !self.is_company_deaf
+    pub(super) const fn has_competitors(&self) -> bool {
+        self.competitor_rounds >= COMPETITOR_ROUNDS && !self.competitors_ignore_loss
     }
     /// Share of the path's capacity left to competing flows that keep a queue; `None` if there are
     /// none, or they are loss-insensitive.
     pub(super) const fn left_to_company(&self) -> Option<f64> {
-        match self.company_rounds {
+        match self.competitor_rounds {
             0 => None,
-            _ if self.is_company_deaf => None,
-            _ if self.has_company() => Some(COMPANY_HEADROOM),
+            _ if self.competitors_ignore_loss => None,
+            _ if self.has_competitors() => Some(HEADROOM_WITH_COMPETITORS),
             _ => Some(HEADROOM),
         }
     }
@@ -346,7 +346,7 @@ impl Congestion {
     /// Bytes in flight at which losses exceeded the limit.
     ///
     /// Source: section 5.5.10.2, InflightAtLoss.
-    pub(super) fn inflight_at_loss(&self, lost: u64, sent: &Sent, bytes: u64) -> u64 {
+    pub(super) fn inflight_at_loss(&self, lost: u64, sent: &SendRecord, bytes: u64) -> u64 {
         let most = LOSS_MAX + self.path_loss();
         let before = sent.inflight.saturating_sub(bytes) as f64;
         let lost_before = lost.saturating_sub(bytes) as f64;
@@ -395,7 +395,8 @@ impl Congestion {
     /// LossLowerBounds.
     pub(super) fn end_round(&mut self, bounds: Option<(f64, u64)>, packet_bytes: u64) {
         let all = self.round_lost + self.round_delivered;
-        let beside = if self.is_company_deaf { DEAF_ROUND_MAX * self.deaf_part } else { 0.0 };
+        let beside =
+            if self.competitors_ignore_loss { EXCUSED_ROUND_LOSS_MAX * self.excused_part } else { 0.0 };
         let excused = self.excused(all, packet_bytes).max(beside * all as f64);
         let is_congested = std::mem::take(&mut self.is_loss_in_round) && self.round_lost as f64 > excused;
         (self.round_lost, self.round_delivered) = (0, 0);

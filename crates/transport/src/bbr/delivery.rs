@@ -18,7 +18,7 @@ pub(super) const MAX_ROUNDS: u64 = 10;
 
 /// Record of a sent packet, with the state at its departure (section 4.1.2.1.2, per-packet state).
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Sent {
+pub struct SendRecord {
     /// Departure time.
     pub at: Instant,
     /// Number among all packets.
@@ -62,7 +62,7 @@ pub(super) struct Sample {
     pub(super) is_app_limited: bool,
     pub(super) is_held: bool,
     /// Last sent packet among those acknowledged; `None` if nothing was delivered.
-    pub(super) newest: Option<Sent>,
+    pub(super) newest: Option<SendRecord>,
 }
 
 /// State of the delivery measurement.
@@ -77,7 +77,7 @@ pub(super) struct Delivery {
     /// Whether that period was limited by an external rate, not by a lack of data.
     is_held: bool,
     rtt_least: Option<Duration>,
-    newest: Option<Sent>,
+    newest: Option<SendRecord>,
     newly_delivered: u64,
 }
 
@@ -123,9 +123,9 @@ impl Delivery {
         inflight: u64,
         lost: u64,
         pressure: Pressure,
-    ) -> Sent {
+    ) -> SendRecord {
         self.sent += bytes;
-        Sent {
+        SendRecord {
             at: now,
             number: self.sent,
             delivered: self.delivered,
@@ -145,7 +145,7 @@ impl Delivery {
         self.delivered_at = now;
     }
 
-    pub(super) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+    pub(super) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &SendRecord) {
         self.handle_late(now, bytes);
         if self.newest.is_none_or(|newest| (newest.at, newest.number) < (sent.at, sent.number)) {
             self.newest = Some(*sent);

@@ -11,7 +11,7 @@
 //!
 //! Differs: the draft begins with ten packets, and has no such rule.
 
-use super::delivery::Sent;
+use super::delivery::SendRecord;
 use anabranch_units::Instant;
 
 /// TCP's initial window in packets (RFC 6928): a lower limit for the flight.
@@ -45,7 +45,7 @@ impl FirstFlight {
         &mut self,
         now: Instant,
         bytes: u64,
-        newest: &Sent,
+        newest: &SendRecord,
         packet_bytes: u64,
     ) -> Option<f64> {
         if self.left == 0 || self.bytes <= TCP_PACKETS * packet_bytes {

@@ -344,7 +344,7 @@ impl Bbr {
     fn probe_rounds(&self) -> u64 {
         let packets = self.target_inflight() / self.config.packet_bytes;
         let most = packets.min(RENO_ROUNDS);
-        if self.config.learns_loss && !self.congestion.is_company_deaf {
+        if self.config.learns_loss && !self.congestion.competitors_ignore_loss {
             most.min((ROUNDS_PER_ROOT * (packets as f64).sqrt()) as u64)
         } else {
             most
@@ -379,7 +379,7 @@ impl Bbr {
         let short = self.bdp_bytes(PROBED_BESIDE_PRODUCTS, self.max_rate());
         let rounds =
             if longterm < short { 1 } else { FULL_ROUNDS.div_ceil(self.config.senders.max(1).into()) };
-        self.cycle.is_full || self.congestion.has_company() && self.cycle.full_rounds >= rounds
+        self.cycle.is_full || self.congestion.has_competitors() && self.cycle.full_rounds >= rounds
     }
 
     /// Tracks the packets that acknowledgements refer to, and raises the bound. Returns true if the

@@ -33,7 +33,7 @@ struct Path {
     /// Time at which the link is free again.
     free_at: Instant,
     /// Packets in flight with the arrival of their acknowledgement; `None` for a lost packet.
-    in_flight: VecDeque<(Sent, Option<Instant>)>,
+    in_flight: VecDeque<(SendRecord, Option<Instant>)>,
     sent: u64,
     delivered: u64,
     dropped: u64,
@@ -218,7 +218,7 @@ impl Path {
 }
 
 #[test]
-fn the_start_ends_on_a_plateau_with_the_links_rate_and_drains() {
+fn startup_ends_on_a_plateau_and_drains() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     assert_eq!(path.phases, [Phase::Startup, Phase::Drain, Phase::Cruise]);
@@ -234,7 +234,7 @@ fn the_start_ends_on_a_plateau_with_the_links_rate_and_drains() {
 }
 
 #[test]
-fn the_start_ends_by_losses_where_the_queue_is_short() {
+fn startup_ends_by_losses_where_the_queue_is_short() {
     let mut path = Path::new(100.0, 20, 0.1, 0, config(false));
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     assert!(path.bbr.congestion.inflight_longterm < u64::MAX, "losses bound it");
@@ -242,7 +242,7 @@ fn the_start_ends_by_losses_where_the_queue_is_short() {
 }
 
 #[test]
-fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
+fn headroom_is_smaller_where_no_queue_shows_competitors() {
     let mut path = Path::new(100.0, 20, 0.1, 0, Config { headroom: 0.02, ..config(true) });
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     path.run(Duration::from_ms(60));
@@ -257,7 +257,7 @@ fn less_is_left_to_others_where_no_queue_shows_that_they_are_there() {
 }
 
 #[test]
-fn a_queue_that_others_keep_is_theirs_while_it_is_long() {
+fn long_standing_queue_is_attributed_to_competitors() {
     // A limit found by losses, or none, as with a deep queue: path and queue hold 250 kB each.
     for bound in [500_000, u64::MAX] {
         let mut path = Path::new(100.0, 20, 1.0, 0, config(true));
@@ -293,7 +293,7 @@ fn a_queue_that_others_keep_is_theirs_while_it_is_long() {
 /// #19: alongside Linux's BBR behind a short queue a server had a tenth of its share, as every flow
 /// on the path loses packets all the time.
 #[test]
-fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
+fn loss_insensitive_competitors_are_detected_by_excess_loss() {
     let beside = |loss_ppm| {
         let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
         path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -316,20 +316,22 @@ fn others_that_answer_no_losses_are_told_by_what_is_lost_beside_them() {
     // Flows of Cubic lose less, and get their part.
     let mut path = beside(4_000);
     assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
-    assert!(path.bbr.congestion.has_company());
+    assert!(path.bbr.congestion.has_competitors());
     let share = path.goodput_share(Duration::from_secs(2));
     assert!(share < 0.75, "{share} of the link");
     // The path's own loss is not a sign of competing flows.
     let mut path = Path::new(100.0, 20, 1.0, 50_000, config(true));
     path.run(Duration::from_secs(20));
-    assert!(!path.bbr.congestion.is_company_deaf && path.goodput_share(Duration::from_secs(5)) > 0.85);
+    assert!(
+        !path.bbr.congestion.competitors_ignore_loss && path.goodput_share(Duration::from_secs(5)) > 0.85
+    );
 }
 
 /// #19: one server alongside one flow of Linux's BBR had 0.42 of its share, as each of that flow's
 /// probes cut its rate until its next probe; three servers that excused as much each had more than
 /// one party's share.
 #[test]
-fn others_probes_cut_one_sender_less_than_each_of_three() {
+fn competitors_probes_cut_one_sender_less_than_three() {
     let after = |senders| {
         let mut path = Path::new(100.0, 20, 4.0, 0, Config { senders, ..config(true) });
         path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -337,7 +339,7 @@ fn others_probes_cut_one_sender_less_than_each_of_three() {
         path.loss_ppm = 60_000;
         path.run(Duration::from_secs(4));
         path.run_until(Phase::Cruise, Duration::from_secs(3));
-        assert!(path.bbr.congestion.is_company_deaf);
+        assert!(path.bbr.congestion.competitors_ignore_loss);
         let loss = path.bbr.path_loss();
         path.bbr.congestion.reset_shortterm();
         path.loss_ppm = 250_000;
@@ -353,7 +355,7 @@ fn others_probes_cut_one_sender_less_than_each_of_three() {
 
 /// #19: three servers took more than twice a party's share of a long queue by their probes.
 #[test]
-fn beside_others_one_of_three_senders_probes_for_a_shorter_time() {
+fn one_of_three_senders_probes_shorter_beside_competitors() {
     let probed = |senders, others: Duration| {
         let mut path = Path::new(100.0, 20, 4.0, 0, Config { senders, ..config(true) });
         path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -370,7 +372,7 @@ fn beside_others_one_of_three_senders_probes_for_a_shorter_time() {
 }
 
 #[test]
-fn who_has_little_to_send_stays_in_the_start_and_keeps_its_rate() {
+fn app_limited_sender_stays_in_startup() {
     let mut path = Path::new(100.0, 20, 1.0, 0, config(false));
     path.app_bytes_per_s = 200_000.0;
     path.run(Duration::from_secs(4));
@@ -378,7 +380,7 @@ fn who_has_little_to_send_stays_in_the_start_and_keeps_its_rate() {
 }
 
 #[test]
-fn the_least_round_trip_is_looked_for_where_it_is_not_seen() {
+fn min_rtt_is_probed_where_it_is_not_seen() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.run(Duration::from_secs(12));
     assert!(!path.phases.contains(&Phase::ProbeRtt), "each drain confirms it: {:?}", path.phases);
@@ -394,7 +396,7 @@ fn the_least_round_trip_is_looked_for_where_it_is_not_seen() {
 }
 
 #[test]
-fn after_a_repair_the_window_is_what_it_was_before() {
+fn window_is_restored_after_a_repair() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.run(Duration::from_secs(2));
     let window = path.bbr.window_bytes();
@@ -424,7 +426,7 @@ fn a_link_is_filled_and_its_queue_stays_short() {
 }
 
 #[test]
-fn random_loss_costs_little_more_than_itself_where_it_is_learnt() {
+fn learned_random_loss_costs_little_more_than_itself() {
     for loss_ppm in [1_000, 10_000, 50_000] {
         for (mbps, rtt_ms) in [(100.0, 20), (200.0, 100), (30.0, 250)] {
             let mut path = Path::new(mbps, rtt_ms, 1.0, loss_ppm, config(true));
@@ -489,7 +491,7 @@ fn acknowledgements_that_come_together_are_no_sign_of_others() {
 /// #19: the arriving rate was taken for the application's, so that the start lasted forever,
 /// without response to losses.
 #[test]
-fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
+fn limited_sender_ends_its_startup_and_answers_losses() {
     // Above the link's rate, and below the start's.
     let mut path = Path::new(10.0, 20, 1.0, 0, config(true));
     path.held_bytes_per_s = 1.5 * path.bytes_per_s;
@@ -509,7 +511,7 @@ fn a_sender_that_is_held_down_ends_its_start_and_answers_losses() {
 /// #19: a server with a grant above the link's rate stayed in its start for half a minute, as a
 /// deep queue loses nothing.
 #[test]
-fn a_start_that_is_held_ends_where_a_queue_shows() {
+fn limited_startup_ends_at_a_queue() {
     let mut path = Path::new(10.0, 20, 40.0, 0, config(true));
     path.held_bytes_per_s = 1.03 * path.bytes_per_s;
     path.run(Duration::from_ms(600));
@@ -524,7 +526,7 @@ fn a_start_that_is_held_ends_where_a_queue_shows() {
 /// #19: alongside competing flows servers kept the rate that they had been granted alone, as all
 /// arrivals counted as limited.
 #[test]
-fn a_rate_of_before_is_forgotten_though_more_is_granted() {
+fn old_rate_is_forgotten_under_a_higher_grant() {
     let mut path = Path::new(10.0, 20, 4.0, 0, config(true));
     path.held_bytes_per_s = 0.97 * path.bytes_per_s;
     path.run(Duration::from_secs(5));
@@ -542,7 +544,7 @@ fn what_comes_after_a_silence_seems_no_faster() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     path.run(Duration::from_ms(500));
-    let late: Vec<Sent> = path.in_flight.drain(..).map(|(sent, _)| sent).collect();
+    let late: Vec<SendRecord> = path.in_flight.drain(..).map(|(sent, _)| sent).collect();
     assert!(late.len() as u64 * PACKET > 200_000);
     path.now += Duration::from_ms(200);
     path.bbr.handle_timeout();
@@ -572,7 +574,7 @@ fn what_is_in_flight_fits_a_short_round_trip() {
 }
 
 #[test]
-fn what_a_full_queue_drops_is_not_the_paths_own_loss() {
+fn full_queue_drops_are_not_path_loss() {
     for bdps in [0.25, 0.5, 1.0] {
         let mut path = Path::new(100.0, 20, bdps, 0, config(true));
         path.run(Duration::from_secs(20));
@@ -587,7 +589,7 @@ fn what_a_full_queue_drops_is_not_the_paths_own_loss() {
 /// #19: a slow link's queue drops most of a long first flight, and as much left again each round
 /// trip, as if the path had taken it.
 #[test]
-fn a_first_flight_that_is_too_long_costs_little_more_than_itself() {
+fn overlong_first_flight_costs_little_more_than_itself() {
     let start = Config {
         initial_window_bytes: 48 * PACKET,
         initial_rtt: Some(Duration::from_ms(16)),
@@ -656,7 +658,7 @@ fn start(mut path: Path, rtts: u64) -> (f64, u64) {
 /// #19: most of the time of 64 MiB over 1 Gbit/s and 250 ms was spent on round trips in which the
 /// start doubled its rate.
 #[test]
-fn trains_fill_a_far_path_within_a_few_round_trips() {
+fn trains_fill_a_far_path_within_few_round_trips() {
     for (mbps, rtt_ms, loss_ppm, before, after) in [
         (100.0, 100, 0, 0.6, 0.75),
         (100.0, 250, 10_000, 0.25, 0.6),
@@ -673,7 +675,7 @@ fn trains_fill_a_far_path_within_a_few_round_trips() {
 
 /// A flight as short as one of eight servers' shows only a tenth of this link's rate.
 #[test]
-fn later_trains_show_what_the_first_one_was_too_short_for() {
+fn later_trains_measure_beyond_the_first_train() {
     let mut path = Path::new(1_000.0, 250, 1.0, 0, train(11, 250, 1));
     path.run(path.rtt * 5);
     let before = path.delivered;
@@ -682,7 +684,7 @@ fn later_trains_show_what_the_first_one_was_too_short_for() {
 }
 
 #[test]
-fn a_share_of_what_a_train_shows_is_gone_on_with() {
+fn startup_continues_at_a_share_of_a_trains_rate() {
     let mut path = Path::new(100.0, 100, 1.0, 0, train(48, 100, 4));
     path.run(Duration::from_ms(199));
     let rate = path.bytes_per_s / 4.0;
@@ -693,7 +695,7 @@ fn a_share_of_what_a_train_shows_is_gone_on_with() {
 
 /// A shaper that passes as many packets at once as a train has shows a rate that it does not carry.
 #[test]
-fn a_shaper_that_lets_a_train_pass_gets_eight_times_as_much_once() {
+fn shaper_that_passes_a_train_gets_eightfold_once() {
     let path = |config| {
         let mut path = Path::new(5.0, 100, 1.0, 0, config);
         path.credit_bytes = 64 * PACKET;
@@ -710,7 +712,7 @@ fn a_shaper_that_lets_a_train_pass_gets_eight_times_as_much_once() {
 
 /// A connection whose first packet was lost measures a second as its round-trip time.
 #[test]
-fn a_path_that_is_nearer_than_it_seemed_begins_without_trains() {
+fn path_nearer_than_estimated_starts_without_trains() {
     let mut path = Path::new(1_000.0, 1, 1.0, 0, train(48, 1_000, 1));
     assert!(path.bbr.trains.is_on());
     path.run(Duration::from_ms(3));
@@ -719,7 +721,7 @@ fn a_path_that_is_nearer_than_it_seemed_begins_without_trains() {
 }
 
 #[test]
-fn no_rate_shows_by_few_packets_nor_in_less_than_a_millisecond() {
+fn few_packets_or_short_times_show_no_rate() {
     let is_on = |packets| Bbr::new(Instant::ZERO, train(packets, 100, 1)).trains.is_on();
     assert_eq!([is_on(4), is_on(8), is_on(9)], [false, false, true]);
     // 48 packets take 0.6 ms.
@@ -771,7 +773,7 @@ proptest! {
     /// In the end the arriving rate is the link's, and the bytes in flight stay near the path's
     /// capacity.
     #[test]
-    fn on_any_path_the_rate_is_found_and_what_is_in_flight_is_bounded(
+    fn rate_is_found_and_inflight_bounded_on_any_path(
         mbps in 1.0..60.0f64, rtt_ms in 1u64..300, bdps in 0.2..8.0f64, loss_ppm in 0u32..50_000, seed in any::<u64>(),
     ) {
         let mut path = Path::new(mbps, rtt_ms, bdps, loss_ppm, Config { seed: Seed::new(seed), ..config(true) });

@@ -56,7 +56,7 @@ pub struct Train {
 /// An acknowledgement: departure of its last sent packet, arrival of its news less the receiver's
 /// delay, and bytes delivered by then.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Came {
+pub(super) struct AckSample {
     left_at: Instant,
     came_at: Instant,
     delivered: u64,
@@ -71,7 +71,7 @@ pub(super) struct Trains {
     packet_bytes: u64,
     /// Unsent bytes of the current train.
     left: u64,
-    pub(super) came: VecDeque<Came>,
+    pub(super) came: VecDeque<AckSample>,
     /// Minimum rate of the path, and its rate once shown, in bytes per second.
     least: f64,
     shown: Option<f64>,
@@ -124,8 +124,8 @@ impl Trains {
         if sample.newly_delivered == 0 {
             return;
         }
-        let now = Came { left_at: newest.at, came_at: newest.at + rtt, delivered };
-        let since = |old: &Came| now.delivered.saturating_sub(old.delivered);
+        let now = AckSample { left_at: newest.at, came_at: newest.at + rtt, delivered };
+        let since = |old: &AckSample| now.delivered.saturating_sub(old.delivered);
         while self.came.get(1).is_some_and(|old| since(old) >= SHOWN_MOST * self.packet_bytes) {
             self.came.pop_front();
         }

@@ -17,7 +17,9 @@
 //! (the user's), loss detection, retransmission.
 
 use super::delivery::{Aggregation, Delivery, MAX_ROUNDS, RoundMax, Rounds, Sample};
-use super::{Config, LEAST_PACKETS, PACING_MARGIN, QUANTUM_MAX_BYTES, QUANTUM_TIME, Sent, first_pacing};
+use super::{
+    Config, LEAST_PACKETS, PACING_MARGIN, QUANTUM_MAX_BYTES, QUANTUM_TIME, SendRecord, first_pacing,
+};
 use anabranch_units::{Duration, Instant, RandomStream};
 
 /// Pacing gain of the start: the minimum with which the rate doubles in a round trip (2/ln 2,
@@ -84,7 +86,7 @@ pub(crate) struct Bbr1 {
     is_repairing: bool,
     conserves: bool,
     begins_repair: bool,
-    policed: Policed,
+    policed: PolicerState,
     /// Bytes in flight after the last acknowledgement, bytes found lost since, and total bytes
     /// lost.
     inflight: u64,
@@ -94,7 +96,7 @@ pub(crate) struct Bbr1 {
 
 /// Rate of a policer, if one is detected.
 #[derive(Copy, Clone, Debug)]
-struct Policed {
+struct PolicerState {
     is_sampling: bool,
     rounds: u32,
     rate: f64,
@@ -130,7 +132,7 @@ impl Bbr1 {
             is_repairing: false,
             conserves: false,
             begins_repair: false,
-            policed: Policed {
+            policed: PolicerState {
                 is_sampling: false,
                 rounds: 0,
                 rate: 0.0,
@@ -165,7 +167,7 @@ impl Bbr1 {
     }
 
     /// Handles a sent packet of `bytes`; `inflight` includes it.
-    pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64, inflight: u64) -> Sent {
+    pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64, inflight: u64) -> SendRecord {
         if inflight <= bytes {
             if self.delivery.is_app_limited() {
                 self.handle_restart(now);
@@ -180,7 +182,7 @@ impl Bbr1 {
         self.delivery.mark_app_limited(self.inflight, false);
     }
     /// Handles the delivery of `bytes`; `sent` is the last sent packet among them.
-    pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &Sent) {
+    pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &SendRecord) {
         self.delivery.handle_delivered(now, bytes, sent);
     }
     /// The same for packets whose records were dropped.
@@ -427,9 +429,9 @@ impl Bbr1 {
         }
     }
     const fn begin_policed(&mut self, now: Instant) {
-        let Policed { is_sampling, rate, is_held, .. } = self.policed;
+        let PolicerState { is_sampling, rate, is_held, .. } = self.policed;
         let (delivered, lost) = (self.delivery.delivered(), self.lost);
-        self.policed = Policed { is_sampling, rounds: 0, rate, is_held, since: now, delivered, lost };
+        self.policed = PolicerState { is_sampling, rounds: 0, rate, is_held, since: now, delivered, lost };
     }
     const fn forget_policed(&mut self) {
         (self.policed.rate, self.policed.is_held, self.policed.is_sampling) = (0.0, false, false);

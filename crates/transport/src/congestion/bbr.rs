@@ -10,13 +10,13 @@
 //!
 //! Leaves out: bytes in flight, and loss detection (`send`, `rack`).
 
-use super::properties::Setting;
+use super::properties::RequiredSetting;
 use super::{Ack, Algorithm, Properties, Window};
-use crate::bbr::{self, Bbr, Bbr1, HEADROOM, Sent};
+use crate::bbr::{self, Bbr, Bbr1, HEADROOM, SendRecord};
 use crate::config::Config;
 use crate::controls::Control;
 use crate::pacing::Pacing;
-use crate::rack::Found;
+use crate::rack::LostSegment;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
 /// Segments that a receiver with delayed acknowledgements leaves unacknowledged (RFC 5681 section
@@ -42,14 +42,14 @@ macro_rules! of {
 
 /// The model, created with the first segment, and its pacing.
 #[derive(Clone, Debug)]
-pub(crate) struct ByModel {
+pub(crate) struct ModelControl {
     config: bbr::Config,
     is_first_version: bool,
     bbr: Option<Model>,
     pacing: Pacing,
 }
 
-impl ByModel {
+impl ModelControl {
     #[cfg(test)]
     pub(crate) const fn bbr(&self) -> Option<&Bbr> {
         match &self.bbr {
@@ -95,7 +95,7 @@ impl ByModel {
         bytes: u64,
         pipe: u64,
         srtt: Option<Duration>,
-    ) -> Sent {
+    ) -> SendRecord {
         of!(self.model_from(now, srtt), it => it.handle_sent(now, bytes, pipe))
     }
     /// Marks the sender as application-limited: fewer bytes are in flight than allowed.
@@ -106,7 +106,7 @@ impl ByModel {
     }
     /// Handles the delivery of `bytes`; `newest` is the last sent record among them, if any is
     /// known.
-    pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, newest: Option<&Sent>) {
+    pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, newest: Option<&SendRecord>) {
         match (&mut self.bbr, newest) {
             (Some(model), Some(newest)) => of!(model, it => it.handle_delivered(now, bytes, newest)),
             (Some(model), None) => of!(model, it => it.handle_late(now, bytes)),
@@ -114,7 +114,7 @@ impl ByModel {
         }
     }
     /// Handles a lost segment.
-    pub(crate) fn handle_segment_lost(&mut self, now: Instant, found: &Found) {
+    pub(crate) fn handle_segment_lost(&mut self, now: Instant, found: &LostSegment) {
         match &mut self.bbr {
             Some(Model::First(model)) => model.handle_lost(found.bytes),
             Some(Model::Third(model)) => {
@@ -134,13 +134,13 @@ impl ByModel {
     }
 }
 
-impl Algorithm for ByModel {
+impl Algorithm for ModelControl {
     const PROPERTIES: Properties = Properties {
         linux_name: Some("bbr"),
         needs: &[
-            (Setting::Rack, "goes by when each segment left"),
+            (RequiredSetting::Rack, "goes by when each segment left"),
             // The draft's section 3.7: a sender of ECN-capable segments has to respond to marks.
-            (Setting::Ecn(false), "has no answer to ECN marks"),
+            (RequiredSetting::Ecn(false), "has no answer to ECN marks"),
         ],
         ..Properties::DEFAULT
     };
@@ -168,7 +168,7 @@ impl Algorithm for ByModel {
         self.config.seed = seed;
     }
 
-    fn model(&mut self) -> Option<&mut ByModel> {
+    fn model(&mut self) -> Option<&mut ModelControl> {
         Some(self)
     }
 

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_leaves_seven_tenths_and_the_window_is_back_after_k() {
+    fn loss_leaves_seven_tenths_regained_after_k() {
         let mut control = Cubic::default();
         let mut w = window(1_000);
         control.back_off(&mut w, 1_000 * MSS);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn on_short_round_trips_it_grows_no_slower_than_reno() {
+    fn cubic_grows_at_least_like_reno_on_short_rtts() {
         let mut control = Cubic::default();
         let mut w = window(20);
         control.back_off(&mut w, 20 * MSS);

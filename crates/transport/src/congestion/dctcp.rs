@@ -1,7 +1,7 @@
 //! DCTCP (RFC 8257): the window shrinks in proportion to the share of marked bytes.
 
 use super::newreno::NewReno;
-use super::properties::Setting;
+use super::properties::RequiredSetting;
 use super::{Ack, Algorithm, Properties, Window};
 use crate::config::Config;
 use anabranch_units::Instant;
@@ -28,7 +28,7 @@ pub struct Dctcp {
 impl Algorithm for Dctcp {
     const PROPERTIES: Properties = Properties {
         linux_name: Some("dctcp"),
-        needs: &[(Setting::Ecn(true), "goes by ECN marks")],
+        needs: &[(RequiredSetting::Ecn(true), "goes by ECN marks")],
         has_exact_echo: true,
         ..Properties::DEFAULT
     };

@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn the_window_doubles_while_round_trips_stay_as_they_are() {
+    fn window_doubles_while_round_trips_stay_constant() {
         let (after, w) = run(&[40, 40, 44, 44]);
         assert_eq!(after, [20, 40, 80, 160], "44 ms are not an eighth more than 40");
         assert!(w.is_slow_start());
     }
 
     #[test]
-    fn longer_round_trips_slow_it_down_and_five_rounds_later_slow_start_is_over() {
+    fn longer_round_trips_end_slow_start_five_rounds_later() {
         let (after, w) = run(&[40, 40, 46, 47, 48, 49, 50, 51, 52]);
         // From the eighth sample of the third round on, a quarter as fast.
         assert_eq!(after[2], 55);
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_that_grow_short_again_let_it_go_on() {
+    fn shorter_round_trips_resume_slow_start() {
         let (after, w) = run(&[40, 40, 46, 41, 41, 41]);
         assert!(w.is_slow_start());
         assert!(after[5] as f64 > 1.8 * after[4] as f64, "{after:?}");
     }
 
     #[test]
-    fn short_round_trips_need_four_milliseconds_more_and_long_ones_sixteen() {
+    fn rtt_threshold_is_four_to_sixteen_milliseconds() {
         let (after, _) = run(&[8, 8, 11, 11]);
         assert_eq!(after[3], 160);
         let (after, _) = run(&[8, 8, 12]);

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_grows_by_what_is_acknowledged_but_at_most_a_segment() {
+    fn slow_start_grows_by_a_segment_per_ack() {
         let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(2_000, 10_000);
         control.handle_ack(Instant::ZERO, &mut w, &ack(1_000));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_halves_what_was_on_its_way_down_to_two_segments() {
+    fn loss_halves_the_flight_down_to_two_segments() {
         let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(20_000, 1 << 30);
         control.handle_loss(&mut w, 16_000);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_leaves_one_segment_and_only_the_first_in_a_row_moves_the_threshold() {
+    fn repeated_timeouts_keep_one_segment_and_the_threshold() {
         let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(20_000, 1 << 30);
         control.handle_timeout(&mut w, 16_000, true);

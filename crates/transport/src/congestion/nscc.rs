@@ -25,7 +25,7 @@
 //!
 //! Leaves out: paths (`spray-proto`), loss detection (`rack`).
 
-use super::properties::Setting;
+use super::properties::RequiredSetting;
 use super::{Ack, Algorithm, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Duration, Instant};
@@ -77,12 +77,12 @@ pub(crate) struct Nscc {
     /// Consecutive bytes without delay, and whether they have reached a window.
     undelayed: u64,
     is_fast: bool,
-    quick: Quick,
+    quick: QuickAdapt,
 }
 
 /// State of quick adapt.
 #[derive(Clone, Debug, Default)]
-struct Quick {
+struct QuickAdapt {
     /// Time of the next check, and bytes arrived since the last.
     at: Option<Instant>,
     arrived: u64,
@@ -149,7 +149,11 @@ impl Nscc {
 
 impl Algorithm for Nscc {
     const PROPERTIES: Properties = Properties {
-        needs: &[(Setting::Ecn(true), NEEDS), (Setting::Rack, NEEDS), (Setting::CwndMax, NEEDS)],
+        needs: &[
+            (RequiredSetting::Ecn(true), NEEDS),
+            (RequiredSetting::Rack, NEEDS),
+            (RequiredSetting::CwndMax, NEEDS),
+        ],
         has_exact_echo: true,
         ..Properties::DEFAULT
     };
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_by_what_is_missing_to_the_target_and_never_above_the_most() {
+    fn growth_follows_the_distance_to_the_target_delay() {
         let (near, far) = (after(2, 80_000, 22, false), after(2, 80_000, 14, false));
         assert!(80_000 < near && near < far, "{near} {far}");
         // Four packets per round trip of the specification's length, for the missing half.
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn long_delays_and_marks_shrink_it_to_a_half_in_a_round_trip_at_most() {
+    fn delays_and_marks_at_most_halve_the_window() {
         let before = after(0, 200_000, 12, false);
         // The mean takes some packets to exceed the target.
         let shrunk = after(3, 200_000, 90, true);
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_taken_away_and_a_flow_that_gets_hardly_anything_adapts_at_once() {
+    fn losses_are_subtracted_and_a_starved_flow_adapts_quickly() {
         let (mut control, mut w) = (Nscc::default(), window(200_000));
         control.handle_arrived(Instant::ZERO, &mut w, &arrival(12, false));
         let before = w.cwnd;

@@ -7,7 +7,7 @@ use crate::controls::Control;
 
 /// A setting that a congestion control needs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum RequiredSetting {
     /// [`Config::ecn`] on or off.
     Ecn(bool),
     /// [`Config::rack`].
@@ -16,7 +16,7 @@ pub enum Setting {
     CwndMax,
 }
 
-impl Setting {
+impl RequiredSetting {
     /// Whether `config` has the setting.
     const fn is_in(self, config: &Config) -> bool {
         match self {
@@ -42,7 +42,7 @@ pub struct Properties {
     /// Linux's name for the control. `None` if Linux does not have it.
     pub linux_name: Option<&'static str>,
     /// Settings that the control needs, each with the reason that a message gives.
-    pub needs: &'static [(Setting, &'static str)],
+    pub needs: &'static [(RequiredSetting, &'static str)],
     /// Whether the control's receiver acknowledges each change of the ECN mark at once (RFC 8257
     /// section 3.2).
     pub has_exact_echo: bool,
@@ -78,7 +78,7 @@ impl Control {
         self.properties().has_exact_echo
     }
     #[cfg(test)]
-    pub(crate) fn needs(self, setting: Setting) -> bool {
+    pub(crate) fn needs(self, setting: RequiredSetting) -> bool {
         self.properties().needs.iter().any(|(needed, _)| *needed == setting)
     }
     /// Checks that `config` has the settings that the control needs.

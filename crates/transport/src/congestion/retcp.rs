@@ -9,7 +9,7 @@
 //! jump also begins a new epoch of the growth function here: CUBIC's estimate of Reno's window
 //! would undo the jump at once.
 
-use super::bbr::ByModel;
+use super::bbr::ModelControl;
 use super::nscc::Arrival;
 use super::{Ack, Algorithm, CircuitMark, Properties, Window};
 use crate::config::Config;
@@ -50,7 +50,7 @@ impl<A: Algorithm> Algorithm for ReTcp<A> {
     fn set_seed(&mut self, seed: Seed) {
         self.base.set_seed(seed);
     }
-    fn model(&mut self) -> Option<&mut ByModel> {
+    fn model(&mut self) -> Option<&mut ModelControl> {
         self.base.model()
     }
     fn paced_until(&self) -> Option<Instant> {

@@ -16,7 +16,7 @@ use anabranch_units::Instant;
 
 /// Window of the network that is not in use.
 #[derive(Copy, Clone, Debug)]
-struct Idle {
+struct IdleWindow {
     cwnd: u64,
     /// `None` until the network has been in use.
     ssthresh: Option<u64>,
@@ -31,7 +31,7 @@ pub struct Tdtcp<A> {
     packet: A,
     circuit: A,
     is_circuit: bool,
-    idle: Idle,
+    idle: IdleWindow,
     /// Position behind the data that was sent before the last change of network.
     sent_before: u64,
 }
@@ -62,7 +62,7 @@ impl<A: Algorithm> Algorithm for Tdtcp<A> {
             packet: A::new(config),
             circuit: A::new(config),
             is_circuit: false,
-            idle: Idle { cwnd, ssthresh: None, limited: false },
+            idle: IdleWindow { cwnd, ssthresh: None, limited: false },
             sent_before: 0,
         }
     }
@@ -76,7 +76,7 @@ impl<A: Algorithm> Algorithm for Tdtcp<A> {
         // The recovery ends in the other window, so this one is deflated here (RFC 6582 section
         // 3.2).
         let cwnd = if mark.is_recovering { w.cwnd.min(w.ssthresh) } else { w.cwnd };
-        self.idle = Idle { cwnd, ssthresh: Some(w.ssthresh), limited: mark.limited };
+        self.idle = IdleWindow { cwnd, ssthresh: Some(w.ssthresh), limited: mark.limited };
         w.cwnd = next.cwnd.min(w.cwnd_max);
         w.ssthresh = next.ssthresh.unwrap_or(u64::MAX);
     }

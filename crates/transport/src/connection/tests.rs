@@ -2,7 +2,7 @@
 //! test defines.
 
 use super::*;
-use crate::congestion::Setting;
+use crate::congestion::RequiredSetting;
 use crate::controls::Control;
 use anabranch_units::{BitRate, ByteCount, RandomStream, Seed};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ const B: PeerId = PeerId(1);
 const DELAY: Duration = Duration::from_ms(10);
 
 /// Fate of a segment: the delay of each copy that arrives.
-type Fate = Vec<Duration>;
+type SegmentFate = Vec<Duration>;
 
 struct Net<F> {
     now: Instant,
@@ -30,11 +30,11 @@ struct Net<F> {
     marks_every: Option<Duration>,
 }
 
-fn reliable(_: usize, _: &Segment) -> Fate {
+fn reliable(_: usize, _: &Segment) -> SegmentFate {
     vec![DELAY]
 }
 
-impl<F: FnMut(usize, &Segment) -> Fate> Net<F> {
+impl<F: FnMut(usize, &Segment) -> SegmentFate> Net<F> {
     fn new(config: &Config, fate: F) -> Self {
         let a = Connection::connect(config, B).expect("good settings");
         let b = Connection::listen(config, A).expect("good settings");
@@ -114,7 +114,7 @@ fn config() -> Config {
 }
 
 /// Loses the data segments of A with these numbers, in order of sending.
-fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> Fate {
+fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> SegmentFate {
     let mut number = 0;
     move |from, segment| {
         if from == 0 && segment.len > 0 {
@@ -165,7 +165,7 @@ fn the_window_of_the_receiver_holds() {
 }
 
 #[test]
-fn a_loss_is_repaired_after_three_duplicates_without_a_timeout() {
+fn loss_is_repaired_after_three_duplicates_without_timeout() {
     for sack in [false, true] {
         let mut net = Net::new(&Config { sack, ..config() }, losing(&[3]));
         // Enough data to always have new segments: otherwise RFC 6675 sends the last segment once
@@ -183,7 +183,7 @@ fn a_loss_is_repaired_after_three_duplicates_without_a_timeout() {
 
 /// A full queue often drops the first retransmission, too, before competing flows have slowed down.
 #[test]
-fn a_repair_that_is_lost_is_repaired_without_a_timeout_where_acknowledgements_are_selective() {
+fn lost_retransmission_is_repaired_without_timeout_by_sack() {
     let timeouts_and_end = |sack: bool| {
         let mut copies = 0;
         let fate = move |from: usize, segment: &Segment| {
@@ -206,7 +206,7 @@ fn a_repair_that_is_lost_is_repaired_without_a_timeout_where_acknowledgements_ar
 }
 
 #[test]
-fn several_losses_take_newreno_a_round_trip_each_and_sack_one_for_all() {
+fn several_losses_take_sack_one_round_trip() {
     let when = |sack| {
         let mut net = Net::new(&Config { sack, initial_window_segments: 20, ..config() }, losing(&[2, 4, 6]));
         net.ends[0].write(20_000);
@@ -231,7 +231,7 @@ fn the_loss_of_the_last_segment_takes_a_timeout() {
 }
 
 #[test]
-fn timeouts_double_and_at_last_the_connection_is_given_up() {
+fn timeouts_double_until_the_connection_is_given_up() {
     let deaf = |from: usize, s: &Segment| if from == 0 && s.len > 0 { vec![] } else { vec![DELAY] };
     let mut net = Net::new(&Config { timeouts_max: 3, ..config() }, deaf);
     net.ends[0].write(1_000);
@@ -274,7 +274,7 @@ fn a_closed_window_is_probed_until_it_opens() {
 }
 
 #[test]
-fn an_acknowledgement_waits_for_a_second_segment_or_for_its_time() {
+fn acknowledgement_waits_for_a_second_segment_or_timer() {
     let mut net = Net::new(&Config { delayed_ack: Some(Duration::from_ms(40)), ..config() }, reliable);
     net.ends[0].write(3_000);
     net.run(Duration::from_secs(10));
@@ -300,7 +300,7 @@ fn after_a_pause_the_window_begins_anew() {
 }
 
 #[test]
-fn marks_halve_the_window_once_for_each_window_of_data() {
+fn marks_halve_the_window_once_per_window() {
     let ecn = Config { ecn: true, sack: false, ..config() };
     let mut net = Net::new(&ecn, reliable);
     net.ends[0].write(1_000_000);
@@ -324,7 +324,7 @@ fn by_time() -> Config {
 
 /// Delivers A's data segments as `fate` says, by position and number of the copy; all other
 /// segments after [`DELAY`].
-fn by_copy(mut fate: impl FnMut(u64, usize) -> Fate) -> impl FnMut(usize, &Segment) -> Fate {
+fn by_copy(mut fate: impl FnMut(u64, usize) -> SegmentFate) -> impl FnMut(usize, &Segment) -> SegmentFate {
     let mut copies = std::collections::BTreeMap::new();
     move |from, segment| {
         if from != 0 || segment.len == 0 {
@@ -337,12 +337,12 @@ fn by_copy(mut fate: impl FnMut(u64, usize) -> Fate) -> impl FnMut(usize, &Segme
 }
 
 /// Departures of the segment at a position, in milliseconds, retransmissions included.
-fn times<F: FnMut(usize, &Segment) -> Fate>(net: &Net<F>, position: u64) -> Vec<u64> {
+fn times<F: FnMut(usize, &Segment) -> SegmentFate>(net: &Net<F>, position: u64) -> Vec<u64> {
     net.data().into_iter().filter(|(_, seq)| *seq == position).map(|(at, _)| net.ms(at)).collect()
 }
 
 #[test]
-fn the_loss_of_a_tail_is_repaired_by_a_probe_after_two_round_trips() {
+fn tail_loss_is_repaired_after_two_round_trips() {
     let mut net = Net::new(&by_time(), losing(&[4]));
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
@@ -354,7 +354,7 @@ fn the_loss_of_a_tail_is_repaired_by_a_probe_after_two_round_trips() {
 }
 
 #[test]
-fn of_a_tail_of_several_the_probe_repairs_the_last_and_shows_the_others() {
+fn probe_repairs_the_last_tail_loss_and_reveals_others() {
     let mut net = Net::new(&by_time(), losing(&[2, 3, 4]));
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
@@ -366,7 +366,7 @@ fn of_a_tail_of_several_the_probe_repairs_the_last_and_shows_the_others() {
 }
 
 #[test]
-fn a_probe_sends_what_is_new_where_the_peer_takes_it() {
+fn probe_sends_new_data_if_the_peer_accepts_it() {
     // The whole window is lost.
     let fate = by_copy(|seq, copy| if seq < 10_000 && copy == 0 { vec![] } else { vec![DELAY] });
     let mut net = Net::new(&by_time(), fate);
@@ -380,7 +380,7 @@ fn a_probe_sends_what_is_new_where_the_peer_takes_it() {
 }
 
 #[test]
-fn a_probe_of_a_lone_segment_waits_for_a_delayed_acknowledgement_too() {
+fn probe_of_one_segment_allows_for_delayed_acknowledgement() {
     let lose = |seq, copy| if seq == 0 && copy == 0 { vec![] } else { vec![DELAY] };
     let when = |delayed_ack, segments: u64| {
         let mut net = Net::new(&Config { delayed_ack, ..by_time() }, by_copy(lose));
@@ -410,7 +410,7 @@ fn there_is_one_probe_and_then_the_timer() {
 }
 
 #[test]
-fn a_probe_that_arrives_twice_leaves_the_window_and_one_that_repairs_a_loss_reduces_it() {
+fn probe_reduces_the_window_only_after_a_repair() {
     let window = |is_lost: bool| {
         let late = Duration::from_ms(70);
         let fate = by_copy(move |seq, copy| match (seq, copy) {
@@ -447,7 +447,7 @@ fn a_repair_that_is_lost_is_found_by_time() {
 }
 
 #[test]
-fn reordering_within_the_window_sends_nothing_again_and_beyond_it_does() {
+fn reordering_beyond_the_window_alone_causes_retransmission() {
     let again = |late_ms: u64, segments: u64| {
         let fate = by_copy(move |seq, copy| {
             vec![if seq == 1_000 && copy == 0 { Duration::from_ms(10 + late_ms) } else { DELAY }]
@@ -471,7 +471,7 @@ fn reordering_within_the_window_sends_nothing_again_and_beyond_it_does() {
 }
 
 #[test]
-fn what_is_lost_before_its_end_needs_no_three_duplicates() {
+fn loss_before_the_end_needs_no_three_duplicates() {
     // Only one segment follows the lost one: there is no third duplicate.
     let mut net = Net::new(&by_time(), losing(&[3]));
     net.ends[0].write(5_000);
@@ -501,7 +501,7 @@ fn the_timer_repairs_the_loss_of_everything() {
 }
 
 #[test]
-fn without_loss_nothing_is_sent_twice_and_no_window_differs() {
+fn nothing_is_sent_twice_without_loss() {
     let run = |config: &Config| {
         let mut net = Net::new(config, reliable);
         net.ends[0].write(300_000);
@@ -520,7 +520,7 @@ fn loss_detection_by_time_needs_selective_acknowledgements() {
 }
 
 #[test]
-fn a_new_connection_acknowledges_at_once_for_a_while_where_it_is_so_set() {
+fn new_connection_uses_quick_acknowledgements_if_set() {
     let delayed_ack = Some(Duration::from_ms(40));
     let mut net = Net::new(&Config { delayed_ack, quick_ack: 3, ..config() }, reliable);
     net.ends[0].write(7_000);
@@ -543,7 +543,7 @@ fn a_new_connection_acknowledges_at_once_for_a_while_where_it_is_so_set() {
 }
 
 /// Random loss, duplication and reordering.
-fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> Fate {
+fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> SegmentFate {
     move |_, _| {
         let mut copies = Vec::new();
         for _ in 0..1 + u32::from(random.chance_ppm(20_000)) {
@@ -559,12 +559,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_the_wire_does_the_stream_arrives_once_and_in_order(
+    fn stream_arrives_once_and_in_order_over_any_wire(
         seed: u64, loss_ppm in 0u32..250_000, bytes in 0u64..200_000, sack: bool, delayed: bool,
         rack: bool, quick_ack in 0u32..20, which in 0..Control::ALL.len(), mult in 1u32..20, ack_every in 2u32..10, buffer in 2_000u64..100_000,
     ) {
         let control = Control::ALL[which];
-        let needs_rack = control.needs(Setting::Rack);
+        let needs_rack = control.needs(RequiredSetting::Rack);
         let config = Config {
             sack: sack || needs_rack,
             rack: rack && sack || needs_rack,
@@ -572,8 +572,8 @@ proptest! {
             ack_every,
             quick_ack,
             control,
-            cwnd_max: control.needs(Setting::CwndMax).then_some(ByteCount::new(30_000)),
-            ecn: control.needs(Setting::Ecn(true)),
+            cwnd_max: control.needs(RequiredSetting::CwndMax).then_some(ByteCount::new(30_000)),
+            ecn: control.needs(RequiredSetting::Ecn(true)),
             delayed_ack: delayed.then_some(Duration::from_ms(40)),
             receive_buffer: ByteCount::new(buffer),
             timeouts_max: 1_000,
@@ -659,7 +659,7 @@ fn keeps(limit: BitRate, sent: &[(Instant, u64)]) -> bool {
 }
 
 #[test]
-fn a_limited_sender_takes_the_time_that_its_data_takes_at_the_limit() {
+fn limited_sender_takes_the_time_of_its_limit() {
     let mut net = Net::new(&config(), reliable);
     net.ends[0].set_pacing_limit(Some(BitRate::mbps(1)));
     net.ends[0].write(100_000);
@@ -672,7 +672,7 @@ fn a_limited_sender_takes_the_time_that_its_data_takes_at_the_limit() {
 }
 
 #[test]
-fn a_limit_that_is_lifted_or_raised_holds_nothing_back_any_more() {
+fn lifted_or_raised_limit_holds_nothing_back() {
     for (new, then) in [(None, 0), (Some(BitRate::mbps(8)), 1)] {
         let mut net = Net::new(&config(), reliable);
         net.ends[0].set_pacing_limit(Some(BitRate::bps(8_000)));
@@ -709,7 +709,7 @@ fn a_limited_sender_with_nothing_to_send_wakes_nobody() {
 
 proptest! {
     #[test]
-    fn a_limit_holds_whatever_is_lost_and_the_stream_arrives(
+    fn limit_holds_under_losses_and_the_stream_arrives(
         seed: u64, loss_percent in 0u64..30, kbps in 100u64..5_000, sack: bool, rack: bool, bbr: bool
     ) {
         let mut random = Seed::new(seed).stream("loss", 0);

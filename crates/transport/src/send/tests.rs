@@ -144,7 +144,7 @@ fn tdtcp_recovery_across_a_change_leaves_both_windows_deflated() {
 }
 
 #[test]
-fn tdtcp_counts_data_sent_in_a_recovery_as_the_circuits() {
+fn tdtcp_counts_recovery_data_as_the_circuits() {
     let mut path = Path::new(Control::Tdtcp);
     (0..3).for_each(|_| path.ack(0, false));
     let boundary = path.half.sent;

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_intervals_give_their_rate_and_an_open_one_counts_once_it_is_longer() {
+    fn equal_intervals_give_their_rate() {
         let (all, at) = intervals(&[100; 8]);
         assert!((all.rate(at) - 0.01).abs() < 1e-12);
         assert!((all.rate(at + 100) - 0.01).abs() < 1e-12, "as long as the others, it changes nothing");
@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn the_eight_last_count_and_the_last_four_in_full() {
+    fn eight_intervals_count_the_last_four_fully() {
         let (all, at) = intervals(&[5_000, 10, 10, 10, 10, 20, 20, 20, 20]);
         // 4 * 20 + (0.8 + 0.6 + 0.4 + 0.2) * 10 = 100 over weights of 6.
         assert!((all.rate(at) - 6.0 / 100.0).abs() < 1e-12);
     }
 
     #[test]
-    fn without_a_loss_the_rate_is_zero_and_it_never_passes_one() {
+    fn rate_is_zero_without_loss_and_at_most_one() {
         assert_eq!(LossIntervals::default().rate(1_000), 0.0);
         let (all, at) = intervals(&[1, 1]);
         assert_eq!(all.rate(at), 1.0);

@@ -39,7 +39,7 @@ fn the_throughput_equation_has_its_worked_values() {
 }
 
 #[test]
-fn the_first_report_raises_a_packet_a_second_to_tcps_first_window() {
+fn first_report_raises_the_rate_to_tcps_initial_window() {
     let mut sender = Sender::new(ms(0), config());
     assert_eq!(sender.rate_bytes_per_s(), 1_000.0);
     assert_eq!(sender.timer(), ms(2_000));
@@ -50,7 +50,7 @@ fn the_first_report_raises_a_packet_a_second_to_tcps_first_window() {
 }
 
 #[test]
-fn slow_start_doubles_once_a_round_trip_and_not_beyond_twice_what_arrives() {
+fn slow_start_doubles_up_to_twice_the_receive_rate() {
     let mut sender = Sender::new(ms(0), config());
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     sender.handle_report(ms(200), &report(100, 40_000.0, 0.0), false);
@@ -64,7 +64,7 @@ fn slow_start_doubles_once_a_round_trip_and_not_beyond_twice_what_arrives() {
 }
 
 #[test]
-fn after_a_loss_the_equation_rules_and_twice_what_arrives() {
+fn rate_after_a_loss_follows_equation_and_receive_rate() {
     let mut sender = Sender::new(ms(0), config());
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     sender.handle_report(ms(200), &report(100, 1e9, 0.01), false);
@@ -78,7 +78,7 @@ fn after_a_loss_the_equation_rules_and_twice_what_arrives() {
 }
 
 #[test]
-fn silence_halves_the_rate_and_an_idle_sender_keeps_it() {
+fn silence_halves_the_rate_and_idle_keeps_it() {
     let mut sender = Sender::new(ms(0), config());
     sender.handle_timeout(ms(2_000), false);
     assert_eq!(sender.rate_bytes_per_s(), 500.0, "no report yet");
@@ -199,7 +199,7 @@ fn losses_within_a_round_trip_are_one_event() {
 }
 
 #[test]
-fn a_rate_that_was_measured_over_less_than_a_round_trip_does_not_set_the_first_interval() {
+fn rate_below_one_rtt_does_not_set_first_interval() {
     let rate_after_loss = |first_rtt: Option<Duration>| {
         let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, SlowStart::Rfc);
         // Two packets together, before a round trip is known; then one per millisecond.
@@ -226,7 +226,7 @@ fn an_eager_start_is_several_times_as_fast() {
 }
 
 #[test]
-fn an_eager_start_is_twice_what_arrives_and_little_more_than_that_once_a_queue_builds_up() {
+fn eager_start_doubles_the_receive_rate_until_queues_grow() {
     let mut sender = Sender::new(ms(0), SenderConfig { slow_start: SlowStart::Eager, ..config() });
     sender.handle_report(ms(100), &report(0, 10_000.0, 0.0), false);
     sender.handle_report(ms(200), &report(100, 40_000.0, 0.0), false);
@@ -241,7 +241,7 @@ fn an_eager_start_is_twice_what_arrives_and_little_more_than_that_once_a_queue_b
 }
 
 #[test]
-fn what_an_eager_start_loses_in_two_round_trips_is_one_event() {
+fn losses_of_an_eager_start_are_one_event() {
     let rate = |lost: &[u64]| {
         let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, SlowStart::Eager);
         for sequence in (0..1_500).filter(|n| !lost.contains(n)) {

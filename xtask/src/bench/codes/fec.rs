@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_units_are_measured_and_a_slow_one_fails_the_check_by_name() {
+    fn all_units_are_measured_and_slow_ones_named() {
         let isa_l = IsaL::load();
         let mut cells = measure(isa_l.as_ref(), 1e-6).unwrap();
         let ours = cells.iter().filter(|cell| cell.peer.is_none() && cell.code == "mds");

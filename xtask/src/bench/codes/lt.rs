@@ -130,12 +130,12 @@ enum Packets {
 }
 
 /// Bytes that begin at a multiple of 64.
-struct Aligned {
+struct AlignedBuffer {
     pool: Vec<u8>,
     origin: usize,
 }
 
-impl Aligned {
+impl AlignedBuffer {
     fn new(len: usize) -> Self {
         let mut pool = vec![0; len + 64];
         let origin = pool.as_ptr().align_offset(64);
@@ -153,7 +153,7 @@ impl Aligned {
 /// Blocks that are sent, and the plan that raptorq computes from their number beforehand.
 struct File {
     k: usize,
-    bytes: Aligned,
+    bytes: AlignedBuffer,
     len: usize,
     config: ObjectTransmissionInformation,
     plan: Option<SourceBlockEncodingPlan>,
@@ -162,7 +162,7 @@ struct File {
 impl File {
     fn new(k: usize, len: usize, peers: bool) -> anyhow::Result<Self> {
         let mut draw = Draw(k as u64);
-        let mut bytes = Aligned::new(k * len);
+        let mut bytes = AlignedBuffer::new(k * len);
         bytes.bytes_mut().fill_with(|| draw.below(256) as u8);
         let symbols = u16::try_from(k).context("blocks for raptorq")?;
         let config = ObjectTransmissionInformation::new((k * len) as u64, u16::try_from(len)?, 1, 1, 8);
@@ -321,7 +321,7 @@ fn measure_at(k: usize, peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
         times.iter_mut().zip(best).for_each(|(times, best)| times.push(best));
     }
 
-    let mut packets: Vec<Aligned> = who.iter().map(|_| Aligned::new(BLOCK_BYTES)).collect();
+    let mut packets: Vec<AlignedBuffer> = who.iter().map(|_| AlignedBuffer::new(BLOCK_BYTES)).collect();
     let mut contenders: Vec<Box<dyn FnMut() + '_>> = Vec::new();
     for (who, packet) in who.iter().zip(&mut packets) {
         let file = &file;

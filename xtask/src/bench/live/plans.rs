@@ -8,7 +8,7 @@
 use super::super::{output_of, peak_bytes, thread_cpu_s};
 use super::{Args, print_table};
 use anabranch_live_proto::plan::check::check;
-use anabranch_live_proto::plan::generator::{Shape, Topology, Workload, WorkloadKind, demand};
+use anabranch_live_proto::plan::generator::{Topology, TopologyShape, Workload, WorkloadKind, demand};
 use anabranch_live_proto::plan::optimiser::{Optimiser, Prices};
 use anabranch_live_proto::plan::{Plan, Priority, Program, Settings};
 use anabranch_live_proto::round::RoundSettings;
@@ -114,7 +114,7 @@ impl Instance {
     }
 
     fn topology(&self, seed: u64) -> anyhow::Result<Topology> {
-        let shape = Shape { edges: self.edges, ..Shape::default() };
+        let shape = TopologyShape { edges: self.edges, ..TopologyShape::default() };
         Ok(shape.draw(Seed::new(seed))?)
     }
 
@@ -293,13 +293,13 @@ fn rounds(instance: &Instance, seed: u64, turns: u32) -> anyhow::Result<[Row; 2]
 }
 
 /// A plan with the CPU time and the peak memory of its search.
-struct Solved {
+struct SolvedPlan {
     plan: Plan,
     cpu_s: f64,
     rss_bytes: u64,
 }
 
-fn of_plan(instance: &Instance, program: &Program, solved: &Solved) -> Row {
+fn of_plan(instance: &Instance, program: &Program, solved: &SolvedPlan) -> Row {
     Row {
         instance: String::new(),
         seed: 0,
@@ -322,7 +322,7 @@ fn round(
     optimiser: &Optimiser,
     former: Option<&Prices>,
     turns: u32,
-) -> anyhow::Result<(Solved, Prices)> {
+) -> anyhow::Result<(SolvedPlan, Prices)> {
     let mut cpu_s = f64::INFINITY;
     let mut last = None;
     for _ in 0..turns {
@@ -335,7 +335,7 @@ fn round(
     let (plan, prices) = last.context("there is at least one turn")?;
     let rss_bytes = peak_bytes()?;
     check(program, &plan)?;
-    Ok((Solved { plan, cpu_s, rss_bytes }, prices))
+    Ok((SolvedPlan { plan, cpu_s, rss_bytes }, prices))
 }
 
 #[cfg(test)]

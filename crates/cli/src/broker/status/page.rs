@@ -4,7 +4,7 @@
 //! The page only reads. The last decision is fetched once, because it may be long. Leaves out:
 //! serving a page (`crate::page`). Read [`serve`].
 
-use crate::page::{self, Page, Unanswered};
+use crate::page::{self, Page, UpstreamError};
 use anabranch_broker::wire::DecisionView;
 use anabranch_broker::{Client, ClientError};
 use axum::Router;
@@ -32,56 +32,56 @@ fn router(client: Client) -> Router {
     Page { html: include_str!("page.html"), script: include_str!("page.js") }
         .routes()
         .route("/{token}/state", get(state))
-        .with_state(Shown { client: client.with_patience(page::PATIENCE), seen: Arc::default() })
+        .with_state(PageState { client: client.with_patience(page::PATIENCE), seen: Arc::default() })
 }
 
 #[derive(Clone)]
-struct Shown {
+struct PageState {
     client: Client,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PageHistory>>,
 }
 
 /// State from earlier requests.
 #[derive(Default)]
-struct Seen {
+struct PageHistory {
     /// Round of the places.
     round: u64,
-    places: Arc<Places>,
+    places: Arc<PlaceRows>,
     /// Time and count of the last reading of answers, and the rate computed from it.
     answers: Option<(Instant, f64)>,
     answers_per_s: f64,
 }
 
 #[derive(Default)]
-struct Places {
-    shown: Vec<Place>,
+struct PlaceRows {
+    shown: Vec<PlaceRow>,
     left_out: usize,
 }
 
 /// Clusters of a place's clients.
 #[derive(Debug, PartialEq, Serialize)]
-struct Place {
+struct PlaceRow {
     location: String,
     isp: String,
     /// Clusters, by falling number of clients.
-    ways: Vec<Way>,
+    ways: Vec<ClusterShare>,
     unplaced: u64,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
-struct Way {
+struct ClusterShare {
     network: String,
     cluster: u32,
     sessions: u64,
 }
 
-impl Shown {
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+impl PageState {
+    fn seen(&self) -> std::sync::MutexGuard<'_, PageHistory> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Places of the last decision, which is fetched if its round differs.
-    async fn places(&self, round: u64) -> Result<Arc<Places>, ClientError> {
+    async fn places(&self, round: u64) -> Result<Arc<PlaceRows>, ClientError> {
         {
             let seen = self.seen();
             if seen.round == round && round > 0 {
@@ -116,13 +116,13 @@ impl Shown {
 }
 
 /// All data of the page in one answer.
-async fn state(State(shown): State<Shown>) -> Result<Response, Unanswered> {
-    let networks = shown.client.networks().await.map_err(Unanswered)?;
-    let rounds = shown.client.rounds().await.map_err(Unanswered)?;
+async fn state(State(shown): State<PageState>) -> Result<Response, UpstreamError> {
+    let networks = shown.client.networks().await.map_err(UpstreamError)?;
+    let rounds = shown.client.rounds().await.map_err(UpstreamError)?;
     // Before the first round since the start there may be an earlier decision.
     let last = rounds.iter().rfind(|round| round.void.is_none()).map_or(0, |round| round.round);
-    let places = shown.places(last).await.map_err(Unanswered)?;
-    let answers_per_s = shown.answers_per_s().await.map_err(Unanswered)?;
+    let places = shown.places(last).await.map_err(UpstreamError)?;
+    let answers_per_s = shown.answers_per_s().await.map_err(UpstreamError)?;
     let all = serde_json::json!({
         "networks": networks,
         "rounds": rounds,
@@ -134,10 +134,10 @@ async fn state(State(shown): State<Shown>) -> Result<Response, Unanswered> {
 }
 
 /// Clusters of each place's clients, by falling number of clients.
-fn places(decision: &DecisionView) -> Places {
+fn places(decision: &DecisionView) -> PlaceRows {
     /// Number of clients by network and cluster.
-    type Ways = BTreeMap<(u32, u32), u64>;
-    let mut split: BTreeMap<u32, (Ways, u64)> = BTreeMap::new();
+    type ClusterCounts = BTreeMap<(u32, u32), u64>;
+    let mut split: BTreeMap<u32, (ClusterCounts, u64)> = BTreeMap::new();
     for placed in &decision.placed {
         let (ways, unplaced) = split.entry(placed.place).or_default();
         match placed.to {
@@ -147,35 +147,35 @@ fn places(decision: &DecisionView) -> Places {
             None => *unplaced += u64::from(placed.sessions),
         }
     }
-    let mut places: Vec<(u64, Place)> = split
+    let mut places: Vec<(u64, PlaceRow)> = split
         .into_iter()
         .filter_map(|(place, (ways, unplaced))| {
             let (location, isp) = decision.places.get(place as usize)?.clone();
-            let mut ways: Vec<Way> = ways
+            let mut ways: Vec<ClusterShare> = ways
                 .into_iter()
                 .filter_map(|((network, cluster), sessions)| {
                     let network = decision.networks.get(network as usize)?.clone();
-                    Some(Way { network, cluster, sessions })
+                    Some(ClusterShare { network, cluster, sessions })
                 })
                 .collect();
             ways.sort_by_key(|way| std::cmp::Reverse(way.sessions));
             let all = ways.iter().map(|way| way.sessions).sum::<u64>() + unplaced;
-            Some((all, Place { location, isp, ways, unplaced }))
+            Some((all, PlaceRow { location, isp, ways, unplaced }))
         })
         .collect();
     places.sort_by_key(|(all, _)| std::cmp::Reverse(*all));
     let left_out = places.len().saturating_sub(PLACES);
-    Places { shown: places.into_iter().take(PLACES).map(|(_, place)| place).collect(), left_out }
+    PlaceRows { shown: places.into_iter().take(PLACES).map(|(_, place)| place).collect(), left_out }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_broker::wire::PlacedView;
+    use anabranch_broker::wire::PlacementView;
 
     #[test]
     fn places_with_the_most_clients_are_shown_first() {
-        let placed = |place, sessions, to| PlacedView { place, bitrate_bps: 1, sessions, to };
+        let placed = |place, sessions, to| PlacementView { place, bitrate_bps: 1, sessions, to };
         let decision = DecisionView {
             round: 1,
             places: (0..40).map(|place| (format!("city {place}"), "x".to_owned())).collect(),
@@ -191,7 +191,11 @@ mod tests {
         let places = places(&decision);
         assert_eq!((places.shown.len(), places.left_out), (PLACES, 10));
         assert_eq!((&*places.shown[0].location, places.shown[0].unplaced), ("city 3", 500));
-        let way = |network: &str, cluster, sessions| Way { network: network.to_owned(), cluster, sessions };
+        let way = |network: &str, cluster, sessions| ClusterShare {
+            network: network.to_owned(),
+            cluster,
+            sessions,
+        };
         assert_eq!(places.shown[1].ways, [way("b", 7, 78), way("a", 1, 39)]);
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn run(file: &Path, failures: Option<&Failures>, json: bool) -> anyho
 
 /// One phase of one iteration.
 #[derive(Debug, Serialize)]
-struct StepShown {
+struct StepView {
     /// Number of the iteration, from 1.
     iteration: usize,
     phase: String,
@@ -68,12 +68,12 @@ struct Answer {
     packet_s: f64,
     /// Makespan without the failures. `None` if there are none.
     whole_s: Option<f64>,
-    steps: Vec<StepShown>,
+    steps: Vec<StepView>,
 }
 
 impl Answer {
     fn new(job: &Job, plan: &JobPlan, whole: Option<Duration>) -> Self {
-        let steps = plan.steps.iter().map(|step| StepShown {
+        let steps = plan.steps.iter().map(|step| StepView {
             iteration: step.iteration + 1,
             phase: job.phases[step.phase].name.clone(),
             circuits: step.choice.name(),

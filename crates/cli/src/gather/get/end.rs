@@ -4,7 +4,7 @@
 use super::Args;
 use super::progress::print_line;
 use crate::exit;
-use crate::shown::{rate, size};
+use crate::formats::{rate, size};
 use anabranch_gather::{Counters, ObjectReport, Report, ServerReport, Verdict};
 use anabranch_units::{ByteCount, Duration};
 use serde::Serialize;

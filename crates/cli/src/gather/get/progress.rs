@@ -2,7 +2,7 @@
 //!
 //! Sizes are in bytes (kB, MB, GB), rates in bits per second (kbit/s, Mbit/s, Gbit/s), everywhere.
 
-use crate::shown::{rate, size};
+use crate::formats::{rate, size};
 use anabranch_gather::{GetEvent, Note, ObjectFailure, ServerReport};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;

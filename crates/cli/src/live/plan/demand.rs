@@ -5,7 +5,7 @@
 use anabranch_live::description::Layout;
 use anabranch_live_proto::control::messages::GroupId;
 use anabranch_live_proto::plan::VIEWERS_MAX;
-use anabranch_live_proto::plan::recorded::{Place, RecordError, RecordedRequest};
+use anabranch_live_proto::plan::recorded::{RecordError, RecordedRequest, ViewerLocation};
 use anabranch_live_proto::{ChannelId, Object};
 use anabranch_units::text::brief;
 use anyhow::anyhow;
@@ -89,11 +89,11 @@ pub(super) fn of_requests(
         let line = record.line;
         let shown = |name: &str| brief(name, SHOWN_CHARS_MAX);
         let group = match &record.place {
-            Some(Place::Name(name)) => groups
+            Some(ViewerLocation::Name(name)) => groups
                 .get(name.as_str())
                 .copied()
                 .ok_or_else(|| anyhow!("line {line}: the network has no group `{}`", shown(name)))?,
-            Some(Place::Address(address)) => layout.group_of(*address).ok_or_else(|| {
+            Some(ViewerLocation::Address(address)) => layout.group_of(*address).ok_or_else(|| {
                 anyhow!("line {line}: address {address} is of no group: add a [[group]] without prefixes")
             })?,
             None => bail_usage!("line 1: no column `place` or `address`: a request needs its group"),

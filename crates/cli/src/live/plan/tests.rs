@@ -89,7 +89,7 @@ fn answer(slack: f64) -> Answer {
 }
 
 #[test]
-fn two_channels_share_two_reflectors_when_one_is_too_narrow() {
+fn two_channels_share_two_reflectors_if_one_is_narrow() {
     let answer = answer(0.05);
     assert_eq!((answer.requests, answer.requests_served), (3, 3));
     assert_eq!((answer.viewers, answer.viewers_served), (37, 37));
@@ -160,7 +160,7 @@ fn log_of_requests_is_summed_by_group_and_rendition() {
 }
 
 #[test]
-fn bad_request_of_a_log_is_one_line_with_its_place() {
+fn bad_request_of_a_log_is_one_located_line() {
     let cases = [
         ("time,video\n0,news\n", "no column `place` or `address`"),
         ("time,video,place\n0,sport,here\n0,sport,her\n", "line 3: the network has no group `her`"),

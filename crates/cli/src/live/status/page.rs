@@ -2,7 +2,7 @@
 //!
 //! The page only reads. Leaves out: serving a page (`crate::page`). Read [`serve`].
 
-use crate::page::{self, Page, Unanswered};
+use crate::page::{self, Page, UpstreamError};
 use anabranch_http::ClientError;
 use anabranch_live::controller::client::ControllerClient;
 use axum::Router;
@@ -39,6 +39,6 @@ pub(super) async fn all(client: &ControllerClient) -> Result<Value, ClientError>
     }))
 }
 
-async fn state(State(client): State<ControllerClient>) -> Result<Response, Unanswered> {
-    Ok(page::json(&all(&client).await.map_err(Unanswered)?))
+async fn state(State(client): State<ControllerClient>) -> Result<Response, UpstreamError> {
+    Ok(page::json(&all(&client).await.map_err(UpstreamError)?))
 }

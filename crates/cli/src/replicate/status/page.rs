@@ -3,7 +3,7 @@
 //!
 //! The page only reads. Leaves out: serving a page (`crate::page`). Read [`serve`] first.
 
-use crate::page::{self, Page, Unanswered};
+use crate::page::{self, Page, UpstreamError};
 use anabranch_graph::{CAPACITY_MAX, Topology};
 use anabranch_http::ClientError;
 use anabranch_replicate::Client;
@@ -34,17 +34,17 @@ fn router(client: Client) -> Router {
         .with_state(client.with_patience(page::PATIENCE))
 }
 
-async fn topology(State(client): State<Client>) -> Result<Response, Unanswered> {
-    Ok(page::json(&client.topology().await.map_err(Unanswered)?))
+async fn topology(State(client): State<Client>) -> Result<Response, UpstreamError> {
+    Ok(page::json(&client.topology().await.map_err(UpstreamError)?))
 }
 
-async fn transfers(State(client): State<Client>) -> Result<Response, Unanswered> {
-    Ok(page::json(&client.statuses().await.map_err(Unanswered)?))
+async fn transfers(State(client): State<Client>) -> Result<Response, UpstreamError> {
+    Ok(page::json(&client.statuses().await.map_err(UpstreamError)?))
 }
 
 /// Options of a plan's picture.
 #[derive(serde::Deserialize)]
-struct Look {
+struct PictureOptions {
     #[serde(default)]
     dark: bool,
 }
@@ -54,13 +54,13 @@ struct Look {
 async fn plan(
     State(client): State<Client>,
     Path((_, id)): Path<(String, u64)>,
-    Query(look): Query<Look>,
-) -> Result<Response, Unanswered> {
-    let view = client.topology().await.map_err(Unanswered)?;
+    Query(look): Query<PictureOptions>,
+) -> Result<Response, UpstreamError> {
+    let view = client.topology().await.map_err(UpstreamError)?;
     let plan = match client.widest_plan(TransferId(id)).await {
         Ok(plan) => Some(plan),
         Err(ClientError::Refused { status: 404, .. }) => None,
-        Err(error) => return Err(Unanswered(error)),
+        Err(error) => return Err(UpstreamError(error)),
     };
     let Ok(topology) = view.topology() else {
         return Ok((StatusCode::BAD_GATEWAY, "the controller's network cannot be read").into_response());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_names_loopback_is_answered_and_a_missing_controller_is_said_in_a_line() {
+    async fn only_requests_that_name_loopback_are_answered() {
         let address = served(client()).await;
         let ask = async |path: &str, host: &str| ask(address, path, host).await;
         for host in ["localhost", "localhost:7170", "127.0.0.1:7170", "[::1]:7170"] {
@@ -162,7 +162,7 @@ mod tests {
 
     /// #17: a plan of another network made the picture, and with it the command, panic.
     #[test]
-    fn a_plan_that_does_not_fit_the_network_is_a_line() {
+    fn plan_unfit_for_the_network_is_one_line() {
         let network =
             |name| anabranch_graph::builtin::builtin(name, BitRate::mbps(10)).expect("it is built in");
         let (small, large) = (network("butterfly"), network("b4"));
@@ -180,7 +180,7 @@ mod tests {
 
     /// #17: the page kept showing old data for the ten seconds of a command's retries.
     #[tokio::test]
-    async fn a_controller_that_is_gone_is_said_soon_however_patient_the_command_is() {
+    async fn lost_controller_is_reported_soon_whatever_the_timeout() {
         let address = served(client().with_patience(Duration::from_secs(3_600))).await;
         let asked = ask(address, "/secret/transfers", "localhost");
         let reply = tokio::time::timeout(Duration::from_secs(60), asked).await.expect("less than an hour");

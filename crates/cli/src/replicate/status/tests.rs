@@ -43,7 +43,7 @@ pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
 /// #17: all transfers ever were listed, oldest first and without a time; a long name widened the
 /// table to 400 columns, a line break in a name broke it.
 #[test]
-fn the_newest_come_first_and_names_do_not_break_the_table() {
+fn newest_transfers_come_first_and_names_keep_the_table() {
     let now = 1_795_438_443_000 + 90_000;
     let listed = table((1..=25).map(|id| view(id, "file")).collect(), false, now);
     let first_words: Vec<_> = listed.lines().map(|l| l.split_whitespace().next().unwrap_or("")).collect();
@@ -62,7 +62,7 @@ fn the_newest_come_first_and_names_do_not_break_the_table() {
 }
 
 #[test]
-fn a_single_one_says_what_went_wrong_and_how_long_it_took() {
+fn single_transfer_shows_its_failure_and_duration() {
     let mut one = view(7, "file");
     (one.outcome, one.ended_unix_ms) = (Some(Outcome::SomeFailed), Some(1_795_438_443_000 + 5_000));
     one.destinations[0].verdict = Some(Verdict::Failed { reason: "no\nspace".to_owned() });

@@ -2,7 +2,7 @@
 //!
 //! The page only reads. Leaves out: serving a page (`crate::page`). Read [`serve`].
 
-use crate::page::{self, Page, Unanswered};
+use crate::page::{self, Page, UpstreamError};
 use anabranch_shuffle::Client;
 use axum::Router;
 use axum::extract::State;
@@ -29,10 +29,10 @@ fn router(client: Client) -> Router {
 }
 
 /// All data of the page in one answer.
-async fn state(State(client): State<Client>) -> Result<Response, Unanswered> {
-    let hosts = client.hosts().await.map_err(Unanswered)?;
-    let under_way = client.coflows().await.map_err(Unanswered)?;
-    let history = client.history(HISTORY).await.map_err(Unanswered)?;
+async fn state(State(client): State<Client>) -> Result<Response, UpstreamError> {
+    let hosts = client.hosts().await.map_err(UpstreamError)?;
+    let under_way = client.coflows().await.map_err(UpstreamError)?;
+    let history = client.history(HISTORY).await.map_err(UpstreamError)?;
     let all = serde_json::json!({ "hosts": hosts, "under_way": under_way, "history": history });
     Ok(page::json(&all))
 }

@@ -2,7 +2,7 @@
 //! one.
 
 use super::*;
-use anabranch_gather_proto::msg::{Arrived, Feedback, Report, VERSION};
+use anabranch_gather_proto::msg::{ArrivalReport, Feedback, Report, VERSION};
 use anabranch_gather_proto::receipt::Receipt;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -33,7 +33,7 @@ fn put_hole(world: &World, name: &str, bytes: u64) {
 
 /// #17: after a client asked for the hash of 60 GiB and left, every other `get` failed after 5 s.
 #[test]
-fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
+fn hash_of_a_huge_file_delays_no_other_client() {
     let world = World::new(1);
     let bytes = noise(20, 5 * MIB);
     world.put(0..1, "object", &bytes);
@@ -42,8 +42,8 @@ fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
     let keys = world.path("keys");
     let at = world.servers[0].at;
     let waiting = runtime.block_on(async {
-        let mut leaves = Hand::connect(&keys, at).await;
-        let mut waits = Hand::connect_as(&keys, "other", at).await.expect("it is let in");
+        let mut leaves = ManualClient::connect(&keys, at).await;
+        let mut waits = ManualClient::connect_as(&keys, "other", at).await.expect("it is let in");
         for hand in [&mut leaves, &mut waits] {
             hand.say(describe("huge")).await;
         }
@@ -61,7 +61,7 @@ fn a_hash_of_a_huge_file_keeps_no_other_client_waiting() {
 /// #17: a client that waits for a hash behind the same client's other hashes is told to wait, and
 /// keeps waiting.
 #[test]
-fn a_get_waits_for_a_server_that_is_busy_hashing() {
+fn get_waits_for_a_server_that_is_hashing() {
     let world = World::new(1);
     let bytes = noise(21, MIB);
     world.put(0..1, "object", &bytes);
@@ -70,7 +70,7 @@ fn a_get_waits_for_a_server_that_is_busy_hashing() {
     runtime.block_on(async {
         let mut hands = Vec::new();
         for _ in 0..4 {
-            let mut hand = Hand::connect(&keys, at).await;
+            let mut hand = ManualClient::connect(&keys, at).await;
             hand.say(describe("large")).await;
             hands.push(hand);
         }
@@ -96,7 +96,7 @@ fn hashes_that_are_asked_for_open_no_files() {
     let before = open_files(&server.child);
     runtime.block_on(async {
         for _ in 0..12 {
-            let mut hand = Hand::connect(&keys, server.at).await;
+            let mut hand = ManualClient::connect(&keys, server.at).await;
             for number in 0..256 {
                 hand.say(describe(&format!("large-{number}"))).await;
             }
@@ -114,7 +114,7 @@ fn hashes_that_are_asked_for_open_no_files() {
 /// #17: 16 connections of one client with 64 pulls each exhausted the server's descriptors, and its
 /// one-byte blocks the memory.
 #[test]
-fn what_one_client_has_is_counted_over_all_its_connections() {
+fn client_usage_is_summed_over_its_connections() {
     let world = World::new(0).with(None, &["--memory", "16 MiB"]);
     let bytes = noise(23, 2 * MIB);
     world.put(0..1, "object", &bytes);
@@ -126,7 +126,7 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
         let mut hands = Vec::new();
         let mut accepted = 0;
         for connection in 0..16 {
-            let mut hand = Hand::connect(&keys, server.at).await;
+            let mut hand = ManualClient::connect(&keys, server.at).await;
             for number in 0..64 {
                 let Control::Pull(ask) = request(number, "large") else { unreachable!("it is a request") };
                 let block_bytes = if connection < 8 { 1 } else { 1_000 };
@@ -146,7 +146,7 @@ fn what_one_client_has_is_counted_over_all_its_connections() {
         }
         assert_eq!(accepted, 64);
         // A further pull of this client is refused, with the reason.
-        let refused = Hand::connect_as(&keys, "client", server.at).await.err();
+        let refused = ManualClient::connect_as(&keys, "client", server.at).await.err();
         assert!(
             refused.as_ref().is_some_and(|why| why.contains("`client`") && why.contains("16")),
             "{refused:?}"
@@ -201,7 +201,7 @@ fn who_asks_for_nothing_keeps_no_place() {
     runtime.block_on(async {
         let mut idle = Vec::new();
         for _ in 0..8 {
-            idle.extend(Hand::connect_as(&keys, "client", at).await.ok());
+            idle.extend(ManualClient::connect_as(&keys, "client", at).await.ok());
         }
         assert_eq!(idle.len(), 2, "a quarter of the places");
         let getting = world.get(&["--as", "other", &world.object(0..1, "object")]);
@@ -212,15 +212,16 @@ fn who_asks_for_nothing_keeps_no_place() {
             assert_eq!(reason, "nothing was asked for in 1 s");
         }
         // Its slots are free again.
-        Hand::connect(&keys, at).await;
+        ManualClient::connect(&keys, at).await;
     });
     assert!(world.has(&bytes));
 }
 
 /// #17: keys wear out after about 549 GB, which ended a pull.
 #[test]
-fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
-    let harm = Harm { loss_ppm: 10_000, late_ppm: 20_000, replay_ppm: 20_000, ..Harm::default() };
+fn worn_out_keys_are_changed_during_a_pull() {
+    let harm =
+        DatagramHarm { loss_ppm: 10_000, late_ppm: 20_000, replay_ppm: 20_000, ..DatagramHarm::default() };
     let world =
         World::new(0).with(Some(harm), &["--key-packets", "300"]).with(None, &["--key-packets", "500"]);
     let bytes = noise(25, 24 * MIB);
@@ -236,15 +237,15 @@ fn keys_that_wear_out_are_changed_while_a_pull_goes_on() {
 /// A client draws its channel: a client that names another's channel is refused, and the other's
 /// packets keep arriving.
 #[test]
-fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
+fn claim_of_another_clients_channel_is_refused_and_harmless() {
     let world = World::new(1);
     world.put(0..1, "object", &noise(28, MIB));
     let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
     runtime.block_on(async {
-        let mut hand = Hand::connect(&keys, at).await;
+        let mut hand = ManualClient::connect(&keys, at).await;
         let id = hand.channel.sealer.channel();
         for name in ["client", "other"] {
-            let refused = Hand::connect_with(&keys, name, at, id).await.err();
+            let refused = ManualClient::connect_with(&keys, name, at, id).await.err();
             assert!(refused.as_ref().is_some_and(|why| why.contains("another session's")), "{refused:?}");
         }
         hand.say(request(0, "object")).await;
@@ -258,7 +259,7 @@ fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
         }
         drop(hand);
         // The channel is free once its session is over.
-        while let Err(why) = Hand::connect_with(&keys, "other", at, id).await {
+        while let Err(why) = ManualClient::connect_with(&keys, "other", at, id).await {
             assert!(Instant::now() < end, "{why}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -267,7 +268,7 @@ fn who_names_anothers_channel_is_sent_away_and_disturbs_nobody() {
 
 /// #17: any server's certificate was accepted for any address, so a different server could answer.
 #[test]
-fn a_server_that_is_named_is_the_one_that_answers() {
+fn named_server_is_the_one_that_answers() {
     let world = World::new(1);
     world.put(0..1, "object", b"bytes");
     let object = world.object(0..1, "object");
@@ -283,7 +284,7 @@ fn a_server_that_is_named_is_the_one_that_answers() {
 /// #17: with two servers that had different files of one name `get` took either, or an invalid mix,
 /// and named neither.
 #[test]
-fn a_stale_mirror_is_named_and_nothing_is_taken_of_it() {
+fn stale_mirror_is_named_and_its_data_ignored() {
     let world = World::new(2);
     let bytes = noise(26, 12 * MIB);
     // No byte is the same, so that any data taken from it is wrong.
@@ -343,14 +344,14 @@ fn acknowledging_what_has_not_come_ends_the_connection() {
     put_hole(&world, "large", 1 << 30);
     let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
     let (reason, came_bytes) = runtime.block_on(async {
-        let mut hand = Hand::connect(&keys, at).await;
+        let mut hand = ManualClient::connect(&keys, at).await;
         hand.say(request(0, "large")).await;
         assert!(matches!(hand.hear().await, Control::Accepted(_)));
         let (mut next, mut came_bytes) = (0, 0);
         let mut buffer = vec![0; 1 << 16];
         loop {
             // The client acknowledges packets that are in flight, or not sent yet.
-            let arrived = Arrived { delay: Time::ZERO, received: next, lost: 0, runs: 0 };
+            let arrived = ArrivalReport { delay: Time::ZERO, received: next, lost: 0, runs: 0 };
             let receipt = Receipt { came: if next > 0 { u32::MAX } else { 0 }, digest: 0 };
             let feedback = Datagram::<Bytes>::Feedback(Feedback {
                 pull: PullId(0),

@@ -1,7 +1,7 @@
 //! Many objects in one command: the number of open objects stays within the limit of descriptors,
 //! and short ones arrive in full.
 
-use super::{Getting, World, anabranch};
+use super::{RunningClient, World, anabranch};
 use crate::net::working_files;
 use std::process::Command;
 
@@ -28,7 +28,7 @@ fn a_command_may_have_more_objects_than_descriptors() {
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -n 100; exec \"$0\" gather get --json \"$@\""]).arg(command.get_program());
     limited.arg("--objects-from").arg(world.path("list")).arg("--keys").arg(world.path("keys"));
-    let got = Getting::start({
+    let got = RunningClient::start({
         limited.arg("-o").arg(world.path("out/"));
         limited
     })

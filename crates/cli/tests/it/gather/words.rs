@@ -56,7 +56,7 @@ fn what_a_server_has_is_listed() {
 
 /// #17: a server's log had one line, whatever happened.
 #[test]
-fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
+fn server_logs_clients_pulls_and_refusals() {
     let world = World::new(1);
     world.put(0..1, "object", &noise(30, MIB));
     assert_eq!(world.get(&[&world.object(0..1, "object")]).end().code, Some(0));
@@ -66,7 +66,7 @@ fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut hand = Hand::connect(&world.path("keys"), world.servers[0].at).await;
+        let mut hand = ManualClient::connect(&world.path("keys"), world.servers[0].at).await;
         hand.say(request(0, "no\u{1b}ne")).await;
         assert!(matches!(hand.hear().await, Control::Refused { .. }));
         // Repeated refusals, which must not fill the disk.
@@ -86,7 +86,7 @@ fn a_server_says_who_comes_what_is_pulled_and_what_is_refused() {
 /// #17: when the only server went away, users read TLS's message, and were not told that the same
 /// command resumes.
 #[test]
-fn when_the_only_server_dies_the_words_say_how_to_go_on() {
+fn death_of_the_only_server_prints_how_to_continue() {
     let mut world = World::new(0).with(None, &["--rate-max", "40 Mbit/s"]);
     let bytes = noise(31, 16 * MIB);
     world.put(0..1, "object", &bytes);
@@ -109,7 +109,7 @@ fn when_the_only_server_dies_the_words_say_how_to_go_on() {
 
 /// #17: without a terminal nothing was printed while objects arrived.
 #[test]
-fn off_a_terminal_progress_is_a_line_now_and_then() {
+fn progress_without_a_terminal_is_an_occasional_line() {
     let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
     let bytes = noise(32, 2 * MIB);
     world.put(0..1, "object", &bytes);
@@ -128,7 +128,7 @@ fn off_a_terminal_progress_is_a_line_now_and_then() {
 
 /// #17: a file readable only by its owner was readable by all after a `get`.
 #[test]
-fn who_may_read_a_file_and_its_age_come_with_it() {
+fn file_arrives_with_its_permissions_and_age() {
     use std::os::unix::fs::PermissionsExt as _;
     let world = World::new(1);
     let long_ago = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
@@ -215,7 +215,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
 /// #17: of two `get`s into one file one ended with "No such file or directory", and once the file
 /// was a mix.
 #[test]
-fn a_second_get_into_the_same_file_is_refused_in_one_line() {
+fn second_get_into_a_file_is_one_line() {
     let world = World::new(0).with(None, &["--rate-max", "20 Mbit/s"]);
     let bytes = noise(34, 6 * MIB);
     world.put(0..1, "object", &bytes);

@@ -95,7 +95,7 @@ fn with_name_server(folder: &std::path::Path, server: &str) -> Option<Vec<String
 /// #17: a site that named a host with a silent name server stopped other sites' daemons, which
 /// looked the name up on the threads that moved data.
 #[test]
-fn a_host_name_that_nobody_answers_for_holds_up_no_other_transfer() {
+fn unresolved_host_name_delays_no_other_transfer() {
     let mut world = World::new();
     use std::io::ErrorKind::{AddrNotAvailable, PermissionDenied};
     let silent = match std::net::UdpSocket::bind("127.0.0.99:53") {
@@ -161,10 +161,10 @@ fn a_host_name_that_nobody_answers_for_holds_up_no_other_transfer() {
 }
 
 /// #17: 90 submissions of one site took the controller from 12 to 744 MiB, and a status request to
-/// 1.6 GiB. (This test measures memory; `what_one_site_submits_is_bounded_and_can_be_read` in `api`
+/// 1.6 GiB. (This test measures memory; `submissions_of_a_site_are_bounded_and_readable` in `api`
 /// shows the refusals.)
 #[test]
-fn the_controllers_memory_is_bounded_under_a_flood_of_submissions() {
+fn controller_memory_is_bounded_under_a_flood_of_submissions() {
     let world = World::new();
     let e = world.credentials(Role::Site, "e");
     let submission = |name: &str, path: &str| {

@@ -19,7 +19,7 @@ fn a_stamp_from_the_future_is_nobodys() {
 }
 
 #[test]
-fn flows_are_known_by_their_ports_and_other_ports_are_nobodys() {
+fn flows_are_known_by_ports_and_other_ports_ignored() {
     for flow in [0, 1, FLOWS_MAX - 1] {
         assert_eq!(flow_from(port(flow)), Some(flow));
     }
@@ -31,11 +31,13 @@ fn flows_are_known_by_their_ports_and_other_ports_are_nobodys() {
 
 #[test]
 fn what_hosts_saw_of_one_flow_becomes_one() {
-    let mut sender = Seen { over_ns: 5, ..Seen::default() };
-    sender.flows.insert(3, SeenFlow { start_ns: Some(1), ..SeenFlow::default() });
+    let mut sender = HostObservations { over_ns: 5, ..HostObservations::default() };
+    sender.flows.insert(3, FlowObservation { start_ns: Some(1), ..FlowObservation::default() });
     sender.fail("sent", &Error::from(ErrorKind::AddrInUse));
-    let mut receiver = Seen { over_ns: 9, ..Seen::default() };
-    receiver.flows.insert(3, SeenFlow { received_bytes: 2, whole_ns: Some(8), ..SeenFlow::default() });
+    let mut receiver = HostObservations { over_ns: 9, ..HostObservations::default() };
+    receiver
+        .flows
+        .insert(3, FlowObservation { received_bytes: 2, whole_ns: Some(8), ..FlowObservation::default() });
     receiver.fail("received", &Error::from(ErrorKind::AddrInUse));
     sender.merge(receiver);
     let flow = &sender.flows[&3];

@@ -13,7 +13,7 @@ const TURN: Duration = Duration::from_ms(25);
 /// `offered` together while nothing is granted. A grant takes effect half a round trip later, and
 /// its packets arrive after the other half.
 struct Link {
-    overflow: Overflow,
+    overflow: OverflowEstimator,
     now: Instant,
     capacity: f64,
     loss: f64,
@@ -39,7 +39,7 @@ struct Link {
 impl Link {
     fn new(capacity: f64, loss: f64, offered: f64, servers: usize) -> Self {
         let sent = std::iter::repeat_n(0.0, (RTT.as_ps() / TICK.as_ps()) as usize).collect();
-        let (overflow, now) = (Overflow::new(), Instant::ZERO);
+        let (overflow, now) = (OverflowEstimator::new(), Instant::ZERO);
         Self {
             overflow,
             now,
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn a_path_that_loses_by_chance_is_not_held_back(capacity in 1e6f64..1e9, loss in 0.03f64..0.14, begins in 0.01f64..0.2) {
+    fn random_path_loss_does_not_reduce_the_rate(capacity in 1e6f64..1e9, loss in 0.03f64..0.14, begins in 0.01f64..0.2) {
         let mut link = Link::new(capacity, loss, begins * capacity, 8);
         while link.offered < 0.5 * capacity {
             link.pass(Duration::from_ms(50));
@@ -243,7 +243,7 @@ fn what_comes_in_bursts_is_no_faster_link() {
 
 /// #19: losses of an excessive rate were taken for the path's own, and grants compensated for them.
 #[test]
-fn a_loss_that_is_not_the_paths_own_is_forgotten() {
+fn transient_loss_is_forgotten() {
     let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
     link.overflow.has_begun = true;
     link.pass(SECOND * 2);
@@ -289,7 +289,7 @@ fn many_servers_that_wait_at_times_find_the_link() {
 /// #19: a test above the link's rate had 14 % loss, less than half the earlier loss rate, and
 /// grants compensated for it for half a second.
 #[test]
-fn what_a_test_loses_at_too_high_a_rate_is_not_the_paths_own() {
+fn loss_of_an_overrate_test_is_not_path_loss() {
     let mut link = Link::new(1e7, 0.0, 5e7, 32);
     link.overflow.rates = [1.25 * link.capacity, 0.0];
     link.overflow.enter(link.now, Phase::Test { loss: 0.36, last_loss: 0.36, tests: 0 }, RTT);
@@ -322,7 +322,7 @@ fn a_flood_of_many_servers_is_found_at_once() {
 
 /// #19: a divided rate was held, and a Cubic flow had a tenth of its share.
 #[test]
-fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
+fn shared_link_is_left_to_each_servers_rate() {
     let mut link = Link::new(1e7, 0.0, 0.9e7, 3);
     link.other = 0.3e7;
     link.pass(SECOND * 60);
@@ -337,7 +337,7 @@ fn a_link_on_which_others_are_is_left_to_each_servers_rate() {
 /// #19: alongside four flows of Linux's BBR, three servers were held to one packet in flight each,
 /// as their own control could not send less.
 #[test]
-fn servers_that_have_few_packets_in_flight_as_others_came_are_left_to_themselves() {
+fn servers_with_few_packets_in_flight_are_left_alone() {
     let mut link = Link::new(1e7, 0.0, 2e7, 3);
     link.pass(SECOND * 5);
     assert!(link.overflow.allowed_bytes_per_s().is_some());
@@ -352,7 +352,7 @@ fn servers_that_have_few_packets_in_flight_as_others_came_are_left_to_themselves
 /// #19: over a path of 1 ms each burst of losses cut a divided link's rate, as servers had too few
 /// packets in flight for their own control.
 #[test]
-fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
+fn bursty_losses_without_a_queue_cut_no_rate() {
     let bursts = |queued, servers| {
         let mut link = Link::new(1e7, 0.04, 2e7, servers);
         (link.bursts, link.queued) = (true, queued);
@@ -377,7 +377,7 @@ fn losses_that_come_in_bursts_cut_no_rate_where_no_queue_is_seen() {
 /// #19: three servers waited for retransmissions after a long start, and the rate of that time was
 /// held for seconds: a third of 1 Gbit/s.
 #[test]
-fn what_comes_while_servers_wait_is_not_what_the_link_carries() {
+fn arrivals_during_waits_do_not_measure_the_link() {
     let mut link = Link::new(1e7, 0.0, 0.95e7, 3);
     link.pass(SECOND * 2);
     (link.offered, link.loss) = (0.3e7, 0.1);

@@ -1,10 +1,10 @@
 //! Tests of the comparison of versions. The object is complete at its place, so that no bytes have
 //! to be pulled.
 
-use super::super::{FetchConfig, FetchEvent, ObjectId, Part, Wanted};
+use super::super::{FetchConfig, FetchEvent, ObjectId, ObjectPart, RequestedObject};
 use super::*;
 use crate::config::ClientConfig;
-use crate::msg::Found;
+use crate::msg::ObjectDescription;
 use anabranch_units::Duration;
 use proptest::prelude::*;
 
@@ -18,14 +18,15 @@ fn at(ms: u64) -> Instant {
 /// A fetch of an undescribed object from three servers.
 fn of(is_strict: bool) -> Fetch<Bytes> {
     let config = FetchConfig { client: ClientConfig::default(), streams: false, is_strict, objects_max: 1 };
-    let part = Part { name: "x".into(), bytes: None, hash: None, holders: SERVERS.into() };
+    let part = ObjectPart { name: "x".into(), bytes: None, hash: None, holders: SERVERS.into() };
     let (bytes, hash, attributes) = (None, None, None);
-    let wanted = Wanted { bytes, hash, attributes, may_be_there: true, parts: vec![part] };
+    let wanted = RequestedObject { bytes, hash, attributes, may_be_there: true, parts: vec![part] };
     Fetch::new(Instant::ZERO, config, 3, vec![wanted]).expect("a good configuration")
 }
 
 fn describe(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, bytes: u64, hash: Option<u8>) {
-    let found = Ok(Found { bytes, mode: 0o640, modified_ns: 7, hash: hash.map(|byte| [byte; 32]) });
+    let found =
+        Ok(ObjectDescription { bytes, mode: 0o640, modified_ns: 7, hash: hash.map(|byte| [byte; 32]) });
     fetch.handle_control(at(ms), server, Control::Described { object: "x".into(), found });
 }
 

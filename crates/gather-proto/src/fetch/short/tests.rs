@@ -3,8 +3,8 @@
 use super::{CONTENTS_FIRST, CONTENTS_MAX, CONTENTS_MIN, SHORT_BYTES_MAX};
 use crate::client::ServerId;
 use crate::config::ClientConfig;
-use crate::fetch::{Fetch, FetchConfig, FetchEvent, ObjectId, Part, Version, Wanted};
-use crate::msg::{Control, Found};
+use crate::fetch::{Fetch, FetchConfig, FetchEvent, ObjectId, ObjectPart, RequestedObject, Version};
+use crate::msg::{Control, ObjectDescription};
 use anabranch_endpoint::Bytes;
 use anabranch_units::{Duration, Instant};
 use proptest::prelude::*;
@@ -19,13 +19,13 @@ fn at(ms: u64) -> Instant {
 /// A fetch of undescribed objects at A and B, with at most `objects_max` under way.
 fn many(objects: usize, objects_max: usize) -> Fetch<Bytes> {
     let wanted = |number: usize| {
-        let part = Part { name: format!("o{number}"), bytes: None, hash: None, holders: vec![A, B] };
-        Wanted { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
+        let part = ObjectPart { name: format!("o{number}"), bytes: None, hash: None, holders: vec![A, B] };
+        RequestedObject { bytes: None, hash: None, attributes: None, may_be_there: false, parts: vec![part] }
     };
     of((0..objects).map(wanted).collect(), objects_max)
 }
 
-fn of(wanted: Vec<Wanted>, objects_max: usize) -> Fetch<Bytes> {
+fn of(wanted: Vec<RequestedObject>, objects_max: usize) -> Fetch<Bytes> {
     let config =
         FetchConfig { client: ClientConfig::default(), streams: false, is_strict: false, objects_max };
     Fetch::new(Instant::ZERO, config, 2, wanted).expect("a good configuration")
@@ -54,8 +54,8 @@ fn events(fetch: &mut Fetch<Bytes>) -> Vec<FetchEvent<Bytes>> {
     std::iter::from_fn(|| fetch.poll_event()).collect()
 }
 
-fn found(bytes: u64, hash: u8) -> Found {
-    Found { bytes, mode: 0o640, modified_ns: 7, hash: Some([hash; 32]) }
+fn found(bytes: u64, hash: u8) -> ObjectDescription {
+    ObjectDescription { bytes, mode: 0o640, modified_ns: 7, hash: Some([hash; 32]) }
 }
 
 fn say_short(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, object: usize, hash: u8) {
@@ -63,7 +63,7 @@ fn say_short(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, object: usize,
     fetch.handle_control(at(ms), server, Control::Short { object, found, content });
 }
 
-fn describe(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, object: usize, found: Found) {
+fn describe(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, object: usize, found: ObjectDescription) {
     let object = format!("o{object}");
     fetch.handle_control(at(ms), server, Control::Described { object, found: Ok(found) });
 }
@@ -93,9 +93,9 @@ fn whole(fetch: &mut Fetch<Bytes>) -> Vec<u32> {
 /// Issue #19: in a fetch of 10,000 objects all files were opened at once, and a third failed for
 /// want of descriptors.
 #[test]
-fn no_more_objects_are_under_way_than_there_may_be() {
-    let part = |name: &str| Part { name: name.into(), bytes: Some(5), hash: None, holders: vec![A] };
-    let known = |name: &str| Wanted {
+fn objects_in_progress_stay_within_the_limit() {
+    let part = |name: &str| ObjectPart { name: name.into(), bytes: Some(5), hash: None, holders: vec![A] };
+    let known = |name: &str| RequestedObject {
         bytes: Some(5),
         hash: Some([1; 32]),
         attributes: None,
@@ -120,7 +120,7 @@ fn no_more_objects_are_under_way_than_there_may_be() {
     fetch.handle_control(
         at(4),
         A,
-        Control::Described { object: "b".into(), found: Ok(Found { hash: None, ..found(5, 1) }) },
+        Control::Described { object: "b".into(), found: Ok(ObjectDescription { hash: None, ..found(5, 1) }) },
     );
     fetch.handle_finished(at(5), ObjectId(1));
     assert_eq!(opened(&mut fetch), [3]);
@@ -136,7 +136,7 @@ fn no_more_objects_are_under_way_than_there_may_be() {
 }
 
 #[test]
-fn objects_that_wait_for_their_turn_fail_with_the_last_server() {
+fn waiting_objects_fail_with_the_last_server() {
     let mut fetch = many(1_000, 2);
     connect(&mut fetch, 0, &[A, B]);
     fetch.handle_lost(at(1), A, "away");
@@ -145,7 +145,7 @@ fn objects_that_wait_for_their_turn_fail_with_the_last_server() {
 }
 
 #[test]
-fn a_short_object_comes_whole_with_what_it_is_and_is_not_pulled() {
+fn short_object_arrives_with_its_description() {
     let mut fetch = many(2, 1);
     connect(&mut fetch, 0, &[A]);
     assert_eq!(asked(&mut fetch), [(A, "o0 hash content".into())]);
@@ -159,7 +159,7 @@ fn a_short_object_comes_whole_with_what_it_is_and_is_not_pulled() {
 }
 
 #[test]
-fn whoever_owes_least_is_asked_for_content_and_the_first_says_what_it_is() {
+fn least_loaded_server_is_asked_and_the_first_describes() {
     let mut fetch = many(4, 4);
     connect(&mut fetch, 0, &[B]);
     assert_eq!(asked(&mut fetch), [], "the first may come");
@@ -208,7 +208,7 @@ fn another_version_is_not_taken() {
 fn a_content_that_does_not_come_is_pulled() {
     let long = SHORT_BYTES_MAX as u64 + 1;
     let is_longer: fn(&mut Fetch<Bytes>) =
-        |fetch| describe(fetch, 3, B, 1, Found { hash: None, ..found(5, 0) });
+        |fetch| describe(fetch, 3, B, 1, ObjectDescription { hash: None, ..found(5, 0) });
     let is_lost: fn(&mut Fetch<Bytes>) = |fetch| fetch.handle_lost(at(3), B, "away");
     let is_silent: fn(&mut Fetch<Bytes>) = |fetch| {
         while let Some(next) = fetch.poll_timeout().filter(|next| *next <= at(5_400)) {
@@ -229,13 +229,13 @@ fn a_content_that_does_not_come_is_pulled() {
     let mut fetch = many(2, 2);
     connect(&mut fetch, 1, &[A]);
     asked(&mut fetch);
-    describe(&mut fetch, 2, A, 0, Found { hash: None, ..found(long, 0) });
+    describe(&mut fetch, 2, A, 0, ObjectDescription { hash: None, ..found(long, 0) });
     open(&mut fetch, 3, 0, long);
     assert_eq!(asked(&mut fetch), [(A, "pull o0".into())]);
 }
 
 #[test]
-fn no_server_owes_more_than_it_may_and_slow_ones_hold_nothing_up_for_ever() {
+fn server_debt_is_bounded_and_slow_servers_delay_nothing() {
     let mut fetch = many(1_000, 512);
     connect(&mut fetch, 0, &[A]);
     connect(&mut fetch, 0, &[B]);
@@ -255,7 +255,7 @@ fn no_server_owes_more_than_it_may_and_slow_ones_hold_nothing_up_for_ever() {
 }
 
 #[test]
-fn a_server_owes_more_while_contents_come_soon_and_less_once_they_come_late() {
+fn server_debt_grows_when_fast_and_shrinks_when_late() {
     let mut fetch = many(10_000, 512);
     connect(&mut fetch, 0, &[A]);
     let owed =
@@ -277,8 +277,8 @@ fn a_server_owes_more_while_contents_come_soon_and_less_once_they_come_late() {
 
 #[test]
 fn what_may_be_there_is_not_asked_for_whole() {
-    let part = |name: &str| Part { name: name.into(), bytes: None, hash: None, holders: vec![A] };
-    let there = |name: &str| Wanted {
+    let part = |name: &str| ObjectPart { name: name.into(), bytes: None, hash: None, holders: vec![A] };
+    let there = |name: &str| RequestedObject {
         bytes: None,
         hash: None,
         attributes: None,
@@ -319,7 +319,7 @@ proptest! {
                 0 => connect(&mut fetch, ms, &[server]),
                 1 => fetch.handle_lost(at(ms), server, "away"),
                 2 | 3 => say_short(&mut fetch, ms, server, object, more),
-                4 => describe(&mut fetch, ms, server, object, Found { hash: (more > 0).then_some([more; 32]), ..found(5, 0) }),
+                4 => describe(&mut fetch, ms, server, object, ObjectDescription { hash: (more > 0).then_some([more; 32]), ..found(5, 0) }),
                 5 => {
                     let bytes = fetch.objects()[object].bytes().unwrap_or(0);
                     open(&mut fetch, ms, id.0, bytes);

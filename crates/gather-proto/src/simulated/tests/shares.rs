@@ -1,7 +1,7 @@
 //! Share of a `gather` pull on a link with TCP flows: samples of `experiments/gather-fairness`,
 //! whose tables are complete.
 
-use super::Simulated;
+use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 fn run(text: &str, topology: &str) -> Outcome {
     let point = scenario::read("test.toml", text, &[]).unwrap_or_else(|error| panic!("{error}")).remove(0);
     let read = |_: &str| Ok(topology.to_owned());
-    let plan = Plan::with_systems(point.scenario, &read, &[&Simulated]);
+    let plan = Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]);
     let plan = plan.unwrap_or_else(|error| panic!("{error}"));
     let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
     simulation.run()
@@ -106,7 +106,7 @@ fn median_share(link: &Link, servers: usize, control: &str, flows: usize) -> f64
 
 /// #19: three servers had 2 to 3 times the share of one flow, most of it through their probes.
 #[test]
-fn a_pull_has_no_more_than_twice_its_share_beside_flows_of_cubic() {
+fn pull_takes_at_most_twice_its_share_beside_cubic() {
     for (servers, queue_bdps, most) in [(3, 0.5, 1.8), (1, 0.5, 1.4)] {
         let share = median_share(&Link { mbps: 50.0, rtt_ms: 40.0, queue_bdps }, servers, "cubic", 4);
         assert!((0.5..most).contains(&share), "{servers} servers, a queue of {queue_bdps}: {share}");
@@ -129,7 +129,7 @@ fn of_two_pulls_the_one_with_less_catches_up() {
 
 /// #19: alongside Linux's BBR behind a short queue a pull had a tenth to a fourth of its share.
 #[test]
-fn a_pull_is_not_starved_by_the_first_version_of_bbr() {
+fn pull_is_not_starved_by_bbr_version_1() {
     for (servers, flows, least) in [(1, 4, 0.6), (1, 1, 0.4), (3, 4, 1.0)] {
         let link = Link { mbps: 50.0, rtt_ms: 40.0, queue_bdps: 0.5 };
         let share = median_share(&link, servers, "bbr1", flows);
@@ -140,14 +140,14 @@ fn a_pull_is_not_starved_by_the_first_version_of_bbr() {
 /// #19: with few packets in flight per server, losses do not count as random while competing flows
 /// keep a queue.
 #[test]
-fn a_pull_cuts_its_rate_beside_others_where_it_has_few_packets_in_flight() {
+fn pull_with_few_packets_in_flight_yields_to_competitors() {
     let share = median_share(&Link { mbps: 20.0, rtt_ms: 4.0, queue_bdps: 1.0 }, 3, "cubic", 4);
     assert!((1.0..3.0).contains(&share), "{share}");
 }
 
 /// #19: over 1 ms each burst of losses cut the total rate of the servers, down to half of the link.
 #[test]
-fn bursts_of_losses_cost_little_more_than_themselves_over_a_short_way() {
+fn loss_bursts_on_a_short_path_cost_little() {
     let mut topology = String::from(
         "name = \"bursts\"\n[[site]]\nname = \"switch\"\nswitch = true\n[[site]]\nname = \"client\"\n",
     );

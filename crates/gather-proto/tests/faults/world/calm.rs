@@ -2,9 +2,9 @@
 
 use super::{CHAOS, Event, Fault, World};
 use crate::disk::{Disk, File};
-use crate::network::Way;
+use crate::network::ServerPath;
 use crate::server::Host;
-use anabranch_gather_proto::fetch::{Part, Wanted};
+use anabranch_gather_proto::fetch::{ObjectPart, RequestedObject};
 use anabranch_gather_proto::msg::Control;
 use anabranch_gather_proto::{ClientConfig, ServerConfig, ServerId};
 use anabranch_testing::faults::Schedule;
@@ -23,7 +23,7 @@ impl World {
     pub(super) fn of(
         seed: u64,
         random: RandomStream,
-        ways: Vec<Way>,
+        ways: Vec<ServerPath>,
         config: ClientConfig,
         server_config: ServerConfig,
     ) -> Self {
@@ -52,7 +52,7 @@ impl World {
 
     /// Undescribed objects of these lengths at one server behind `way`, without faults. `knows_mtu`
     /// tells whether the client knows the path's MTU.
-    pub fn calm(seed: u64, way: Way, lengths: &[u64], config: ClientConfig, knows_mtu: bool) -> Self {
+    pub fn calm(seed: u64, way: ServerPath, lengths: &[u64], config: ClientConfig, knows_mtu: bool) -> Self {
         let random = Seed::new(seed).stream("faults", 0);
         let server_config = ServerConfig { give_up: Duration::from_secs(30), ..ServerConfig::default() };
         let mut world = Self::of(seed, random, vec![way], config, server_config);
@@ -60,9 +60,9 @@ impl World {
             let content: Vec<u8> = (0..*length).map(|_| world.random.next_u64() as u8).collect();
             let name = format!("o{number}");
             world.hosts[0].put(&name, &content);
-            let parts = vec![Part { name, bytes: None, hash: None, holders: vec![ServerId(0)] }];
+            let parts = vec![ObjectPart { name, bytes: None, hash: None, holders: vec![ServerId(0)] }];
             let (bytes, hash, attributes) = (None, None, None);
-            world.wanted.push(Wanted { bytes, hash, attributes, may_be_there: false, parts });
+            world.wanted.push(RequestedObject { bytes, hash, attributes, may_be_there: false, parts });
             world.right.push(vec![content]);
             world.disk.files.push(File::default());
         }

@@ -1,7 +1,7 @@
 //! The GraphML reader on samples in the Zoo's style, and its error messages.
 
 use crate::file::{Defaults, Format, parse, parse_with_warnings};
-use crate::{Place, Topology};
+use crate::{GeoPoint, Topology};
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn a_zoo_file_gives_names_places_rates_and_delays() {
     let t = read(RING).expect("a good file");
     assert_eq!(t.name(), "Ring sample");
     assert_eq!(names(&t), ["Geneva", "Bern", "Zürich"]);
-    assert_eq!(t.site(SiteId(1)).place, Some(Place { latitude_deg: 46.94809, longitude_deg: 7.44744 }));
+    assert_eq!(t.site(SiteId(1)).place, Some(GeoPoint { latitude_deg: 46.94809, longitude_deg: 7.44744 }));
     assert_eq!(rates_mbps(&t), [10_000.0, 10_000.0, 2_500.0, 2_500.0, 100.0, 100.0]);
     // Geneva to Bern: 129 km, times 1.5, at 200 km per millisecond.
     let delay = t.link(LinkId(0)).properties.delay;
@@ -54,7 +54,7 @@ fn directed_edges_are_one_way() {
 }
 
 #[test]
-fn a_name_made_up_for_a_node_never_meets_another_nodes_label() {
+fn generated_node_name_never_equals_another_label() {
     let node = |id: &str, label: &str| format!("<node id='{id}'><data key='l'>{label}</data></node>");
     let nodes = [node("1", "x"), node("2", "x"), node("3", "x (1)")].concat();
     let text = format!(
@@ -64,7 +64,7 @@ fn a_name_made_up_for_a_node_never_meets_another_nodes_label() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_with_its_place() {
+fn errors_are_one_line_with_their_place() {
     let of = |body: &str| {
         format!(
             "<graphml>\n<key attr.name='Latitude' for='node' id='a'/><key attr.name='Longitude' for='node' id='o'/>\
@@ -140,7 +140,7 @@ fn two_sites(attributes: &str, inside: &str) -> String {
 
 /// #17: 2,500 nested namespaces of 65 KB took 2.5 s, 5,000 took 20 s, and more took minutes.
 #[test]
-fn sixteen_namespaces_are_read_and_more_are_refused_before_they_are_parsed() {
+fn sixteen_namespaces_are_read_and_more_refused_before_parsing() {
     let declared = |count: usize| (0..count).map(|n| format!("xmlns:a{n}='x{n}' ")).collect::<String>();
     assert!(read(&two_sites(&declared(16), "")).is_ok());
     let said = read(&two_sites(&declared(17), "")).expect_err("one more");
@@ -152,7 +152,7 @@ fn sixteen_namespaces_are_read_and_more_are_refused_before_they_are_parsed() {
 
 /// #17: 60,000 attributes of one element took 2.5 s.
 #[test]
-fn sixty_four_attributes_of_an_element_are_read_and_more_are_refused() {
+fn sixty_four_attributes_are_read_and_more_refused() {
     let attributes = |count: usize| (0..count).map(|n| format!("a{n} = 'x' ")).collect::<String>();
     assert!(read(&two_sites(&attributes(64), "")).is_ok());
     for count in [65, 60_000] {
@@ -162,7 +162,7 @@ fn sixty_four_attributes_of_an_element_are_read_and_more_are_refused() {
 }
 
 #[test]
-fn what_stands_in_text_quotes_and_comments_counts_neither_as_attribute_nor_as_namespace() {
+fn text_quotes_and_comments_hold_no_attribute_or_namespace() {
     let many = "xmlns:a='b' ".repeat(100);
     let quoted = "xmlns:a= > ".repeat(100);
     let aside = format!("<!-- {many} > <b {many}> --><?p {many}?><data>{many}<![CDATA[<b {many}>]]></data>");
@@ -171,7 +171,7 @@ fn what_stands_in_text_quotes_and_comments_counts_neither_as_attribute_nor_as_na
     assert_eq!(read(&text).map(|t| t.sites().len()), Ok(2));
 }
 
-fn loaded(text: &str) -> crate::file::Loaded {
+fn loaded(text: &str) -> crate::file::LoadedTopology {
     let defaults = Defaults::new(BitRate::mbps(100));
     parse_with_warnings(text, Format::GraphMl, "zoo.graphml", &defaults).expect("a good file")
 }
@@ -201,7 +201,7 @@ fn networkx_attributes_are_read_or_warned_of() {
              <edge source='n0' target='n1'>{edge}</edge></graph></graphml>"
         )
     };
-    let properties = |loaded: &crate::file::Loaded| {
+    let properties = |loaded: &crate::file::LoadedTopology| {
         let link = &loaded.topology.links()[0].properties;
         (link.capacity, link.delay)
     };

@@ -1,7 +1,7 @@
 //! The TOML format: reading, error messages, and writing as the inverse of reading.
 
 use crate::file::{Defaults, Format, parse};
-use crate::{CAPACITY_MAX, DELAY_MAX, LinkProperties, Place, Site, Topology, check_site_name};
+use crate::{CAPACITY_MAX, DELAY_MAX, GeoPoint, LinkProperties, Site, Topology, check_site_name};
 use anabranch_units::{BitRate, ByteCount, Duration, LOSS_BURST_MAX, LinkId, SiteId, loss_ppm_max};
 use proptest::prelude::*;
 
@@ -56,7 +56,7 @@ distance_km = 6600
     let t = read(text).expect("a good file");
     assert_eq!(t.name(), "two continents");
     assert_eq!(t.sites().len(), 3);
-    assert_eq!(t.site(SiteId(1)).place, Some(Place { latitude_deg: 39.04, longitude_deg: -77.49 }));
+    assert_eq!(t.site(SiteId(1)).place, Some(GeoPoint { latitude_deg: 39.04, longitude_deg: -77.49 }));
     assert_eq!(t.sites().iter().map(|s| s.is_switch).collect::<Vec<_>>(), [false, false, true]);
     let ends: Vec<_> = t.links().iter().map(|l| (l.from.0, l.to.0)).collect();
     assert_eq!(ends, [(1, 0), (0, 1), (1, 0), (1, 2), (2, 1), (0, 1)], "in file order");
@@ -93,7 +93,7 @@ fn parallel_links_stay_apart() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_with_its_place() {
+fn errors_are_one_line_with_their_place() {
     let cases = [
         ("[[site]\n", "not TOML: "),
         ("", "no sites: a topology has at least one (net.toml)"),
@@ -147,7 +147,7 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
 }
 
 #[test]
-fn what_is_wrong_with_a_link_is_said_in_one_line_with_its_place() {
+fn link_errors_are_one_line_with_their_place() {
     let cases = [
         (
             "[[cable]]\nbetween = [\"a\"]",
@@ -223,7 +223,7 @@ fn one_site_too_many_is_refused() {
 
 fn topologies() -> impl Strategy<Value = Topology> {
     let place = (-90.0..=90.0f64, -180.0..=180.0f64)
-        .prop_map(|(latitude_deg, longitude_deg)| Place { latitude_deg, longitude_deg });
+        .prop_map(|(latitude_deg, longitude_deg)| GeoPoint { latitude_deg, longitude_deg });
     let site = (proptest::option::of(place), any::<bool>());
     let name = "\\PC{1,8}|[\"'\\\\]{1,3}".prop_filter("a site's name", |name| check_site_name(name).is_ok());
     let sites = proptest::collection::btree_map(name, site, 2..6);

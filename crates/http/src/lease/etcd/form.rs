@@ -2,9 +2,9 @@
 //!
 //! etcd's gateway writes numbers of 64 bits as text and leaves out a default; values are Base64
 //! (RFC 4648). A value that another program has spoiled is kept with its fault. Source: etcd 3.4,
-//! `rpc.proto` and `kv.proto`. Leaves out: requests (`etcd`). Read [`Looked`].
+//! `rpc.proto` and `kv.proto`. Leaves out: requests (`etcd`). Read [`StoreSnapshot`].
 
-use super::super::{Stored, word};
+use super::super::{StoredValue, word};
 use anabranch_election::Stamp;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -35,15 +35,15 @@ impl Leader {
 
 /// Value of the key `last`: identity and parts of the stored value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Last {
+pub(super) struct LastValue {
     pub(super) format: String,
     pub(super) round: u64,
     pub(super) epoch: u64,
     pub(super) parts: u32,
 }
 
-impl Last {
-    fn check<V: Stored>(&self) -> Result<(), String> {
+impl LastValue {
+    fn check<V: StoredValue>(&self) -> Result<(), String> {
         let Self { format, round, parts, .. } = self;
         if format != V::FORMAT {
             Err(format!("format `{format}` instead of `{}`", V::FORMAT))
@@ -81,7 +81,7 @@ impl KeyValue {
     }
 
     /// The format of a value of another version of this system.
-    fn other_format<V: Stored>(&self) -> Option<String> {
+    fn other_format<V: StoredValue>(&self) -> Option<String> {
         let value: Value = self.read().ok()?;
         let format = value.get("format")?.as_str()?;
         let is_versioned = format.strip_prefix(word::<V>()).is_some_and(|rest| rest.starts_with(' '));
@@ -109,7 +109,7 @@ impl TryFrom<Value> for Number {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Found {
+pub(super) struct RangeReply {
     pub(super) kvs: Vec<KeyValue>,
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Found {
 #[serde(default)]
 struct Response {
     #[serde(alias = "responseRange")]
-    response_range: Option<Found>,
+    response_range: Option<RangeReply>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -136,31 +136,31 @@ pub(super) struct Header {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Granted {
+pub(super) struct LeaseGrant {
     #[serde(rename = "ID")]
     pub(super) id: Number,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct KeptAlive {
-    pub(super) result: Alive,
+pub(super) struct KeepAliveReply {
+    pub(super) result: LeaseTtl,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Alive {
+pub(super) struct LeaseTtl {
     #[serde(rename = "TTL")]
     pub(super) ttl: Number,
 }
 
 /// A key with its value, or with the fault of a value that another program has spoiled.
-pub(super) struct Held<T> {
+pub(super) struct HeldKey<T> {
     pub(super) value: Result<T, String>,
     pub(super) kv: KeyValue,
 }
 
-impl<T: DeserializeOwned> Held<T> {
+impl<T: DeserializeOwned> HeldKey<T> {
     fn read(kv: KeyValue, check: impl Fn(&T, &KeyValue) -> Result<(), String>) -> Self {
         let value = kv.read().and_then(|value| check(&value, &kv).map(|()| value));
         Self { value, kv }
@@ -168,17 +168,17 @@ impl<T: DeserializeOwned> Held<T> {
 }
 
 /// The lead and the stored value at one revision of the store.
-pub(super) struct Looked {
+pub(super) struct StoreSnapshot {
     pub(super) revision: u64,
-    pub(super) leader: Option<Held<Leader>>,
-    pub(super) last: Option<Held<Last>>,
+    pub(super) leader: Option<HeldKey<Leader>>,
+    pub(super) last: Option<HeldKey<LastValue>>,
 }
 
-impl Looked {
+impl StoreSnapshot {
     /// Reads the answer to a look at the keys `leader` and `last`.
     ///
     /// Errors: no revision; a value of another version of this system, which must not be replaced.
-    pub(super) fn read<V: Stored>(transaction: &mut Transaction) -> Result<Self, String> {
+    pub(super) fn read<V: StoredValue>(transaction: &mut Transaction) -> Result<Self, String> {
         let revision = transaction.header.revision.0;
         if revision == 0 {
             return Err("the answer has no revision of the store".to_owned());
@@ -191,7 +191,7 @@ impl Looked {
             0 => Err("has no lease".to_owned()),
             _ => Ok(()),
         };
-        let leader = leader.map(|kv| Held::read(kv, has_lease));
+        let leader = leader.map(|kv| HeldKey::read(kv, has_lease));
         if let Some(format) = last.as_ref().and_then(KeyValue::other_format::<V>) {
             return Err(format!(
                 "the store has a decision of format `{format}`, this {} has `{}`: run one version, or \
@@ -200,7 +200,7 @@ impl Looked {
                 V::FORMAT
             ));
         }
-        let last = last.map(|kv| Held::read(kv, |last: &Last, _| last.check::<V>()));
+        let last = last.map(|kv| HeldKey::read(kv, |last: &LastValue, _| last.check::<V>()));
         Ok(Self { revision, leader, last })
     }
 
@@ -225,8 +225,9 @@ impl Looked {
 
 /// Returns true if the bytes are an answer of etcd about the lead and a value of type `V`, both
 /// readable: for fuzzing.
-pub(crate) fn is_etcd_answer<V: Stored>(bytes: &[u8]) -> bool {
-    let looked = serde_json::from_slice(bytes).ok().and_then(|mut told| Looked::read::<V>(&mut told).ok());
+pub(crate) fn is_etcd_answer<V: StoredValue>(bytes: &[u8]) -> bool {
+    let looked =
+        serde_json::from_slice(bytes).ok().and_then(|mut told| StoreSnapshot::read::<V>(&mut told).ok());
     looked.is_some_and(|looked| {
         let _ = looked.stamp();
         looked.leader.is_none_or(|held| held.value.is_ok())
@@ -242,7 +243,7 @@ mod tests {
     #[derive(Serialize, Deserialize)]
     struct Plan;
 
-    impl Stored for Plan {
+    impl StoredValue for Plan {
         const FORMAT: &'static str = "planner 1";
         fn round(&self) -> u64 {
             0
@@ -257,14 +258,14 @@ mod tests {
         assert!(serde_json::from_value::<KeyValue>(json!({ "lease": "x" })).is_err());
     }
 
-    fn looked(last: &[u8], leader: &[u8], lease: u64) -> Result<Looked, String> {
+    fn looked(last: &[u8], leader: &[u8], lease: u64) -> Result<StoreSnapshot, String> {
         let range = |text: &[u8], lease: u64| {
             let kv = json!({ "mod_revision": "7", "lease": lease.to_string(), "value": encoded(text) });
             json!({ "response_range": { "kvs": [kv] } })
         };
         let answer =
             json!({ "header": { "revision": "9" }, "responses": [range(leader, lease), range(last, 0)] });
-        Looked::read::<Plan>(&mut serde_json::from_value(answer).expect("an answer"))
+        StoreSnapshot::read::<Plan>(&mut serde_json::from_value(answer).expect("an answer"))
     }
 
     /// A spoiled value has a stamp of its revision alone; a value of another version is refused

@@ -36,7 +36,7 @@ const FORWARD_MAX: i32 = i32::MAX;
 
 /// Words of the private area, in their order.
 #[derive(Copy, Clone, Debug)]
-enum Word {
+enum PrivateWord {
     Alpha,
     WindowEnd,
     OldDelivered,
@@ -46,7 +46,7 @@ enum Word {
     PriorReceived,
 }
 
-impl Word {
+impl PrivateWord {
     /// The word's offset in a socket.
     fn of(self, fields: &Fields<'_>) -> i16 {
         fields.private + self as i16 * 4
@@ -71,11 +71,11 @@ pub(super) fn programs(fields: &Fields<'_>, marks: Option<Marks>) -> Result<Prog
 fn begin(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
     let mut asm = Assembler::default();
     load_arguments(&mut asm, 1);
-    asm.store_value(Width::Word, SOCKET, Word::Alpha.of(fields), ALPHA_MAX);
-    asm.store_value(Width::Word, SOCKET, Word::LossCwnd.of(fields), 0);
-    asm.store_value(Width::Word, SOCKET, Word::CeState.of(fields), 0);
+    asm.store_value(Width::Word, SOCKET, PrivateWord::Alpha.of(fields), ALPHA_MAX);
+    asm.store_value(Width::Word, SOCKET, PrivateWord::LossCwnd.of(fields), 0);
+    asm.store_value(Width::Word, SOCKET, PrivateWord::CeState.of(fields), 0);
     asm.load(Width::Word, 1, SOCKET, fields.received);
-    asm.store(Width::Word, SOCKET, Word::PriorReceived.of(fields), 1);
+    asm.store(Width::Word, SOCKET, PrivateWord::PriorReceived.of(fields), 1);
     begin_window(&mut asm, fields);
     if let Some(marks) = marks {
         marks.begin(&mut asm, fields);
@@ -88,9 +88,9 @@ fn begin(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
 /// Notes where the window of the next sample ends.
 fn begin_window(asm: &mut Assembler, fields: &Fields<'_>) {
     for (from, to) in [
-        (fields.next, Word::WindowEnd),
-        (fields.delivered, Word::OldDelivered),
-        (fields.delivered_ce, Word::OldDeliveredCe),
+        (fields.next, PrivateWord::WindowEnd),
+        (fields.delivered, PrivateWord::OldDelivered),
+        (fields.delivered_ce, PrivateWord::OldDeliveredCe),
     ] {
         asm.load(Width::Word, 1, SOCKET, from);
         asm.store(Width::Word, SOCKET, to.of(fields), 1);
@@ -98,7 +98,7 @@ fn begin_window(asm: &mut Assembler, fields: &Fields<'_>) {
 }
 
 /// `to` = the socket's counter at `now`, less the one in the private area.
-fn difference(asm: &mut Assembler, fields: &Fields<'_>, to: Register, now: i16, before: Word) {
+fn difference(asm: &mut Assembler, fields: &Fields<'_>, to: Register, now: i16, before: PrivateWord) {
     asm.load(Width::Word, to, SOCKET, now);
     asm.load(Width::Word, 1, SOCKET, before.of(fields));
     asm.subtract_register(to, 1);
@@ -107,14 +107,14 @@ fn difference(asm: &mut Assembler, fields: &Fields<'_>, to: Register, now: i16, 
 
 /// `in_ack_event`: a new sample once a window, then the mark.
 fn acknowledge(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
-    let alpha = Word::Alpha.of(fields);
+    let alpha = PrivateWord::Alpha.of(fields);
     let mut asm = Assembler::default();
     let [sampled, decay, divide, cap, store] = std::array::from_fn(|_| asm.label());
     load_arguments(&mut asm, 1);
-    difference(&mut asm, fields, 2, fields.una, Word::WindowEnd);
+    difference(&mut asm, fields, 2, fields.una, PrivateWord::WindowEnd);
     asm.jump_if_greater(2, FORWARD_MAX, sampled);
-    difference(&mut asm, fields, 7, fields.delivered, Word::OldDelivered);
-    difference(&mut asm, fields, 8, fields.delivered_ce, Word::OldDeliveredCe);
+    difference(&mut asm, fields, 7, fields.delivered, PrivateWord::OldDelivered);
+    difference(&mut asm, fields, 8, fields.delivered_ce, PrivateWord::OldDeliveredCe);
     asm.load(Width::Word, 9, SOCKET, alpha);
     // A share too small to shift goes at once, as it would stay for ever.
     asm.copy(1, 9);
@@ -152,8 +152,8 @@ fn ssthresh(fields: &Fields<'_>) -> Vec<u64> {
     let end = asm.label();
     load_arguments(&mut asm, 1);
     asm.load(Width::Word, 0, SOCKET, fields.cwnd);
-    asm.store(Width::Word, SOCKET, Word::LossCwnd.of(fields), 0);
-    asm.load(Width::Word, 1, SOCKET, Word::Alpha.of(fields));
+    asm.store(Width::Word, SOCKET, PrivateWord::LossCwnd.of(fields), 0);
+    asm.load(Width::Word, 1, SOCKET, PrivateWord::Alpha.of(fields));
     asm.multiply_register(1, 0);
     asm.shift_right(1, ALPHA_BITS + 1);
     asm.subtract_register(0, 1);
@@ -170,7 +170,7 @@ fn undo(fields: &Fields<'_>) -> Vec<u64> {
     let end = asm.label();
     load_arguments(&mut asm, 1);
     asm.load(Width::Word, 0, SOCKET, fields.cwnd);
-    asm.load(Width::Word, 1, SOCKET, Word::LossCwnd.of(fields));
+    asm.load(Width::Word, 1, SOCKET, PrivateWord::LossCwnd.of(fields));
     asm.jump_if_registers_greater(0, 1, end);
     asm.copy(0, 1);
     asm.place(end);
@@ -182,7 +182,7 @@ fn undo(fields: &Fields<'_>) -> Vec<u64> {
 fn react_to_loss(asm: &mut Assembler, fields: &Fields<'_>) {
     let is_enough = asm.label();
     asm.load(Width::Word, 1, SOCKET, fields.cwnd);
-    asm.store(Width::Word, SOCKET, Word::LossCwnd.of(fields), 1);
+    asm.store(Width::Word, SOCKET, PrivateWord::LossCwnd.of(fields), 1);
     asm.shift_right(1, 1);
     asm.jump_if_greater(1, CWND_MIN, is_enough);
     asm.set(1, CWND_MIN);
@@ -216,7 +216,7 @@ fn event(fields: &Fields<'_>) -> Vec<u64> {
     asm.set(8, 0);
     asm.jump_if_unequal(SOCKET + 1, EVENT_NO_CE, end);
     asm.place(is_ce);
-    asm.load(Width::Word, 9, SOCKET, Word::CeState.of(fields));
+    asm.load(Width::Word, 9, SOCKET, PrivateWord::CeState.of(fields));
     asm.jump_if_registers_unequal(8, 9, changes);
     asm.jump(is_same);
     asm.place(changes);
@@ -226,7 +226,7 @@ fn event(fields: &Fields<'_>) -> Vec<u64> {
     asm.jump_if_equal(1, 0, is_now);
     echo(&mut asm, fields, 9);
     asm.copy(1, SOCKET);
-    asm.load(Width::Word, 2, SOCKET, Word::PriorReceived.of(fields));
+    asm.load(Width::Word, 2, SOCKET, PrivateWord::PriorReceived.of(fields));
     asm.call(Helper::TcpSendAck);
     asm.place(is_now);
     asm.load(Width::Byte, 1, SOCKET, fields.ack_pending);
@@ -234,8 +234,8 @@ fn event(fields: &Fields<'_>) -> Vec<u64> {
     asm.store(Width::Byte, SOCKET, fields.ack_pending, 1);
     asm.place(is_same);
     asm.load(Width::Word, 1, SOCKET, fields.received);
-    asm.store(Width::Word, SOCKET, Word::PriorReceived.of(fields), 1);
-    asm.store(Width::Word, SOCKET, Word::CeState.of(fields), 8);
+    asm.store(Width::Word, SOCKET, PrivateWord::PriorReceived.of(fields), 1);
+    asm.store(Width::Word, SOCKET, PrivateWord::CeState.of(fields), 8);
     echo(&mut asm, fields, 8);
     asm.jump(end);
     asm.place(loss);

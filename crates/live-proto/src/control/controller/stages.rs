@@ -37,14 +37,14 @@ enum Stage {
 
 /// The way from the present tables to a plan.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Staging {
+pub(super) struct PlanTransition {
     target: Option<Plan>,
     stage: Stage,
     /// Moves of running streams that the round has left.
     moves_left: usize,
 }
 
-impl Staging {
+impl PlanTransition {
     pub(super) fn is_idle(&self) -> bool {
         self.target.is_none() && self.stage == Stage::Idle
     }
@@ -61,12 +61,12 @@ impl Staging {
 }
 
 /// Streams that may use each link during a stage.
-struct Use {
+struct StageLoad {
     streams: BTreeSet<(LinkId, Object)>,
     loads_bps: Vec<u64>,
 }
 
-impl Use {
+impl StageLoad {
     /// Whether the link has room for the stream, or already has it.
     fn take(&mut self, link: LinkId, object: Object, capacity: BitRate) -> bool {
         let load = self.loads_bps[link.index()].saturating_add(object.bitrate.as_bps());
@@ -187,9 +187,9 @@ impl Controller {
     }
 
     /// The links that these routes use.
-    fn in_use<'a>(&self, routes: impl IntoIterator<Item = (&'a (NodeId, Object), &'a NodeId)>) -> Use {
+    fn in_use<'a>(&self, routes: impl IntoIterator<Item = (&'a (NodeId, Object), &'a NodeId)>) -> StageLoad {
         let links = self.network.links().len();
-        let mut used = Use { streams: BTreeSet::new(), loads_bps: vec![0; links] };
+        let mut used = StageLoad { streams: BTreeSet::new(), loads_bps: vec![0; links] };
         for ((node, object), parent) in routes {
             if let Some(link) = link_between(&self.network, *parent, *node) {
                 used.add(link, *object);

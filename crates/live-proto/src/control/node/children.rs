@@ -2,7 +2,7 @@
 
 use super::{ChildSession, Event, NODE_STREAMS_MAX, Node, ParentSession, Stream, is_due};
 use crate::control::ledger::{Capacity, Digest, STREAMS_MAX};
-use crate::control::messages::{Cause, ChildSays, ParentSays, Refusal, ToParent};
+use crate::control::messages::{Cause, ChildMessage, ParentMessage, Refusal, ToParent};
 use crate::control::neighbours::Offer;
 use crate::control::tables::Version;
 use crate::{NodeId, Object};
@@ -25,18 +25,18 @@ impl Node {
         let session = self.children.get_mut(&child).expect("found above");
         (session.life, session.heard_at) = (message.life, Some(now));
         match message.body {
-            ChildSays::Subscribe { object, attempt, version, cause } => {
+            ChildMessage::Subscribe { object, attempt, version, cause } => {
                 self.handle_subscribe(now, child, (object, attempt), version, cause);
             }
-            ChildSays::Unsubscribe { object, attempt } => {
+            ChildMessage::Unsubscribe { object, attempt } => {
                 if session.ledger.attempts().of(object).is_some_and(|held| held <= attempt) {
                     self.release(child, object);
                 }
             }
-            ChildSays::Heartbeat(digest) => self.compare(child, digest),
-            ChildSays::Held { last_attempt, held } => self.handle_held(child, last_attempt, held),
-            ChildSays::Resend => self.resend_table(now, child),
-            ChildSays::Measured(rate) => self.take_measurement(child, rate),
+            ChildMessage::Heartbeat(digest) => self.compare(child, digest),
+            ChildMessage::Held { last_attempt, held } => self.handle_held(child, last_attempt, held),
+            ChildMessage::Resend => self.resend_table(now, child),
+            ChildMessage::Measured(rate) => self.take_measurement(child, rate),
         }
     }
 
@@ -47,7 +47,7 @@ impl Node {
         if let Some(whole) = self.advertiser.whole()
             && is_due(&mut session.resent_at, now, every)
         {
-            self.send_child(child, ParentSays::Advertisement(whole));
+            self.send_child(child, ParentMessage::Advertisement(whole));
         }
     }
 
@@ -79,7 +79,7 @@ impl Node {
     pub fn handle_capacity(&mut self, child: NodeId, capacity: Capacity) {
         let Some(session) = self.children.get_mut(&child) else { return };
         for (object, attempt) in session.ledger.set_capacity(capacity) {
-            self.send_child(child, ParentSays::Refused { object, attempt, why: Refusal::Evicted });
+            self.send_child(child, ParentMessage::Refused { object, attempt, why: Refusal::Evicted });
             self.detach(child, object);
         }
         self.send_offer(child);
@@ -134,13 +134,13 @@ impl Node {
         };
         let why = why.or_else(|| (!session.ledger.admit(object, attempt)).then_some(Refusal::NoCapacity));
         if let Some(why) = why {
-            return self.send_child(child, ParentSays::Refused { object, attempt, why });
+            return self.send_child(child, ParentMessage::Refused { object, attempt, why });
         }
         let stream = self.streams.entry(object).or_insert_with(|| Stream::asked_by(version, cause));
         let is_served = stream.is_served();
         stream.children.insert(child, is_served);
         if is_served {
-            self.send_child(child, ParentSays::Granted { object, attempt });
+            self.send_child(child, ParentMessage::Granted { object, attempt });
         } else {
             self.seek(now, object);
         }
@@ -158,7 +158,7 @@ impl Node {
             .collect();
         for child in waiting {
             let attempt = self.children[&child].ledger.attempts().of(object).expect("children are admitted");
-            self.send_child(child, ParentSays::Granted { object, attempt });
+            self.send_child(child, ParentMessage::Granted { object, attempt });
         }
     }
 
@@ -169,7 +169,7 @@ impl Node {
             let session = self.children.get_mut(&child).expect("children of streams are children");
             let attempt = session.ledger.attempts().of(object).expect("children are admitted");
             session.ledger.release(object);
-            self.send_child(child, ParentSays::Refused { object, attempt, why });
+            self.send_child(child, ParentMessage::Refused { object, attempt, why });
         }
     }
 
@@ -202,7 +202,7 @@ impl Node {
         session.mismatches = if is_same { 0 } else { session.mismatches + 1 };
         if session.mismatches >= MISMATCHES_MAX {
             session.mismatches = 0;
-            self.send_child(child, ParentSays::Compare);
+            self.send_child(child, ParentMessage::Compare);
         }
     }
 
@@ -223,7 +223,7 @@ impl Node {
         let missing: Vec<_> = missing.map(|(object, attempt)| (*object, *attempt)).collect();
         over.into_iter().for_each(|(object, _)| self.release(child, object));
         for (object, attempt) in missing {
-            self.send_child(child, ParentSays::Refused { object, attempt, why: Refusal::NotHeld });
+            self.send_child(child, ParentMessage::Refused { object, attempt, why: Refusal::NotHeld });
         }
     }
 
@@ -234,9 +234,9 @@ impl Node {
             |(parent, session): (&NodeId, &ParentSession)| (*parent, session.held.digest(), session.measured);
         let parents: Vec<_> = self.parents.iter().map(of_session).collect();
         for (parent, digest, measured) in parents {
-            self.send_parent(parent, ChildSays::Heartbeat(digest));
+            self.send_parent(parent, ChildMessage::Heartbeat(digest));
             if let Some(measured) = measured {
-                self.send_parent(parent, ChildSays::Measured(measured));
+                self.send_parent(parent, ChildMessage::Measured(measured));
             }
         }
     }
@@ -246,7 +246,7 @@ impl Node {
         let (capacity, spare) = (ledger.capacity().believed(), ledger.spare());
         let (is_draining, is_limited) = (self.controller.is_draining, self.is_limited());
         let offer = Offer { capacity, spare, is_draining, is_limited };
-        self.send_child(child, ParentSays::Heartbeat(offer));
+        self.send_child(child, ParentMessage::Heartbeat(offer));
     }
 
     pub(super) fn advertise(&mut self) {
@@ -259,7 +259,7 @@ impl Node {
         let delta = self.advertiser.advance(reaches);
         let children: Vec<NodeId> = self.children.keys().copied().collect();
         for child in children {
-            self.send_child(child, ParentSays::Advertisement(delta.clone()));
+            self.send_child(child, ParentMessage::Advertisement(delta.clone()));
         }
     }
 

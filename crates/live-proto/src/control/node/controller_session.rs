@@ -25,13 +25,13 @@ pub(super) struct ControllerSession {
     resend: bool,
     streams: DeltaSender<Object, Option<NodeId>>,
     viewers: DeltaSender<(GroupId, Object), u64>,
-    refused: BTreeMap<(GroupId, Object), Refused>,
+    refused: BTreeMap<(GroupId, Object), RefusedDemand>,
 }
 
 /// Refused requests of one group for one object, in windows of `Settings::demand_memory`. Reports
 /// count requests, as Table 4.1 does. An edge cannot tell a viewer that asks twice from two viewers.
 #[derive(Copy, Clone, Debug)]
-struct Refused {
+struct RefusedDemand {
     /// Start of the present window.
     since: Instant,
     /// Time of the last refusal.
@@ -45,7 +45,7 @@ struct Refused {
     earlier: u64,
 }
 
-impl Refused {
+impl RefusedDemand {
     const fn new(now: Instant) -> Self {
         Self { since: now, at: now, requests: 0, lost: 0, earlier: 0 }
     }
@@ -83,11 +83,16 @@ impl ControllerSession {
     }
 
     /// The entry of refused requests; `None` for a new group if the table is full.
-    fn refused(&mut self, now: Instant, window: Duration, key: (GroupId, Object)) -> Option<&mut Refused> {
+    fn refused(
+        &mut self,
+        now: Instant,
+        window: Duration,
+        key: (GroupId, Object),
+    ) -> Option<&mut RefusedDemand> {
         if self.refused.len() >= GROUPS_MAX && !self.refused.contains_key(&key) {
             return None;
         }
-        let refused = self.refused.entry(key).or_insert(Refused::new(now));
+        let refused = self.refused.entry(key).or_insert(RefusedDemand::new(now));
         refused.note(now, window);
         Some(refused)
     }

@@ -1,8 +1,8 @@
 //! A node's side towards its parents: their messages, their failures, the requests to them.
 
 use super::{Event, Node, is_due};
-use crate::control::differences::Applied;
-use crate::control::messages::{ChildSays, ParentSays, Refusal, ToChild};
+use crate::control::differences::ApplyResult;
+use crate::control::messages::{ChildMessage, ParentMessage, Refusal, ToChild};
 use crate::{NodeId, Object};
 use anabranch_units::{BitRate, Instant};
 
@@ -13,21 +13,23 @@ impl Node {
             return;
         }
         match message.body {
-            ParentSays::Heartbeat(offer) => {
+            ParentMessage::Heartbeat(offer) => {
                 let declared = self.parents[&parent].declared;
                 self.neighbours.handle_offer(parent, offer.limited(declared));
             }
-            ParentSays::Advertisement(delta) => {
-                if self.neighbours.handle_table(parent, delta) == Applied::Gap {
+            ParentMessage::Advertisement(delta) => {
+                if self.neighbours.handle_table(parent, delta) == ApplyResult::Gap {
                     self.ask_for_table(now, parent);
                 }
             }
-            ParentSays::Granted { object, attempt } => self.handle_granted(now, parent, object, attempt),
-            ParentSays::Refused { object, attempt, why: Refusal::NotHeld } => {
+            ParentMessage::Granted { object, attempt } => self.handle_granted(now, parent, object, attempt),
+            ParentMessage::Refused { object, attempt, why: Refusal::NotHeld } => {
                 self.handle_not_held(now, parent, object, attempt);
             }
-            ParentSays::Refused { object, attempt, .. } => self.handle_refused(now, parent, object, attempt),
-            ParentSays::Compare => self.send_held(now, parent),
+            ParentMessage::Refused { object, attempt, .. } => {
+                self.handle_refused(now, parent, object, attempt)
+            }
+            ParentMessage::Compare => self.send_held(now, parent),
         }
     }
 
@@ -36,7 +38,7 @@ impl Node {
         let every = self.whole_table_every();
         let session = self.parents.get_mut(&parent).expect("callers asked");
         if is_due(&mut session.resend_at, now, every) {
-            self.send_parent(parent, ChildSays::Resend);
+            self.send_parent(parent, ChildMessage::Resend);
         }
     }
 
@@ -45,7 +47,7 @@ impl Node {
         let session = self.parents.get_mut(&parent).expect("callers asked");
         if is_due(&mut session.compared_at, now, self.settings.heartbeat) {
             let held = session.held.iter().collect();
-            self.send_parent(parent, ChildSays::Held { last_attempt: self.attempts, held });
+            self.send_parent(parent, ChildMessage::Held { last_attempt: self.attempts, held });
         }
     }
 
@@ -75,7 +77,7 @@ impl Node {
         let Some(session) = self.parents.get_mut(&parent) else { return };
         let is_new = session.measured.replace(measured) != Some(measured);
         if is_new && session.heard_at.is_some() {
-            self.send_parent(parent, ChildSays::Measured(measured));
+            self.send_parent(parent, ChildMessage::Measured(measured));
         }
     }
 
@@ -114,7 +116,7 @@ impl Node {
     /// Forgets an attempt at a parent, and tells the parent.
     pub(super) fn give_up(&mut self, parent: NodeId, object: Object, attempt: u64) {
         self.forget_attempt(parent, object, attempt);
-        self.send_parent(parent, ChildSays::Unsubscribe { object, attempt });
+        self.send_parent(parent, ChildMessage::Unsubscribe { object, attempt });
     }
 
     /// Forgets an attempt at a parent unless a later one is under way.

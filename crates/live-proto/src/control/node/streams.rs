@@ -2,7 +2,7 @@
 
 use super::{Event, GROUPS_MAX, GroupId, NODE_STREAMS_MAX, Node, RequestId, WAITING_MAX};
 use crate::control::local;
-use crate::control::messages::{Cause, ChildSays, Refusal};
+use crate::control::messages::{Cause, ChildMessage, Refusal};
 use crate::control::tables::{Evidence, Origin, Prefix, Version, Viewership};
 use crate::{NodeId, Object};
 use anabranch_units::Instant;
@@ -295,7 +295,7 @@ impl Node {
         });
         self.parents.get_mut(&parent).expect("routes lead to parents").held.insert(object, attempt);
         self.neighbours.spend(parent, object.bitrate);
-        self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
+        self.send_parent(parent, ChildMessage::Subscribe { object, attempt, version, cause });
         self.set_due(object, Some(now + self.settings.ask_timeout));
     }
 
@@ -323,7 +323,7 @@ impl Node {
         (upstream.attempt, upstream.granted, upstream.asked_at) = (attempt, None, now);
         let (version, cause) = (upstream.version, upstream.cause);
         self.parents.get_mut(&parent).expect("callers asked").held.insert(object, attempt);
-        self.send_parent(parent, ChildSays::Subscribe { object, attempt, version, cause });
+        self.send_parent(parent, ChildMessage::Subscribe { object, attempt, version, cause });
     }
 
     /// A parent has admitted a request.

@@ -1,7 +1,7 @@
 //! Tests of a node among five others, and among hostile neighbours.
 
 use super::*;
-use crate::control::messages::{ChildSays, ParentSays, ToNode};
+use crate::control::messages::{ChildMessage, ParentMessage, ToNode};
 use crate::control::neighbours::Offer;
 use crate::control::tables::{Evidence, Origin, Prefix, RibUpdate};
 use crate::{ChangeError, ChannelId};
@@ -205,7 +205,7 @@ fn restarted_parent_is_left_at_its_first_message() {
     let parent = net.upstream(E1, V0).expect("admitted");
     let rate = BitRate::mbps(3);
     let offer = Offer { capacity: rate, spare: rate, is_draining: false, is_limited: false };
-    let hello = |life| ToChild { life, body: ParentSays::Heartbeat(offer) };
+    let hello = |life| ToChild { life, body: ParentMessage::Heartbeat(offer) };
     let node = &mut net.nodes[E1.index()];
     node.handle_parent(net.now, parent, hello(1 << 32));
     assert_eq!(node.upstream(V0), Some(parent), "the same life");
@@ -222,7 +222,7 @@ fn offer_above_the_declared_capacity_counts_as_declared() {
     let capacity = BitRate::gbps(1);
     let boast = Offer { capacity, spare: capacity, is_draining: false, is_limited: false };
     let node = &mut net.nodes[E1.index()];
-    node.handle_parent(net.now, R1, ToChild { life: 1 << 32, body: ParentSays::Heartbeat(boast) });
+    node.handle_parent(net.now, R1, ToChild { life: 1 << 32, body: ParentMessage::Heartbeat(boast) });
     let declared = BitRate::mbps(3);
     assert_eq!(node.neighbours.offer(R1), Some(Offer { capacity: declared, spare: declared, ..boast }));
 }
@@ -327,16 +327,16 @@ fn silent_controller_leaves_local_decisions_alone() {
 fn asked(net: &mut Net, decision: Option<u64>, attempt: u64) -> (NodeId, Option<u64>) {
     let version = decision.map(|decision| Version { lead: 1, decision });
     let cause = Cause { node: E1, attempt };
-    let body = ChildSays::Subscribe { object: V0, attempt, version, cause };
+    let body = ChildMessage::Subscribe { object: V0, attempt, version, cause };
     let (now, node) = (net.now, &mut net.nodes[R1.index()]);
     node.handle_child(now, E1, ToParent { life: 1 << 40, body });
     let to_parent = std::iter::from_fn(|| node.poll_transmit()).find_map(|transmit| match transmit {
-        Transmit::Parent(to, ToParent { body: ChildSays::Subscribe { version, .. }, .. }) => {
+        Transmit::Parent(to, ToParent { body: ChildMessage::Subscribe { version, .. }, .. }) => {
             Some((to, version.map(|version| version.decision)))
         }
         _ => None,
     });
-    let body = ChildSays::Unsubscribe { object: V0, attempt };
+    let body = ChildMessage::Unsubscribe { object: V0, attempt };
     node.handle_child(now, E1, ToParent { life: 1 << 40, body });
     // The next offers count no request that was taken back.
     net.run(SECOND);
@@ -375,7 +375,7 @@ fn repeated_update_is_reported_and_not_refused() {
 }
 
 #[test]
-fn drained_node_takes_no_new_stream_and_keeps_running_ones() {
+fn drained_node_takes_no_new_stream_and_keeps_old() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -410,7 +410,7 @@ fn late_repeated_request_ends_no_stream() {
     let node = &mut net.nodes[parent.index()];
     let attempt = node.ledger(E1).and_then(|ledger| ledger.attempts().of(V0)).expect("granted");
     let mut says = |last_attempt, held| {
-        let body = ChildSays::Held { last_attempt, held };
+        let body = ChildMessage::Held { last_attempt, held };
         node.handle_child(net.now, E1, ToParent { life: 1 << 32, body });
         node.is_granted(E1, V0)
     };
@@ -425,7 +425,7 @@ fn refusal_before_a_late_grant_ends_no_stream() {
     node.handle_viewer(net.now, RequestId(1), GROUP, V0);
     let asked = |node: &mut Node| {
         std::iter::from_fn(|| node.poll_transmit()).find_map(|transmit| match transmit {
-            Transmit::Parent(parent, ToParent { body: ChildSays::Subscribe { attempt, .. }, .. }) => {
+            Transmit::Parent(parent, ToParent { body: ChildMessage::Subscribe { attempt, .. }, .. }) => {
                 Some((parent, attempt))
             }
             _ => None,
@@ -441,8 +441,8 @@ fn refusal_before_a_late_grant_ends_no_stream() {
         node.handle_delivered(now, V0, parent);
         (asked(node).map(|(_, attempt)| attempt), node.upstream(V0))
     };
-    let refused = |attempt| ParentSays::Refused { object: V0, attempt, why: Refusal::NoParent };
-    assert_eq!(says(ParentSays::Granted { object: V0, attempt: first }), (None, Some(parent)));
+    let refused = |attempt| ParentMessage::Refused { object: V0, attempt, why: Refusal::NoParent };
+    assert_eq!(says(ParentMessage::Granted { object: V0, attempt: first }), (None, Some(parent)));
     let (third, upstream) = says(refused(second));
     assert_eq!(upstream, Some(parent), "asked again, and served meanwhile");
     let (_, upstream) = says(refused(third.expect("a question")));
@@ -567,7 +567,7 @@ fn ask(net: &mut Net, number: usize, object: Object) -> Option<Event> {
 }
 
 #[test]
-fn node_takes_groups_of_all_streams_up_to_its_limit() {
+fn node_accepts_groups_of_streams_up_to_its_limit() {
     let (mut net, objects) = serving_edge();
     // Group 0 watches both objects already.
     for number in 1..GROUPS_MAX - 1 {
@@ -586,7 +586,7 @@ fn node_takes_groups_of_all_streams_up_to_its_limit() {
     });
     let mut receiver = crate::control::differences::DeltaReceiver::new(GROUPS_MAX);
     let delta = crate::control::differences::Delta { is_full: true, ..viewers.last().expect("a report") };
-    assert_eq!(receiver.handle(delta), crate::control::differences::Applied::Yes);
+    assert_eq!(receiver.handle(delta), crate::control::differences::ApplyResult::Yes);
 }
 
 #[test]
@@ -629,7 +629,7 @@ fn lost_viewers_that_ask_again_count_once() {
 }
 
 /// Number of messages by which E1 answers `count` messages of its parent, one each millisecond.
-fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId) -> ParentSays) -> usize {
+fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId) -> ParentMessage) -> usize {
     let parent = net.upstream(E1, V0).expect("served");
     let node = &mut net.nodes[E1.index()];
     (0..count)
@@ -647,7 +647,7 @@ fn parent_that_holds_nothing_is_asked_again_rarely() {
     assert_eq!(net.view(E1, V0), Some(true));
     let says = |node: &Node, parent: NodeId| {
         let attempt = node.parents[&parent].held.of(V0).expect("asked");
-        ParentSays::Refused { object: V0, attempt, why: Refusal::NotHeld }
+        ParentMessage::Refused { object: V0, attempt, why: Refusal::NotHeld }
     };
     let answers = answers_of_edge(&mut net, 1_000, says);
     assert_eq!(answers, 4, "at once, and each 300 ms");
@@ -660,14 +660,18 @@ fn whole_tables_are_asked_for_and_sent_rarely() {
     let parent = net.upstream(E1, V0).expect("served");
     let gap = |_: &Node, _| {
         let delta = Advertiser::new(1 << 33).advance(BTreeMap::new());
-        ParentSays::Advertisement(crate::control::differences::Delta { is_full: false, number: 9, ..delta })
+        ParentMessage::Advertisement(crate::control::differences::Delta {
+            is_full: false,
+            number: 9,
+            ..delta
+        })
     };
     assert_eq!(answers_of_edge(&mut net, 1_000, gap), 2);
-    assert_eq!(answers_of_edge(&mut net, 1_000, |_, _| ParentSays::Compare), 5);
+    assert_eq!(answers_of_edge(&mut net, 1_000, |_, _| ParentMessage::Compare), 5);
     let node = &mut net.nodes[parent.index()];
     for ms in 0..1_000 {
         let now = net.now + Duration::from_ms(ms);
-        node.handle_child(now, E1, ToParent { life: 1 << 32, body: ChildSays::Resend });
+        node.handle_child(now, E1, ToParent { life: 1 << 32, body: ChildMessage::Resend });
     }
     assert_eq!(std::iter::from_fn(|| node.poll_transmit()).count(), 2);
 }
@@ -677,24 +681,24 @@ fn objects() -> impl Strategy<Value = Object> {
         .prop_map(|(channel, bps)| Object { channel: ChannelId(channel), bitrate: BitRate::bps(bps) })
 }
 
-fn child_says() -> impl Strategy<Value = ChildSays> {
+fn child_says() -> impl Strategy<Value = ChildMessage> {
     let numbers = || prop_oneof![0..4u64, Just(u64::MAX)];
     let version = prop::option::of(Just(Version { lead: 1, decision: 1 }));
     let cause = Cause { node: E1, attempt: 0 };
     prop_oneof![
         4 => (objects(), numbers(), version).prop_map(move |(object, attempt, version)| {
-            ChildSays::Subscribe { object, attempt, version, cause }
+            ChildMessage::Subscribe { object, attempt, version, cause }
         }),
-        1 => (objects(), numbers()).prop_map(|(object, attempt)| ChildSays::Unsubscribe { object, attempt }),
-        1 => Just(ChildSays::Heartbeat(Default::default())),
+        1 => (objects(), numbers()).prop_map(|(object, attempt)| ChildMessage::Unsubscribe { object, attempt }),
+        1 => Just(ChildMessage::Heartbeat(Default::default())),
         1 => (numbers(), prop::collection::vec((objects(), numbers()), 0..4))
-            .prop_map(|(last_attempt, held)| ChildSays::Held { last_attempt, held }),
-        1 => Just(ChildSays::Resend),
-        1 => prop_oneof![Just(0), Just(2_000_000), Just(u64::MAX)].prop_map(|bps| ChildSays::Measured(BitRate::bps(bps))),
+            .prop_map(|(last_attempt, held)| ChildMessage::Held { last_attempt, held }),
+        1 => Just(ChildMessage::Resend),
+        1 => prop_oneof![Just(0), Just(2_000_000), Just(u64::MAX)].prop_map(|bps| ChildMessage::Measured(BitRate::bps(bps))),
     ]
 }
 
-fn parent_says() -> impl Strategy<Value = ParentSays> {
+fn parent_says() -> impl Strategy<Value = ParentMessage> {
     // Attempts of a node count from its life.
     let attempts = || prop_oneof![(1u64 << 32)..(1 << 32) + 6, Just(u64::MAX)];
     let rates = || prop_oneof![Just(0), Just(3_000_000), Just(u64::MAX)].prop_map(BitRate::bps);
@@ -704,24 +708,24 @@ fn parent_says() -> impl Strategy<Value = ParentSays> {
         reach.prop_map(|(distance, capacity)| crate::control::neighbours::Reach { distance, capacity });
     let delta = (0..3u64, prop_oneof![0..3u64, Just(u64::MAX)], any::<bool>());
     prop_oneof![
-        3 => (objects(), attempts()).prop_map(|(object, attempt)| ParentSays::Granted { object, attempt }),
-        2 => (objects(), attempts(), whys).prop_map(|(object, attempt, why)| ParentSays::Refused { object, attempt, why }),
+        3 => (objects(), attempts()).prop_map(|(object, attempt)| ParentMessage::Granted { object, attempt }),
+        2 => (objects(), attempts(), whys).prop_map(|(object, attempt, why)| ParentMessage::Refused { object, attempt, why }),
         2 => (rates(), rates(), any::<[bool; 2]>()).prop_map(|(capacity, spare, [is_draining, is_limited])| {
-            ParentSays::Heartbeat(Offer { capacity, spare, is_draining, is_limited })
+            ParentMessage::Heartbeat(Offer { capacity, spare, is_draining, is_limited })
         }),
         2 => (delta, prop::collection::vec((objects(), reach), 0..4), prop::collection::vec(objects(), 0..2))
             .prop_map(|((numbering, number, is_full), set, removed)| {
                 let delta = crate::control::differences::Delta { numbering, number, is_full, set, removed };
-                ParentSays::Advertisement(delta)
+                ParentMessage::Advertisement(delta)
             }),
-        1 => Just(ParentSays::Compare),
+        1 => Just(ParentMessage::Compare),
     ]
 }
 
 #[derive(Clone, Debug)]
 enum Input {
-    Child(NodeId, u64, ChildSays),
-    Parent(NodeId, u64, ParentSays),
+    Child(NodeId, u64, ChildMessage),
+    Parent(NodeId, u64, ParentMessage),
     Viewer(Object),
     Left(Object),
     Delivered(Object, NodeId),

@@ -26,7 +26,7 @@ fn full(version: Version, routes: &[(Prefix, NodeId)]) -> RibUpdate {
 
 /// Table 4.1: Link2 fails after version 15:20, and the node overrides all bitrates of V0.
 #[test]
-fn local_override_of_table_4_1_wins_until_link_2_returns() {
+fn override_of_table_4_1_wins_until_link_returns() {
     let high = object(0, 800);
     let (ten, fifteen) = (LinkState::Up(BitRate::mbps(10)), LinkState::Up(BitRate::mbps(15)));
     let evidence = Evidence {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::network::ChannelId;
-use crate::plan::samples::{self, Parts};
+use crate::plan::samples::{self, InputParts};
 
 fn tree(object: u32, links: &[u32], group_links: &[u32]) -> Tree {
     Tree {
@@ -51,7 +51,7 @@ fn each_broken_constraint_is_found() {
 }
 
 #[test]
-fn a_full_group_link_passes_and_an_overfull_one_fails() {
+fn full_group_link_passes_and_overfull_one_fails() {
     let at = |kbps: u64| {
         let mut parts = samples::square();
         parts.groups.1[3].capacity = BitRate::bps(1_000 * kbps);
@@ -85,6 +85,6 @@ fn wrong_sums_and_low_bounds_are_found() {
 #[test]
 fn slack_counts_against_capacity() {
     let settings = crate::plan::Settings { slack_ppm: 300_000, ..Default::default() };
-    let program = Parts { settings, ..samples::square() }.program().expect("a good program");
+    let program = InputParts { settings, ..samples::square() }.program().expect("a good program");
     assert!(matches!(evaluate(&program, &good()), Err(Violation::OverCapacity(..))));
 }

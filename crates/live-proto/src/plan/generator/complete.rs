@@ -1,7 +1,7 @@
 //! Arrivals of recorded requests, with drawn places and bitrates where the file states none.
 
 use super::demand::{Arrival, Trace, Workload, WorkloadKind};
-use super::draws::Weighted;
+use super::draws::WeightedItems;
 use crate::network::{ChannelId, Object};
 use crate::plan::problem::{GroupId, REQUESTS_MAX};
 use crate::plan::recorded::RecordedWindow;
@@ -48,7 +48,7 @@ impl Workload {
             workload.ladders(&mut seed.stream("ladders", 0))
         };
         let choice = workload.rung_choice(&popularity, &drawn);
-        let groups = Weighted::new(shares.iter().copied());
+        let groups = WeightedItems::new(shares.iter().copied());
         let mut stream = seed.stream("recorded", 0);
         let mut arrivals = Vec::new();
         for row in recorded.rows() {
@@ -89,7 +89,7 @@ impl Workload {
 }
 
 /// Viewers by item, without items that have none. One viewer takes one draw.
-fn divided(items: &Weighted, viewers: u64, stream: &mut RandomStream) -> Vec<(usize, u64)> {
+fn divided(items: &WeightedItems, viewers: u64, stream: &mut RandomStream) -> Vec<(usize, u64)> {
     if viewers == 1 {
         return vec![(items.draw(stream), 1)];
     }

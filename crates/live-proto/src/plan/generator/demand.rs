@@ -1,6 +1,6 @@
 //! Requests with the statistics of the three traces of §4.7.1.
 
-use super::draws::{Weighted, root};
+use super::draws::{WeightedItems, root};
 use crate::network::{ChannelId, Object};
 use crate::plan::problem::{GroupId, ObjectId, Offer, Request};
 use anabranch_units::{BitRate, Duration, RandomStream, Seed};
@@ -112,7 +112,7 @@ impl Workload {
             (0..self.channels).map(|rank| f64::from(rank + 1).powf(-exponent)).collect();
         let mut ladders = self.ladders(&mut seed.stream("ladders", 0));
         let choice = self.rung_choice(&popularity, &ladders);
-        let (channels, groups) = (Weighted::new(popularity), Weighted::new(shares.iter().copied()));
+        let (channels, groups) = (WeightedItems::new(popularity), WeightedItems::new(shares.iter().copied()));
         let mut arrivals = Vec::new();
         for _ in 0..self.requests {
             let channel = channels.draw(&mut stream);
@@ -160,19 +160,19 @@ impl Workload {
         &self,
         popularity: &[f64],
         ladders: &[Vec<BitRate>],
-    ) -> impl Fn(&[BitRate]) -> Weighted + use<> {
+    ) -> impl Fn(&[BitRate]) -> WeightedItems + use<> {
         let (base, mean_kbps): (&[f64], f64) = match self.kind {
             WorkloadKind::HeavyTail => (&HEAVY_TAIL_SHARES, HEAVY_TAIL_MEAN_KBPS),
             _ => (&RUNG_SHARES, AVERAGE_DAY_MEAN_KBPS),
         };
         let sample = ladders.iter().zip(popularity).take(LADDERS_SAMPLED);
         let tilt = tilt_to(mean_kbps, base, sample.map(|(ladder, &popularity)| (&ladder[..], popularity)));
-        move |ladder: &[BitRate]| Weighted::new(tilted(base, ladder, tilt))
+        move |ladder: &[BitRate]| WeightedItems::new(tilted(base, ladder, tilt))
     }
 
     fn add_games(
         &self,
-        groups: &Weighted,
+        groups: &WeightedItems,
         arrivals: &mut Vec<Arrival>,
         ladders: &mut Vec<Vec<BitRate>>,
         stream: &mut RandomStream,
@@ -181,7 +181,8 @@ impl Workload {
             let channel = ChannelId(self.channels + game);
             let ladder = GAME_RUNGS.map(|rung| BitRate::bps(1_000 * AVERAGE_DAY_KBPS[rung]));
             let tilt = tilt_to(AVERAGE_DAY_MEAN_KBPS, &RUNG_SHARES, [(&ladder[..], 1.0)].into_iter());
-            let by_rung = Weighted::new(tilted(&RUNG_SHARES, &ladder, tilt)).spread(VIEWERS_PER_GAME, stream);
+            let by_rung =
+                WeightedItems::new(tilted(&RUNG_SHARES, &ladder, tilt)).spread(VIEWERS_PER_GAME, stream);
             for (bitrate, viewers) in ladder.into_iter().zip(by_rung) {
                 let counts = groups.spread(viewers, stream);
                 let asking = counts.into_iter().zip(0..).filter(|&(viewers, _)| viewers > 0);

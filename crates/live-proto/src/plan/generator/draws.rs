@@ -3,12 +3,12 @@
 use anabranch_units::RandomStream;
 
 /// Items to draw from, by weight.
-pub(super) struct Weighted {
+pub(super) struct WeightedItems {
     /// Sum of the weights up to and with each item.
     cumulative: Vec<f64>,
 }
 
-impl Weighted {
+impl WeightedItems {
     pub(super) fn new(weights: impl IntoIterator<Item = f64>) -> Self {
         let mut sum = 0.0;
         let cumulative = weights.into_iter().map(|weight| {

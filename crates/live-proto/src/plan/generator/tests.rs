@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn topology(seed: u64) -> Topology {
-    Shape::default().draw(Seed::new(seed)).expect("the published shape")
+    TopologyShape::default().draw(Seed::new(seed)).expect("the published shape")
 }
 
 #[test]
@@ -46,12 +46,12 @@ fn costs_have_the_published_ranges() {
 
 #[test]
 fn two_thousand_edges_are_drawn_and_too_many_refused() {
-    let shape = Shape { edges: 2_000, ..Shape::default() };
+    let shape = TopologyShape { edges: 2_000, ..TopologyShape::default() };
     let drawn = shape.draw(Seed::new(1)).expect("2,000 edges");
     assert_eq!(drawn.network.links().len(), 6_040);
-    assert!(Shape { edges: 4_000, ..Shape::default() }.draw(Seed::new(1)).is_err());
-    assert!(Shape { parents: [5, 3, 3], ..Shape::default() }.draw(Seed::new(1)).is_err());
-    assert!(Shape { cities: 0, ..Shape::default() }.draw(Seed::new(1)).is_err());
+    assert!(TopologyShape { edges: 4_000, ..TopologyShape::default() }.draw(Seed::new(1)).is_err());
+    assert!(TopologyShape { parents: [5, 3, 3], ..TopologyShape::default() }.draw(Seed::new(1)).is_err());
+    assert!(TopologyShape { cities: 0, ..TopologyShape::default() }.draw(Seed::new(1)).is_err());
 }
 
 /// Share of viewers of the `top` most watched channels, and the mean of the asked bitrates in
@@ -95,7 +95,7 @@ fn heavy_tail_has_the_published_statistics() {
 }
 
 #[test]
-fn four_games_have_nearly_all_requests_of_a_large_event() {
+fn four_games_have_nearly_all_requests_of_an_event() {
     let shares = topology(3).shares;
     let trace = Workload::hour(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
     let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();

@@ -1,6 +1,6 @@
 //! The network of §4.7.1: sources, reflectors, edges, client groups, capacities and costs.
 
-use super::draws::{Weighted, normal};
+use super::draws::{WeightedItems, normal};
 use crate::network::{LINKS_MAX, Link, NODES_MAX, Network, Node, NodeId, Tier};
 use crate::plan::problem::{
     GROUP_LINKS_MAX, GROUPS_MAX, Group, GroupId, GroupLink, Offer, Program, ProgramError, REFLECTORS_MAX,
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Sizes and rates of a topology; the default is the topology of §4.7.1.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
+pub struct TopologyShape {
     /// Number of sources.
     pub sources: u32,
     /// Number of reflectors.
@@ -29,7 +29,7 @@ pub struct Shape {
     pub capacities: [BitRate; 3],
 }
 
-impl Default for Shape {
+impl Default for TopologyShape {
     fn default() -> Self {
         Self {
             sources: 4,
@@ -92,7 +92,7 @@ const TIER_COST_MOST: f64 = 50.0;
 /// Largest cost of a link to a group that is not free (§4.7.1: 1 to 5).
 const GROUP_COST_MOST: u64 = 5;
 
-impl Shape {
+impl TopologyShape {
     /// Draws a topology.
     ///
     /// Errors: a count or a degree outside its range.
@@ -102,7 +102,7 @@ impl Shape {
         let places: Vec<[f64; 2]> =
             (0..self.cities).map(|_| [stream.unit_f64(), stream.unit_f64()]).collect();
         let city_share = |city: u32| f64::from(city + 1).powf(-CITY_EXPONENT);
-        let cities = Weighted::new((0..self.cities).map(city_share));
+        let cities = WeightedItems::new((0..self.cities).map(city_share));
         let mut group_cities: Vec<u32> = (0..self.cities.min(self.groups)).collect();
         while group_cities.len() < self.groups as usize {
             group_cities.push(cities.draw(&mut stream) as u32);

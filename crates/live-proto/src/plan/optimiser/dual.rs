@@ -6,8 +6,8 @@
 //! slot price plus payments. Payments for a way or a feed sum up to its price at the most. The sum
 //! of worth less v is then at least the best profit (weak duality).
 
-use super::flat::{FAR, NONE};
-use super::local::{Local, Part};
+use super::flat_program::{FAR, NONE};
+use super::object_workspace::{ObjectNetwork, ObjectWorkspace};
 
 /// Steps of the ascent, as shares of the dearest group's cheapest path.
 const LEVELS: [f64; 4] = [0.01, 0.04, 0.16, 0.64];
@@ -58,7 +58,7 @@ pub(super) struct Dual {
 impl Dual {
     /// Raises the prices of all groups and returns the bound of the profit at the feed prices of
     /// `self`.
-    fn ascend(&mut self, part: &Part) -> f64 {
+    fn ascend(&mut self, part: &ObjectNetwork) -> f64 {
         let reflectors = part.feeds.len();
         self.way_slacks.clone_from(&part.way_prices);
         self.feed_slacks.clone_from(&self.feeds);
@@ -110,7 +110,7 @@ impl Dual {
     /// Raises one group's price towards `target` as far as the slacks allow, pays for it, and
     /// returns the price.
     #[inline]
-    fn raise(&mut self, part: &Part, group: usize, target: f64) -> f64 {
+    fn raise(&mut self, part: &ObjectNetwork, group: usize, target: f64) -> f64 {
         let current = self.prices[group];
         self.nearest.fill(FAR);
         for slot in part.slots(group) {
@@ -152,14 +152,14 @@ impl Dual {
     }
 
     /// Bound of the profit without branching. Leaves the groups' prices in [`Dual::prices`].
-    pub(super) fn bound(&mut self, part: &Part) -> f64 {
+    pub(super) fn bound(&mut self, part: &ObjectNetwork) -> f64 {
         self.feeds.clone_from(&part.feeds);
         self.ascend(part)
     }
 
     /// Opens the edges whose ways and feeds are paid in full, each by the cheapest such way, and
     /// improves that tree.
-    pub(super) fn saturated_tree(&self, local: &mut Local) -> f64 {
+    pub(super) fn saturated_tree(&self, local: &mut ObjectWorkspace) -> f64 {
         local.close_all();
         for edge in 0..local.part.edges() {
             let mut chosen = NONE;
@@ -183,7 +183,7 @@ impl Dual {
     }
 
     /// Bounds one node of the search, and improves the best tree from it.
-    fn visit(&mut self, local: &mut Local, node: &mut Node, best: &mut f64, distance: f64) {
+    fn visit(&mut self, local: &mut ObjectWorkspace, node: &mut Node, best: &mut f64, distance: f64) {
         let mut fixed = 0.0;
         self.feeds.clone_from(&local.part.feeds);
         for (reflector, feed) in self.feeds.iter_mut().enumerate() {
@@ -215,7 +215,7 @@ impl Dual {
 
     /// Branch and bound on reflectors from the current tree, whose profit is `first`. Returns the
     /// bound of the profit and the profit of the best tree, which is the current one then.
-    pub(super) fn search(&mut self, local: &mut Local, first: f64, limits: Limits) -> (f64, f64) {
+    pub(super) fn search(&mut self, local: &mut ObjectWorkspace, first: f64, limits: Limits) -> (f64, f64) {
         let mut best = first;
         local.keep();
         let mut root = Node { bound: f64::INFINITY, branch: None, open: 0, closed: 0 };

@@ -6,8 +6,8 @@
 //! all earnings above zero are at least the best profit, whatever the prices.
 
 use super::dual::Dual;
-use super::flat::NONE;
-use super::local::{Local, Part};
+use super::flat_program::NONE;
+use super::object_workspace::{ObjectNetwork, ObjectWorkspace};
 
 /// Number of groups from which an object may be a head object.
 const HEAD_GROUPS: usize = 100;
@@ -25,7 +25,7 @@ const STEPS_PER_TREE: u32 = 80;
 
 /// Whether the object of the current tree, which has this profit, is a head object. Head objects
 /// are solved by prices instead of branch and bound.
-pub(super) fn is_head(local: &Local, profit: f64) -> bool {
+pub(super) fn is_head(local: &ObjectWorkspace, profit: f64) -> bool {
     if local.part.groups() < HEAD_GROUPS {
         return false;
     }
@@ -51,7 +51,7 @@ pub(super) struct Head {
 impl Head {
     /// Bound of the profit at the current prices. Leaves the earnings of edges and reflectors
     /// behind.
-    fn bound(&mut self, part: &Part) -> f64 {
+    fn bound(&mut self, part: &ObjectNetwork) -> f64 {
         self.edges.clear();
         self.edges.resize(part.edges(), 0.0);
         let mut sum = 0.0;
@@ -77,7 +77,7 @@ impl Head {
     }
 
     /// One Polyak step of `length` towards a bound of `target`. Returns false at a minimum.
-    fn step(&mut self, part: &Part, distance: f64, length: f64) -> bool {
+    fn step(&mut self, part: &ObjectNetwork, distance: f64, length: f64) -> bool {
         self.opens.clear();
         for edge in 0..part.edges() {
             let open = part.ways(edge).filter(|&way| {
@@ -116,7 +116,7 @@ impl Head {
     }
 
     /// Opens the edges that earn at the current prices and improves that tree.
-    fn tree(&self, local: &mut Local) -> f64 {
+    fn tree(&self, local: &mut ObjectWorkspace) -> f64 {
         local.close_all();
         for edge in 0..local.part.edges() {
             let mut chosen = NONE;
@@ -140,7 +140,7 @@ impl Head {
     /// current one then.
     pub(super) fn search(
         &mut self,
-        local: &mut Local,
+        local: &mut ObjectWorkspace,
         dual: &mut Dual,
         first: f64,
         steps: u32,

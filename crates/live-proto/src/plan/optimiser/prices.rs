@@ -4,7 +4,7 @@
 //! own cost. Channels that other sources hold have other reflector prices. Links that cannot fill,
 //! even with all requests, have no price.
 
-use super::flat::{FAR, Flat, Paths, View};
+use super::flat_program::{FAR, FlatProgram, Paths, PriceView};
 
 /// Step of a price whose link carries twice its capacity: e to this power, at first.
 const STEP: f64 = 3.0;
@@ -35,7 +35,7 @@ pub(super) struct Duals {
 }
 
 impl Duals {
-    fn zero(flat: &Flat) -> Self {
+    fn zero(flat: &FlatProgram) -> Self {
         Self {
             feeds: vec![0.0; flat.feed_sets.len() * flat.reflectors],
             trunks: vec![0.0; flat.trunks.len()],
@@ -43,7 +43,7 @@ impl Duals {
         }
     }
     /// Price of a feed's capacity: the most that any set pays above its cost.
-    pub(super) fn of_feed(&self, flat: &Flat, reflector: usize, feed: usize) -> f64 {
+    pub(super) fn of_feed(&self, flat: &FlatProgram, reflector: usize, feed: usize) -> f64 {
         let sets = 0..flat.feed_sets.len();
         let prices = sets.filter(|&set| flat.has_feed(set, feed)).map(|set| {
             let price = self.feeds[set * flat.reflectors + reflector];
@@ -52,14 +52,14 @@ impl Duals {
         prices.fold(0.0, f64::max)
     }
     /// Reflector prices of `set`.
-    pub(super) fn of_set(&self, flat: &Flat, set: usize) -> &[f64] {
+    pub(super) fn of_set(&self, flat: &FlatProgram, set: usize) -> &[f64] {
         &self.feeds[set * flat.reflectors..(set + 1) * flat.reflectors]
     }
 }
 
 /// The state of the descent.
 pub(super) struct Descent<'a> {
-    flat: &'a Flat,
+    flat: &'a FlatProgram,
     pub(super) duals: Duals,
     /// Cost of the cheapest feed by set and reflector.
     cheapest: Vec<f64>,
@@ -87,7 +87,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn new(flat: &Flat) -> Self {
+    pub(super) fn new(flat: &FlatProgram) -> Self {
         Self { edges: vec![0; flat.edges], reflectors: vec![0; flat.reflectors], mark: 0 }
     }
     pub(super) fn begin(&mut self) {
@@ -105,7 +105,7 @@ impl Marks {
 
 /// First estimate of a price: the density (value for each Mbit/s) of the object at which the
 /// sources' tier is full, and at least the mean cost of a feed and a share of the median density.
-fn filling_density(flat: &Flat) -> f64 {
+fn filling_density(flat: &FlatProgram) -> f64 {
     let objects = &flat.objects;
     let density = |object: usize| objects.worths[objects.pairs(object)].iter().sum::<f64>();
     let mut order: Vec<(f64, f64)> =
@@ -126,7 +126,7 @@ fn filling_density(flat: &Flat) -> f64 {
 }
 
 /// Trunks and tails whose requests together exceed their capacity.
-fn busy_links(flat: &Flat) -> (Vec<u32>, Vec<u32>) {
+fn busy_links(flat: &FlatProgram) -> (Vec<u32>, Vec<u32>) {
     let objects = &flat.objects;
     let mut edge_load = vec![0.0; flat.edges];
     let mut group_load = vec![0.0; flat.tails.starts.len() - 1];
@@ -162,7 +162,7 @@ fn busy_links(flat: &Flat) -> (Vec<u32>, Vec<u32>) {
 
 impl<'a> Descent<'a> {
     /// A descent from `former` prices of links and group links by their ids, or from an estimate.
-    pub(super) fn new(flat: &'a Flat, former: Option<(&[f64], &[f64])>) -> Self {
+    pub(super) fn new(flat: &'a FlatProgram, former: Option<(&[f64], &[f64])>) -> Self {
         let scale = filling_density(flat).max(1e-12);
         let (busy_trunks, busy_tails) = busy_links(flat);
         let mut duals = Duals::zero(flat);
@@ -247,7 +247,7 @@ impl<'a> Descent<'a> {
         (pass, batches): (u32, usize),
         order: &[u32],
         paths: &mut Paths,
-        mut respond: impl FnMut(usize, &View<'_>, &mut Paths),
+        mut respond: impl FnMut(usize, &PriceView<'_>, &mut Paths),
     ) {
         let flat = self.flat;
         let done = if self.is_warm { WARM_PASSES } else { 0.0 };
@@ -275,7 +275,7 @@ impl<'a> Descent<'a> {
             for &object in &order[range] {
                 let object = object as usize;
                 let set = flat.objects.sets[object] as usize;
-                let view = View {
+                let view = PriceView {
                     tails: &self.tail_prices,
                     trunks: &self.trunk_prices,
                     feeds: self.duals.of_set(flat, set),
@@ -298,7 +298,7 @@ impl<'a> Descent<'a> {
         self.marks.begin();
         for pair in flat.objects.pairs(object) {
             let tail = paths.tails[pair] as usize;
-            if paths.tails[pair] == super::flat::NONE {
+            if paths.tails[pair] == super::flat_program::NONE {
                 continue;
             }
             self.used.tails[tail] += rate;
@@ -380,7 +380,7 @@ fn factor(move_by: f64) -> f64 {
 
 /// Raises each reflector price to what the prices of its feeds imply: the least cost with price of
 /// a feed of the set.
-fn settle(flat: &Flat, duals: &mut Duals) {
+fn settle(flat: &FlatProgram, duals: &mut Duals) {
     let mut feed_prices = vec![0.0; flat.feeds.len()];
     for reflector in 0..flat.reflectors {
         for feed in flat.feeds.leading_to(reflector) {
@@ -395,7 +395,7 @@ fn settle(flat: &Flat, duals: &mut Duals) {
 }
 
 /// Value of all capacities at these prices: what a bound has beside the objects' profits.
-pub(super) fn capacity_value(flat: &Flat, duals: &Duals) -> f64 {
+pub(super) fn capacity_value(flat: &FlatProgram, duals: &Duals) -> f64 {
     let mut sum = 0.0;
     for reflector in 0..flat.reflectors {
         for feed in flat.feeds.leading_to(reflector) {

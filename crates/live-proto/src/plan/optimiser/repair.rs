@@ -2,9 +2,9 @@
 //! at falling prices.
 
 use super::dual::{Dual, Limits};
-use super::flat::{FAR, Flat, NONE, Paths, View};
+use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 use super::head::is_head;
-use super::local::{Local, single};
+use super::object_workspace::{ObjectWorkspace, single};
 use super::prices::{Duals, Marks};
 use anabranch_units::RandomStream;
 
@@ -20,7 +20,7 @@ const GAIN_MIN: f64 = 1e-12;
 
 /// Trees within capacities.
 #[derive(Clone)]
-pub(super) struct Placed {
+pub(super) struct PlacedTrees {
     pub(super) paths: Paths,
     /// Feed of each served pair.
     pub(super) feeds: Vec<u32>,
@@ -30,8 +30,8 @@ pub(super) struct Placed {
     pub(super) objective: f64,
 }
 
-impl Placed {
-    pub(super) fn new(flat: &Flat) -> Self {
+impl PlacedTrees {
+    pub(super) fn new(flat: &FlatProgram) -> Self {
         let pairs = flat.objects.groups.len();
         Self {
             paths: Paths::new(pairs),
@@ -56,7 +56,7 @@ const FROM_NOTHING_EVERY: u32 = 2;
 
 /// The repair of one set of prices.
 pub(super) struct Repair<'a> {
-    pub(super) flat: &'a Flat,
+    pub(super) flat: &'a FlatProgram,
     /// Prices of capacity alone.
     feed_duals: Vec<f64>,
     trunk_duals: Vec<f64>,
@@ -71,12 +71,12 @@ pub(super) struct Repair<'a> {
 
 /// Workspaces of one object's search.
 pub(super) struct Search<'a> {
-    pub(super) local: &'a mut Local,
+    pub(super) local: &'a mut ObjectWorkspace,
     pub(super) dual: &'a mut Dual,
 }
 
 impl<'a> Repair<'a> {
-    pub(super) fn new(flat: &'a Flat, duals: &Duals) -> Self {
+    pub(super) fn new(flat: &'a FlatProgram, duals: &Duals) -> Self {
         let mut repair = Self::without_prices(flat);
         for reflector in 0..flat.reflectors {
             for feed in flat.feeds.leading_to(reflector) {
@@ -89,7 +89,7 @@ impl<'a> Repair<'a> {
     }
 
     /// A repair at the costs alone.
-    pub(super) fn without_prices(flat: &'a Flat) -> Self {
+    pub(super) fn without_prices(flat: &'a FlatProgram) -> Self {
         Self {
             flat,
             feed_duals: vec![0.0; flat.feeds.len()],
@@ -106,8 +106,14 @@ impl<'a> Repair<'a> {
 
     /// Places the objects in `order` from nothing, starting from the trees of `hints`, and keeps
     /// the best phase in `best`.
-    pub(super) fn run(&mut self, order: &[u32], hints: &Paths, search: &mut Search<'_>, best: &mut Placed) {
-        let mut placed = Placed::new(self.flat);
+    pub(super) fn run(
+        &mut self,
+        order: &[u32],
+        hints: &Paths,
+        search: &mut Search<'_>,
+        best: &mut PlacedTrees,
+    ) {
+        let mut placed = PlacedTrees::new(self.flat);
         self.place_in_order(order, hints, search, &mut placed);
         self.improve(order, &PHASES[1..], search, &mut placed, best);
     }
@@ -118,7 +124,7 @@ impl<'a> Repair<'a> {
         order: &[u32],
         hints: &Paths,
         search: &mut Search<'_>,
-        placed: &mut Placed,
+        placed: &mut PlacedTrees,
     ) {
         self.set_prices(PHASES[0]);
         for &object in order {
@@ -134,8 +140,8 @@ impl<'a> Repair<'a> {
         order: &[u32],
         shares: &[f64],
         search: &mut Search<'_>,
-        placed: &mut Placed,
-        best: &mut Placed,
+        placed: &mut PlacedTrees,
+        best: &mut PlacedTrees,
     ) {
         if placed.objective > best.objective {
             best.clone_from(placed);
@@ -159,7 +165,7 @@ impl<'a> Repair<'a> {
         (duals, hints): (&Duals, &Paths),
         stream: &mut RandomStream,
         search: &mut Search<'_>,
-        best: &mut Placed,
+        best: &mut PlacedTrees,
     ) {
         let mut order: Vec<u32> = (0..self.flat.objects.len() as u32).collect();
         let exact = Self::new(self.flat, duals);
@@ -191,7 +197,7 @@ impl<'a> Repair<'a> {
 
     /// Chooses the feed of each reflector for `object`: the cheapest with room, and the fullest of
     /// equals.
-    fn choose_feeds(&mut self, object: usize, placed: &Placed, share: f64) {
+    fn choose_feeds(&mut self, object: usize, placed: &PlacedTrees, share: f64) {
         let flat = self.flat;
         let (bps, set) = (flat.objects.bps[object], flat.objects.sets[object] as usize);
         self.feeds.clear();
@@ -220,7 +226,7 @@ impl<'a> Repair<'a> {
         object: usize,
         hints: &Paths,
         search: &mut Search<'_>,
-        placed: &mut Placed,
+        placed: &mut PlacedTrees,
         share: f64,
     ) {
         self.choose_feeds(object, placed, share);
@@ -235,11 +241,11 @@ impl<'a> Repair<'a> {
         hint: (&[u32], &[u32]),
         is_afresh: bool,
         search: &mut Search<'_>,
-        placed: &mut Placed,
+        placed: &mut PlacedTrees,
     ) {
         let flat = self.flat;
         let pairs = flat.objects.pairs(object);
-        let view = View {
+        let view = PriceView {
             tails: &self.tail_prices,
             trunks: &self.trunk_prices,
             feeds: &self.feed_prices,
@@ -272,7 +278,7 @@ impl<'a> Repair<'a> {
         object: usize,
         phase: usize,
         search: &mut Search<'_>,
-        placed: &mut Placed,
+        placed: &mut PlacedTrees,
         share: f64,
     ) -> f64 {
         let pairs = self.flat.objects.pairs(object);
@@ -304,7 +310,7 @@ impl<'a> Repair<'a> {
 
     /// Takes (or gives back) the capacity of an object's tree. Returns its objective and the value
     /// of the capacity.
-    fn apply(&mut self, object: usize, placed: &mut Placed, is_taken: bool) -> (f64, f64) {
+    fn apply(&mut self, object: usize, placed: &mut PlacedTrees, is_taken: bool) -> (f64, f64) {
         let flat = self.flat;
         let bps = flat.objects.bps[object];
         let change = |room: &mut u64| {

@@ -1,11 +1,11 @@
 //! Programs with one defect each.
 
 use super::*;
-use crate::plan::samples::{self, Parts};
+use crate::plan::samples::{self, InputParts};
 
 #[test]
 fn each_defect_of_the_input_has_its_line() {
-    type Change = fn(&mut Parts);
+    type Change = fn(&mut InputParts);
     let cases: [(Change, &str); 13] = [
         (|parts| parts.groups.1[0].edge = NodeId(2), "node 2 is not an edge"),
         (|parts| parts.groups.1[0].edge = NodeId(9), "node 9: no such node"),
@@ -51,7 +51,7 @@ fn slack_is_taken_from_each_link() {
 #[test]
 fn viewers_count_only_if_the_settings_say_so() {
     let mut parts = samples::square();
-    let of_three = |parts: &Parts| {
+    let of_three = |parts: &InputParts| {
         let program = parts.clone().program().expect("a good program");
         program.value(&program.requests()[0])
     };
@@ -70,7 +70,7 @@ fn normalised_weights_make_the_mean_viewer_worth_one() {
     parts.settings.priority = Priority::Quality;
     let (offers, requests) = &parts.demand;
     let settings = parts.settings.normalised(offers, requests, 0.1);
-    let program = Parts { settings, ..parts }.program().expect("a good program");
+    let program = InputParts { settings, ..parts }.program().expect("a good program");
     let value: f64 = program.requests().iter().map(|request| program.value(request)).sum();
     assert!((value - 6.0).abs() < 1e-9, "{value}");
     let mean_mbps = (4.0 * 0.8 + 2.0 * 0.4) / 6.0;

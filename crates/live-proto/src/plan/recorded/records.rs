@@ -1,8 +1,8 @@
 //! The records of a file, one after another.
 
 use super::{
-    NAME_BYTES_MAX, Place, RECORD_BYTES_MAX, RECORD_TIME_S_MAX, RecordError, RecordFault, RecordFormat,
-    RecordedRequest,
+    NAME_BYTES_MAX, RECORD_BYTES_MAX, RECORD_TIME_S_MAX, RecordError, RecordFault, RecordFormat,
+    RecordedRequest, ViewerLocation,
 };
 use crate::plan::problem::{BITRATE_MAX, VIEWERS_MAX};
 use anabranch_units::{BitRate, Instant};
@@ -25,7 +25,7 @@ const VIEWERS: &str = "viewers";
 
 /// An input that ends with an error if one record is too long. It notes where lines begin, as the
 /// reader of CSV counts a record from the blank lines before it.
-struct Bounded<R> {
+struct BoundedInput<R> {
     input: R,
     /// Bytes that may be read before the present record is complete.
     left: usize,
@@ -39,7 +39,7 @@ struct Bounded<R> {
     lines: VecDeque<(u64, u64)>,
 }
 
-impl<R> Bounded<R> {
+impl<R> BoundedInput<R> {
     const fn new(input: R) -> Self {
         let lines = VecDeque::new();
         Self { input, left: 0, is_exceeded: false, offset: 0, line: 1, is_line_start: true, lines }
@@ -69,7 +69,7 @@ impl<R> Bounded<R> {
     }
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedInput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = buffer.len().min(self.left);
         if most == 0 && !buffer.is_empty() {
@@ -122,7 +122,7 @@ impl Columns {
 
 /// The records of a file, in its order. The first error ends them.
 pub struct Records<R> {
-    reader: csv::Reader<Bounded<R>>,
+    reader: csv::Reader<BoundedInput<R>>,
     format: RecordFormat,
     columns: Option<Columns>,
     record: StringRecord,
@@ -138,7 +138,7 @@ impl<R: Read> Records<R> {
             builder.delimiter(b'\t').quoting(false);
         }
         let (columns, record, is_over) = (None, StringRecord::new(), false);
-        Self { reader: builder.from_reader(Bounded::new(input)), format, columns, record, is_over }
+        Self { reader: builder.from_reader(BoundedInput::new(input)), format, columns, record, is_over }
     }
 
     /// Reads the next record. Returns its line, and `None` at the end.
@@ -220,12 +220,12 @@ fn rate(rate: BitRate) -> Option<BitRate> {
 
 fn of_log(record: &StringRecord, columns: Columns) -> Result<RecordedRequest, RecordFault> {
     let place = match (columns.place, columns.address) {
-        (Some(at), _) => Some(Place::Name(name(PLACE, &record[at])?)),
+        (Some(at), _) => Some(ViewerLocation::Name(name(PLACE, &record[at])?)),
         (_, Some(at)) => {
             let address = record[at].trim().parse();
             let address =
                 address.map_err(|_| RecordFault::value(ADDRESS, &record[at], "an address, as 192.0.2.1"))?;
-            Some(Place::Address(address))
+            Some(ViewerLocation::Address(address))
         }
         _ => None,
     };

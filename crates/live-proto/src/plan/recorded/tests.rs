@@ -23,14 +23,14 @@ fn log_has_columns_in_any_order() {
     let expected = RecordedRequest {
         line: 2,
         time: Instant::from_us(1_250_000),
-        place: Some(Place::Name("paris".to_owned())),
+        place: Some(ViewerLocation::Name("paris".to_owned())),
         video: "a, b".to_owned(),
         bitrate: Some(BitRate::bps(2_500_000)),
         viewers: 3,
     };
     assert_eq!(read, Ok(vec![expected]));
     let read = log("time,video,address,bitrate_kbps\n0,v,2001:db8::1,400\n").expect("a log");
-    assert_eq!(read[0].place, Some(Place::Address("2001:db8::1".parse().expect("an address"))));
+    assert_eq!(read[0].place, Some(ViewerLocation::Address("2001:db8::1".parse().expect("an address"))));
     assert_eq!((read[0].bitrate, read[0].viewers), (Some(BitRate::bps(400_000)), 1));
     let read = log("time,video\n0,v\n").expect("a log");
     assert_eq!((&read[0].place, read[0].bitrate), (&None, None));
@@ -179,7 +179,7 @@ proptest! {
         let text = String::from_utf8(writer.into_inner().expect("memory")).expect("UTF-8");
         let read = log(&text).map_err(TestCaseError::fail)?;
         let read: Vec<_> = read.into_iter().map(|request| {
-            let Some(Place::Name(place)) = request.place else { panic!("a place is stated") };
+            let Some(ViewerLocation::Name(place)) = request.place else { panic!("a place is stated") };
             (request.video, place, request.bitrate.expect("stated").as_bps() / 1_000, request.viewers)
         }).collect();
         prop_assert_eq!(read, rows);

@@ -6,7 +6,7 @@
 //! the most free capacity. Only single links are considered, not paths. A group's edges are all
 //! close to it. The parents of edges and reflectors have no place, so all of them count as close.
 
-use super::asks::{Asks, Metrics, Window, lower_bitrate};
+use super::arrival_states::{ArrivalStates, Metrics, Window, lower_bitrate};
 use super::ledger::{Ledger, Locks};
 use crate::network::{ChannelId, NodeId, Object, Tier};
 use crate::plan::problem::{GroupId, GroupLinkId};
@@ -27,7 +27,7 @@ struct Cdn<'a> {
 /// Metrics of a CDN for one window, with this time to live of DNS answers: 30 s for "CDN", 1 s for
 /// "CDN-1".
 pub fn cdn(window: &Window<'_>, ttl: Duration) -> Metrics {
-    let mut asks = Asks::new(window.trace);
+    let mut asks = ArrivalStates::new(window.trace);
     let mut cdn = Cdn {
         window,
         ledger: Ledger::new(window),

@@ -3,14 +3,14 @@
 //!
 //! Objects go out in order of arrival, over the cheapest links with room.
 
-use super::asks::{Asks, Metrics, Window, arrival_order};
+use super::arrival_states::{ArrivalStates, Metrics, Window, arrival_order};
 use super::ledger::Ledger;
 use crate::network::{NodeId, Object, Tier};
 use anabranch_units::LinkId;
 
 /// Metrics of Everything Everywhere for one window.
 pub fn everything_everywhere(window: &Window<'_>) -> Metrics {
-    let mut asks = Asks::new(window.trace);
+    let mut asks = ArrivalStates::new(window.trace);
     let mut ledger = Ledger::new(window);
     loop {
         let program = asks.program(window);

@@ -1,6 +1,6 @@
 //! Capacity left on each link, and the streams that each node receives.
 
-use super::asks::Window;
+use super::arrival_states::Window;
 use crate::network::{NodeId, Object};
 use crate::plan::problem::{GroupId, GroupLinkId};
 use anabranch_units::LinkId;

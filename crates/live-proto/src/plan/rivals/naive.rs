@@ -1,6 +1,6 @@
 //! Naive upper bounds: demand at each tier against the tier's aggregate capacity (§4.7.1, "UB").
 
-use super::asks::{Asks, Window, rates};
+use super::arrival_states::{ArrivalStates, Window, rates};
 use crate::network::Tier;
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ type Rungs = Vec<(f64, f64)>;
 /// tier carries the streams of most value for each Mbit/s, the last one in part. A refused viewer
 /// may take any lower bitrate.
 pub fn naive_bounds(window: &Window<'_>) -> Bounds {
-    let program = Asks::new(window.trace).program(window);
+    let program = ArrivalStates::new(window.trace).program(window);
     let (mut by_channel, mut by_group) = (BTreeMap::new(), BTreeMap::new());
     for (request, rate) in rates(&program) {
         let channel = program.offers()[request.object.index()].object.channel;

@@ -3,12 +3,12 @@
 //!
 //! Differs: the thesis does not state the order. Here it is the order of arrival.
 
-use super::asks::{Asks, Metrics, Window, arrival_order, link_cost, served};
+use super::arrival_states::{ArrivalStates, Metrics, Window, arrival_order, link_cost, served};
 use crate::plan::optimiser::trees_in_order;
 
 /// Metrics of Overlay Multicast for one window.
 pub fn overlay_multicast(window: &Window<'_>) -> Metrics {
-    let mut asks = Asks::new(window.trace);
+    let mut asks = ArrivalStates::new(window.trace);
     loop {
         let program = asks.program(window);
         let trees = trees_in_order(&program, &arrival_order(&program, &asks));

@@ -1,6 +1,6 @@
 //! The optimiser as a design: VDN's central control without the local one.
 
-use super::asks::{Asks, Metrics, Window, link_cost, served};
+use super::arrival_states::{ArrivalStates, Metrics, Window, link_cost, served};
 use crate::plan::optimiser::Prices;
 use crate::plan::{Plan, Program};
 
@@ -13,7 +13,7 @@ pub fn planned_by(
     window: &Window<'_>,
     mut plan: impl FnMut(&Program, Option<&Prices>) -> (Plan, Prices),
 ) -> Metrics {
-    let mut asks = Asks::new(window.trace);
+    let mut asks = ArrivalStates::new(window.trace);
     let mut prices = None;
     loop {
         let program = asks.program(window);

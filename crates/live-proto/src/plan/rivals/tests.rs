@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::plan::Settings;
-use crate::plan::generator::{Shape, Topology, Trace, Workload, WorkloadKind, demand};
+use crate::plan::generator::{Topology, TopologyShape, Trace, Workload, WorkloadKind, demand};
 use crate::plan::optimiser::Optimiser;
 use anabranch_units::{Duration, Seed};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn drawn(kind: WorkloadKind, channels: u32, seed: u64) -> (Topology, Trace) {
-    let topology = Shape::default().draw(Seed::new(7)).expect("the published shape");
+    let topology = TopologyShape::default().draw(Seed::new(7)).expect("the published shape");
     let trace = Workload::window(kind, channels, MINUTE).draw(&topology.shares, Seed::new(seed));
     (topology, trace)
 }

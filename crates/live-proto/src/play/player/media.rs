@@ -2,7 +2,7 @@
 
 use super::super::BUFFER_MAX;
 use super::{PAUSE_MIN, Player, Request};
-use crate::play::listing::Found;
+use crate::play::listing::ListingMatch;
 use crate::play::{Get, Measurements, PlayFailure, PlayerKind, ResourceKind, join_url};
 use anabranch_media::hls::Resource;
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -12,7 +12,7 @@ const STARTUP_ITEMS: u64 = 2;
 
 /// A segment or part that is received.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedResource {
     resource: Resource,
     ended_at: Instant,
 }
@@ -84,30 +84,30 @@ impl Player {
         let positions = self.positions.as_mut()?;
         loop {
             match listing.find(positions.load) {
-                Found::Lost => {
+                ListingMatch::Lost => {
                     let (load, play_from) = listing.start();
                     self.records.measurements.counts.skips += 1;
                     (positions.load, positions.play_from) = (load, play_from);
-                    if matches!(listing.find(load), Found::Lost) {
+                    if matches!(listing.find(load), ListingMatch::Lost) {
                         return None;
                     }
                 }
-                Found::Moved(next) => positions.load = next,
-                Found::Item(item) if item.is_gap => {
+                ListingMatch::Moved(next) => positions.load = next,
+                ListingMatch::Item(item) if item.is_gap => {
                     self.records.measurements.counts.skips += 1;
                     positions.load = item.next;
                 }
-                Found::Item(item) => {
+                ListingMatch::Item(item) => {
                     if let Some(map) = item.map.filter(|map| self.map.as_ref() != Some(map)) {
                         return Some((ResourceKind::Map, Resource::clone(map)));
                     }
                     return Some((ResourceKind::Media, item.resource.clone()));
                 }
                 // A range is asked for once the part is listed.
-                Found::Hint(hint) if hint.start == ByteCount::ZERO && hint.length.is_none() => {
+                ListingMatch::Hint(hint) if hint.start == ByteCount::ZERO && hint.length.is_none() => {
                     return Some((ResourceKind::Media, Resource::whole(hint.uri.clone())));
                 }
-                Found::Hint(_) | Found::Later => {
+                ListingMatch::Hint(_) | ListingMatch::Later => {
                     if listing.is_ended() {
                         self.playout.end(now);
                         self.timers.ends_at = Some(now + self.playout.level());
@@ -124,7 +124,9 @@ impl Player {
     pub(super) fn skip_item(&mut self) {
         self.records.measurements.counts.skips += 1;
         let Some(positions) = &mut self.positions else { return };
-        if let Some(Found::Item(item)) = self.listing.as_ref().map(|listing| listing.find(positions.load)) {
+        if let Some(ListingMatch::Item(item)) =
+            self.listing.as_ref().map(|listing| listing.find(positions.load))
+        {
             positions.load = item.next;
         }
     }
@@ -132,15 +134,17 @@ impl Player {
     /// Aborts media that the newest playlist no longer has at the position.
     pub(super) fn abort_unlisted(&mut self) {
         let (Some(listing), Some(positions)) = (&self.listing, &mut self.positions) else { return };
-        while let Found::Moved(next) = listing.find(positions.load) {
+        while let ListingMatch::Moved(next) = listing.find(positions.load) {
             positions.load = next;
         }
         let is_unlisted = |request: &Request| match listing.find(positions.load) {
             _ if request.kind != ResourceKind::Media => false,
-            Found::Item(item) => request.resource.as_ref() != Some(item.resource),
-            Found::Hint(hint) => request.resource.as_ref().is_none_or(|resource| resource.uri != hint.uri),
-            Found::Lost => true,
-            Found::Moved(_) | Found::Later => false,
+            ListingMatch::Item(item) => request.resource.as_ref() != Some(item.resource),
+            ListingMatch::Hint(hint) => {
+                request.resource.as_ref().is_none_or(|resource| resource.uri != hint.uri)
+            }
+            ListingMatch::Lost => true,
+            ListingMatch::Moved(_) | ListingMatch::Later => false,
         };
         let unlisted = self.media.take_if(|request| is_unlisted(request));
         self.aborts.extend(unlisted.map(|request| request.id));
@@ -148,7 +152,7 @@ impl Player {
 
     pub(super) fn end_media(&mut self, now: Instant, request: Request) {
         self.route.succeed();
-        self.loaded = request.resource.map(|resource| Loaded { resource, ended_at: now });
+        self.loaded = request.resource.map(|resource| LoadedResource { resource, ended_at: now });
         self.settle(now);
     }
 
@@ -156,17 +160,17 @@ impl Player {
     pub(super) fn settle(&mut self, now: Instant) {
         let (Some(listing), Some(positions)) = (&self.listing, &mut self.positions) else { return };
         let Some(loaded) = &self.loaded else { return };
-        while let Found::Moved(next) = listing.find(positions.load) {
+        while let ListingMatch::Moved(next) = listing.find(positions.load) {
             positions.load = next;
         }
         let at = positions.load;
         let (duration, end_us) = match listing.find(at) {
-            Found::Item(item) if *item.resource == loaded.resource => {
+            ListingMatch::Item(item) if *item.resource == loaded.resource => {
                 positions.load = item.next;
                 (item.duration, item.end_us)
             }
-            Found::Hint(hint) if hint.uri == loaded.resource.uri => return,
-            Found::Later => return,
+            ListingMatch::Hint(hint) if hint.uri == loaded.resource.uri => return,
+            ListingMatch::Later => return,
             _ => {
                 self.loaded = None;
                 return;

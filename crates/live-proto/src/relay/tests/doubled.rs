@@ -11,7 +11,7 @@ struct Pair {
     bodies: [Vec<u8>; 2],
     viewer: ViewerId,
     read: Vec<u8>,
-    end: Option<Read>,
+    end: Option<ReadStep>,
     differing: Vec<Hop>,
 }
 
@@ -64,9 +64,9 @@ impl Pair {
         while self.relay.poll_ready().is_some() {}
         while self.end.is_none() {
             match self.relay.handle_read(self.now, self.viewer) {
-                Read::Pending => break,
-                Read::Head(_) => {}
-                Read::Bytes(bytes) => self.read.extend_from_slice(&bytes),
+                ReadStep::Pending => break,
+                ReadStep::Head(_) => {}
+                ReadStep::Bytes(bytes) => self.read.extend_from_slice(&bytes),
                 end => self.end = Some(end),
             }
         }
@@ -130,7 +130,7 @@ proptest! {
         while pair.end.is_none() {
             pair.send(1 - killed, 500);
         }
-        prop_assert_eq!(&pair.end, &Some(Read::End));
+        prop_assert_eq!(&pair.end, &Some(ReadStep::End));
         prop_assert_eq!(&pair.read, &pair.bodies[0]);
         prop_assert_eq!(pair.relay.counts().upstream_requests, 2);
         prop_assert_eq!(&pair.differing, &vec![]);
@@ -157,7 +157,7 @@ proptest! {
             pair.send(0, length);
             pair.send(1, length);
         }
-        prop_assert_eq!(&pair.end, &Some(Read::End));
+        prop_assert_eq!(&pair.end, &Some(ReadStep::End));
         prop_assert!(pair.bodies.contains(&pair.read), "the viewer has the bytes of one parent");
     }
 }
@@ -171,7 +171,7 @@ fn playlists_of_two_sources_may_differ() {
     assert_eq!(pair.differing, []);
     pair.send(0, 200);
     pair.send(0, 1);
-    assert_eq!((pair.end, pair.read), (Some(Read::End), body(300)));
+    assert_eq!((pair.end, pair.read), (Some(ReadStep::End), body(300)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Two relays, each the other's parent, on virtual time. Returns when the last viewer has failed.
-fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [Read; 2]) {
+fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [ReadStep; 2]) {
     let names = ["first", "second"];
     let key = World::key(0);
     let start = Instant::from_us(1);
@@ -52,7 +52,7 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [Read; 2]) {
                 }
             }
             for ((at, leg), viewer) in between.clone() {
-                if let Read::Failed(_) = relays[1 - at].handle_read(now, viewer) {
+                if let ReadStep::Failed(_) = relays[1 - at].handle_read(now, viewer) {
                     is_busy = true;
                     between.remove(&(at, leg));
                     relays[1 - at].handle_leave(now, viewer);
@@ -61,7 +61,7 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [Read; 2]) {
             }
         }
         let reads = [0, 1].map(|at| relays[at].handle_read(now, viewers[at]));
-        if reads.iter().all(|read| *read != Read::Pending) {
+        if reads.iter().all(|read| *read != ReadStep::Pending) {
             return (now, reads);
         }
         now = relays.iter().filter_map(Relay::poll_timeout).min().expect("a leg waits");
@@ -72,12 +72,15 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [Read; 2]) {
 
 /// Each node's request had joined the other's, and both waited for 18 s.
 #[test]
-fn ring_with_viewers_at_both_fails_at_the_first_silence() {
+fn ring_with_viewers_at_both_fails_at_first_silence() {
     let mut relays = [(); 2].map(|()| Relay::new(RelayConfig::default()).expect("a good configuration"));
     let (at, reads) = ring_of_two(&mut relays);
     assert_eq!(at, Instant::from_us(1) + SILENCE_UNKNOWN);
-    assert!(reads.contains(&Read::Failed(Failure::Status(508))), "{reads:?}");
-    assert!(reads.iter().all(|read| matches!(read, Read::Failed(Failure::Status(502 | 508)))), "{reads:?}");
+    assert!(reads.contains(&ReadStep::Failed(Failure::Status(508))), "{reads:?}");
+    assert!(
+        reads.iter().all(|read| matches!(read, ReadStep::Failed(Failure::Status(502 | 508)))),
+        "{reads:?}"
+    );
 }
 
 /// A slow parent is asked once more if other relays wait, and its first answer counts.
@@ -99,5 +102,5 @@ fn slow_parent_is_asked_again_for_joined_relays_once() {
     assert_eq!(world.requests[0], 2);
     let leg = *world.legs.keys().next().expect("the first leg is under way");
     let _ = world.relay.handle_head(world.now, leg, world.head(0, 0));
-    assert!(matches!(world.relay.handle_read(world.now, world.readers[first].id), Read::Head(_)));
+    assert!(matches!(world.relay.handle_read(world.now, world.readers[first].id), ReadStep::Head(_)));
 }

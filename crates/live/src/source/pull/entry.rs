@@ -7,7 +7,7 @@ use anabranch_media::hls::{MediaPlaylist, MultivariantPlaylist, PlaylistError, R
 
 /// The playlist of an origin's rendition.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum PlaylistRole {
     /// The configured URL is the media playlist.
     Itself,
     /// The variant with this index among variants of distinct URIs.
@@ -21,7 +21,7 @@ pub(super) enum Which {
 pub(super) struct PulledRendition {
     /// Name at this source.
     pub name: String,
-    pub which: Which,
+    pub which: PlaylistRole,
 }
 
 /// The playlist at the configured URL.
@@ -66,22 +66,22 @@ impl Entry {
     /// The renditions, with their names.
     pub fn renditions(&self) -> Vec<PulledRendition> {
         let Self::Variants { playlist, .. } = self else {
-            return vec![PulledRendition { name: "main".to_owned(), which: Which::Itself }];
+            return vec![PulledRendition { name: "main".to_owned(), which: PlaylistRole::Itself }];
         };
         let variants = (0..Self::variants(playlist).len())
-            .map(|index| PulledRendition { name: variant_name(index), which: Which::Variant(index) });
+            .map(|index| PulledRendition { name: variant_name(index), which: PlaylistRole::Variant(index) });
         let sounds = (0..Self::sounds(playlist).len())
-            .map(|index| PulledRendition { name: sound_name(index), which: Which::Sound(index) });
+            .map(|index| PulledRendition { name: sound_name(index), which: PlaylistRole::Sound(index) });
         variants.chain(sounds).collect()
     }
 
     /// URL of a rendition's media playlist. `None` if there is no such rendition.
-    pub fn url(&self, which: Which) -> Option<String> {
+    pub fn url(&self, which: PlaylistRole) -> Option<String> {
         let Self::Variants { playlist, url } = self else { return None };
         let uri = match which {
-            Which::Itself => return Some(url.clone()),
-            Which::Variant(index) => *Self::variants(playlist).get(index)?,
-            Which::Sound(index) => *Self::sounds(playlist).get(index)?,
+            PlaylistRole::Itself => return Some(url.clone()),
+            PlaylistRole::Variant(index) => *Self::variants(playlist).get(index)?,
+            PlaylistRole::Sound(index) => *Self::sounds(playlist).get(index)?,
         };
         join_url(url, uri)
     }
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(names, ["v1", "a1"]);
         let session = "session=2c1f8a7e-5b1d-4b6e-9d53-0f6a4b7c8d9e";
         let url = format!("http://10.0.0.1:8888/cam/audio2_stream.m3u8?{session}");
-        assert_eq!(entry.url(Which::Sound(0)), Some(url));
-        assert_eq!(entry.url(Which::Variant(1)), None);
+        assert_eq!(entry.url(PlaylistRole::Sound(0)), Some(url));
+        assert_eq!(entry.url(PlaylistRole::Variant(1)), None);
         let text = entry.into_variants().expect("it has variants").write();
         assert!(text.contains("URI=\"a1/index.m3u8\"") && text.contains("\nv1/index.m3u8\n"), "{text}");
         assert!(text.contains("CODECS=\"avc1.42c028,mp4a.40.2\"") && !text.contains("session"), "{text}");
@@ -149,7 +149,10 @@ mod tests {
     fn media_playlist_is_the_rendition_itself() {
         let text = b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\na.mp4\n";
         let entry = Entry::read(text, BASE.to_owned()).expect("a playlist");
-        assert_eq!(entry.renditions(), [PulledRendition { name: "main".to_owned(), which: Which::Itself }]);
+        assert_eq!(
+            entry.renditions(),
+            [PulledRendition { name: "main".to_owned(), which: PlaylistRole::Itself }]
+        );
         assert!(Entry::read(b"<html>", BASE.to_owned()).is_err());
     }
 }

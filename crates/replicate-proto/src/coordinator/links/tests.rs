@@ -26,7 +26,7 @@ fn links() -> Links {
 
 /// Half a second of one flow.
 #[derive(Copy, Clone, Debug)]
-struct Half {
+struct HalfSecond {
     /// Bits of packets per second.
     bps: f64,
     blocked: f64,
@@ -35,20 +35,20 @@ struct Half {
 }
 
 /// A link that only this test uses, and its clock.
-struct Observed {
+struct ObservedLink {
     links: Links,
     now: Instant,
     /// Counters of each flow's receiver.
     flows: BTreeMap<u64, FlowArrival>,
 }
 
-impl Observed {
+impl ObservedLink {
     fn new() -> Self {
         Self { links: links(), now: Instant::ZERO, flows: BTreeMap::new() }
     }
 
     /// All flows report half a second.
-    fn report(&mut self, halves: &[Half]) {
+    fn report(&mut self, halves: &[HalfSecond]) {
         self.now += Duration::from_ms(500);
         for (flow, half) in (0..).zip(halves) {
             let first = FlowArrival { flow: FlowId(7), received_bytes: 0, elapsed_s: 0.0, waited_s: 0.0 };
@@ -66,26 +66,29 @@ impl Observed {
         self.links.status(LINK).planned.as_bps()
     }
 
-    fn carried(&self) -> Option<Carried> {
+    fn carried(&self) -> Option<MeasuredRate> {
         self.links.status(LINK).carried
     }
 }
 
 /// A flow with a backlog and room at its receiver.
-fn backlogged(bps: f64) -> Half {
-    Half { bps, blocked: 0.95, waited: 0.01 }
+fn backlogged(bps: f64) -> HalfSecond {
+    HalfSecond { bps, blocked: 0.95, waited: 0.01 }
 }
 
-fn halves(blocked: std::ops::Range<f64>, waited: std::ops::Range<f64>) -> impl Strategy<Value = Vec<Half>> {
+fn halves(
+    blocked: std::ops::Range<f64>,
+    waited: std::ops::Range<f64>,
+) -> impl Strategy<Value = Vec<HalfSecond>> {
     let half = (0.0..4.0 * DECLARED as f64, blocked, waited);
-    let half = half.prop_map(|(bps, blocked, waited)| Half { bps, blocked, waited });
+    let half = half.prop_map(|(bps, blocked, waited)| HalfSecond { bps, blocked, waited });
     proptest::collection::vec(half, 1..40)
 }
 
 proptest! {
     #[test]
     fn hop_without_backlog_never_lowers_a_capacity(halves in halves(0.0..BACKLOG_MIN, 0.0..1.0)) {
-        let mut seen = Observed::new();
+        let mut seen = ObservedLink::new();
         for half in halves {
             seen.report(&[half]);
             prop_assert!(seen.planned_bps() >= DECLARED, "{:?}", seen.carried());
@@ -94,7 +97,7 @@ proptest! {
 
     #[test]
     fn receiver_without_room_is_no_evidence(halves in halves(0.0..1.0, 0.11..1.0)) {
-        let mut seen = Observed::new();
+        let mut seen = ObservedLink::new();
         for half in halves {
             seen.report(&[half]);
             prop_assert_eq!(seen.carried(), None);
@@ -104,7 +107,7 @@ proptest! {
     #[test]
     fn plans_use_a_limit_that_differs_by_two(mbps in 1.0..1_000.0_f64, flows in 1..4_usize) {
         let bps = mbps * 1e6;
-        let mut seen = Observed::new();
+        let mut seen = ObservedLink::new();
         for _ in 0..6 {
             seen.report(&vec![backlogged(bps / flows as f64); flows]);
         }
@@ -150,7 +153,7 @@ proptest! {
 
 #[test]
 fn rate_that_still_grows_is_no_limit() {
-    let mut seen = Observed::new();
+    let mut seen = ObservedLink::new();
     for doubling in 0..5 {
         seen.report(&[backlogged(1e6 * f64::from(1 << doubling))]);
         assert_eq!(seen.carried(), None, "after {doubling} doublings");
@@ -165,7 +168,7 @@ fn rate_that_still_grows_is_no_limit() {
 /// Three flows of one queue, each in bursts, hid the limit of their link.
 #[test]
 fn flows_may_share_a_full_link_unevenly() {
-    let mut seen = Observed::new();
+    let mut seen = ObservedLink::new();
     for half in 0..8 {
         let (more, less) = if half / 2 % 2 == 0 { (15e6, 5e6) } else { (5e6, 15e6) };
         seen.report(&[backlogged(more), backlogged(less)]);
@@ -176,7 +179,7 @@ fn flows_may_share_a_full_link_unevenly() {
 
 #[test]
 fn stalled_hop_keeps_its_capacity() {
-    let mut seen = Observed::new();
+    let mut seen = ObservedLink::new();
     for _ in 0..10 {
         seen.report(&[backlogged(0.0)]);
     }
@@ -186,36 +189,36 @@ fn stalled_hop_keeps_its_capacity() {
 /// A flow held back elsewhere takes part of the link, so the rest is not the link's limit.
 #[test]
 fn flow_held_back_elsewhere_hides_the_limit() {
-    let mut seen = Observed::new();
+    let mut seen = ObservedLink::new();
     for _ in 0..6 {
-        seen.report(&[backlogged(20e6), Half { bps: 20e6, blocked: 0.9, waited: 0.6 }]);
+        seen.report(&[backlogged(20e6), HalfSecond { bps: 20e6, blocked: 0.9, waited: 0.6 }]);
     }
     assert_eq!(seen.carried(), None);
     for _ in 0..6 {
-        seen.report(&[backlogged(20e6), Half { bps: 1e6, blocked: 0.9, waited: 0.6 }]);
+        seen.report(&[backlogged(20e6), HalfSecond { bps: 1e6, blocked: 0.9, waited: 0.6 }]);
     }
     assert_eq!(seen.carried().map(|c| c.is_limit), Some(true), "one in twenty is no traffic");
 }
 
 #[test]
 fn unsaturated_rate_above_the_declared_one_raises_it() {
-    let mut seen = Observed::new();
+    let mut seen = ObservedLink::new();
     for _ in 0..6 {
-        seen.report(&[Half { bps: 300e6, blocked: 0.2, waited: 0.0 }]);
+        seen.report(&[HalfSecond { bps: 300e6, blocked: 0.2, waited: 0.0 }]);
     }
     assert!(seen.carried().is_some_and(|c| !c.is_limit && !seen.links.is_measured(LINK)));
     assert!((299_000_000..301_000_000).contains(&seen.planned_bps()), "{}", seen.planned_bps());
 }
 
 #[test]
-fn limit_gives_way_to_a_higher_rate_and_to_time() {
-    let mut seen = Observed::new();
+fn limit_yields_to_a_higher_rate_and_to_time() {
+    let mut seen = ObservedLink::new();
     for _ in 0..6 {
         seen.report(&[backlogged(10e6)]);
     }
     assert!((9_900_000..10_100_000).contains(&seen.planned_bps()));
     for _ in 0..6 {
-        seen.report(&[Half { bps: 80e6, blocked: 0.0, waited: 0.0 }]);
+        seen.report(&[HalfSecond { bps: 80e6, blocked: 0.0, waited: 0.0 }]);
     }
     assert_eq!(seen.planned_bps(), DECLARED, "the limit was another's traffic");
     for _ in 0..6 {
@@ -230,7 +233,7 @@ fn limit_gives_way_to_a_higher_rate_and_to_time() {
 
 #[test]
 fn flows_of_ended_attempts_are_forgotten() {
-    let mut seen = Observed::new();
+    let mut seen = ObservedLink::new();
     for _ in 0..6 {
         seen.report(&[backlogged(10e6), backlogged(30e6)]);
     }

@@ -15,7 +15,7 @@ fn reordered(mut request: TransferRequest) -> TransferRequest {
 /// #17: after a kill, SIGHUP or a lost terminal the same command failed, because the transfer that
 /// it had started still ran.
 #[test]
-fn the_same_request_attaches_while_the_transfer_is_under_way_and_begins_anew_after_it() {
+fn equal_request_attaches_while_the_transfer_runs() {
     let mut w = World::new(internet2());
     let over =
         |link| HopOverride { link: LinkId(link), hop: HopSettings { stripes: 2, ..request(0, &[3]).hop } };
@@ -34,19 +34,22 @@ fn the_same_request_attaches_while_the_transfer_is_under_way_and_begins_anew_aft
         again
     };
     while w.outcome(id).is_none() {
-        assert_eq!(again(&mut w), Ok(Submitted::Attached(id)));
+        assert_eq!(again(&mut w), Ok(SubmitResult::Attached(id)));
         w.tick();
     }
-    let Ok(Submitted::New(second)) = again(&mut w) else { panic!("the first is over") };
+    let Ok(SubmitResult::New(second)) = again(&mut w) else { panic!("the first is over") };
     assert!(second > id);
     assert!(w.coordinator.cancel(w.now, second));
-    assert!(matches!(again(&mut w), Ok(Submitted::New(third)) if third > second), "a cancelled one is over");
+    assert!(
+        matches!(again(&mut w), Ok(SubmitResult::New(third)) if third > second),
+        "a cancelled one is over"
+    );
     assert_eq!(w.coordinator.transfer_ids().count(), 3, "each was begun once");
 }
 
 /// A request must not be exchanged for another without notice.
 #[test]
-fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
+fn request_with_other_settings_is_refused_with_the_difference() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5]));
     let plain = || request(0, &[3, 5]);
@@ -92,15 +95,15 @@ fn by_other_settings_the_same_is_refused_with_the_transfer_and_what_differs() {
 /// #17: if two transfers did the same with different settings, the one that started first was used,
 /// not the equal one.
 #[test]
-fn of_several_that_are_under_way_the_equal_one_is_followed() {
+fn equal_transfer_among_several_is_followed() {
     let mut w = World::new(internet2());
     let coded = || TransferRequest { scheme: SchemeChoice::Coded, ..request(0, &[3, 5]) };
     let first = w.submit(coded());
     let second = w.submit(request(0, &[3, 5]));
     let third = w.submit(request(0, &[3, 5]));
     let again = |w: &mut World, request| w.coordinator.submit_or_attach(w.now, request);
-    assert_eq!(again(&mut w, request(0, &[5, 3])), Ok(Submitted::Attached(second)), "the earlier of two");
-    assert_eq!(again(&mut w, coded()), Ok(Submitted::Attached(first)));
+    assert_eq!(again(&mut w, request(0, &[5, 3])), Ok(SubmitResult::Attached(second)), "the earlier of two");
+    assert_eq!(again(&mut w, coded()), Ok(SubmitResult::Attached(first)));
     let other = again(&mut w, TransferRequest { replace: true, ..request(0, &[3, 5]) });
     assert!(matches!(other, Err(SubmitError::RunsOtherwise { transfer, .. }) if transfer == first));
     assert!(third > second && w.coordinator.transfer_ids().count() == 3);
@@ -108,7 +111,7 @@ fn of_several_that_are_under_way_the_equal_one_is_followed() {
 
 /// A transfer of another submitter has other rights, and another place is another file.
 #[test]
-fn only_the_same_file_for_the_same_places_by_the_same_submitter_is_the_same() {
+fn transfers_equal_only_by_file_destinations_and_submitter() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5]));
     let mut elsewhere = request(0, &[3, 5]);
@@ -123,14 +126,14 @@ fn only_the_same_file_for_the_same_places_by_the_same_submitter_is_the_same() {
     ];
     for other in others {
         let begun = w.coordinator.submit_or_attach(w.now, other.clone());
-        assert!(matches!(begun, Ok(Submitted::New(new)) if new != id), "{begun:?}");
+        assert!(matches!(begun, Ok(SubmitResult::New(new)) if new != id), "{begun:?}");
         let again = w.coordinator.submit_or_attach(w.now, other);
         assert_eq!(
             again,
             begun.map(|new| match new {
-                Submitted::New(id) | Submitted::Attached(id) => Submitted::Attached(id),
+                SubmitResult::New(id) | SubmitResult::Attached(id) => SubmitResult::Attached(id),
             })
         );
     }
-    assert_eq!(w.coordinator.submit_or_attach(w.now, request(0, &[3, 5])), Ok(Submitted::Attached(id)));
+    assert_eq!(w.coordinator.submit_or_attach(w.now, request(0, &[3, 5])), Ok(SubmitResult::Attached(id)));
 }

@@ -73,7 +73,7 @@ fn every_part_of_a_request_is_bounded() {
 
 /// #17: 1,000 transfers of one site kept out the transfers of all other submitters.
 #[test]
-fn one_site_has_a_share_of_the_places_and_sites_never_all() {
+fn site_gets_its_share_of_slots_and_never_all() {
     let mut w = World::with(internet2(), few());
     for _ in 0..3 {
         w.submit(of_site(0, &[3]));
@@ -123,7 +123,7 @@ fn who_floods_makes_nobody_else_s_transfers_forgotten() {
 
 /// #17: a transfer failed permanently if a site had no memory for it at that moment.
 #[test]
-fn a_transfer_waits_for_room_however_long_and_then_goes_on() {
+fn transfer_waits_for_room_without_limit_then_continues() {
     for busy in [0, 3] {
         let mut w = World::new(internet2());
         w.sites[busy].is_busy = true;

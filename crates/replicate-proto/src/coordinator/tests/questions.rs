@@ -20,7 +20,7 @@ fn answer(w: &mut World) -> (TransferId, Answer) {
 
 /// #17: a dry run planned a file that did not exist.
 #[test]
-fn the_source_says_the_length_or_why_not_and_nothing_is_left() {
+fn source_reports_the_length_or_the_reason_without() {
     let mut w = World::new(internet2());
     let first = ask(&mut w, request(0, &[3, 5]));
     assert_eq!(answer(&mut w), (first, Ok(LENGTH)));
@@ -43,7 +43,7 @@ fn the_source_says_the_length_or_why_not_and_nothing_is_left() {
 }
 
 #[test]
-fn an_absent_or_silent_source_is_an_answer_in_time() {
+fn absent_or_silent_source_gives_a_timely_answer() {
     let mut w = World::new(internet2());
     w.coordinator.handle_site_down(w.now, SiteId(0));
     let begun = w.now;
@@ -87,7 +87,7 @@ fn of_site(source: u16) -> TransferRequest {
 
 /// #17: the questions of one site kept operators from dry runs.
 #[test]
-fn one_site_has_a_share_of_the_questions_and_sites_never_all() {
+fn site_gets_its_share_of_questions_and_never_all() {
     let mut w = World::new(internet2());
     for site in 0..5 {
         let ask = |w: &mut World| w.coordinator.ask_source(w.now, of_site(site));
@@ -144,7 +144,7 @@ fn a_question_that_nobody_waits_for_is_forgotten() {
 /// #17: a restarted controller reused the numbers of earlier questions, and accepted late answers
 /// to those.
 #[test]
-fn a_late_answer_to_an_earlier_controllers_question_is_none_to_this_ones() {
+fn late_answer_to_an_earlier_controllers_question_is_ignored() {
     let asked = |number| {
         let w = World::new(internet2());
         let mut coordinator = w.coordinator.with_questions_from(number);

@@ -108,7 +108,7 @@ fn attempts_without_room_are_not_counted() {
 
 /// #48: a site that sometimes reports that it has no room must not stop the others repeatedly.
 #[test]
-fn site_that_is_busy_in_every_attempt_costs_one_each() {
+fn busy_site_costs_each_attempt_only_itself() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5, 8]));
     let begun = w.now;

@@ -4,7 +4,7 @@ use super::*;
 use crate::control::FlowArrival;
 
 #[test]
-fn a_destination_whose_links_are_blocked_is_left_for_later() {
+fn destination_with_blocked_links_is_postponed() {
     postpones_the_blocked(false);
 }
 

@@ -4,9 +4,9 @@
 
 use super::capacities::slow_hop;
 use super::{
-    Audit, Away, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt, Found,
-    LEVEL_MAX, PROGRESS_EVERY, Phase, Running, STRIKES_MAX, THE_HOP, Tired, Transfer, Unreached, doubled,
-    one_line,
+    Audit, AvoidedResource, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt,
+    FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
+    Transfer, UnreachableSite, doubled, one_line,
 };
 use crate::control::FlowProgress;
 use crate::coordinator::{
@@ -55,7 +55,7 @@ impl Transfer {
             self.crowded.remove(&site);
         }
         for d in &mut self.destinations {
-            if d.site == site || matches!(d.away, Some((_, Away::NoPath(_)))) {
+            if d.site == site || matches!(d.away, Some((_, OutageKind::NoPath(_)))) {
                 d.retry_at = None;
             }
             if d.site == site && restarted {
@@ -304,7 +304,7 @@ impl Transfer {
             // The source's length may not be known yet; the ranges are truncated when it is.
             d.set_have(have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
             let mode = attributes.map(|found| found.mode);
-            d.found = length.zip(hash).map(|(length, hash)| Found { length, hash, mode });
+            d.found = length.zip(hash).map(|(length, hash)| FinishedFile { length, hash, mode });
         }
     }
 
@@ -454,7 +454,7 @@ impl Transfer {
             return self.handle_unreached(cx, link, run, reason);
         }
         let settle = cx.config.settle;
-        let tired = self.tired_links.entry(link).or_insert(Tired::new(cx.now, self.id));
+        let tired = self.tired_links.entry(link).or_insert(AvoidedResource::new(cx.now, self.id));
         tired.tire(cx.now + settle, run, cx.config);
         let line = format!(
             "{THE_HOP} {} to {} failed, says {}: {}",
@@ -482,14 +482,14 @@ impl Transfer {
             one_line(reason)
         );
         let now = cx.now;
-        self.tired_links.entry(link).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
+        self.tired_links.entry(link).or_insert(AvoidedResource::new(now, self.id)).tire(now, run, cx.config);
         // Others most likely cannot connect either: it relays nothing for now.
-        self.tired_sites.entry(to).or_insert(Tired::new(now, self.id)).tire(now, run, cx.config);
+        self.tired_sites.entry(to).or_insert(AvoidedResource::new(now, self.id)).tire(now, run, cx.config);
         let Some(d) = self.destinations.iter_mut().find(|d| d.site == to && d.open()) else {
             return self.stop(cx, line, Duration::ZERO);
         };
         let (since, tries) = d.unreached.as_ref().map_or((now, 1), |u| (u.since, u.tries + 1));
-        d.unreached = Some(Unreached { since, tries, line: line.clone() });
+        d.unreached = Some(UnreachableSite { since, tries, line: line.clone() });
         d.retry_at = Some(now + doubled(cx.config.avoid_min, tries - 1, cx.config.avoid_max));
         let last = tries >= STRIKES_MAX.into() && now >= since + cx.config.site_wait;
         self.remove_attempt(cx);
@@ -524,7 +524,8 @@ impl Transfer {
         if kind == FailureKind::Busy {
             return self.handle_busy(cx, site, installed, line);
         }
-        if installed && kind == FailureKind::Refused && self.running().is_some_and(Running::is_filled) {
+        if installed && kind == FailureKind::Refused && self.running().is_some_and(RunningAttempt::is_filled)
+        {
             // Most likely because of the buffers of the filling flows. Without a site that only
             // relays those, nothing is lost.
             self.unfilled = true;
@@ -540,7 +541,7 @@ impl Transfer {
                 waiting.remove(&site);
             }
             self.decide(cx, site, Verdict::Failed { reason: line.clone() });
-            if installed && !(finishing && self.running().is_some_and(Running::ended)) {
+            if installed && !(finishing && self.running().is_some_and(RunningAttempt::ended)) {
                 self.stop(cx, line, Duration::ZERO);
             }
         } else if installed {
@@ -659,7 +660,7 @@ impl Transfer {
             d.level += 1;
         }
         if !disk {
-            let tired = self.tired_sites.entry(slow).or_insert(Tired::new(now, self.id));
+            let tired = self.tired_sites.entry(slow).or_insert(AvoidedResource::new(now, self.id));
             tired.tire(now, run, cx.config);
         }
         self.event(cx, EventKind::Postponed { site: slow, reason });

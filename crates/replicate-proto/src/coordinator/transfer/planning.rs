@@ -5,9 +5,11 @@
 //! a plan.
 
 use super::programs::usable;
-use super::{Away, Context, Found, Phase, STRIKES_MAX, Target, Tired, Transfer, one_line};
+use super::{
+    AvoidedResource, Context, FinishedFile, OutageKind, Phase, STRIKES_MAX, Target, Transfer, one_line,
+};
 use crate::control::Attempt;
-use crate::coordinator::together::{Busy, Demand};
+use crate::coordinator::joint_planning::{Demand, RunningDemand};
 use crate::coordinator::{
     Command, Duration, EventKind, Instant, LinkId, Plan, PlanRequest, Run, SiteId, TransferId, Verdict,
     ranges,
@@ -106,9 +108,9 @@ impl Transfer {
                 names.push(cx.name(d.site).to_owned());
                 most = most.max(left(since));
                 causes.extend(match (&d.unreached, &d.away) {
-                    (_, Some((_, Away::Down))) => None,
+                    (_, Some((_, OutageKind::Down))) => None,
                     (Some(u), _) => Some(u.line.clone()),
-                    (None, Some((_, Away::NoPath(reason)))) => Some(reason.clone()),
+                    (None, Some((_, OutageKind::NoPath(reason)))) => Some(reason.clone()),
                     (None, None) => None,
                 });
             }
@@ -146,8 +148,9 @@ impl Transfer {
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
             // This was reported before the length was known. Another file is judged here, not after
             // the inquiry: if it may be replaced, every later inquiry would find it again.
-            let is_other =
-                |found: &mut Found| found.length != length || hash.is_some_and(|hash| found.hash != hash);
+            let is_other = |found: &mut FinishedFile| {
+                found.length != length || hash.is_some_and(|hash| found.hash != hash)
+            };
             if d.found.take_if(is_other).is_some() {
                 others.push(d.site);
             }
@@ -226,14 +229,14 @@ impl Transfer {
     }
 
     /// The running transfer, if it still has data to move.
-    pub(in crate::coordinator) fn busy(&self, cx: &Context<'_>) -> Option<Busy> {
+    pub(in crate::coordinator) fn busy(&self, cx: &Context<'_>) -> Option<RunningDemand> {
         let r = self.running()?;
         let open = r.sinks.iter().filter(|(_, s)| !s.done);
         let left = open.clone().map(|(_, s)| s.missing_bytes - s.verified_bytes).max()?;
         let targets = open.map(|(site, _)| *site).collect();
         let demand = self.demand(cx, targets, false);
         let (ceiling, left) = (r.ceiling, ByteCount::new(left));
-        Some(Busy { demand, plan: r.plan.clone(), ceiling, left, moved_at: self.moved_at })
+        Some(RunningDemand { demand, plan: r.plan.clone(), ceiling, left, moved_at: self.moved_at })
     }
 
     /// Installs a joint plan, made with the transfers in `with`; without a plan, plans alone.
@@ -305,7 +308,7 @@ impl Transfer {
         self.blame_destinations(cx, silent, "did not set up its part");
         let run = Run { transfer: self.id, attempt: Attempt(self.attempts) };
         for &site in silent {
-            let tired = self.tired_sites.entry(site).or_insert(Tired::new(cx.now, self.id));
+            let tired = self.tired_sites.entry(site).or_insert(AvoidedResource::new(cx.now, self.id));
             tired.tire(cx.now, run, cx.config);
         }
         let names: Vec<_> = silent.iter().map(|s| cx.name(*s)).collect();
@@ -383,7 +386,7 @@ impl Transfer {
                     if let Some(d) = self.target_mut(site) {
                         d.retry_at = Some(retry_at);
                         let since = d.away.as_ref().map_or(cx.now, |(t, _)| *t);
-                        d.away = Some((since, Away::NoPath(reason)));
+                        d.away = Some((since, OutageKind::NoPath(reason)));
                     }
                 }
                 if targets.is_empty() {

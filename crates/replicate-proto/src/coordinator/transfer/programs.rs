@@ -3,15 +3,15 @@
 //! Leaves out: the making of the plan, and the programs themselves ([`crate::program`]).
 
 use super::capacities::wrong_links;
-use super::{Context, Phase, Running, SinkState, Transfer};
+use super::{Context, Phase, RunningAttempt, SinkState, Transfer};
 use crate::control::Attempt;
-use crate::coordinator::together::ceiling;
+use crate::coordinator::joint_planning::ceiling;
 use crate::coordinator::{
     BitRate, Command, Duration, EventKind, FlowId, HopSettings, LinkId, Plan, Run, SiteId, SiteProgram,
     TransferId, ranges,
 };
 use crate::plan::{Input, Mode};
-use crate::program::{self, Attempted};
+use crate::program::{self, AttemptFacts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 impl Transfer {
@@ -61,7 +61,7 @@ impl Transfer {
             self.informed.insert(site);
             cx.command(site, Command::Install { program: Box::new(program) });
         }
-        let attempt = Box::new(Running {
+        let attempt = Box::new(RunningAttempt {
             run,
             expected: plan.destinations.iter().map(|site| (*site, plan.rate)).collect(),
             plan,
@@ -94,7 +94,7 @@ impl Transfer {
     ) -> BTreeMap<SiteId, SiteProgram> {
         let destination = |site: SiteId| self.destinations.iter().find(|d| d.site == site);
         let held = ceiling.map(|rate| program::source_rate(plan, rate));
-        let attempted = Attempted {
+        let attempted = AttemptFacts {
             run,
             length,
             source_path: &self.request.source_path,

@@ -7,13 +7,13 @@
 //! Leaves out: the division of a site's memory ([`crate::daemon::room`]). Read
 //! [`Transfer::handle_busy`] first.
 
-use super::{Context, Early, Phase, Running, Transfer, doubled};
+use super::{Context, Phase, RunningAttempt, Transfer, WaitEnd, doubled};
 use crate::coordinator::{EventKind, Instant, SiteId, TransferId};
 use std::collections::BTreeSet;
 
 /// A site that had no room when it was last asked for its part.
 #[derive(Clone, Debug)]
-pub(super) struct Crowded {
+pub(super) struct CrowdedSite {
     /// Number of consecutive refusals.
     tries: u32,
     /// End of the pause before the site is asked again.
@@ -21,11 +21,11 @@ pub(super) struct Crowded {
     /// The site's reason, in one line.
     line: String,
     /// The last event about it, if any.
-    told: Option<Told>,
+    told: Option<RoomNotice>,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum RoomNotice {
     Postponed,
     Waiting,
 }
@@ -50,7 +50,7 @@ impl Transfer {
             return;
         }
         // The buffers of filling flows are the most likely reason, and the next plan has none.
-        let is_filled = installed && self.running().is_some_and(Running::is_filled);
+        let is_filled = installed && self.running().is_some_and(RunningAttempt::is_filled);
         self.unfilled |= is_filled;
         if is_filled && self.running().is_some_and(|r| !r.needed.contains(&site)) {
             return;
@@ -62,9 +62,9 @@ impl Transfer {
         let pause = doubled(cx.config.pause_min, if is_filled { 0 } else { tries }, cx.config.pause_max);
         let (until, told) = (cx.now + pause, self.crowded.get(&site).and_then(|c| c.told));
         self.last_trouble = Some(line.clone());
-        self.crowded.insert(site, Crowded { tries: tries + 1, until, line, told });
+        self.crowded.insert(site, CrowdedSite { tries: tries + 1, until, line, told });
         if is_source || is_filled || is_first {
-            self.phase = Phase::Settling { until, early: Early::Never };
+            self.phase = Phase::Settling { until, early: WaitEnd::Never };
         }
         if is_source {
             self.tell_crowded(cx, site, site);
@@ -94,11 +94,13 @@ impl Transfer {
         let line = &crowded.line;
         let (told, kind) = if are_others_served {
             let reason = format!("no room at {line}; sending to the others first");
-            (Told::Postponed, EventKind::Postponed { site: destination, reason })
+            (RoomNotice::Postponed, EventKind::Postponed { site: destination, reason })
         } else {
-            (Told::Waiting, EventKind::Waiting { reason: format!("waiting for room at {line}") })
+            (RoomNotice::Waiting, EventKind::Waiting { reason: format!("waiting for room at {line}") })
         };
-        if crowded.told.is_none() || crowded.told == Some(Told::Postponed) && told == Told::Waiting {
+        if crowded.told.is_none()
+            || crowded.told == Some(RoomNotice::Postponed) && told == RoomNotice::Waiting
+        {
             crowded.told = Some(told);
             self.event(cx, kind);
         }
@@ -116,7 +118,7 @@ impl Transfer {
     }
 
     /// Every participant of the attempt has its part, so none of them lacks room.
-    pub(super) fn has_room(&mut self, attempt: &Running) {
+    pub(super) fn has_room(&mut self, attempt: &RunningAttempt) {
         self.crowded.retain(|site, _| !attempt.participants.contains(site));
         for d in self.destinations.iter_mut().filter(|d| attempt.sinks.contains_key(&d.site)) {
             d.waits_for_room = false;
@@ -158,4 +160,4 @@ impl Transfer {
 }
 
 /// Room that attempts returned: the transfers, and the sites that they left.
-pub(in crate::coordinator) type Freed = Vec<(TransferId, BTreeSet<SiteId>)>;
+pub(in crate::coordinator) type FreedRoom = Vec<(TransferId, BTreeSet<SiteId>)>;

@@ -2,7 +2,10 @@
 //!
 //! Leaves out: the knowledge of a transfer, which the inputs change. Read [`Transfer::step`] first.
 
-use super::{Away, Context, Debt, Early, Pending, Phase, Running, STRIKES_MAX, Target, Transfer, doubled};
+use super::{
+    Context, Debt, OutageKind, PendingQuestion, Phase, RunningAttempt, STRIKES_MAX, Target, Transfer,
+    WaitEnd, doubled,
+};
 use crate::control::{Attempt, Finish};
 use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteId, Verdict, audit};
 use anabranch_pieces::{Attributes, ByteRange};
@@ -69,10 +72,10 @@ impl Transfer {
                 }
             }
             match (&d.away, cx.up(d.site)) {
-                (Some((_, Away::Down)), true) => d.away = None,
-                (None | Some((_, Away::NoPath(_))), false) => {
+                (Some((_, OutageKind::Down)), true) => d.away = None,
+                (None | Some((_, OutageKind::NoPath(_))), false) => {
                     let since = d.away.as_ref().map_or(now, |(t, _)| *t);
-                    d.away = Some((since, Away::Down));
+                    d.away = Some((since, OutageKind::Down));
                 }
                 _ => {}
             }
@@ -80,8 +83,8 @@ impl Transfer {
                 && now >= *since + site_wait
             {
                 let reason = match away {
-                    Away::Down => format!("{} was away for {}", cx.name(d.site), site_wait.in_words()),
-                    Away::NoPath(reason) => {
+                    OutageKind::Down => format!("{} was away for {}", cx.name(d.site), site_wait.in_words()),
+                    OutageKind::NoPath(reason) => {
                         let reason = d.unreached.as_ref().map_or(reason, |u| &u.line);
                         format!("no way to {} for {}: {reason}", cx.name(d.site), site_wait.in_words())
                     }
@@ -135,7 +138,7 @@ impl Transfer {
                     continue;
                 }
                 if full {
-                    d.finishing = Some(Pending { run, deadline });
+                    d.finishing = Some(PendingQuestion { run, deadline });
                 }
                 if d.told_ahead != Some(run) {
                     d.told_ahead = Some(run);
@@ -154,8 +157,10 @@ impl Transfer {
             d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
         });
         if wanted && self.hashing.is_none() && cx.up(self.request.source) {
-            self.hashing =
-                Some(Pending { run, deadline: cx.now + cx.config.finish_timeout + cx.work_time(length) });
+            self.hashing = Some(PendingQuestion {
+                run,
+                deadline: cx.now + cx.config.finish_timeout + cx.work_time(length),
+            });
             cx.command(self.request.source, Command::Hash { run, path: self.request.source_path.clone() });
         }
     }
@@ -187,12 +192,12 @@ impl Transfer {
             Phase::Idle => self.begin(cx),
             Phase::Settling { until, early } => {
                 let there = match early {
-                    Early::Never => false,
-                    Early::Ends => {
+                    WaitEnd::Never => false,
+                    WaitEnd::Ends => {
                         cx.up(self.request.source)
                             && self.destinations.iter().all(|d| !d.open() || cx.up(d.site))
                     }
-                    Early::Everybody => {
+                    WaitEnd::Everybody => {
                         cx.topology.site_ids().all(|s| cx.up(s) || self.request.avoid_sites.contains(&s))
                     }
                 };
@@ -266,7 +271,7 @@ impl Transfer {
     pub(super) fn leave_suspects(&mut self, cx: &mut Context<'_>) {
         let corrupt_max = cx.config.corrupt_max;
         // Only a site that relays in this plan can be planned around.
-        let relays = |r: &Running| {
+        let relays = |r: &RunningAttempt| {
             r.plan.flows.iter().any(|f| {
                 let from = cx.topology.link(f.link).from;
                 from != r.plan.source && self.suspects.contains(&from)
@@ -365,7 +370,7 @@ impl Transfer {
             0 | 1 => Duration::ZERO,
             n => doubled(cx.config.pause_min, n - 2, cx.config.pause_max),
         };
-        self.phase = Phase::Settling { until: cx.now + pause.max(settle), early: Early::Never };
+        self.phase = Phase::Settling { until: cx.now + pause.max(settle), early: WaitEnd::Never };
         self.last_trouble = Some(reason.clone());
         self.event(cx, EventKind::Stopped { reason, gone });
         self.changed(cx);

@@ -2,7 +2,7 @@
 
 use super::*;
 use anabranch_pace::{PacerOptions, pacing_limit};
-use anabranch_shuffle_proto::book::Socket;
+use anabranch_shuffle_proto::announced_flows::Socket;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, SendAncillaryBuffer, SendAncillaryMessage};
 use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
@@ -10,20 +10,25 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-fn limited(port: u16) -> Limited {
+fn limited(port: u16) -> LimitedConnection {
     let local = SocketAddr::from(([10, 0, 0, 1], port));
-    Limited { local, remote: SocketAddr::from(([10, 0, 0, 2], 7000)), cookie: port.into(), before_bps: None }
+    LimitedConnection {
+        local,
+        remote: SocketAddr::from(([10, 0, 0, 2], 7000)),
+        cookie: port.into(),
+        before_bps: None,
+    }
 }
 
-fn ports(left: &Left) -> Vec<u16> {
+fn ports(left: &LeftoverLimits) -> Vec<u16> {
     left.0.iter().map(|limited| limited.local.port()).collect()
 }
 
 #[test]
-fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not() {
+fn state_file_keeps_pending_and_stuck_limits() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("state.jsonl");
-    let (mut state, left) = State::open(&path).expect("ours");
+    let (mut state, left) = StateFile::open(&path).expect("ours");
     assert!(left.is_empty() && state.tso_rtt_log().is_none());
     state.note_tso_rtt_log(Some(9)).expect("ours");
     state.add(&[limited(1), limited(2)]).expect("ours");
@@ -31,28 +36,28 @@ fn the_state_file_keeps_what_is_to_be_set_back_and_what_is_stuck_until_it_is_not
     state.keep_only(&[limited(2)]).expect("ours");
     // A partial line, as from a process killed while writing.
     state.file.write_all(b"{\"local\":\"10.0.0.1:4").expect("ours");
-    assert!(State::open(&path).is_err(), "one at a time");
+    assert!(StateFile::open(&path).is_err(), "one at a time");
     // A copied descriptor, as in a process forked by another thread.
     let copy = state._lock.0.try_clone().expect("a descriptor");
     drop(state);
 
-    let (mut state, left) = State::open(&path).expect("ours");
+    let (mut state, left) = StateFile::open(&path).expect("ours");
     drop(copy);
     assert_eq!((state.tso_rtt_log(), ports(&left)), (Some(9), vec![3, 2]));
     state.note_tso_rtt_log(None).expect("ours");
     drop(state);
-    let (mut state, _) = State::open(&path).expect("ours");
+    let (mut state, _) = StateFile::open(&path).expect("ours");
     assert_eq!(state.tso_rtt_log(), None);
     state.keep_only([]).expect("ours");
     drop(state);
-    let (_, left) = State::open(&path).expect("ours");
+    let (_, left) = StateFile::open(&path).expect("ours");
     assert!(left.is_empty());
 }
 
 /// Limits set through sockets only.
 fn worker(folder: &tempfile::TempDir) -> Enforcement<Kernel> {
     let options = PacerOptions { bpf: false, ..PacerOptions::default() };
-    let (state, _) = State::open(&folder.path().join("state.jsonl")).expect("ours");
+    let (state, _) = StateFile::open(&folder.path().join("state.jsonl")).expect("ours");
     Enforcement::new(Kernel {
         pacer: Pacer::new(&options).expect("sockets"),
         state,
@@ -97,41 +102,41 @@ fn receive(by: &UnixStream) -> OwnedFd {
 }
 
 #[test]
-fn a_limit_that_could_not_be_lifted_is_lifted_once_it_can_be() {
+fn limit_that_failed_to_lift_is_lifted_later() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut worker = worker(&folder);
     let (near, _far, flow) = connected();
     let rate = BitRate::mbps(5);
-    worker.carry_out(Order::Set(vec![limit(flow, Some(rate))]));
+    worker.carry_out(LimitOrder::Set(vec![limit(flow, Some(rate))]));
     assert_eq!(pacing_limit(&near).expect("ours"), Some(rate));
     let (from, to) = UnixStream::pair().expect("two ends");
     post(near, &from);
-    worker.carry_out(Order::LiftAll);
-    worker.carry_out(Order::Keep(BTreeSet::from([flow])));
+    worker.carry_out(LimitOrder::LiftAll);
+    worker.carry_out(LimitOrder::Keep(BTreeSet::from([flow])));
     assert_eq!(worker.limited().len(), 1);
     let near = receive(&to);
     assert_eq!(pacing_limit(&near).expect("ours"), Some(rate));
-    worker.carry_out(Order::Keep(BTreeSet::from([flow])));
+    worker.carry_out(LimitOrder::Keep(BTreeSet::from([flow])));
     assert_eq!(pacing_limit(&near).expect("ours"), None);
     assert!(worker.limited().is_empty());
 }
 
 #[test]
-fn where_the_state_file_cannot_be_written_flows_that_it_has_are_limited_and_lifted_all_the_same() {
+fn unwritable_state_file_still_lifts_noted_limits() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut worker = worker(&folder);
     let ((near, _far, known), (other, _its_far, new)) = (connected(), connected());
-    worker.carry_out(Order::Set(vec![limit(known, Some(BitRate::mbps(5)))]));
+    worker.carry_out(LimitOrder::Set(vec![limit(known, Some(BitRate::mbps(5)))]));
     let full = File::options().read(true).write(true).open("/dev/full").expect("every Linux has it");
     let file = std::mem::replace(&mut worker.host_mut().state.file, full);
     let seven = Some(BitRate::mbps(7));
-    worker.carry_out(Order::Set(vec![limit(known, seven), limit(new, seven)]));
+    worker.carry_out(LimitOrder::Set(vec![limit(known, seven), limit(new, seven)]));
     let limits = [&near, &other].map(|stream| pacing_limit(stream).expect("ours"));
     assert_eq!(limits, [seven, None]);
-    worker.carry_out(Order::Set(vec![limit(known, None), limit(new, seven)]));
+    worker.carry_out(LimitOrder::Set(vec![limit(known, None), limit(new, seven)]));
     let limits = [&near, &other].map(|stream| pacing_limit(stream).expect("ours"));
     assert_eq!(limits, [None, None]);
     worker.host_mut().state.file = file;
-    worker.carry_out(Order::Set(vec![limit(new, seven)]));
+    worker.carry_out(LimitOrder::Set(vec![limit(new, seven)]));
     assert_eq!(pacing_limit(&other).expect("ours"), Some(BitRate::mbps(7)));
 }

@@ -1,7 +1,7 @@
 //! Tests of scenario files: accepted settings, and messages of refusals.
 
 use super::*;
-use crate::scenario::Spread;
+use crate::scenario::PathSpread;
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_units::{BitRate, ByteCount};
 
@@ -25,17 +25,17 @@ fn one(text: &str, sets: &[&str]) -> Result<Scenario, String> {
 }
 
 #[test]
-fn what_a_file_does_not_say_has_a_default_and_a_resolved_scenario_reads_back() {
+fn missing_settings_have_defaults_and_scenarios_read_back() {
     let scenario = one(INCAST, &[]).expect("a good scenario");
     assert_eq!(scenario.network.rate, BitRate::gbps(1));
     assert_eq!(scenario.network.queue, ByteCount::kib(64));
-    assert_eq!((scenario.seed, scenario.network.spread), (1, Spread::By(PolicyKind::Ecmp)));
+    assert_eq!((scenario.seed, scenario.network.spread), (1, PathSpread::By(PolicyKind::Ecmp)));
     let text = toml::to_string(&scenario).expect("a scenario is a table");
     assert_eq!(one(&text, &[]), Ok(scenario));
 }
 
 #[test]
-fn a_setting_replaces_what_the_file_says_with_or_without_quotes() {
+fn setting_overrides_the_file_with_or_without_quotes() {
     let scenario = one(INCAST, &["network.rate=10 Gbit/s", "network.queue=\"1 MiB\"", "workload.servers=7"]);
     let scenario = scenario.expect("a good scenario");
     assert_eq!(scenario.network.rate, BitRate::gbps(10));
@@ -47,7 +47,7 @@ fn a_setting_replaces_what_the_file_says_with_or_without_quotes() {
 }
 
 #[test]
-fn a_sweep_gives_every_combination_in_order_and_what_is_set_is_not_swept() {
+fn sweep_gives_every_combination_except_overridden_settings() {
     let text = format!(
         "{INCAST}[sweep]\n\"workload.servers\" = [1, 2]\n\"network.queue\" = [\"64 KiB\", \"1 MiB\"]\n"
     );
@@ -65,7 +65,7 @@ fn a_sweep_gives_every_combination_in_order_and_what_is_set_is_not_swept() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_with_its_place_and_what_is_allowed() {
+fn errors_are_one_line_with_place_and_allowed_values() {
     let replaced = |from: &str, to: &str| {
         assert!(INCAST.contains(from), "{from}");
         one(&INCAST.replace(from, to), &[]).expect_err("wrong")
@@ -123,7 +123,7 @@ fn an_override_that_is_wrong_is_its_own_place() {
 }
 
 #[test]
-fn a_workload_with_a_control_of_its_own_needs_what_that_control_needs() {
+fn workload_with_its_own_control_needs_that_controls_settings() {
     let text = "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 4\n[transport]\nrack = true\n\
                 [workload]\nkind = \"long\"\npairs = 1\ncontrol = \"bbr\"\n";
     assert!(one(text, &[]).is_ok());
@@ -140,7 +140,7 @@ fn a_workload_without_an_end_needs_a_duration() {
 }
 
 #[test]
-fn a_swept_value_that_is_wrong_is_named_with_its_line() {
+fn wrong_swept_value_is_named_with_its_line() {
     let text = format!("{INCAST}[sweep]\n\"workload.servers\" = [1, 0]\n");
     let said = one(&text, &[]).expect_err("wrong");
     assert!(said.starts_with("x.toml:12: sweep.workload.servers: at 0: 0: must be"), "{said}");
@@ -150,7 +150,7 @@ fn a_swept_value_that_is_wrong_is_named_with_its_line() {
 
 /// #17: a path created tables of any depth, whose recursive copy overflowed the stack.
 #[test]
-fn a_path_of_sixteen_steps_is_looked_up_and_a_longer_one_is_refused_in_a_short_line() {
+fn path_of_sixteen_steps_works_and_longer_is_refused() {
     let path = |steps: usize| vec!["a"; steps].join(".");
     let said = one(INCAST, &[&format!("{}=1", path(16))]).expect_err("there is no such setting");
     assert!(said.contains("unknown field"), "{said}");
@@ -166,7 +166,7 @@ fn a_path_of_sixteen_steps_is_looked_up_and_a_longer_one_is_refused_in_a_short_l
 
 /// #17: `fat_tree` for `fat-tree` caused a complaint about `k`.
 #[test]
-fn an_unknown_topology_is_said_to_be_unknown_with_what_there_is() {
+fn unknown_topology_is_reported_with_the_known_ones() {
     let said = one(INCAST, &["network.topology=fat_tree", "network.k=4"]).expect_err("no such topology");
     assert_eq!(
         said,
@@ -178,7 +178,7 @@ fn an_unknown_topology_is_said_to_be_unknown_with_what_there_is() {
 
 /// #17: a queue of 64 bytes silently gave a tenth of the rate.
 #[test]
-fn a_number_without_unit_is_refused_wherever_a_size_is_meant() {
+fn number_without_unit_is_refused_as_a_size() {
     for set in
         ["network.queue=64", "network.queue=\"64\"", "workload.block=1000", "transport.receive_buffer=65536"]
     {

@@ -1,8 +1,8 @@
 //! BBR over a link with a queue.
 
 use super::*;
-use crate::bbr::{Bbr, Phase, Sent};
-use crate::rack::{Rack, View};
+use crate::bbr::{Bbr, Phase, SendRecord};
+use crate::rack::{Rack, SenderView};
 use crate::ranges::Ranges;
 use anabranch_endpoint::Message;
 use std::collections::VecDeque;
@@ -136,7 +136,7 @@ fn share(config: &Config, bdps: f64, loss_ppm: u32) -> f64 {
 }
 
 #[test]
-fn a_long_flow_fills_a_link_whose_queue_is_short_or_long() {
+fn long_flow_fills_a_link_with_any_queue() {
     for bdps in [0.5, 1.0, 4.0] {
         let share = share(&with_bbr(), bdps, 0);
         assert!(share > 0.95, "a queue of {bdps} BDP: {share}");
@@ -147,7 +147,7 @@ fn a_long_flow_fills_a_link_whose_queue_is_short_or_long() {
 /// lost share, and by the hundredth that pacing leaves free. 1 % loss thus costs a sixth of the
 /// rate.
 #[test]
-fn random_loss_takes_a_part_of_it_where_newreno_keeps_little() {
+fn random_loss_costs_a_part_where_newreno_collapses() {
     for (loss_ppm, least, most) in [(1_000, 0.9, 0.2), (10_000, 0.8, 0.05)] {
         let bbr = share(&with_bbr(), 1.0, loss_ppm);
         let newreno = share(&Config { control: Control::NewReno, ..with_bbr() }, 1.0, loss_ppm);
@@ -156,7 +156,7 @@ fn random_loss_takes_a_part_of_it_where_newreno_keeps_little() {
 }
 
 #[test]
-fn what_leaves_is_paced_at_the_models_rate_in_quanta() {
+fn data_is_paced_at_the_models_rate_in_quanta() {
     let mut path = Path::new(&with_bbr(), 100, 20, 4.0, 1_000);
     path.ends[0].write(1 << 40);
     path.run(Duration::from_secs(1));
@@ -184,7 +184,7 @@ fn what_leaves_is_paced_at_the_models_rate_in_quanta() {
 }
 
 #[test]
-fn while_the_peer_is_silent_only_timers_send_and_then_it_goes_on() {
+fn only_timers_send_while_the_peer_is_silent() {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(1 << 40);
     path.run(Duration::from_secs(2));
@@ -203,7 +203,7 @@ fn while_the_peer_is_silent_only_timers_send_and_then_it_goes_on() {
 }
 
 #[test]
-fn a_sender_with_little_to_say_keeps_its_rate_and_wakes_nobody() {
+fn app_limited_sender_keeps_its_rate_without_wakeups() {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(1 << 20);
     path.run(Duration::from_secs(2));
@@ -235,7 +235,7 @@ fn it_needs_loss_detection_by_time_and_refuses_marks() {
 }
 
 #[test]
-fn after_a_pause_a_whole_window_leaves_at_the_rate_that_was_found() {
+fn whole_window_leaves_at_the_found_rate_after_idle() {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(10 << 20);
     path.run(Duration::from_secs(5));
@@ -259,7 +259,7 @@ fn the_first_version_fills_a_link_whatever_is_lost() {
 }
 
 #[test]
-fn the_first_version_fills_no_queue_alone_and_looks_for_the_round_trip_each_ten_seconds() {
+fn version_1_fills_no_queue_and_probes_min_rtt() {
     let mut path = Path::new(&with_first_version(), 20, 40, 8.0, 0);
     path.ends[0].write(1 << 40);
     let (mut quiet, mut most) = (vec![], 0);
@@ -302,7 +302,7 @@ fn the_first_version_holds_the_rate_of_a_policer() {
 }
 
 #[test]
-fn the_first_version_goes_on_after_a_silence_and_a_pause() {
+fn version_1_recovers_from_silence_and_idle() {
     let mut path = Path::new(&with_first_version(), 50, 20, 1.0, 0);
     path.ends[0].write(1 << 40);
     path.run(Duration::from_secs(2));
@@ -323,13 +323,14 @@ fn the_first_version_goes_on_after_a_silence_and_a_pause() {
 }
 
 /// Records of six segments of 1,000 bytes, sent together.
-fn six_segments() -> (Rack, Vec<Sent>) {
+fn six_segments() -> (Rack, Vec<SendRecord>) {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(1);
     path.run(Duration::from_secs(1));
     let mut bbr = path.bbr().expect("it has sent").clone();
     let mut rack = Rack::new(Duration::ZERO, 1);
-    let sent: Vec<Sent> = (0..6).map(|n| bbr.handle_sent(Instant::ZERO, 1_000, 1_000 * (n + 1))).collect();
+    let sent: Vec<SendRecord> =
+        (0..6).map(|n| bbr.handle_sent(Instant::ZERO, 1_000, 1_000 * (n + 1))).collect();
     for (start, model) in (0..).step_by(1_000).zip(&sent) {
         rack.note_sent(Instant::ZERO, (start, start + 1_000), false, Some(*model));
     }
@@ -337,7 +338,7 @@ fn six_segments() -> (Rack, Vec<Sent>) {
 }
 
 #[test]
-fn an_acknowledgement_is_about_the_last_segment_that_was_not_acknowledged_before() {
+fn ack_samples_the_last_newly_acknowledged_segment() {
     let (mut rack, sent) = six_segments();
     let (at, mut sacked) = (Instant::ZERO + Duration::from_ms(20), Ranges::default());
     let mut acknowledge = |ack: u64, block: Option<(u64, u64)>| {
@@ -360,7 +361,8 @@ fn neighbours_that_are_lost_are_one_run() {
         rack.handle_ack(at, 0, None, [(start, end)].into_iter(), &sacked);
         sacked.insert(start, end);
     }
-    let view = View { sacked: &sacked, srtt: None, is_repairing: true, dup_bytes: 2_001, is_tail: false };
+    let view =
+        SenderView { sacked: &sacked, srtt: None, is_repairing: true, dup_bytes: 2_001, is_tail: false };
     assert!(rack.detect(at + Duration::from_ms(20), &view) > 0);
     let found: Vec<_> = rack.take_found().map(|found| (found.sent, found.bytes, found.begins_run)).collect();
     let lost = |segment: usize, begins_run| (sent[segment], 1_000, begins_run);
@@ -369,7 +371,7 @@ fn neighbours_that_are_lost_are_one_run() {
 
 /// The first two segments of six are missing, and the rest have arrived.
 #[test]
-fn a_wide_reordering_window_waits_for_what_is_overtaken_and_half_as_long_once_all_is_sent() {
+fn wide_reordering_window_halves_once_all_is_sent() {
     let (at, ms) = (Instant::ZERO + Duration::from_ms(20), Duration::from_ms);
     // The minimum round trip is 20 ms, and a quarter of it 5 ms.
     for (mult, is_tail, window_ms) in [(1, false, 0), (8, false, 40), (8, true, 20), (2, true, 5)] {
@@ -381,8 +383,13 @@ fn a_wide_reordering_window_waits_for_what_is_overtaken_and_half_as_long_once_al
         rack.handle_ack(at, 0, None, [(2_000, 6_000)].into_iter(), &sacked);
         sacked.insert(2_000, 6_000);
         assert_eq!(rack.sample(), Some(ms(20)));
-        let view =
-            View { sacked: &sacked, srtt: Some(ms(10)), is_repairing: false, dup_bytes: 2_001, is_tail };
+        let view = SenderView {
+            sacked: &sacked,
+            srtt: Some(ms(10)),
+            is_repairing: false,
+            dup_bytes: 2_001,
+            is_tail,
+        };
         let due = at + ms(window_ms);
         if window_ms > 0 {
             assert_eq!(rack.detect(due - Duration::from_us(1), &view), 0, "{mult} {is_tail}");

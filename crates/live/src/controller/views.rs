@@ -3,7 +3,7 @@
 //! Leaves out: HTTP (`http`). Read [`super::wire`] first.
 
 use super::wire::{EventView, LinkView, NodeView, RoundView, StreamView};
-use super::{ControllerService, Lead, Unchanged, lock, running};
+use super::{ControllerService, LeadState, RequestRefusal, lock, running};
 use crate::description::Description;
 use anabranch_http::metrics::Metrics;
 use anabranch_live_proto::{NodeId, Object};
@@ -13,7 +13,7 @@ impl ControllerService {
     /// Lead and version of the network, with its description.
     ///
     /// Errors: no state is known yet.
-    pub(super) fn network(&self) -> Result<(u64, u64, Description), Unchanged> {
+    pub(super) fn network(&self) -> Result<(u64, u64, Description), RequestRefusal> {
         let state = lock(&self.shared.state);
         let known = state.replica.known().ok_or_else(|| state.follows())?;
         Ok((known.lead, state.version, state.layout.description().clone()))
@@ -22,9 +22,9 @@ impl ControllerService {
     /// Nodes as operators see them.
     ///
     /// Errors: another controller leads.
-    pub(super) fn nodes(&self) -> Result<Vec<NodeView>, Unchanged> {
+    pub(super) fn nodes(&self) -> Result<Vec<NodeView>, RequestRefusal> {
         let state = lock(&self.shared.state);
-        let (Lead { machine, .. }, layout) = state.leading()?;
+        let (LeadState { machine, .. }, layout) = state.leading()?;
         let nodes = layout.description().nodes.iter().zip((0..).map(NodeId));
         // A removed node is shown until it has ended.
         let shown = nodes.filter(|(_, node)| machine.is_reporting(*node) || !layout.is_removed(*node));
@@ -43,9 +43,9 @@ impl ControllerService {
     /// Links with the streams that nodes report on them.
     ///
     /// Errors: another controller leads.
-    pub(super) fn links(&self) -> Result<Vec<LinkView>, Unchanged> {
+    pub(super) fn links(&self) -> Result<Vec<LinkView>, RequestRefusal> {
         let state = lock(&self.shared.state);
-        let (Lead { machine, .. }, layout) = state.leading()?;
+        let (LeadState { machine, .. }, layout) = state.leading()?;
         let name = |node: NodeId| layout.entry(node).name.clone();
         let mut used: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
         for (object, node, parent) in running(machine, layout) {
@@ -73,9 +73,9 @@ impl ControllerService {
     /// Streams that nodes report.
     ///
     /// Errors: another controller leads.
-    pub(super) fn streams(&self) -> Result<Vec<StreamView>, Unchanged> {
+    pub(super) fn streams(&self) -> Result<Vec<StreamView>, RequestRefusal> {
         let state = lock(&self.shared.state);
-        let (Lead { machine, .. }, layout) = state.leading()?;
+        let (LeadState { machine, .. }, layout) = state.leading()?;
         let view = |(object, node, parent): (Object, NodeId, NodeId)| {
             let (channel, rendition) = layout.names(object)?;
             Some(StreamView {
@@ -146,7 +146,7 @@ impl ControllerService {
     pub(super) fn trouble(&self) -> Option<String> {
         let nodes = match self.nodes() {
             Ok(nodes) => nodes,
-            Err(Unchanged::Follows(Some(_))) => return None,
+            Err(RequestRefusal::Follows(Some(_))) => return None,
             Err(error) => return Some(error.to_string()),
         };
         let silent = nodes.iter().filter(|node| !node.is_up).count();

@@ -1,10 +1,11 @@
 //! One object's tree at given prices: a facility location in two levels, edges and reflectors.
 //!
 //! Profits are per Mbit/s of the object: the worth of the served groups, less the prices of the
-//! links. [`Local::fill`] copies the object's part of the network, [`Local::respond`] builds a
-//! tree, [`Local::improve`] improves it by adding, dropping and moving edges and reflectors.
+//! links. [`ObjectWorkspace::fill`] copies the object's part of the network,
+//! [`ObjectWorkspace::respond`] builds a tree, [`ObjectWorkspace::improve`] improves it by adding,
+//! dropping and moving edges and reflectors.
 
-use super::flat::{FAR, Flat, NONE, Paths, View};
+use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 
 /// Rounds of slope scaling in a quick tree.
 pub(super) const QUICK_ROUNDS: u32 = 2;
@@ -19,7 +20,7 @@ const JOINT_GAIN_SHARE: f64 = 0.6;
 /// The object's part of the network. A *slot* is a tail to one of its groups, a *way* is a trunk to
 /// one of its edges.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct ObjectNetwork {
     pub(super) worths: Vec<f64>,
     pub(super) slot_starts: Vec<u32>,
     pub(super) slot_edges: Vec<u32>,
@@ -36,7 +37,7 @@ pub(super) struct Part {
     pub(super) feeds: Vec<f64>,
 }
 
-impl Part {
+impl ObjectNetwork {
     pub(super) fn groups(&self) -> usize {
         self.worths.len()
     }
@@ -55,7 +56,7 @@ impl Part {
 
 /// Open edges with their ways, and the slot of each group.
 #[derive(Clone, Default)]
-pub(super) struct Open {
+pub(super) struct OpenEdges {
     /// Way of each open edge, or [`NONE`].
     pub(super) ways: Vec<u32>,
     /// Open edges of each reflector.
@@ -66,7 +67,7 @@ pub(super) struct Open {
 
 /// Savings of moves, kept up to date from move to move.
 #[derive(Default)]
-struct Savings {
+struct MoveSavings {
     /// Loss of the groups of an open edge if the edge closes.
     losses: Vec<f64>,
     /// Gain of the groups of a closed edge if the edge opens.
@@ -79,12 +80,12 @@ struct Savings {
 
 /// Workspace of one object after the other.
 #[derive(Default)]
-pub(super) struct Local {
-    pub(super) part: Part,
-    pub(super) open: Open,
+pub(super) struct ObjectWorkspace {
+    pub(super) part: ObjectNetwork,
+    pub(super) open: OpenEdges,
     /// Best tree of a search.
-    pub(super) best: Open,
-    savings: Savings,
+    pub(super) best: OpenEdges,
+    savings: MoveSavings,
     edge_marks: Vec<u32>,
     edge_ids: Vec<u32>,
     mark: u32,
@@ -94,7 +95,12 @@ pub(super) struct Local {
 }
 
 /// The best path of a single pair: profit, tail and trunk. `None` without a profitable one.
-pub(super) fn single(flat: &Flat, object: usize, pair: usize, view: &View<'_>) -> Option<(f64, u32, u32)> {
+pub(super) fn single(
+    flat: &FlatProgram,
+    object: usize,
+    pair: usize,
+    view: &PriceView<'_>,
+) -> Option<(f64, u32, u32)> {
     let (bps, worth) = (flat.objects.bps[object], flat.objects.worths[pair]);
     let mut best = None;
     let mut least = worth;
@@ -114,13 +120,13 @@ pub(super) fn single(flat: &Flat, object: usize, pair: usize, view: &View<'_>) -
     best.map(|(tail, trunk)| (worth - least, tail, trunk))
 }
 
-impl Local {
-    pub(super) fn new(flat: &Flat) -> Self {
+impl ObjectWorkspace {
+    pub(super) fn new(flat: &FlatProgram) -> Self {
         Self { edge_marks: vec![0; flat.edges], edge_ids: vec![0; flat.edges], ..Self::default() }
     }
 
     /// Copies what `object` may use in `view`. Slots dearer than their group's worth are left out.
-    pub(super) fn fill(&mut self, flat: &Flat, object: usize, view: &View<'_>) {
+    pub(super) fn fill(&mut self, flat: &FlatProgram, object: usize, view: &PriceView<'_>) {
         self.mark += 1;
         let bps = flat.objects.bps[object];
         let part = &mut self.part;
@@ -201,7 +207,7 @@ impl Local {
 
     /// Closes all edges.
     pub(super) fn close_all(&mut self) {
-        let Open { ways, uses, slots } = &mut self.open;
+        let OpenEdges { ways, uses, slots } = &mut self.open;
         ways.clear();
         ways.resize(self.part.edges(), NONE);
         uses.clear();
@@ -220,9 +226,9 @@ impl Local {
     /// Returns its profit. `former` has the object's tails and trunks.
     pub(super) fn solve(
         &mut self,
-        flat: &Flat,
+        flat: &FlatProgram,
         object: usize,
-        view: &View<'_>,
+        view: &PriceView<'_>,
         former: (&[u32], &[u32]),
     ) -> f64 {
         self.fill(flat, object, view);

@@ -11,7 +11,7 @@
 //!
 //! Leaves out: which description counts (`describe`).
 
-use super::{Fetch, Stage};
+use super::{Fetch, ObjectStage};
 use crate::client::{ClientEvent, PieceId, ServerId};
 use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
@@ -25,7 +25,7 @@ pub const EARLY_BYTES: u64 = 256 << 10;
 
 /// A requested beginning.
 #[derive(Debug)]
-pub(super) struct Early<S> {
+pub(super) struct EarlyRequest<S> {
     pub piece: PieceId,
     object: usize,
     server: ServerId,
@@ -45,12 +45,13 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
 
     /// Asks the describing server for the object's beginning, too.
     pub(super) fn ask_early(&mut self, now: Instant, object: usize, server: ServerId) {
-        debug_assert_eq!(self.objects[object].stage, Stage::Describing, "its length is not known");
+        debug_assert_eq!(self.objects[object].stage, ObjectStage::Describing, "its length is not known");
         let name = self.objects[object].wanted.parts[0].name.clone();
         let piece = self.client.add_beginning(name, EARLY_BYTES, server);
         self.pieces.push(Some((object, 0)));
         let blocks = Vec::new();
-        self.early = Some(Early { piece, object, server, object_bytes: None, blocks, is_complete: false });
+        self.early =
+            Some(EarlyRequest { piece, object, server, object_bytes: None, blocks, is_complete: false });
         self.client.begin(now);
     }
 
@@ -93,7 +94,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         let end = bytes.min(EARLY_BYTES);
         let lacks_all = end > 0 && missing.first().is_some_and(|first| first.start == 0 && first.end >= end);
         let asked = it.asked_server();
-        let is_its = |early: &Early<S>| {
+        let is_its = |early: &EarlyRequest<S>| {
             early.object == object
                 && Some(early.server) == asked
                 && early.object_bytes.is_none_or(|said| said == bytes)

@@ -3,7 +3,7 @@
 //!
 //! A controller that fails can therefore announce nothing that its successor does not know, and no
 //! attempt number is used twice. Leaves out: the store itself, and the outgoing messages. Read
-//! [`Unsaved`] first.
+//! [`UnsavedTransfers`] first.
 
 use crate::control::TransferId;
 use crate::coordinator::{Coordinator, Planner};
@@ -15,35 +15,35 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The next action of a controller after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Make these transfers durable, all or none, together with [`Coordinator::next_transfer`]: for
-    /// each the [`Coordinator::snapshot`], or its removal. Then call [`Unsaved::handle_saved`] or
-    /// [`Unsaved::handle_failed`], and ask again.
+    /// each the [`Coordinator::snapshot`], or its removal. Then call
+    /// [`UnsavedTransfers::handle_saved`] or [`UnsavedTransfers::handle_failed`], and ask again.
     Save(Vec<TransferId>),
     /// Send commands, answers and events: all of their causes are durable.
     LetOut,
-    /// Send nothing: the store failed, and is tried again at [`Unsaved::poll_timeout`].
+    /// Send nothing: the store failed, and is tried again at [`UnsavedTransfers::poll_timeout`].
     Wait,
 }
 
 /// The changed transfers that are not durable yet.
 #[derive(Clone, Debug, Default)]
-pub struct Unsaved {
+pub struct UnsavedTransfers {
     transfers: BTreeSet<TransferId>,
     /// Reason of the last failed write, and the time of the next one.
     failure: Option<(String, Instant)>,
 }
 
-impl Unsaved {
+impl UnsavedTransfers {
     /// The next action, after any change of the coordinator.
-    pub fn poll<P: Planner>(&mut self, now: Instant, coordinator: &mut Coordinator<P>) -> Next {
+    pub fn poll<P: Planner>(&mut self, now: Instant, coordinator: &mut Coordinator<P>) -> NextAction {
         self.transfers.extend(std::iter::from_fn(|| coordinator.poll_changed()));
         if self.transfers.is_empty() {
-            Next::LetOut
+            NextAction::LetOut
         } else if self.poll_timeout().is_some_and(|due| now < due) {
-            Next::Wait
+            NextAction::Wait
         } else {
-            Next::Save(self.transfers.iter().copied().collect())
+            NextAction::Save(self.transfers.iter().copied().collect())
         }
     }
 

@@ -10,7 +10,7 @@
 //! again from then on.
 //!
 //! Leaves out: the grant of each server (`hop`), the link's rate (`link`), the length of pulls
-//! (`balance`). Read [`Few`] first.
+//! (`balance`). Read [`ActiveServers`] first.
 
 use super::{Client, ServerId};
 use crate::mode::RateControl;
@@ -39,7 +39,7 @@ const DOUBTS: u32 = 4;
 
 /// Sums over measurements that are judged together.
 #[derive(Copy, Clone, Debug, Default)]
-struct Came {
+struct MeasurementSums {
     measures: u32,
     bits: f64,
     lost_bits: f64,
@@ -49,7 +49,7 @@ struct Came {
 
 /// The servers that are asked, if not all of them are.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Few {
+pub(super) struct ActiveServers {
     /// Maximum number of servers; `None` for all.
     most: Option<usize>,
     /// The servers in the set, in the order of their first request.
@@ -58,7 +58,7 @@ pub(super) struct Few {
     is_off: bool,
     /// Throughput of the full set, in bits per second.
     all_bps: f64,
-    came: Came,
+    came: MeasurementSums,
     doubts: u32,
     /// Total grant at the last measurement, in bits per second; `lost` counts lost packets up to
     /// then.
@@ -66,10 +66,10 @@ pub(super) struct Few {
     lost: u64,
 }
 
-impl Few {
+impl ActiveServers {
     /// Judges the sums of `busy` servers where `enough` would do; `path_loss` is the path's own
     /// loss rate. Returns true if the set of servers changed.
-    fn judge(&mut self, came: Came, busy: usize, enough: usize, path_loss: f64) -> bool {
+    fn judge(&mut self, came: MeasurementSums, busy: usize, enough: usize, path_loss: f64) -> bool {
         let sent_bits = came.bits + came.lost_bits;
         let of_all = came.bits / (self.all_bps * came.seconds).max(1.0);
         let overflows = came.lost_bits > (path_loss + LOSS_MORE) * sent_bits;
@@ -135,7 +135,7 @@ impl<S: Symbol> Client<S> {
         // out of requests.
         let are_all_kept = !few.is_off && few.most.is_none_or(|_| busy <= few.kept.len());
         let Some(enough) = enough.filter(|_| are_all_kept && !self.queue.is_empty()) else {
-            few.came = Came::default();
+            few.came = MeasurementSums::default();
             return false;
         };
         // Probes, and the drain after each, are not evidence.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn where_few_do_not_fill_the_link_all_are_asked_from_then_on() {
+    fn all_servers_are_asked_once_few_leave_capacity() {
         for (share, measures) in [(0.5, MEASURES / 2), (0.87, MEASURES), (0.96, (DOUBTS + 1) * MEASURES)] {
             let (mut client, holders) = client(100, 500);
             assert!(measure(&mut client, 1.0, MEASURES));
@@ -232,7 +232,7 @@ mod tests {
 
     /// Throughput falls at the end, whatever the number of servers.
     #[test]
-    fn where_nothing_is_left_to_be_asked_for_nothing_is_decided() {
+    fn no_decision_is_made_when_nothing_remains_to_request() {
         let (mut client, _) = client(100, 500);
         client.queue.clear();
         assert!(!measure(&mut client, 1.0, 10 * MEASURES));
@@ -246,10 +246,16 @@ mod tests {
     }
 
     #[test]
-    fn where_much_is_lost_a_fourth_is_tried_at_once() {
-        let came = |lost_bits| Came { measures: 4, bits: 1e6, lost_bits, granted_bits: 1e6, seconds: 0.1 };
+    fn under_heavy_loss_a_fourth_is_tried_at_once() {
+        let came = |lost_bits| MeasurementSums {
+            measures: 4,
+            bits: 1e6,
+            lost_bits,
+            granted_bits: 1e6,
+            seconds: 0.1,
+        };
         for (lost_bits, path_loss, most) in [(0.0, 0.0, 16), (15e3, 0.0, 8), (15e3, 0.01, 16)] {
-            let mut few = Few { kept: (0..32).map(ServerId).collect(), ..Few::default() };
+            let mut few = ActiveServers { kept: (0..32).map(ServerId).collect(), ..ActiveServers::default() };
             assert!(few.judge(came(lost_bits), 32, 5, path_loss));
             assert_eq!((few.most, few.kept.len()), (Some(most), most), "{lost_bits} lost");
         }
@@ -258,8 +264,14 @@ mod tests {
     /// Throughput reduced by an overflow is not evidence of slow servers.
     #[test]
     fn losses_show_that_the_link_is_full() {
-        let mut few = Few::default();
-        let came = |bits, lost_bits| Came { measures: 4, bits, lost_bits, granted_bits: 1e6, seconds: 0.1 };
+        let mut few = ActiveServers::default();
+        let came = |bits, lost_bits| MeasurementSums {
+            measures: 4,
+            bits,
+            lost_bits,
+            granted_bits: 1e6,
+            seconds: 0.1,
+        };
         assert!(few.judge(came(1e6, 0.0), 32, 5, 0.0));
         assert!(few.judge(came(0.9e6, 0.05e6), 16, 5, 0.0));
         assert_eq!((few.most, few.is_off), (Some(5), false));

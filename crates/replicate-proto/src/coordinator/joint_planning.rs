@@ -40,7 +40,7 @@ pub(super) struct Demand {
 }
 
 /// A running transfer.
-pub(super) struct Busy {
+pub(super) struct RunningDemand {
     pub demand: Demand,
     pub plan: Plan,
     pub ceiling: Option<BitRate>,
@@ -77,7 +77,7 @@ impl<P: Planner> Coordinator<P> {
         }
         let ids: Vec<TransferId> = self.transfers.keys().copied().collect();
         let mut waiting: Vec<Demand> = Vec::new();
-        let mut busy: Vec<Busy> = Vec::new();
+        let mut busy: Vec<RunningDemand> = Vec::new();
         for id in ids {
             if due {
                 waiting.extend(self.with(id, Transfer::waiting_demand).flatten());
@@ -93,15 +93,16 @@ impl<P: Planner> Coordinator<P> {
         let demands: Vec<&Demand> = waiting.iter().collect();
         let keep = self.best(&demands, &busy.iter().collect::<Vec<_>>());
         if look || waiting.iter().any(|d| d.fresh) {
-            let free_at = |b: &Busy| b.moved_at.map(|t| t + joint.again_min).filter(|t| *t > self.now);
+            let free_at =
+                |b: &RunningDemand| b.moved_at.map(|t| t + joint.again_min).filter(|t| *t > self.now);
             self.look_at = busy.iter().filter_map(free_at).chain(self.look_at).min();
             let rate_of = |at: usize| keep.rates[waiting.len() + at];
             let (moved, kept): (Vec<_>, Vec<_>) = busy.iter().enumerate().partition(|(at, b)| {
                 let rate = rate_of(*at);
                 free_at(b).is_none() && rate.as_bps() > 0 && rate.transmit_time(b.left) >= joint.left_min
             });
-            let moved: Vec<&Busy> = moved.into_iter().map(|(_, b)| b).collect();
-            let kept: Vec<&Busy> = kept.into_iter().map(|(_, b)| b).collect();
+            let moved: Vec<&RunningDemand> = moved.into_iter().map(|(_, b)| b).collect();
+            let kept: Vec<&RunningDemand> = kept.into_iter().map(|(_, b)| b).collect();
             let all: Vec<&Demand> = demands.iter().copied().chain(moved.iter().map(|b| &b.demand)).collect();
             if !moved.is_empty() {
                 let switch = self.best(&all, &kept);
@@ -138,7 +139,7 @@ impl<P: Planner> Coordinator<P> {
 
     /// Plans for `demands` with `others` running: a joint plan, unless the slowest gets more if
     /// each is planned as if alone.
-    fn best(&self, demands: &[&Demand], others: &[&Busy]) -> Solution {
+    fn best(&self, demands: &[&Demand], others: &[&RunningDemand]) -> Solution {
         let requests: Vec<PlanRequest<'_>> = demands
             .iter()
             .map(|d| PlanRequest {
@@ -164,7 +165,7 @@ impl<P: Planner> Coordinator<P> {
         if fairer(&together.rates, &alone.rates) { together } else { alone }
     }
 
-    fn solution(&self, plans: Vec<Result<Plan, String>>, others: &[&Busy], joint: bool) -> Solution {
+    fn solution(&self, plans: Vec<Result<Plan, String>>, others: &[&RunningDemand], joint: bool) -> Solution {
         let capacities: Vec<u64> =
             self.topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
         let (mut known, mut ceilings): (Vec<&Plan>, Vec<Option<BitRate>>) = (Vec::new(), Vec::new());

@@ -3,7 +3,7 @@
 
 use super::super::relay::{Fetch, PartId};
 use super::super::settings::host_of;
-use super::{Carries, Playing, STALLED, WINDOW};
+use super::{LiveApp, STALLED, StreamUse, WINDOW};
 use crate::control::messages::GroupId;
 use crate::control::node::RequestId;
 use crate::{NodeId, Object, Tier};
@@ -24,7 +24,7 @@ pub(super) enum Client {
 
 /// Contents of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum RequestContent {
     /// A viewer enters.
     Entry(RequestId, GroupId, Object),
     Part(PartId),
@@ -32,8 +32,8 @@ pub(super) enum Wanted {
 
 /// A request under way.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Ask {
-    pub(super) wanted: Wanted,
+pub(super) struct PipeRequest {
+    pub(super) wanted: RequestContent,
     /// Last byte of the answer, or the request.
     heard_at: Instant,
     /// Bytes of the request that the server has.
@@ -51,15 +51,15 @@ pub(super) struct Ask {
 pub(super) struct Pipe {
     pub(super) client: Client,
     pub(super) server: NodeId,
-    pub(super) ask: Option<Ask>,
+    pub(super) ask: Option<PipeRequest>,
     /// Whether the client has given the stream up.
     is_dropped: bool,
 }
 
-impl Playing {
+impl LiveApp {
     pub(super) fn pipe(&mut self, stream: u32) -> Option<&mut Pipe> {
         match self.streams.get_mut(stream as usize)?.as_mut()? {
-            Carries::Parts(pipe) if !pipe.is_dropped => Some(pipe),
+            StreamUse::Parts(pipe) if !pipe.is_dropped => Some(pipe),
             _ => None,
         }
     }
@@ -70,13 +70,13 @@ impl Playing {
         cx: &mut AppCx<'_, '_>,
         client: Client,
         server: NodeId,
-        wanted: Wanted,
+        wanted: RequestContent,
     ) -> u32 {
         let answer_bytes = match wanted {
-            Wanted::Entry(..) => PLAYLIST_BYTES,
-            Wanted::Part((object, _)) => self.stage.settings.part_bytes(object.bitrate) + FRAME_BYTES,
+            RequestContent::Entry(..) => PLAYLIST_BYTES,
+            RequestContent::Part((object, _)) => self.stage.settings.part_bytes(object.bitrate) + FRAME_BYTES,
         };
-        let ask = Ask {
+        let ask = PipeRequest {
             wanted,
             heard_at: cx.now(),
             asked_bytes: 0,
@@ -94,7 +94,7 @@ impl Playing {
                     Client::Viewer(viewer) => self.viewers[viewer].host,
                 };
                 let pipe = Pipe { client, server, ask: None, is_dropped: false };
-                self.open(cx, (from, host_of(server.index())), Carries::Parts(pipe))
+                self.open(cx, (from, host_of(server.index())), StreamUse::Parts(pipe))
             }
         };
         self.pipe(stream).expect("idle streams are kept").ask = Some(ask);
@@ -126,12 +126,12 @@ impl Playing {
         }
         let Some(machine) = &mut self.nodes[server.index()].machine else { return };
         match wanted {
-            Wanted::Entry(request, group, object) => {
+            RequestContent::Entry(request, group, object) => {
                 self.asking.insert(request, stream);
                 machine.handle_viewer(now, request, group, object);
                 self.stir_node(cx, server.index());
             }
-            Wanted::Part(part) => {
+            RequestContent::Part(part) => {
                 self.nodes[server.index()].parts.wait(part, stream);
                 self.serve(cx, server, part);
                 self.fetch(cx, server, part);
@@ -152,14 +152,16 @@ impl Playing {
             self.idle.entry((client, server)).or_default().push(stream);
         }
         match (client, answer.wanted) {
-            (Client::Node(node), Wanted::Part(part)) => {
+            (Client::Node(node), RequestContent::Part(part)) => {
                 self.sums.upstream_bytes += bytes;
                 self.on_part_bytes(cx, (node, server), part, (stream, bytes), &answer);
             }
-            (Client::Viewer(viewer), Wanted::Entry(_, _, object)) if is_whole => {
+            (Client::Viewer(viewer), RequestContent::Entry(_, _, object)) if is_whole => {
                 self.on_entry(cx, viewer, (server, object), answer.is_admitted == Some(true));
             }
-            (Client::Viewer(viewer), Wanted::Part(part)) if is_whole => self.on_part(cx, viewer, part),
+            (Client::Viewer(viewer), RequestContent::Part(part)) if is_whole => {
+                self.on_part(cx, viewer, part)
+            }
             _ => {}
         }
     }
@@ -170,7 +172,7 @@ impl Playing {
         (node, server): (NodeId, NodeId),
         part: PartId,
         (stream, bytes): (u32, u64),
-        answer: &Ask,
+        answer: &PipeRequest,
     ) {
         let now = cx.now();
         let window = WINDOW.as_ps() / self.stage.settings.part.as_ps();
@@ -210,7 +212,7 @@ impl Playing {
         }
         for stream in self.nodes[node.index()].parts.waiting(part) {
             let pipe = self.pipe(stream).and_then(|pipe| pipe.ask.as_mut());
-            let Some(ask) = pipe.filter(|ask| ask.wanted == Wanted::Part(part)) else {
+            let Some(ask) = pipe.filter(|ask| ask.wanted == RequestContent::Part(part)) else {
                 self.nodes[node.index()].parts.forget(part, stream);
                 continue;
             };
@@ -237,7 +239,7 @@ impl Playing {
             return;
         }
         let Some(parent) = parts.route(object) else { return };
-        let stream = self.request(cx, Client::Node(node), parent, Wanted::Part(part));
+        let stream = self.request(cx, Client::Node(node), parent, RequestContent::Part(part));
         self.sums.upstream_parts += 1;
         let is_ready = self.ready_at(object.channel.0, number) <= now;
         let run = &mut self.nodes[node.index()];
@@ -285,7 +287,7 @@ impl Playing {
         }
         let Some(ask) = ask else { return };
         match (client, ask.wanted) {
-            (Client::Node(node), Wanted::Part(part)) => {
+            (Client::Node(node), RequestContent::Part(part)) => {
                 let run = &mut self.nodes[node.index()];
                 run.parts.end_fetch(part, stream);
                 if let Some(machine) = &mut run.machine {
@@ -294,7 +296,7 @@ impl Playing {
                 self.stir_node(cx, node.index());
             }
             (Client::Viewer(viewer), _) => self.give_up(cx, viewer),
-            (Client::Node(_), Wanted::Entry(..)) => unreachable!("viewers enter"),
+            (Client::Node(_), RequestContent::Entry(..)) => unreachable!("viewers enter"),
         }
     }
 }

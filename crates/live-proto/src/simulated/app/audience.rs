@@ -1,20 +1,20 @@
 //! The viewers of a run: they enter, fetch part after part, and leave edges that fail.
 
 use super::super::relay::PartId;
-use super::super::viewing::{PATIENCE, PAUSE, State};
-use super::pipes::{Client, Wanted};
-use super::{Playing, WINDOW};
+use super::super::viewer::{PATIENCE, PAUSE, ViewerState};
+use super::pipes::{Client, RequestContent};
+use super::{LiveApp, WINDOW};
 use crate::control::node::RequestId;
 use crate::{NodeId, Object};
 use anabranch_sim::traffic::{AppCx, Side};
 use anabranch_units::Instant;
 
-impl Playing {
+impl LiveApp {
     pub(super) fn on_viewer_timer(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
         let viewing = &self.viewers[viewer];
         if viewing.due > cx.now() {
             self.wait_viewer(cx, viewer, viewing.due);
-        } else if viewing.state == State::Away {
+        } else if viewing.state == ViewerState::Away {
             self.ask_next(cx, viewer);
         } else {
             self.give_up(cx, viewer);
@@ -51,10 +51,10 @@ impl Playing {
         let (edge, object) = self.viewers[viewer].next_choice(choices);
         self.lives += 1;
         let request = RequestId(self.lives);
-        let wanted = Wanted::Entry(request, self.viewers[viewer].group, object);
+        let wanted = RequestContent::Entry(request, self.viewers[viewer].group, object);
         let stream = self.request(cx, Client::Viewer(viewer), edge, wanted);
         let viewing = &mut self.viewers[viewer];
-        (viewing.state, viewing.stream) = (State::Asking { edge, object, request }, Some(stream));
+        (viewing.state, viewing.stream) = (ViewerState::Asking { edge, object, request }, Some(stream));
         self.wait_viewer(cx, viewer, now + PATIENCE);
     }
 
@@ -73,11 +73,11 @@ impl Playing {
         let (group, state, stream) = (viewing.group, viewing.state, viewing.stream);
         let is_admitted = stream.and_then(|stream| self.pipe(stream)?.ask?.is_admitted) == Some(true);
         let (edge, life, object, request) = match state {
-            State::Away => return,
-            State::Asking { edge, object, request } => {
+            ViewerState::Away => return,
+            ViewerState::Asking { edge, object, request } => {
                 (edge, self.nodes[edge.index()].life, object, Some(request))
             }
-            State::Watching { edge, life, object } => (edge, life, object, None),
+            ViewerState::Watching { edge, life, object } => (edge, life, object, None),
         };
         let is_waiting = request.is_some_and(|request| self.asking.remove(&request).is_some());
         let run = &mut self.nodes[edge.index()];
@@ -138,7 +138,7 @@ impl Playing {
             viewing.skips += 1;
         }
         let number = *next;
-        let stream = self.request(cx, Client::Viewer(viewer), edge, Wanted::Part((object, number)));
+        let stream = self.request(cx, Client::Viewer(viewer), edge, RequestContent::Part((object, number)));
         self.viewers[viewer].stream = Some(stream);
         let due = now.max(self.ready_at(channel, number)) + PATIENCE;
         self.wait_viewer(cx, viewer, due);
@@ -153,7 +153,7 @@ impl Playing {
         if viewing.admitted_at.is_some_and(|at| at <= ready_at) {
             self.sums.ages_ms.push(now.saturating_since(ready_at).as_us() as f64 / 1e3);
         }
-        if let State::Watching { edge, .. } = viewing.state {
+        if let ViewerState::Watching { edge, .. } = viewing.state {
             self.fetch_part(cx, viewer, edge, object);
         }
     }
@@ -161,7 +161,7 @@ impl Playing {
     /// An edge has ended a stream: its viewers ask elsewhere.
     pub(super) fn lose_viewers(&mut self, cx: &mut AppCx<'_, '_>, node: NodeId, lost: Object) {
         for viewer in 0..self.viewers.len() {
-            let State::Watching { edge, object, .. } = self.viewers[viewer].state else { continue };
+            let ViewerState::Watching { edge, object, .. } = self.viewers[viewer].state else { continue };
             if (edge, object) == (node, lost) {
                 let stream = self.viewers[viewer].stream;
                 stream.into_iter().for_each(|stream| self.drop_pipe(stream));

@@ -4,12 +4,12 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: waits by the clock")]
 
 use super::{BrokerService, State, lock, ttl};
-use crate::kept::{read_decision, write_decision};
+use crate::decision_form::{read_decision, write_decision};
 use crate::wire::DecisionView;
 use anabranch_broker_proto::broker::Decision;
-use anabranch_broker_proto::counting::Counting;
-use anabranch_broker_proto::replica::{Stall, StoreAsk};
-use anabranch_election::StoreTold;
+use anabranch_broker_proto::counting::RequestCounter;
+use anabranch_broker_proto::replica::{Stall, StoreRequest};
+use anabranch_election::StoreReply;
 use anabranch_http::lease::LeaseError;
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ impl BrokerService {
             // Until viewers ask, the viewers of the stored decision count.
             if let Some(known) = state.networks.replica().known() {
                 let mut answering = lock(&self.shared.answering);
-                answering.counting = Counting::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
+                answering.counting =
+                    RequestCounter::new(answering.now(), ttl(self.shared.ttl_s)).after(known);
             }
         }
         self.settle();
@@ -42,11 +43,11 @@ impl BrokerService {
     }
 
     /// Runs a store operation in a task, while requests are answered.
-    pub(super) async fn ask_store(&self, number: u64, ask: StoreAsk) {
+    pub(super) async fn ask_store(&self, number: u64, ask: StoreRequest) {
         let ask = ask.map(|decision| self.written(&decision));
         let keeper = Arc::clone(&self.shared.keeper);
         let keeps = match &ask {
-            anabranch_election::StoreAsk::Keep { decision, .. } => Some(decision.round),
+            anabranch_election::StoreRequest::Keep { decision, .. } => Some(decision.round),
             _ => None,
         };
         let within = keeper.lease().map_or(std::time::Duration::MAX, |lease| lease / 3);
@@ -86,7 +87,7 @@ impl BrokerService {
         state: &mut State,
         number: u64,
         keeps: Option<u64>,
-        answer: Result<StoreTold<DecisionView>, String>,
+        answer: Result<StoreReply<DecisionView>, String>,
     ) {
         let now = state.now();
         let before = state.store_error.take();
@@ -105,10 +106,10 @@ impl BrokerService {
                 // A broker with a file store continues without the stored decision. With a shared
                 // store, another broker may lead by now.
                 let is_alone = self.shared.counts_for.is_none();
-                keeps.filter(|_| is_alone).map(|revision| StoreTold::Kept { revision })
+                keeps.filter(|_| is_alone).map(|revision| StoreReply::Kept { revision })
             }
         };
-        if let Some(StoreTold::Last { decision, .. }) = &told {
+        if let Some(StoreReply::Last { decision, .. }) = &told {
             state.stored.clone_from(decision);
         }
         let contracts = &self.shared.contracts;

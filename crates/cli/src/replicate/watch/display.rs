@@ -2,7 +2,7 @@
 //! destinations.
 
 use super::Output;
-use crate::shown::fitted;
+use crate::formats::fitted;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate_proto::coordinator::{EventKind, Verdict};
 use anabranch_units::BitRate;
@@ -22,29 +22,29 @@ const BARS_MAX: usize = 16;
 const COLUMNS: u16 = 80;
 
 /// Display of a transfer.
-pub(super) struct Shown {
-    how: How,
+pub(super) struct TransferDisplay {
+    how: DisplayMode,
     length: u64,
     /// Bytes at each destination, and rate in bits per second.
     destinations: BTreeMap<String, (u64, u64)>,
 }
 
-enum How {
+enum DisplayMode {
     Silent,
     Lines { last: Instant },
     Bars { all: MultiProgress, of: BTreeMap<String, ProgressBar>, columns: u16 },
 }
 
-impl Shown {
+impl TransferDisplay {
     pub(super) fn new(output: Output) -> Self {
         let how = if output.quiet || output.json {
-            How::Silent
+            DisplayMode::Silent
         } else if !std::io::stderr().is_terminal() {
-            How::Lines { last: Instant::now() }
+            DisplayMode::Lines { last: Instant::now() }
         } else {
             let size = rustix::termios::tcgetwinsize(std::io::stderr());
             let columns = size.ok().map(|s| s.ws_col).filter(|c| *c > 0).unwrap_or(COLUMNS);
-            How::Bars { all: MultiProgress::new(), of: BTreeMap::new(), columns }
+            DisplayMode::Bars { all: MultiProgress::new(), of: BTreeMap::new(), columns }
         };
         Self { how, length: 0, destinations: BTreeMap::new() }
     }
@@ -52,9 +52,9 @@ impl Shown {
     pub(super) fn say(&self, line: &str) {
         let line = printable(line);
         match &self.how {
-            How::Silent => {}
-            How::Lines { .. } => errln!("{line}"),
-            How::Bars { all, .. } => {
+            DisplayMode::Silent => {}
+            DisplayMode::Lines { .. } => errln!("{line}"),
+            DisplayMode::Bars { all, .. } => {
                 let _ = all.println(&*line);
             }
         }
@@ -89,8 +89,8 @@ impl Shown {
             return;
         }
         match &mut self.how {
-            How::Silent => {}
-            How::Lines { last } => {
+            DisplayMode::Silent => {}
+            DisplayMode::Lines { last } => {
                 if last.elapsed() >= LINE_EVERY
                     && let Some(line) = line(length, &self.destinations)
                 {
@@ -98,7 +98,7 @@ impl Shown {
                     *last = Instant::now();
                 }
             }
-            How::Bars { all, of, columns } => {
+            DisplayMode::Bars { all, of, columns } => {
                 let widest = self.destinations.keys().map(|s| s.chars().count()).max().unwrap_or(0);
                 for (site, &(verified, rate_bps)) in self.destinations.iter().take(BARS_MAX) {
                     let bar = of.entry(site.clone()).or_insert_with(|| {
@@ -121,7 +121,7 @@ impl Shown {
     }
 
     pub(super) fn end(&self) {
-        if let How::Bars { all, .. } = &self.how {
+        if let DisplayMode::Bars { all, .. } = &self.how {
             let _ = all.clear();
         }
     }
@@ -193,7 +193,7 @@ mod tests {
 
     /// #17: on 80 columns each bar took two lines, and the next bar began at its end.
     #[test]
-    fn a_bar_and_what_is_said_beside_it_fit_the_terminal() {
+    fn progress_bar_and_its_text_fit_the_terminal() {
         for columns in 1..300u16 {
             for widest in [0, 1, 5, 20, 63] {
                 let layout = Layout::of(columns, widest);
@@ -217,7 +217,7 @@ mod tests {
     /// #17: without a terminal there was a line a second for one destination, even after it had the
     /// whole file.
     #[test]
-    fn a_line_is_about_all_that_lack_something_and_there_is_none_for_nobody() {
+    fn line_names_all_that_lack_something_or_is_absent() {
         let of = |rows: &[(&str, u64, u64)]| -> BTreeMap<String, (u64, u64)> {
             rows.iter().map(|(site, bytes, bps)| ((*site).to_owned(), (*bytes, *bps))).collect()
         };

@@ -1,6 +1,6 @@
 //! A simulated network's knowledge of its clusters.
 //!
-//! Leaves out: bids (`agent`). Read [`Own`].
+//! Leaves out: bids (`agent`). Read [`OwnClusters`].
 
 use crate::agent::Estimates;
 use crate::world::{Offer, Site, considered};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// A network's knowledge of its clusters.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnClusters {
     pub(super) network: u32,
     pub(super) cost: f64,
     pub(super) capacities: Vec<BitRate>,
@@ -17,7 +17,7 @@ pub(super) struct Own {
     pub(super) offers: BTreeMap<String, Vec<Offer>>,
 }
 
-impl Estimates for Own {
+impl Estimates for OwnClusters {
     fn site(&self, cluster: u32) -> Option<Site> {
         let capacity = *self.capacities.get(cluster as usize)?;
         let (network, cost_per_mbps) = (self.network, self.cost);

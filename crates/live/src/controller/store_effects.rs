@@ -2,10 +2,10 @@
 //!
 //! Leaves out: the stores (`http::lease`), and which question is due (`election`).
 
-use super::registry::Kept;
-use super::{ControllerService, Lead, State, lock};
+use super::registry::ControllerState;
+use super::{ControllerService, LeadState, State, lock};
 use crate::description::Layout;
-use anabranch_election::{StoreAsk, StoreTold, Turn};
+use anabranch_election::{RoleChange, StoreReply, StoreRequest};
 use anabranch_http::lease::LeaseError;
 use anabranch_live_proto::control::controller::Controller;
 use anabranch_units::Instant;
@@ -35,7 +35,7 @@ impl ControllerService {
     }
 
     /// Asks the store, apart from the requests that are answered meanwhile.
-    pub(super) async fn ask_store(&self, number: u64, ask: StoreAsk<Kept>) {
+    pub(super) async fn ask_store(&self, number: u64, ask: StoreRequest<ControllerState>) {
         let store = Arc::clone(&self.shared.store);
         let within = store.lease().map_or(std::time::Duration::MAX, |lease| lease / LEASE_PARTS);
         let asked =
@@ -47,7 +47,7 @@ impl ControllerService {
         self.handle_told(number, answer);
     }
 
-    fn handle_told(&self, number: u64, answer: Result<StoreTold<Kept>, String>) {
+    fn handle_told(&self, number: u64, answer: Result<StoreReply<ControllerState>, String>) {
         let mut state = lock(&self.shared.state);
         let before = state.store_error.take();
         let told = match answer {
@@ -76,16 +76,16 @@ impl ControllerService {
         while let Some(turn) = state.replica.poll_turn() {
             is_told = true;
             match turn {
-                Turn::Began => {}
-                Turn::Ended => {
+                RoleChange::Began => {}
+                RoleChange::Ended => {
                     let ended = state.lead.take();
                     ended.inspect(|_| {
                         tracing::warn!("this controller does not lead any more; nodes go on by themselves")
                     });
                 }
-                Turn::Accepted(kept) => self.take_kept(state, &kept, true),
-                Turn::News(kept) => self.take_kept(state, &kept, false),
-                Turn::Void { why, .. } => match why {},
+                RoleChange::Accepted(kept) => self.take_kept(state, &kept, true),
+                RoleChange::News(kept) => self.take_kept(state, &kept, false),
+                RoleChange::Void { why, .. } => match why {},
                 _ => {}
             }
         }
@@ -98,7 +98,7 @@ impl ControllerService {
         }
     }
 
-    fn take_kept(&self, state: &mut State, kept: &Arc<Kept>, leads: bool) {
+    fn take_kept(&self, state: &mut State, kept: &Arc<ControllerState>, leads: bool) {
         let now = self.now();
         match layout(state, kept) {
             Ok(Some(layout)) => {
@@ -132,7 +132,7 @@ impl ControllerService {
                 let machine = Controller::new(now, network, groups, kept.lead, self.shared.settings);
                 let machine = machine.expect("settings and layout were checked");
                 tracing::info!("this controller leads, for the {}th time in its store", kept.lead);
-                state.lead = Some(Lead { machine, mailboxes: BTreeMap::new(), kept: Arc::clone(kept) });
+                state.lead = Some(LeadState { machine, mailboxes: BTreeMap::new(), kept: Arc::clone(kept) });
                 Arc::default()
             }
         };
@@ -140,7 +140,7 @@ impl ControllerService {
     }
 
     /// Drains the nodes that an operator empties or has removed, and fills the others.
-    fn take_drains(&self, state: &mut State, before: &Kept, now: Instant) {
+    fn take_drains(&self, state: &mut State, before: &ControllerState, now: Instant) {
         let layout = Arc::clone(&state.layout);
         let Some(lead) = &mut state.lead else { return };
         let drained = lead.kept.draining.iter().filter_map(|name| layout.network().find(name));
@@ -165,7 +165,10 @@ impl ControllerService {
 }
 
 /// The layout of a stored state; `None` if it is the present one.
-fn layout(state: &State, kept: &Kept) -> Result<Option<Layout>, crate::description::DescriptionError> {
+fn layout(
+    state: &State,
+    kept: &ControllerState,
+) -> Result<Option<Layout>, crate::description::DescriptionError> {
     let Some(description) = &kept.network else { return Ok(None) };
     if description == state.layout.description() {
         return Ok(None);

@@ -227,7 +227,7 @@ fn draw(count: usize, gains: Gains) -> Vec<(SiteId, Vec<SiteId>)> {
 const LONG: u64 = 400_000_000;
 
 #[test]
-fn transfers_submitted_at_about_the_same_time_are_planned_at_once() {
+fn simultaneous_transfers_are_planned_jointly() {
     let gather = Duration::from_ms(300);
     let mut w = World::new(Some(JointConfig { gather, ..JointConfig::default() }), LONG);
     let draw = draw(2, Gains::Slowest);
@@ -248,7 +248,7 @@ fn transfers_submitted_at_about_the_same_time_are_planned_at_once() {
 }
 
 #[test]
-fn one_that_runs_is_planned_anew_for_a_gain_with_enough_left_and_else_keeps_its_plan() {
+fn running_transfer_is_replanned_only_for_enough_gain() {
     let left_min = JointConfig::default().left_min;
     let cases = [
         (Gains::Slowest, LONG, true),
@@ -305,7 +305,7 @@ fn one_that_runs_is_planned_anew_for_a_gain_with_enough_left_and_else_keeps_its_
 }
 
 #[test]
-fn who_is_left_alone_is_planned_anew_and_let_go() {
+fn remaining_transfer_is_replanned_without_ceiling() {
     let mut w = World::new(Some(JointConfig::default()), LONG);
     let draw = draw(2, Gains::Slowest);
     let ids = [w.submit(&draw[0]), w.submit(&draw[1])];
@@ -318,7 +318,7 @@ fn who_is_left_alone_is_planned_anew_and_let_go() {
 }
 
 #[test]
-fn one_that_was_planned_anew_is_left_alone_for_a_while_and_then_looked_at_again() {
+fn replanned_transfer_is_left_alone_for_a_while() {
     let again = JointConfig::default().again_min.as_secs_f64() as u32 * 10;
     let mut w = World::new(Some(JointConfig::default()), LONG);
     let draw = draw(2, Gains::Slowest);
@@ -354,7 +354,7 @@ fn no_more_than_the_limit_are_planned_together() {
 }
 
 #[test]
-fn unless_it_is_asked_for_each_is_planned_alone_and_at_once() {
+fn without_joint_planning_each_transfer_is_planned_at_once() {
     let mut w = World::new(None, LONG);
     let ids: Vec<TransferId> = draw(2, Gains::Slowest).iter().map(|d| w.submit(d)).collect();
     w.tick();

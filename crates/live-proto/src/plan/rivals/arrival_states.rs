@@ -36,26 +36,26 @@ pub struct Metrics {
 
 /// The state of one arrival.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct ArrivalState {
     pub(super) arrival: Arrival,
     /// Bitrate asked for now; `None` once the lowest one was refused.
     pub(super) now: Option<BitRate>,
 }
 
-impl Ask {
+impl ArrivalState {
     pub(super) fn object(&self) -> Option<Object> {
         self.now.map(|bitrate| Object { bitrate, ..self.arrival.object })
     }
 }
 
 /// All viewers of a window.
-pub(super) struct Asks {
-    pub(super) all: Vec<Ask>,
+pub(super) struct ArrivalStates {
+    pub(super) all: Vec<ArrivalState>,
 }
 
-impl Asks {
+impl ArrivalStates {
     pub(super) fn new(trace: &Trace) -> Self {
-        let ask = |&arrival: &Arrival| Ask { arrival, now: Some(arrival.object.bitrate) };
+        let ask = |&arrival: &Arrival| ArrivalState { arrival, now: Some(arrival.object.bitrate) };
         Self { all: trace.arrivals.iter().map(ask).collect() }
     }
 
@@ -114,7 +114,7 @@ impl Asks {
 }
 
 /// The next lower bitrate of an ask's channel.
-pub(super) fn lower_bitrate(trace: &Trace, ask: &Ask) -> Option<BitRate> {
+pub(super) fn lower_bitrate(trace: &Trace, ask: &ArrivalState) -> Option<BitRate> {
     let ladder = &trace.ladders[ask.arrival.object.channel.0 as usize];
     ladder.iter().rev().find(|&&bitrate| Some(bitrate) < ask.now).copied()
 }
@@ -140,12 +140,12 @@ pub(super) fn link_cost(program: &Program, trees: &[crate::plan::Tree]) -> f64 {
 }
 
 /// Order in which the objects of a program are first asked for.
-pub(super) fn arrival_order(program: &Program, asks: &Asks) -> Vec<u32> {
+pub(super) fn arrival_order(program: &Program, asks: &ArrivalStates) -> Vec<u32> {
     let by_object: BTreeMap<Object, u32> =
         program.offers().iter().zip(0..).map(|(offer, id)| (offer.object, id)).collect();
     let mut seen = vec![false; program.offers().len()];
     let mut order = Vec::new();
-    for object in asks.all.iter().filter_map(Ask::object) {
+    for object in asks.all.iter().filter_map(ArrivalState::object) {
         let id = by_object[&object];
         if !std::mem::replace(&mut seen[id as usize], true) {
             order.push(id);

@@ -4,13 +4,13 @@
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::contracts::Contracts;
-use crate::wire::{DecisionView, PlacedView, StandingView};
-use anabranch_broker_proto::broker::{ClusterId, Decision, Placed, Standing};
-use anabranch_http::lease::Stored;
+use crate::wire::{DecisionView, NetworkTrustView, PlacementView};
+use anabranch_broker_proto::broker::{ClientPlacement, ClusterId, Decision, NetworkTrust};
+use anabranch_http::lease::StoredValue;
 use anabranch_units::BitRate;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-impl Stored for DecisionView {
+impl StoredValue for DecisionView {
     const FORMAT: &'static str = "broker 1";
 
     fn round(&self) -> u64 {
@@ -26,14 +26,14 @@ pub(crate) fn unix_ms() -> u64 {
 /// Converts a decision to its stored form. Names replace numbers, because numbers change with the
 /// contracts file. `before` is the count of accepted rounds without this one.
 pub(crate) fn write_decision(decision: &Decision, before: u64, contracts: &Contracts) -> DecisionView {
-    let placed = decision.placed.iter().map(|placed| PlacedView {
+    let placed = decision.placed.iter().map(|placed| PlacementView {
         place: placed.place,
         bitrate_bps: placed.bitrate.as_bps(),
         sessions: placed.sessions,
         to: placed.to.map(|(to, score)| (to.network.0, to.cluster, score)),
     });
     let prices = decision.prices_per_mbps.iter().map(|(id, price)| (id.network.0, id.cluster, *price));
-    let standings = decision.standings.iter().map(|(network, standing)| StandingView {
+    let standings = decision.standings.iter().map(|(network, standing)| NetworkTrustView {
         network: network.0,
         reputation: standing.reputation,
         capacity_trust: standing.capacity_trust,
@@ -58,7 +58,7 @@ pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decis
     let number = |network: u32| contracts.number(view.networks.get(network as usize)?);
     let id = |network: u32, cluster: u32| number(network).map(|network| ClusterId { network, cluster });
     let placed = view.placed.iter().filter(|placed| (placed.place as usize) < view.places.len());
-    let placed = placed.map(|placed| Placed {
+    let placed = placed.map(|placed| ClientPlacement {
         place: placed.place,
         bitrate: BitRate::bps(placed.bitrate_bps),
         sessions: placed.sessions,
@@ -67,8 +67,8 @@ pub(crate) fn read_decision(view: &DecisionView, contracts: &Contracts) -> Decis
     let prices =
         view.prices.iter().filter_map(|&(network, cluster, price)| Some((id(network, cluster)?, price)));
     let standings = view.standings.iter().filter_map(|of| {
-        let StandingView { reputation, capacity_trust, score_bias, missed, .. } = *of;
-        let standing = Standing { reputation, capacity_trust, score_bias, missed };
+        let NetworkTrustView { reputation, capacity_trust, score_bias, missed, .. } = *of;
+        let standing = NetworkTrust { reputation, capacity_trust, score_bias, missed };
         Some((number(of.network)?, standing)).filter(|_| standing.is_possible())
     });
     Decision {

@@ -8,7 +8,7 @@
 //! asked price then decides the traffic but not the payment.
 //!
 //! Source: the thesis leaves cheating open (sections 3.6.3 and 7); Clarke, *Multipart Pricing of
-//! Public Goods* (1971). Read [`Lie`] and [`payoff`] first.
+//! Public Goods* (1971). Read [`FalseStatements`] and [`payoff`] first.
 
 use crate::agent::Reserve;
 use crate::broker::{Broker, Decision};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// False statements of one network.
 #[derive(Copy, Clone, Debug, PartialEq)]
-pub struct Lie {
+pub struct FalseStatements {
     /// Number of the lying network.
     pub network: u32,
     /// Asked price as a multiple of the cost.
@@ -87,7 +87,13 @@ fn round(
 /// network stays away ([`without`]).
 ///
 /// Panics: if `cost_weight` is 0, where money has no value.
-pub fn payoff(world: &World, design: &Arc<dyn Design>, cost_weight: f64, lie: Lie, without: f64) -> Payoff {
+pub fn payoff(
+    world: &World,
+    design: &Arc<dyn Design>,
+    cost_weight: f64,
+    lie: FalseStatements,
+    without: f64,
+) -> Payoff {
     assert!(cost_weight > 0.0, "money has to mean something");
     let said = said(world, Some(lie));
     let Round { decision, cost } = round(world, &said, design, cost_weight, None);
@@ -121,7 +127,7 @@ pub fn without(world: &World, design: &Arc<dyn Design>, cost_weight: f64, networ
 }
 
 /// Returns a world as the networks state it: prices with their markup, and one network's lie.
-fn said(world: &World, lie: Option<Lie>) -> World {
+fn said(world: &World, lie: Option<FalseStatements>) -> World {
     let mut said = world.clone();
     let lie_of = |network: u32| {
         lie.filter(|lie| lie.network == network).map_or((MARKUP, 1.0), |lie| (lie.price, lie.capacity))
@@ -143,26 +149,27 @@ fn said(world: &World, lie: Option<Lie>) -> World {
 mod tests {
     use super::*;
     use crate::designs;
-    use crate::generator::{Shape, generate};
+    use crate::generator::{WorldShape, generate};
     use anabranch_units::Seed;
 
     #[test]
-    fn asking_more_gains_as_bid_and_nothing_by_clarkes_rule() {
-        let shape = Shape {
+    fn overpricing_gains_as_bid_and_nothing_by_clarkes_rule() {
+        let shape = WorldShape {
             networks: vec![12, 3, 4],
             sessions: 400,
             countries: 3,
             cities: 40,
             providers: 3,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         let world = generate(&shape, Seed::new(2));
         let marketplace = designs::by_name("marketplace").expect("there is one");
         let mut gains = 0;
         for network in 0..3 {
             let without = without(&world, &marketplace, 1.0, network);
-            let of =
-                |price| payoff(&world, &marketplace, 1.0, Lie { network, price, capacity: 1.0 }, without);
+            let of = |price| {
+                payoff(&world, &marketplace, 1.0, FalseStatements { network, price, capacity: 1.0 }, without)
+            };
             let (honest, true_cost) = (of(MARKUP), of(1.0));
             for price in [0.8, 0.9, 1.1, 1.2, 1.3, 1.6, 2.4] {
                 let lied = of(price);
@@ -178,19 +185,19 @@ mod tests {
 
     #[test]
     fn who_says_more_capacity_than_there_is_is_overloaded() {
-        let shape = Shape {
+        let shape = WorldShape {
             networks: vec![6, 3],
             sessions: 400,
             countries: 2,
             cities: 20,
             providers: 3,
             capacity: 0.06,
-            ..Shape::default()
+            ..WorldShape::default()
         };
         let world = generate(&shape, Seed::new(4));
         let marketplace = designs::by_name("marketplace").expect("there is one");
         let of = |capacity| {
-            let lie = Lie { network: 0, price: MARKUP, capacity };
+            let lie = FalseStatements { network: 0, price: MARKUP, capacity };
             payoff(&world, &marketplace, 1.0, lie, 0.0)
         };
         let (honest, lied) = (of(1.0), of(4.0));

@@ -1,12 +1,12 @@
 //! One-line error messages about unusable files: file, position and error.
 //!
-//! Leaves out: the formats of the files (`contracts`, `network`). Read [`Mistake`].
+//! Leaves out: the formats of the files (`contracts`, `network`). Read [`FileError`].
 
 /// An error in a file, as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake(pub(crate) String);
+pub struct FileError(pub(crate) String);
 
-impl Mistake {
+impl FileError {
     /// Formats a TOML parser's error with its line.
     pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> String {
         Self::at(text, error.span().map_or(0, |span| span.start), error.message())
@@ -21,9 +21,9 @@ impl Mistake {
     }
 }
 
-impl std::fmt::Display for Mistake {
+impl std::fmt::Display for FileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
-impl std::error::Error for Mistake {}
+impl std::error::Error for FileError {}

@@ -1,7 +1,7 @@
 //! Invariants of every allocator's decisions, checked during a run: for tests of allocators, here
 //! and elsewhere.
 
-use crate::active::{Active, ROUNDING};
+use crate::active::{ActiveFlows, ROUNDING};
 use crate::allocator::{Allocator, Event};
 use crate::network::{FlowId, LinkId};
 use anabranch_units::Instant;
@@ -10,9 +10,9 @@ use anabranch_units::Instant;
 /// picosecond to which the completion is rounded: sums of rates and times are `f64`.
 const TOLERANCE: f64 = 1e-6;
 
-/// Invariant after each decision; [`Active::decide`] itself checks that no link is overloaded.
+/// Invariant after each decision; [`ActiveFlows::decide`] itself checks that no link is overloaded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Law {
+pub enum Invariant {
     /// Only conservation: flows move exactly their volume.
     Conservation,
     /// Each flow has a full link.
@@ -25,21 +25,21 @@ pub enum Law {
 ///
 /// Panics: if an invariant does not hold.
 #[derive(Clone, Debug)]
-pub struct Watched<A> {
+pub struct InvariantCheck<A> {
     inner: A,
-    law: Law,
+    law: Invariant,
     /// Moved volume, by flow.
     moved_bits: Vec<f64>,
     last: Option<(Instant, Vec<(FlowId, f64)>)>,
 }
 
-impl<A> Watched<A> {
+impl<A> InvariantCheck<A> {
     /// Wraps `inner`.
-    pub const fn new(inner: A, law: Law) -> Self {
+    pub const fn new(inner: A, law: Invariant) -> Self {
         Self { inner, law, moved_bits: Vec::new(), last: None }
     }
 
-    fn check(&self, active: &Active) {
+    fn check(&self, active: &ActiveFlows) {
         let mut fastest = vec![0.0f64; active.network().links()];
         let mut load = vec![0.0; active.network().links()];
         for id in active.ids() {
@@ -51,7 +51,8 @@ impl<A> Watched<A> {
         for id in active.ids() {
             let is_bottleneck = |link: LinkId| {
                 let at = link.0 as usize;
-                let is_first = self.law != Law::MaxMin || active.bps(*id) >= fastest[at] * (1.0 - ROUNDING);
+                let is_first =
+                    self.law != Invariant::MaxMin || active.bps(*id) >= fastest[at] * (1.0 - ROUNDING);
                 load[at] >= active.rate_bps(link) * (1.0 - 2.0 * ROUNDING) && is_first
             };
             assert!(active.route(*id).any(is_bottleneck), "flow {} has no bottleneck", id.0);
@@ -59,8 +60,8 @@ impl<A> Watched<A> {
     }
 }
 
-impl<A: Allocator> Allocator for Watched<A> {
-    fn allocate(&mut self, event: &Event, active: &mut Active) {
+impl<A: Allocator> Allocator for InvariantCheck<A> {
+    fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let mut rates = Vec::new();
         if let Some((since, last)) = self.last.take() {
             rates = last;
@@ -76,12 +77,12 @@ impl<A: Allocator> Allocator for Watched<A> {
         self.moved_bits.resize(active.ids_end(), 0.0);
         event.arrived.iter().for_each(|id| self.moved_bits[id.0 as usize] = 0.0);
         self.inner.allocate(event, active);
-        if self.law != Law::Conservation {
+        if self.law != Invariant::Conservation {
             self.check(active);
         }
         self.last = Some((active.now(), active.ids().iter().map(|id| (*id, active.bps(*id))).collect()));
     }
-    fn next_decision(&self, active: &Active) -> Option<Instant> {
+    fn next_decision(&self, active: &ActiveFlows) -> Option<Instant> {
         self.inner.next_decision(active)
     }
 }

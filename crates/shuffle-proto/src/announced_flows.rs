@@ -2,10 +2,11 @@
 //!
 //! Flows come from announcements and rules, their progress and their ends from listings. Reports
 //! are built on request from the changes so far, so nothing piles up while the coordinator is
-//! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`Book`] first.
+//! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`AnnouncedFlows`]
+//! first.
 
 use crate::control::{FlowKey, Report};
-use crate::coordinator::{HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, Settings, check_name};
+use crate::coordinator::{ClassSettings, HOST_COFLOWS_MAX, HOST_FLOWS_MAX, ReportError, check_name};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -21,7 +22,7 @@ pub const USER_COFLOWS_MAX: usize = HOST_COFLOWS_MAX / 2;
 
 /// A TCP connection of this host, as listed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ListedConnection {
     /// Addresses and ports.
     pub flow: FlowKey,
     /// Socket cookie, unique since boot.
@@ -73,13 +74,13 @@ impl std::error::Error for AnnounceError {}
 
 /// Announced flows of this host.
 #[derive(Debug)]
-pub struct Book {
-    settings: Settings,
+pub struct AnnouncedFlows {
+    settings: ClassSettings,
     flows: BTreeMap<FlowKey, Entry>,
     /// Flows with an update not yet sent to the coordinator.
-    unsaid: BTreeSet<FlowKey>,
+    pending_updates: BTreeSet<FlowKey>,
     /// Ends not yet sent to the coordinator, in order; a connection may have several.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedFlow>,
     /// Flows and coflows of each user.
     shares: BTreeMap<u32, Share>,
     /// True if a flow was refused for lack of room.
@@ -125,10 +126,10 @@ impl Entry {
 
 /// Unreported end of a flow.
 #[derive(Debug)]
-struct Ended {
+struct EndedFlow {
     flow: FlowKey,
     /// Coflow and size to report first, if they are unreported, too.
-    unsaid: Option<(String, u64)>,
+    unreported: Option<(String, u64)>,
     moved_bytes: u64,
 }
 
@@ -141,20 +142,20 @@ pub struct Socket {
     pub limit: Option<BitRate>,
 }
 
-impl Default for Book {
+impl Default for AnnouncedFlows {
     /// Creates an empty book with default settings.
     fn default() -> Self {
-        Self::new(Settings::default())
+        Self::new(ClassSettings::default())
     }
 }
 
-impl Book {
+impl AnnouncedFlows {
     /// Creates an empty book. Flows are matched as by the coordinator.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ClassSettings) -> Self {
         Self {
             settings,
             flows: BTreeMap::new(),
-            unsaid: BTreeSet::new(),
+            pending_updates: BTreeSet::new(),
             ended: VecDeque::new(),
             shares: BTreeMap::new(),
             is_full: false,
@@ -164,7 +165,12 @@ impl Book {
     /// Handles a program's announcement of a flow's coflow, and of its total bytes for that coflow.
     ///
     /// Errors: see [`AnnounceError`].
-    pub fn announce(&mut self, state: &Seen, coflow: &str, size_bytes: u64) -> Result<(), AnnounceError> {
+    pub fn announce(
+        &mut self,
+        state: &ListedConnection,
+        coflow: &str,
+        size_bytes: u64,
+    ) -> Result<(), AnnounceError> {
         check_name(coflow).map_err(AnnounceError::Name)?;
         let flow = state.flow;
         if self.flows.get(&flow).is_some_and(|entry| entry.socket.cookie != state.cookie) {
@@ -213,14 +219,14 @@ impl Book {
             *share.coflows.entry(coflow.to_owned()).or_default() += 1;
             share.flows += usize::from(self.flows.insert(flow, entry).is_none());
         }
-        self.unsaid.insert(flow);
+        self.pending_updates.insert(flow);
         Ok(())
     }
 
     /// Checks that there is room for this flow in this coflow.
     ///
     /// Errors: the book, or the user's part of it, is full.
-    fn check_room(&self, state: &Seen, coflow: &str) -> Result<(), AnnounceError> {
+    fn check_room(&self, state: &ListedConnection, coflow: &str) -> Result<(), AnnounceError> {
         let (known, user) = (self.flows.get(&state.flow), state.user);
         let share = self.shares.get(&user);
         if known.is_none() && self.flows.len() >= HOST_FLOWS_MAX {
@@ -257,7 +263,7 @@ impl Book {
     /// Handles a program's announcement that it has written a flow's last byte for its coflow. The
     /// flow is complete once these bytes have arrived; the connection may serve another coflow. An
     /// announcement for a coflow that is no longer the flow's is ignored.
-    pub fn finish(&mut self, state: &Seen, coflow: Option<&str>) {
+    pub fn finish(&mut self, state: &ListedConnection, coflow: Option<&str>) {
         let Some(entry) = self.flows.get_mut(&state.flow) else { return };
         if entry.socket.cookie != state.cookie {
             return self.end(state.flow);
@@ -306,17 +312,17 @@ impl Book {
                 coflows.remove(&coflow);
             }
         }
-        self.unsaid.remove(&flow);
-        let unsaid = (!entry.is_size_said).then_some((coflow, entry.size_bytes));
+        self.pending_updates.remove(&flow);
+        let unreported = (!entry.is_size_said).then_some((coflow, entry.size_bytes));
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
         }
-        self.ended.push_back(Ended { flow, unsaid, moved_bytes: entry.moved_bytes });
+        self.ended.push_back(EndedFlow { flow, unreported, moved_bytes: entry.moved_bytes });
     }
 
     /// Handles a listing, in the order of flows. `rule` names the coflow of an unannounced flow
     /// that is not a mouse.
-    pub fn observe(&mut self, listing: &[Seen], rule: impl Fn(FlowKey) -> Option<String>) {
+    pub fn observe(&mut self, listing: &[ListedConnection], rule: impl Fn(FlowKey) -> Option<String>) {
         let find =
             |flow: &FlowKey| listing.binary_search_by_key(flow, |state| state.flow).ok().map(|i| &listing[i]);
         let mut gone = Vec::new();
@@ -329,17 +335,17 @@ impl Book {
             if entry.coflow.is_none() {
                 continue;
             }
-            let Seen { acked_bytes, written_bytes, .. } = *state;
+            let ListedConnection { acked_bytes, written_bytes, .. } = *state;
             let end = entry.ends_at_bytes.unwrap_or(u64::MAX);
             let moved_bytes = entry.moved_by(acked_bytes);
             if moved_bytes > entry.moved_bytes {
                 entry.moved_bytes = moved_bytes;
-                self.unsaid.insert(*flow);
+                self.pending_updates.insert(*flow);
             }
             let size_bytes = written_bytes.min(end).saturating_sub(entry.before_bytes);
             if size_bytes > entry.size_bytes {
                 (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
-                self.unsaid.insert(*flow);
+                self.pending_updates.insert(*flow);
             }
             let has_closed = !state.may_send && acked_bytes >= written_bytes;
             if has_closed || acked_bytes >= end {
@@ -386,7 +392,7 @@ impl Book {
     /// Marks everything as unreported, because a coordinator must receive all flows again.
     pub fn say_all(&mut self) {
         self.ended.clear();
-        self.unsaid = self.flows();
+        self.pending_updates = self.flows();
         self.flows.values_mut().for_each(|entry| entry.is_size_said = false);
     }
 
@@ -395,8 +401,8 @@ impl Book {
         let mut reports = Vec::new();
         for _ in 0..flows_max {
             // A flow that has ended and is announced again ends first.
-            if let Some(Ended { flow, unsaid, moved_bytes }) = self.ended.pop_front() {
-                reports.extend(unsaid.map(|(coflow, size_bytes)| Report::Flow {
+            if let Some(EndedFlow { flow, unreported, moved_bytes }) = self.ended.pop_front() {
+                reports.extend(unreported.map(|(coflow, size_bytes)| Report::Flow {
                     flow,
                     coflow,
                     size_bytes,
@@ -404,9 +410,9 @@ impl Book {
                 }));
                 reports.push(Report::Moved { flow, moved_bytes });
                 reports.push(Report::Ended { flow });
-            } else if let Some(flow) = self.unsaid.pop_first() {
-                let entry = self.flows.get_mut(&flow).expect("what is unsaid is of known flows");
-                let coflow = entry.coflow.clone().expect("what is unsaid is of announced flows");
+            } else if let Some(flow) = self.pending_updates.pop_first() {
+                let entry = self.flows.get_mut(&flow).expect("pending updates are of known flows");
+                let coflow = entry.coflow.clone().expect("pending updates are of announced flows");
                 if !std::mem::replace(&mut entry.is_size_said, true) {
                     let (size_bytes, open_ended) = (entry.size_bytes, entry.is_open);
                     reports.push(Report::Flow { flow, coflow, size_bytes, open_ended });
@@ -437,8 +443,16 @@ mod tests {
         let end = |text: &str| text.parse().expect("an address");
         FlowKey { local: end("10.0.0.1:40000"), remote: end("10.0.0.2:7000") }
     }
-    fn seen(acked_bytes: u64, written_bytes: u64) -> Seen {
-        Seen { flow: flow(), cookie: 1, user: 7, may_send: true, acked_bytes, written_bytes, limit: None }
+    fn seen(acked_bytes: u64, written_bytes: u64) -> ListedConnection {
+        ListedConnection {
+            flow: flow(),
+            cookie: 1,
+            user: 7,
+            may_send: true,
+            acked_bytes,
+            written_bytes,
+            limit: None,
+        }
     }
     fn moved(moved_bytes: u64) -> Report {
         Report::Moved { flow: flow(), moved_bytes }
@@ -452,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_over_once_it_has_arrived() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
         book.finish(&seen(300_000, 1_000_000), None);
@@ -470,8 +484,8 @@ mod tests {
     }
 
     #[test]
-    fn of_coflows_that_end_between_two_reports_all_is_said() {
-        let mut book = Book::default();
+    fn coflows_that_end_between_reports_are_fully_reported() {
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000)]);
         book.finish(&seen(1_000, 1_000), None);
@@ -484,8 +498,8 @@ mod tests {
     }
 
     #[test]
-    fn of_ends_that_nobody_asks_for_the_last_ones_are_kept() {
-        let mut book = Book::default();
+    fn newest_unrequested_ends_are_kept() {
+        let mut book = AnnouncedFlows::default();
         for size_bytes in 0..=ENDED_MAX as u64 {
             book.announce(&seen(0, 0), "a", size_bytes).expect("there is room");
             book.end(flow());
@@ -495,8 +509,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_still_moves_of_one_coflow_is_none_of_the_next() {
-        let mut book = Book::default();
+    fn bytes_of_one_coflow_do_not_count_twice() {
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         book.finish(&seen(300_000, 1_000_000), None);
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
@@ -509,8 +523,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_announces_is_open_ended_until_its_program_says_more() {
-        let mut book = Book::default();
+    fn flow_announced_by_a_rule_is_open_ended() {
+        let mut book = AnnouncedFlows::default();
         let open =
             |size_bytes| Report::Flow { flow: flow(), coflow: "r".into(), size_bytes, open_ended: true };
         book.observe(&[seen(0, 49_999)], |_| Some("r".into()));
@@ -526,7 +540,7 @@ mod tests {
 
     #[test]
     fn what_is_a_mouse_the_settings_say() {
-        let mut book = Book::new(Settings { mice_below: ByteCount::new(10) });
+        let mut book = AnnouncedFlows::new(ClassSettings { mice_below: ByteCount::new(10) });
         book.observe(&[seen(0, 9)], |_| Some("r".into()));
         assert!(book.flows().is_empty());
         book.observe(&[seen(0, 10)], |_| Some("r".into()));
@@ -534,8 +548,8 @@ mod tests {
     }
 
     #[test]
-    fn a_connections_next_coflow_ends_the_one_before_whether_that_is_said_or_not() {
-        let mut book = Book::default();
+    fn next_coflow_of_a_connection_ends_the_previous_one() {
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
@@ -549,7 +563,7 @@ mod tests {
 
     #[test]
     fn the_end_of_another_coflow_is_not_the_flows() {
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         book.announce(&seen(1_000, 1_000), "b", 500).expect("there is room");
         book.finish(&seen(1_000, 1_000), Some("a"));
@@ -559,8 +573,8 @@ mod tests {
     }
 
     #[test]
-    fn the_soonest_end_is_that_of_what_is_left_at_the_rate_that_is_set() {
-        let mut book = Book::default();
+    fn soonest_end_is_the_rest_at_the_current_rate() {
+        let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.soonest_end(), None);
         book.limit(flow(), Some(BitRate::mbps(8)));
@@ -573,16 +587,16 @@ mod tests {
         book.limit(flow(), None);
         assert_eq!(book.soonest_end(), None);
     }
-    fn of_user(user: u32, number: usize) -> Seen {
-        let mut seen = Seen { user, ..seen(0, 60_000) };
+    fn of_user(user: u32, number: usize) -> ListedConnection {
+        let mut seen = ListedConnection { user, ..seen(0, 60_000) };
         seen.flow.local = ([10, 0, (number >> 16) as u8, 1], number as u16).into();
         seen
     }
 
     /// One user could take all of a host's flows (#17).
     #[test]
-    fn a_user_has_a_part_of_a_hosts_flows_and_coflows_and_no_more() {
-        let mut book = Book::default();
+    fn user_has_a_bounded_part_of_flows_and_coflows() {
+        let mut book = AnnouncedFlows::default();
         for number in 0..USER_FLOWS_MAX {
             book.announce(&of_user(1, number), "a", 60_000).expect("there is room");
         }
@@ -592,12 +606,13 @@ mod tests {
         book.announce(&of_user(1, 0), "a", 70_000).expect("it is known");
         book.announce(&of_user(2, USER_FLOWS_MAX), "a", 60_000).expect("another's");
         // Closed connections make room.
-        let mut listing: Vec<Seen> = (1..USER_FLOWS_MAX).map(|number| of_user(1, number)).collect();
+        let mut listing: Vec<ListedConnection> =
+            (1..USER_FLOWS_MAX).map(|number| of_user(1, number)).collect();
         listing.sort_by_key(|seen| seen.flow);
         book.observe(&listing, NOBODY);
         book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect("there is room");
 
-        let mut book = Book::default();
+        let mut book = AnnouncedFlows::default();
         for number in 0..USER_COFLOWS_MAX {
             book.announce(&of_user(1, number), &number.to_string(), 60_000).expect("there is room");
         }

@@ -2,7 +2,7 @@
 //!
 //! A viewer asks its planned edge, or the nearest one, for the highest bitrate. A refused viewer tries
 //! the other edges, then the next bitrate, and begins again after a pause. A viewer without its part in
-//! time leaves the edge. Leaves out: streams (`playing`). Read [`Viewing`].
+//! time leaves the edge. Leaves out: streams (`app`). Read [`SimulatedViewer`].
 
 use crate::control::messages::GroupId;
 use crate::control::node::RequestId;
@@ -17,7 +17,7 @@ pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
 /// A viewer's place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ViewerState {
     /// Not opened yet, or in a pause.
     Away,
     /// A request to an edge is under way.
@@ -28,11 +28,11 @@ pub(super) enum State {
 
 /// A viewer.
 #[derive(Debug)]
-pub(super) struct Viewing {
+pub(super) struct SimulatedViewer {
     pub(super) host: u16,
     pub(super) group: GroupId,
     pub(super) channel: u32,
-    pub(super) state: State,
+    pub(super) state: ViewerState,
     /// Stream of the request under way, or of the last one.
     pub(super) stream: Option<u32>,
     /// Next part to fetch; `None` before the first.
@@ -54,13 +54,13 @@ pub(super) struct Viewing {
     pub(super) bytes: u64,
 }
 
-impl Viewing {
+impl SimulatedViewer {
     pub(super) fn new(host: u16, group: GroupId, channel: u32, opens_at: Instant) -> Self {
         Self {
             host,
             group,
             channel,
-            state: State::Away,
+            state: ViewerState::Away,
             stream: None,
             next: None,
             due: opens_at,
@@ -92,7 +92,7 @@ impl Viewing {
 
     /// Whether an edge has admitted the viewer.
     pub(super) fn is_watching(&self) -> bool {
-        matches!(self.state, State::Watching { .. })
+        matches!(self.state, ViewerState::Watching { .. })
     }
 
     /// The edge, in this life, admits the viewer.
@@ -101,23 +101,23 @@ impl Viewing {
         (self.admitted_at, self.failed_edge) = (Some(now), None);
         self.counts.answers += 1;
         self.counts.moves += u64::from(self.next.is_some());
-        self.state = State::Watching { edge, life, object };
+        self.state = ViewerState::Watching { edge, life, object };
     }
 
     /// The edge refuses the viewer.
     pub(super) fn refuse(&mut self) {
         self.refused += 1;
-        self.state = State::Away;
+        self.state = ViewerState::Away;
     }
 
     /// The viewer's wait at an edge was in vain.
     pub(super) fn fail(&mut self, edge: NodeId) {
         self.failed_edge = Some(edge);
         match self.state {
-            State::Asking { .. } => self.counts.unanswered += 1,
+            ViewerState::Asking { .. } => self.counts.unanswered += 1,
             _ => self.counts.failures += 1,
         }
-        self.state = State::Away;
+        self.state = ViewerState::Away;
     }
 
     /// A part is whole. It plays `part`, and playback begins at a level of `buffer`.

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_too_long_ends_where_the_columns_do() {
+    fn long_name_is_cut_at_the_last_column() {
         assert_eq!(fitted("a-very-long-site-name", 10), "a-very-lo…");
         assert_eq!(fitted("größe", 5), "größe");
     }

@@ -21,7 +21,7 @@ fn copy_folder(from: &Path, to: &Path) {
 
 /// #17: a client noticed a server's revocation only in its next handshake.
 #[test]
-fn a_client_leaves_a_server_whose_key_is_lost_in_the_middle_of_a_pull() {
+fn client_leaves_a_server_whose_key_is_revoked() {
     // At this rate the object takes minutes.
     let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
     world.put(0..1, "object", &noise(60, 32 * MIB));
@@ -30,7 +30,7 @@ fn a_client_leaves_a_server_whose_key_is_lost_in_the_middle_of_a_pull() {
     let mut command = anabranch();
     command.args(["gather", "get", &world.object(0..1, "object"), "--json", "-o"]).arg(world.path("out"));
     command.arg("--keys").arg(&own);
-    let getting = Getting::start(command);
+    let getting = RunningClient::start(command);
     world.wait_for(256 << 10);
     // Only the client is told.
     revoke(&own, "server:server");
@@ -43,14 +43,14 @@ fn a_client_leaves_a_server_whose_key_is_lost_in_the_middle_of_a_pull() {
 
 /// #17: a test for sessions that a server closes because their client is revoked.
 #[test]
-fn a_server_closes_the_sessions_of_a_client_whose_key_is_lost_and_no_others() {
+fn server_closes_only_the_sessions_of_a_revoked_client() {
     let world = World::new(1);
     let bytes = noise(61, MIB);
     world.put(0..1, "object", &bytes);
     let (keys, server) = (world.path("keys"), &world.servers[0]);
     runtime().block_on(async {
-        let mut lost = Hand::connect(&keys, server.at).await;
-        let mut stays = Hand::connect_as(&keys, "other", server.at).await.expect("it is let in");
+        let mut lost = ManualClient::connect(&keys, server.at).await;
+        let mut stays = ManualClient::connect_as(&keys, "other", server.at).await.expect("it is let in");
         for hand in [&mut lost, &mut stays] {
             hand.say(Control::Describe { object: "object".into(), with_hash: false }).await;
             assert!(matches!(hand.hear().await, Control::Described { found: Ok(_), .. }));

@@ -57,7 +57,7 @@ impl Links {
 
 /// A program as arrays.
 #[derive(Clone, Debug)]
-pub(super) struct Flat {
+pub(super) struct FlatProgram {
     pub(super) reflectors: usize,
     pub(super) edges: usize,
     pub(super) feeds: Links,
@@ -103,7 +103,7 @@ impl Objects {
     }
 }
 
-impl Flat {
+impl FlatProgram {
     pub(super) fn new(program: &Program) -> Self {
         let network = program.network();
         let weight = program.settings().cost_weight;
@@ -215,7 +215,7 @@ impl Paths {
 
 /// Prices and rooms under which one object's tree is sought.
 #[derive(Copy, Clone)]
-pub(super) struct View<'a> {
+pub(super) struct PriceView<'a> {
     pub(super) tails: &'a [f64],
     pub(super) trunks: &'a [f64],
     /// Price of a feed into each reflector; [`FAR`] without one.

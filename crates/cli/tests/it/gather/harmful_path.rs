@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Harm to datagrams, in either direction.
 #[derive(Copy, Clone, Debug, Default)]
-pub struct Harm {
+pub struct DatagramHarm {
     pub loss_ppm: u32,
     /// One bit is flipped.
     pub flip_ppm: u32,
@@ -34,15 +34,15 @@ const OLD_MAX: usize = 4_096;
 /// Time for which a delayed datagram waits for later ones.
 const IDLE: Duration = Duration::from_millis(5);
 
-struct Passing {
-    harm: Harm,
+struct HarmState {
+    harm: DatagramHarm,
     random: RandomStream,
     late: Vec<(u64, Vec<u8>)>,
     old: VecDeque<Vec<u8>>,
 }
 
-impl Passing {
-    fn new(harm: Harm, seed: Seed, number: u64) -> Self {
+impl HarmState {
+    fn new(harm: DatagramHarm, seed: Seed, number: u64) -> Self {
         Self { harm, random: seed.stream("way", number), late: Vec::new(), old: VecDeque::new() }
     }
 
@@ -84,14 +84,14 @@ impl Passing {
 }
 
 /// The path to one server, until dropped.
-pub struct Way {
+pub struct HarmfulPath {
     pub port: u16,
     server: Arc<OnceLock<SocketAddr>>,
     is_over: Arc<AtomicBool>,
 }
 
-impl Way {
-    pub fn new(harm: Harm, seed: u64) -> Self {
+impl HarmfulPath {
+    pub fn new(harm: DatagramHarm, seed: u64) -> Self {
         let front = socket();
         let port = front.local_addr().expect("it is bound").port();
         let way = Self { port, server: Arc::new(OnceLock::new()), is_over: Arc::new(AtomicBool::new(false)) };
@@ -106,7 +106,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for HarmfulPath {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
     }
@@ -132,12 +132,12 @@ fn next(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
 
 fn to_server(
     front: &Arc<UdpSocket>,
-    harm: Harm,
+    harm: DatagramHarm,
     seed: Seed,
     server: &OnceLock<SocketAddr>,
     is_over: &Arc<AtomicBool>,
 ) {
-    let mut backs: Vec<(SocketAddr, Arc<UdpSocket>, Passing)> = Vec::new();
+    let mut backs: Vec<(SocketAddr, Arc<UdpSocket>, HarmState)> = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     while !is_over.load(Relaxed) {
         let Some((length, client)) = next(front, &mut buffer) else {
@@ -151,13 +151,13 @@ fn to_server(
             let back = Arc::new(socket());
             back.connect(server).expect("loopback is there");
             let number = backs.len() as u64;
-            let passing = Passing::new(harm, seed, 2 * number + 1);
+            let passing = HarmState::new(harm, seed, 2 * number + 1);
             let ends = (Arc::clone(front), Arc::clone(&back), Arc::clone(is_over), *server);
             std::thread::spawn(move || {
                 let (front, back, is_over, server) = ends;
                 to_client(&front, &back, client, server, passing, &is_over);
             });
-            backs.push((client, back, Passing::new(harm, seed, 2 * number)));
+            backs.push((client, back, HarmState::new(harm, seed, 2 * number)));
             backs.len() - 1
         });
         let (_, back, passing) = &mut backs[at];
@@ -170,7 +170,7 @@ fn to_client(
     back: &UdpSocket,
     client: SocketAddr,
     server: SocketAddr,
-    mut passing: Passing,
+    mut passing: HarmState,
     is_over: &AtomicBool,
 ) {
     let stranger = socket();

@@ -1,7 +1,7 @@
 //! History of coded datagrams sent to one host until acknowledged, and of datagrams received from
 //! it until echoed.
 //!
-//! Read [`Sent`] and [`Came`] first.
+//! Read [`SentDatagrams`] and [`ReceivedDatagrams`] first.
 
 use crate::datagram::{ECHOES_MAX, Echo};
 use anabranch_units::{Duration, Instant};
@@ -12,7 +12,7 @@ const SENT_MAX: usize = 1 << 14;
 
 /// Record of a sent datagram.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Left {
+pub(crate) struct SentDatagram {
     pub(crate) at: Instant,
     /// Flow and number of a source packet; `None` for other datagrams.
     pub(crate) source: Option<(u32, u32)>,
@@ -23,18 +23,18 @@ pub(crate) struct Left {
 
 /// Sent datagrams, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Sent {
-    left: VecDeque<Left>,
+pub(crate) struct SentDatagrams {
+    left: VecDeque<SentDatagram>,
     next: u32,
 }
 
-impl Sent {
+impl SentDatagrams {
     /// Records a sent datagram, and returns its number.
     pub(crate) fn push(&mut self, at: Instant, source: Option<(u32, u32)>, is_short: bool) -> u32 {
         if self.left.len() == SENT_MAX {
             self.left.pop_front();
         }
-        self.left.push_back(Left { at, source, is_short, is_known: false });
+        self.left.push_back(SentDatagram { at, source, is_short, is_known: false });
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         number
@@ -42,7 +42,7 @@ impl Sent {
 
     /// Returns the record and the round trip of an acknowledged datagram; `None` if it was
     /// acknowledged before, or never sent.
-    pub(crate) fn take(&mut self, now: Instant, echo: &Echo) -> Option<(Left, Duration)> {
+    pub(crate) fn take(&mut self, now: Instant, echo: &Echo) -> Option<(SentDatagram, Duration)> {
         let back = self.next.wrapping_sub(echo.number) as usize;
         let place = self.left.len().checked_sub(back).filter(|_| back > 0)?;
         let left = &mut self.left[place];
@@ -56,7 +56,7 @@ impl Sent {
 
     /// Bytes of the history.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.left.len() * size_of::<Left>()) as u64
+        (self.left.len() * size_of::<SentDatagram>()) as u64
     }
     /// Send time of the oldest datagram.
     pub(crate) fn oldest_at(&self) -> Option<Instant> {
@@ -74,7 +74,7 @@ impl Sent {
 
     /// Forgets the oldest datagrams while they are acknowledged or older than `limit`.
     pub(crate) fn forget(&mut self, now: Instant, limit: Duration) {
-        let is_over = |left: &Left| left.is_known || now.saturating_since(left.at) > limit;
+        let is_over = |left: &SentDatagram| left.is_known || now.saturating_since(left.at) > limit;
         while self.left.front().is_some_and(is_over) {
             self.left.pop_front();
         }
@@ -83,14 +83,14 @@ impl Sent {
 
 /// Received datagrams that wait for their echo.
 #[derive(Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct ReceivedDatagrams {
     waiting: VecDeque<(u32, Instant, bool)>,
     /// Deadline of the echoes.
     pub(crate) due: Option<Instant>,
     within: Duration,
 }
 
-impl Came {
+impl ReceivedDatagrams {
     /// Bytes of the waiting entries.
     pub(crate) fn bytes(&self) -> u64 {
         (self.waiting.len() * size_of::<(u32, Instant, bool)>()) as u64
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn each_datagram_that_came_gives_a_round_trip_once() {
-        let mut sent = Sent { next: u32::MAX, ..Sent::default() };
+        let mut sent = SentDatagrams { next: u32::MAX, ..SentDatagrams::default() };
         assert_eq!(sent.push(at(0), Some((7, 1)), true), u32::MAX);
         assert_eq!(sent.push(at(10), None, true), 0);
         let (left, rtt) = sent.take(at(100), &echo(0)).expect("it left");
@@ -147,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn what_came_is_said_at_the_latest_when_a_datagram_is_full_of_it() {
-        let mut came = Came::default();
+    fn receipts_leave_at_the_latest_with_a_full_datagram() {
+        let mut came = ReceivedDatagrams::default();
         let full: Vec<bool> =
             (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3, SAY_WITHIN)).collect();
         assert_eq!(full.iter().position(|full| *full), Some(ECHOES_MAX - 1));

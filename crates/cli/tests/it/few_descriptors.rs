@@ -2,8 +2,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
-use crate::net::{Lines, Local, PATIENCE, Running, TWO, noise, run};
-use crate::silent::{Flood, Says};
+use crate::net::{KilledOnDrop, Lines, LocalDaemons, PATIENCE, TWO, noise, run};
+use crate::silent::{Flood, StrangerData};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
@@ -19,7 +19,7 @@ const WATCHED: Duration = Duration::from_secs(3);
 
 /// A daemon with a descriptor limit, killed when dropped.
 struct Daemon {
-    child: Running,
+    child: KilledOnDrop,
     at: SocketAddr,
     log: Arc<Mutex<String>>,
 }
@@ -27,7 +27,7 @@ struct Daemon {
 impl Daemon {
     /// Starts `words` below `replicate` with this limit of descriptors, and waits until it logs `
     /// LISTENS ADDRESS`.
-    fn start(local: &Local, descriptors: u32, words: &[&str], listens: &str) -> Self {
+    fn start(local: &LocalDaemons, descriptors: u32, words: &[&str], listens: &str) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {descriptors}; exec \"$0\" replicate \"$@\"");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_anabranch")]).args(words);
@@ -39,7 +39,7 @@ impl Daemon {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let lines = Lines::of(child.stderr.take().expect("it is piped"));
         // The guard ends it in any case.
-        let child = Running(child);
+        let child = KilledOnDrop(child);
         let log =
             Arc::new(Mutex::new(lines.until(listens).unwrap_or_else(|said| panic!("{words:?}: {said}"))));
         let at = {
@@ -84,9 +84,9 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// #17: the behaviour of a daemon without free descriptors was untested.
 #[test]
-fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_afterwards() {
+fn controller_without_descriptors_reports_it_and_recovers() {
     const DESCRIPTORS: u32 = 48;
-    let local = Local::start(TWO, &[]);
+    let local = LocalDaemons::start(TWO, &[]);
     let words =
         ["controller", "--listen", "127.0.0.1:0", "--topology", "network.toml", "--store", "few.redb"];
     let daemon = Daemon::start(&local, DESCRIPTORS, &words, "https://");
@@ -139,8 +139,8 @@ fn a_controller_without_descriptors_says_so_takes_no_processor_and_serves_on_aft
 
 /// #17: with 64 descriptors and 120 connections at a relay a transfer failed at once and for good.
 #[test]
-fn a_relay_with_few_descriptors_under_many_connections_brings_a_file() {
-    let local = Local::start(TWO, &["s"]);
+fn relay_with_few_descriptors_brings_a_file() {
+    let local = LocalDaemons::start(TWO, &["s"]);
     std::fs::create_dir(local.path("d")).expect("the folder is ours");
     let bytes = noise(5, 3_000_000);
     std::fs::write(local.path("s/file"), &bytes).expect("the folder is ours");
@@ -150,7 +150,7 @@ fn a_relay_with_few_descriptors_under_many_connections_brings_a_file() {
     let daemon = Daemon::start(&local, 64, &words, " takes data on ");
     local.wait_for(&["s", "d"]);
     runtime().block_on(async {
-        let silent = Flood::start(daemon.at, 120, Says::Nothing).await;
+        let silent = Flood::start(daemon.at, 120, StrangerData::Nothing).await;
         let send = ["send", "file", "--from", "s", "--to", "d", "--quiet", "--controller", local.address()];
         let send = local.command(&[&send[..], &["--stripes", "8"]].concat());
         let (code, said) = tokio::task::spawn_blocking(move || run(send)).await.expect("it ends");
@@ -182,7 +182,7 @@ delay = "0 ms"
 /// #48: d waited for 92 s while another transfer held the memory of e.
 #[test]
 fn destination_is_served_while_another_has_no_memory() {
-    let mut local = Local::start(THREE, &["s", "d"]);
+    let mut local = LocalDaemons::start(THREE, &["s", "d"]);
     let mut relay = local.relay("e", "e");
     relay.args(["--memory", "24 MiB"]);
     local.keep("e", relay);

@@ -1,14 +1,14 @@
 //! All machines of a run on their hosts: control messages, parts, viewers and faults.
 //!
-//! Read [`Playing`] first; requests for parts are in [`pipes`], viewers in [`audience`].
+//! Read [`LiveApp`] first; requests for parts are in [`pipes`], viewers in [`audience`].
 
 mod audience;
 mod pipes;
 
-use super::Stage;
-use super::relay::Parts;
+use super::ResolvedWorkload;
+use super::relay::NodeParts;
 use super::settings::{FaultKind, host_of};
-use super::viewing::Viewing;
+use super::viewer::SimulatedViewer;
 use crate::control::capacity::CapacityEstimator;
 use crate::control::controller::{Controller, ControllerEvent, ControllerSettings};
 use crate::control::messages::{GroupId, Report, ToChild, ToNode, ToParent};
@@ -43,7 +43,7 @@ struct NodeRun {
     /// `None` while the node is dead.
     machine: Option<Node>,
     life: u64,
-    parts: Parts,
+    parts: NodeParts,
     /// Measurements of the links from its parents.
     estimators: BTreeMap<NodeId, CapacityEstimator>,
     report_stream: u32,
@@ -61,7 +61,7 @@ struct LinkRun {
 
 /// Use of a stream.
 #[derive(Copy, Clone, Debug)]
-enum Carries {
+enum StreamUse {
     Link(usize),
     Reports(usize),
     Parts(Pipe),
@@ -69,7 +69,7 @@ enum Carries {
 
 /// Sums of a run.
 #[derive(Debug, Default)]
-struct Sums {
+struct RunSums {
     control_bytes: u64,
     upstream_parts: u64,
     upstream_bytes: u64,
@@ -83,23 +83,23 @@ struct Sums {
 
 /// All that the hosts of a run do.
 #[derive(Debug)]
-pub(super) struct Playing {
-    stage: Stage,
+pub(super) struct LiveApp {
+    stage: ResolvedWorkload,
     seed: Seed,
     controller: Option<Controller>,
     round: Round,
     mapping: BTreeMap<(GroupId, Object), NodeId>,
     nodes: Vec<NodeRun>,
     links: Vec<LinkRun>,
-    viewers: Vec<Viewing>,
-    streams: Vec<Option<Carries>>,
+    viewers: Vec<SimulatedViewer>,
+    streams: Vec<Option<StreamUse>>,
     /// Idle streams of a client to a node.
     idle: BTreeMap<(pipes::Client, NodeId), Vec<u32>>,
     /// Stream of each viewer's request that its edge has not answered.
     asking: BTreeMap<RequestId, u32>,
     lives: u64,
     armed: BTreeMap<u16, Instant>,
-    sums: Sums,
+    sums: RunSums,
     now: Instant,
 }
 
@@ -108,18 +108,18 @@ fn message_bytes(message: &impl Serialize) -> u64 {
     serde_json::to_vec(message).map_or(0, |json| json.len() as u64) + HEAD_BYTES + TLS_RECORD_BYTES
 }
 
-impl Playing {
-    pub(super) fn new(stage: &Stage, seed: Seed) -> Self {
-        let Stage { settings, overlay, .. } = stage;
+impl LiveApp {
+    pub(super) fn new(stage: &ResolvedWorkload, seed: Seed) -> Self {
+        let ResolvedWorkload { settings, overlay, .. } = stage;
         let viewers = stage.viewers(seed).map(|viewer| {
             let host = settings.first_viewer_host() + viewer.group as u16;
             let opens_at = Instant::ZERO + viewer.opens_after;
-            Viewing::new(host, GroupId(viewer.group as u32), viewer.channel, opens_at)
+            SimulatedViewer::new(host, GroupId(viewer.group as u32), viewer.channel, opens_at)
         });
         let node = || NodeRun {
             machine: None,
             life: 0,
-            parts: Parts::default(),
+            parts: NodeParts::default(),
             estimators: BTreeMap::new(),
             report_stream: 0,
             reports: Messages::default(),
@@ -137,7 +137,7 @@ impl Playing {
             asking: BTreeMap::new(),
             lives: 0,
             armed: BTreeMap::new(),
-            sums: Sums::default(),
+            sums: RunSums::default(),
             now: Instant::ZERO,
             seed,
             stage: stage.clone(),
@@ -214,7 +214,7 @@ impl Playing {
         let id = NodeId(at as u32);
         let run = &mut self.nodes[at];
         let fetches: Vec<u32> = run.parts.fetches().map(|(_, fetch)| fetch.stream).collect();
-        (run.machine, run.parts) = (None, Parts::default());
+        (run.machine, run.parts) = (None, NodeParts::default());
         fetches.into_iter().for_each(|stream| self.drop_pipe(stream));
         self.idle.retain(|(client, _), _| *client != pipes::Client::Node(id));
     }
@@ -380,8 +380,8 @@ impl Playing {
 
     // ---- streams ----
 
-    fn open(&mut self, cx: &mut AppCx<'_, '_>, (from, to): (u16, u16), carries: Carries) -> u32 {
-        let is_control = !matches!(carries, Carries::Parts(_));
+    fn open(&mut self, cx: &mut AppCx<'_, '_>, (from, to): (u16, u16), carries: StreamUse) -> u32 {
+        let is_control = !matches!(carries, StreamUse::Parts(_));
         let spec = StreamSpec { from, to, links: [None; 2], size: None, priority: 1, is_control };
         let stream = cx.open(&spec);
         let at = stream as usize;
@@ -395,12 +395,12 @@ impl Playing {
     fn open_link(&mut self, cx: &mut AppCx<'_, '_>, link: usize) {
         let ends = &self.stage.overlay.links()[link];
         let hosts = (host_of(ends.to.index()), host_of(ends.from.index()));
-        let stream = self.open(cx, hosts, Carries::Link(link));
+        let stream = self.open(cx, hosts, StreamUse::Link(link));
         self.links[link] = LinkRun { stream, ..LinkRun::default() };
     }
 
     fn open_reports(&mut self, cx: &mut AppCx<'_, '_>, at: usize) {
-        let stream = self.open(cx, (host_of(at), 0), Carries::Reports(at));
+        let stream = self.open(cx, (host_of(at), 0), StreamUse::Reports(at));
         let run = &mut self.nodes[at];
         run.report_stream = stream;
         (run.reports, run.updates) = Default::default();
@@ -463,7 +463,7 @@ impl Playing {
     }
 }
 
-impl App for Playing {
+impl App for LiveApp {
     fn start(&mut self, cx: &mut AppCx<'_, '_>) {
         (0..self.nodes.len()).for_each(|at| self.open_reports(cx, at));
         (0..self.links.len()).for_each(|link| self.open_link(cx, link));
@@ -516,19 +516,19 @@ impl App for Playing {
             (_, StreamEvent::Arrived { bytes }) => {
                 cx.read(stream, side, bytes);
                 match carries {
-                    Carries::Link(link) => self.on_link(cx, link, side, bytes),
-                    Carries::Reports(at) => self.on_reports(cx, at, side, bytes),
-                    Carries::Parts(_) if side == Side::Acceptor => self.on_request(cx, stream, bytes),
-                    Carries::Parts(_) => self.on_answer(cx, stream, bytes),
+                    StreamUse::Link(link) => self.on_link(cx, link, side, bytes),
+                    StreamUse::Reports(at) => self.on_reports(cx, at, side, bytes),
+                    StreamUse::Parts(_) if side == Side::Acceptor => self.on_request(cx, stream, bytes),
+                    StreamUse::Parts(_) => self.on_answer(cx, stream, bytes),
                 }
             }
-            (Carries::Link(link), StreamEvent::GivenUp) if self.links[link].stream == stream => {
+            (StreamUse::Link(link), StreamEvent::GivenUp) if self.links[link].stream == stream => {
                 self.open_link(cx, link);
             }
-            (Carries::Reports(at), StreamEvent::GivenUp) if self.nodes[at].report_stream == stream => {
+            (StreamUse::Reports(at), StreamEvent::GivenUp) if self.nodes[at].report_stream == stream => {
                 self.open_reports(cx, at);
             }
-            (Carries::Parts(_), StreamEvent::GivenUp) => self.on_broken(cx, stream),
+            (StreamUse::Parts(_), StreamEvent::GivenUp) => self.on_broken(cx, stream),
             _ => {}
         }
     }
@@ -554,7 +554,7 @@ impl App for Playing {
         row.goodput_mbps = Self::mbps(bytes - self.sums.warmup_bytes, measured);
         let mut ages = self.sums.ages_ms.clone();
         ages.sort_by(f64::total_cmp);
-        let sum = |of: fn(&Viewing) -> u64| Some(self.viewers.iter().map(of).sum::<u64>() as f64);
+        let sum = |of: fn(&SimulatedViewer) -> u64| Some(self.viewers.iter().map(of).sum::<u64>() as f64);
         let columns = [
             ("part_age_ms_p50", percentile(&ages, 0.5)),
             ("part_age_ms_p99", percentile(&ages, 0.99)),

@@ -1,8 +1,8 @@
 //! Viewer counts reported by other brokers to the leader, bounded in messages and in bytes.
 //!
-//! Leaves out: this broker's own counts (`broker_proto::counting`). Read [`Counted`].
+//! Leaves out: this broker's own counts (`broker_proto::counting`). Read [`CountedParts`].
 
-use anabranch_broker_proto::broker::Gathered;
+use anabranch_broker_proto::broker::PlaceDemand;
 use anabranch_broker_proto::counting;
 use anabranch_units::Instant;
 use std::collections::BTreeMap;
@@ -13,24 +13,24 @@ pub const COUNTED_MAX: usize = 64;
 pub const COUNTED_BYTES_MAX: usize = 128 << 20;
 
 /// Counts from one message of another broker, valid until `until`.
-struct Part {
-    gathered: Vec<Gathered>,
+struct CountedPart {
+    gathered: Vec<PlaceDemand>,
     bytes: usize,
     until: Instant,
 }
 
 /// Unexpired messages, by broker and part.
 #[derive(Default)]
-pub(super) struct Counted(BTreeMap<(u64, u32), Part>);
+pub(super) struct CountedParts(BTreeMap<(u64, u32), CountedPart>);
 
-impl Counted {
+impl CountedParts {
     /// Stores a part until `until`, replacing an earlier part with the same number. Returns false
     /// if there is no room.
     pub(super) fn note(
         &mut self,
         now: Instant,
         of: (u64, u32),
-        gathered: Vec<Gathered>,
+        gathered: Vec<PlaceDemand>,
         until: Instant,
     ) -> bool {
         self.0.retain(|_, part| part.until > now);
@@ -39,13 +39,13 @@ impl Counted {
         let held: usize = self.0.values().map(|part| part.bytes).sum();
         let has_room = self.0.len() < COUNTED_MAX && held + bytes <= COUNTED_BYTES_MAX;
         if has_room {
-            self.0.insert(of, Part { gathered, bytes, until });
+            self.0.insert(of, CountedPart { gathered, bytes, until });
         }
         has_room
     }
 
     /// Returns the sum of `own` and all unexpired parts.
-    pub(super) fn with(&mut self, now: Instant, own: Vec<Gathered>) -> Vec<Gathered> {
+    pub(super) fn with(&mut self, now: Instant, own: Vec<PlaceDemand>) -> Vec<PlaceDemand> {
         self.0.retain(|_, part| part.until > now);
         if self.0.is_empty() {
             return own;
@@ -61,10 +61,13 @@ mod tests {
     use anabranch_broker_proto::messages::Clients;
     use anabranch_units::Duration;
 
-    fn places(count: usize) -> Vec<Gathered> {
+    fn places(count: usize) -> Vec<PlaceDemand> {
         let clients = vec![Clients { bitrate_bps: 1_000_000, sessions: 1 }];
-        let place =
-            |n: usize| Gathered { location: format!("{n:0>128}"), isp: "x".into(), clients: clients.clone() };
+        let place = |n: usize| PlaceDemand {
+            location: format!("{n:0>128}"),
+            isp: "x".into(),
+            clients: clients.clone(),
+        };
         (0..count).map(place).collect()
     }
 
@@ -72,7 +75,7 @@ mod tests {
     #[test]
     fn what_others_count_has_a_budget_of_bytes() {
         let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
-        let mut counted = Counted::default();
+        let mut counted = CountedParts::default();
         let all = places(20_000);
         let fit = COUNTED_BYTES_MAX / counting::bytes(&all);
         assert!(fit < COUNTED_MAX, "{fit}");
@@ -89,7 +92,7 @@ mod tests {
     #[test]
     fn more_parts_than_brokers_have_are_not_kept() {
         let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
-        let mut counted = Counted::default();
+        let mut counted = CountedParts::default();
         let kept = (0..100).filter(|broker| counted.note(now, (*broker, 0), places(1), until)).count();
         assert_eq!(kept, COUNTED_MAX);
     }
