@@ -9,7 +9,8 @@ use anabranch_media::bitrates::segment_bytes;
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, Duration, Instant};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Most nodes of a tier.
 const TIER_MAX: u32 = 500;
@@ -26,7 +27,7 @@ const TIME_MAX: Duration = Duration::from_secs(100_000);
 
 /// Settings of a workload. Hosts are taken in order: the controller, sources, reflectors, edges; viewers
 /// share the others.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Number of sources; each has every channel.
@@ -61,7 +62,7 @@ pub struct Settings {
 }
 
 /// Decisions that nodes follow.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// [`ControlMode::Hybrid`].
@@ -84,7 +85,7 @@ impl Mode {
 }
 
 /// A failure or a drain.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     /// Kind of the fault.
@@ -98,7 +99,7 @@ pub struct Fault {
 }
 
 /// Kinds of faults.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// A node says nothing, and its connections stand. It begins again with an empty state.
