@@ -78,6 +78,7 @@ pub use anabranch_media::prefixes::PrefixTable;
 pub use anabranch_media::steering::{SteeringManifest, SteeringQuery};
 pub use client::Client;
 pub use contracts::Contracts;
+pub use http::openapi;
 pub use mistake::Mistake;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use public::{PublicConfig, PublicServer};

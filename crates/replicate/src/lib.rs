@@ -79,6 +79,7 @@ pub use client::{Client, SiteLink, Watch, WatchItem};
 pub use controller::{BoxedPlanner, Controller, ControllerConfig, NotDurable, NotTaken};
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_http, exercise_replies};
+pub use http::openapi;
 pub use relay::{Relay, RelayConfig, RelayError};
 #[doc(hidden)]
 pub use runner::exercise_confirmations;
