@@ -55,22 +55,22 @@ pub struct Settings {
     pub source_capacity: Option<BitRate>,
     /// Declared capacity of a link from a reflector. Default: as above, divided by the edges.
     pub reflector_capacity: Option<BitRate>,
-    /// `hybrid`, `distributed` or `centralized`.
+    /// Decisions that nodes follow.
     pub mode: Mode,
     /// Failures and drains.
     pub faults: Vec<Fault>,
 }
 
-/// Decisions that nodes follow.
+/// Decisions that nodes follow, as in [`ControlMode`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// [`ControlMode::Hybrid`].
+    /// The controller's routes while their evidence holds, and a local choice otherwise.
     #[default]
     Hybrid,
-    /// [`ControlMode::Distributed`].
+    /// Local choices only.
     Distributed,
-    /// [`ControlMode::Centralized`].
+    /// The controller's routes only.
     Centralized,
 }
 
