@@ -89,22 +89,23 @@ impl Table {
 
     /// Appends this table and the tables below it.
     fn collect(self, title: &str, tables: &mut Vec<(String, Self)>) {
-        let is_known = |path: &str, tables: &[(String, Self)]| tables.iter().any(|(title, _)| title == path);
         let mut below = Vec::new();
         for (name, key) in self.keys() {
             let (inner, is_list) = element(key, &self.root);
             if inner["properties"].is_object() {
                 let path = [self.path.as_str(), name].into_iter().filter(|part| !part.is_empty());
-                let path = path.collect::<Vec<_>>().join(".");
-                let title = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
-                below.push((code(title), Self::new(inner, &self.root, &path)));
+                let mut path = path.collect::<Vec<_>>().join(".");
+                if is_map(key, &self.root) {
+                    path += ".NAME";
+                }
+                let written = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
+                // Workloads of different kinds have tables of one name, as `[[workload.faults]]`.
+                let suffix = if self.path == "workload" { format!(" of {title}") } else { String::new() };
+                below.push((code(written) + &suffix, Self::new(inner, &self.root, &path)));
             }
         }
         tables.push((title.to_owned(), self));
         for (title, table) in below {
-            // Workloads of different kinds have tables of one name, as `[[workload.faults]]`.
-            let suffix = tables.last().map(|(above, _)| above.clone()).unwrap_or_default();
-            let title = if is_known(&title, tables) { format!("{title} of {suffix}") } else { title };
             table.collect(&title, tables);
         }
     }
@@ -146,11 +147,15 @@ impl Table {
                 ("string", None) => "text".to_owned(),
                 ("integer", _) => "whole number".to_owned(),
                 ("boolean", _) => "true or false".to_owned(),
-                ("object", _) => "table of names".to_owned(),
+                ("array", _) => "list".to_owned(),
                 (other, _) => other.to_owned(),
             },
         };
-        if is_list && !inner["properties"].is_object() { format!("list: {kind}") } else { kind }
+        match () {
+            () if is_list => format!("list: {kind}"),
+            () if is_map(key, &self.root) => format!("by name: {kind}"),
+            () => kind,
+        }
     }
 
     /// Meanings of a key's words, if they have any.
@@ -169,6 +174,11 @@ fn element<'a>(key: &'a Value, root: &'a Value) -> (&'a Value, bool) {
     }
     let values = &schema["additionalProperties"];
     if values.is_object() { (resolved(values, root), false) } else { (schema, false) }
+}
+
+/// Returns true for a table whose keys are names.
+fn is_map(key: &Value, root: &Value) -> bool {
+    resolved(key, root)["additionalProperties"].is_object()
 }
 
 /// Follows references, and the single alternative of an optional value.
