@@ -29,7 +29,8 @@ demo: build ## One file to three sites of an emulated Internet2, by every scheme
 	$(ANABRANCH) demo
 
 site: setup ## The documentation site, at target/site: search, light and dark, a reference from the code
-	cargo run --quiet --package xtask -- site
+	cargo build --quiet --package anabranch-cli --package xtask
+	target/debug/xtask site --binary target/debug/anabranch
 
 # Where tests that cannot run here say so, a line each: of what, which, why, with tabs between them.
 test: export ANABRANCH_SKIPPED := $(CURDIR)/target/skipped-tests

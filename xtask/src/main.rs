@@ -26,7 +26,7 @@ enum Command {
     /// Draw which room uses which, from the manifests.
     Rooms(tidy::Place),
     /// Build the documentation site at target/site; installs mdBook below target/tools.
-    Site,
+    Site(site::Args),
     /// Measure the hot parts, beside other programs' where there are any.
     Bench(bench::Args),
 }
@@ -35,7 +35,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Tidy(args) => tidy::run(args),
         Command::Rooms(args) => tidy::draw(args),
-        Command::Site => site::run(),
+        Command::Site(args) => site::run(args),
         Command::Bench(args) => bench::run(args),
     }
 }

@@ -23,10 +23,18 @@ const REFERENCE_MARK: &str = "<!-- reference -->";
 /// Version of mdBook.
 const MDBOOK_VERSION: &str = "0.5.4";
 
+/// Arguments of `cargo xtask site`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The command that writes the reference.
+    #[arg(long, value_name = "FILE")]
+    binary: PathBuf,
+}
+
 /// Builds the site at `target/site`.
 ///
 /// Errors: mdBook cannot be installed or fails; dead links, one a line.
-pub fn run() -> anyhow::Result<()> {
+pub fn run(args: Args) -> anyhow::Result<()> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let root = root.parent().context("xtask stands in the repository")?;
     let (book, site) = (root.join("target/site-pages"), root.join("target/site"));
@@ -42,13 +50,11 @@ pub fn run() -> anyhow::Result<()> {
     for file in ["book.toml", "site.css"] {
         std::fs::copy(root.join("docs").join(file), book.join(file)).context(file)?;
     }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let words = ["run", "--quiet", "--package", "anabranch-cli", "--", "docs", "reference"];
-    done(Command::new(&cargo).args(words).arg(pages.join("reference")).current_dir(root))?;
+    done(Command::new(args.binary).args(["docs", "reference"]).arg(pages.join("reference")))?;
     let reference = std::fs::read_to_string(pages.join("reference/SUMMARY.md")).context("the reference")?;
     std::fs::remove_file(pages.join("reference/SUMMARY.md")).context("the reference")?;
     std::fs::write(pages.join("SUMMARY.md"), complete(&summary, &reference)).context("SUMMARY.md")?;
-    let mdbook = mdbook(root, &cargo)?;
+    let mdbook = mdbook(root)?;
     done(Command::new(mdbook).arg("build").arg(&book).arg("--dest-dir").arg(&site))?;
     let dead = dead_links(&site)?;
     dead.iter().for_each(|line| println!("{line}"));
@@ -65,7 +71,7 @@ fn done(command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Path of mdBook, which is installed below `target/tools` if it is not there.
-fn mdbook(root: &Path, cargo: &std::ffi::OsStr) -> anyhow::Result<PathBuf> {
+fn mdbook(root: &Path) -> anyhow::Result<PathBuf> {
     let tools = root.join("target/tools");
     let path = tools.join("bin/mdbook");
     let is_there = Command::new(&path).arg("--version").output().is_ok_and(|output| {
@@ -75,6 +81,7 @@ fn mdbook(root: &Path, cargo: &std::ffi::OsStr) -> anyhow::Result<PathBuf> {
         // Without its web server, which takes half of the build.
         let words = ["install", "mdbook", "--version", MDBOOK_VERSION, "--locked", "--no-default-features"];
         let more = ["--features", "search", "--root"];
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         done(Command::new(cargo).args(words).args(more).arg(tools).current_dir(root))?;
     }
     Ok(path)
