@@ -98,7 +98,7 @@ fn complete(summary: &str, reference: &str) -> String {
     for line in summary.lines() {
         let target = line.rsplit_once("](").and_then(|(text, rest)| Some((text, rest.strip_suffix(')')?)));
         match target.and_then(|(text, target)| Some((text, resolve(SUMMARY, target)?))) {
-            Some((text, path)) => writeln!(out, "{text}]({path})"),
+            Some((text, path)) => writeln!(out, "{text}]({})", indexed(&path)),
             None if line == REFERENCE_MARK => write!(out, "{}", reference.replace("](", "](reference/")),
             None => writeln!(out, "{line}"),
         }
@@ -129,7 +129,19 @@ fn copy_page(root: &Path, pages: &Path, path: &str, files: &BTreeSet<String>) ->
         }
         write_file(&pages.join(&linked).join("index.html"), &list)?;
     }
-    write_file(&pages.join(path), &text)
+    write_file(&pages.join(indexed(path)), indexed_links(&text))
+}
+
+/// Path of a page in the site: mdBook makes each README.md the index of its folder, but leaves
+/// links to it as they are.
+fn indexed(path: &str) -> String {
+    path.replace("README.md", "index.md")
+}
+
+/// The page with links to the paths that other pages have in the site.
+fn indexed_links(text: &str) -> String {
+    let link = Regex::new(r"(\]\([^)\s]*)README\.md").expect("a good pattern");
+    link.replace_all(text, "${1}index.md").into_owned()
 }
 
 fn copy(root: &Path, pages: &Path, file: &str) -> anyhow::Result<()> {
@@ -235,7 +247,13 @@ mod tests {
         assert_eq!(chapters(summary), ["README.md", "docs/b.md"]);
         let whole = complete(summary, "- [C](c.md)\n  - [d](c/d.md)\n");
         let pages = "- [C](reference/c.md)\n  - [d](reference/c/d.md)\n";
-        assert_eq!(whole, format!("# Summary\n\n[A](README.md)\n- [B](docs/b.md)\n{pages}"));
+        assert_eq!(whole, format!("# Summary\n\n[A](index.md)\n- [B](docs/b.md)\n{pages}"));
+    }
+
+    #[test]
+    fn links_to_readmes_lead_to_indices() {
+        let links = "README.md [a](../README.md) [b](b/README.md#c) [d](README.txt)";
+        assert_eq!(indexed_links(links), "README.md [a](../index.md) [b](b/index.md#c) [d](README.txt)");
     }
 
     #[test]
