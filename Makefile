@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test build claims peers setup
+.PHONY: help demo test build claims peers setup site
 
 ANABRANCH := target/release/anabranch
 
@@ -27,6 +27,10 @@ build: setup ## Build the release binary, and the library that announces other p
 
 demo: build ## One file to three sites of an emulated Internet2, by every scheme
 	$(ANABRANCH) demo
+
+site: setup ## The documentation site, at target/site: search, light and dark, a reference from the code
+	cargo build --quiet --package anabranch-cli --package xtask
+	target/debug/xtask site --binary target/debug/anabranch
 
 # Where tests that cannot run here say so, a line each: of what, which, why, with tabs between them.
 test: export ANABRANCH_SKIPPED := $(CURDIR)/target/skipped-tests

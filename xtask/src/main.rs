@@ -1,10 +1,11 @@
-//! The project's own tools: `cargo xtask tidy`, `cargo xtask rooms` and `cargo xtask bench`.
+//! The project's own tools: `cargo xtask tidy`, `rooms`, `site` and `bench`.
 //!
 //! Every subcommand is a module with an `Args` type and a `run` function. Read [`Command`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tools read files and ask the machine")]
 
 mod bench;
+mod site;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +25,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Draw which room uses which, from the manifests.
     Rooms(tidy::Repository),
+    /// Build the documentation site at target/site; installs mdBook below target/tools.
+    Site(site::Args),
     /// Measure the hot parts, beside other programs' where there are any.
     Bench(bench::Args),
 }
@@ -32,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Tidy(args) => tidy::run(args),
         Command::Rooms(args) => tidy::draw(args),
+        Command::Site(args) => site::run(args),
         Command::Bench(args) => bench::run(args),
     }
 }

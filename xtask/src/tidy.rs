@@ -12,7 +12,7 @@ mod circles;
 mod code;
 mod deny;
 mod dependencies;
-mod documents;
+pub(crate) mod documents;
 mod limits;
 mod prose;
 mod quantities;
@@ -87,6 +87,8 @@ enum Rule {
     OnePage,
     /// A link of a document that leads nowhere.
     Link,
+    /// A document that the documentation site does not list.
+    Summary,
     /// A room below the services that names a system, or a system that touches too many files.
     Systems,
     /// A file with more lines than its limit.
@@ -132,6 +134,7 @@ impl Rule {
             Self::MachinePath => "machine-path",
             Self::OnePage => "one-page",
             Self::Link => "link",
+            Self::Summary => "summary",
             Self::Systems => "systems",
             Self::LongFile => "long-file",
             Self::LongFunction => "long-function",
@@ -278,7 +281,7 @@ fn subjects(root: &Path) -> String {
 }
 
 /// The files that git tracks or would track.
-fn known_files(root: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) fn known_files(root: &Path) -> anyhow::Result<Vec<String>> {
     let output = std::process::Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"])
         .current_dir(root)

@@ -56,6 +56,9 @@ impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "broker"
     }
+    fn settings(&self) -> Option<schemars::Schema> {
+        Some(schemars::schema_for!(settings::Settings))
+    }
     fn plan(
         &self,
         workload: &SystemWorkload,

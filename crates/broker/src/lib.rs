@@ -79,6 +79,7 @@ pub use anabranch_media::steering::{SteeringManifest, SteeringQuery};
 pub use client::Client;
 pub use contracts::Contracts;
 pub use file_error::FileError;
+pub use http::openapi;
 pub use network::{Files as NetworkFiles, NetworkAgent, NetworkAgentError, NetworkConfig};
 pub use public::{PublicConfig, PublicServer};
 pub use service::{

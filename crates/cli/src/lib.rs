@@ -22,6 +22,7 @@ mod circuit;
 mod clients;
 mod completions;
 mod demo;
+mod docs;
 mod doctor;
 mod emulate;
 mod etcd;
@@ -107,6 +108,9 @@ enum Verb {
     Recipe(recipe::Args),
     /// Print the completion script of a shell for verbs and options.
     Completions(completions::Args),
+    /// Write the manual pages, or the reference of the documentation site.
+    #[command(subcommand)]
+    Docs(docs::Noun),
 }
 
 /// Name of the running command, such as `experiment codedbulk`, and all its arguments as on a
@@ -163,6 +167,7 @@ pub fn main() -> ExitCode {
         Verb::Experiment(noun) => experiment::run(&noun, cli.quiet),
         Verb::Recipe(args) => recipe::run(&args),
         Verb::Completions(args) => completions::run(&args, Cli::command()),
+        Verb::Docs(noun) => docs::run(&noun, Cli::command()),
     };
     if let Err(error) = output::finish() {
         errln!("anabranch: standard output: {error}");

@@ -5,7 +5,7 @@ mod limits;
 use super::*;
 
 /// Calls `see` with `command` and each visible command below it, and its words.
-fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command, &str)) {
+pub(super) fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command, &str)) {
     see(command, words);
     for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
         each(below, &format!("{words} {}", below.get_name()), see);

@@ -4,10 +4,11 @@
 
 use anabranch_transport::tfrc::{SlowStart, TcpTimeout};
 use anabranch_units::BitRate;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Protocol of a pull.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The paper's protocol: sums with its c and delta, sent until the terminating signal arrives;
@@ -29,7 +30,7 @@ impl Mode {
 }
 
 /// Rate control of a server, chosen by the client.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RateControl {
     /// LTTP's control: each pull reacts to its losses, which count as congestion whatever their
@@ -53,7 +54,7 @@ impl RateControl {
 }
 
 /// Decoder of coded packets.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DecoderKind {
     /// LTTP's Algorithm 1.

@@ -101,8 +101,8 @@ pub enum Problem {
         table: &'static str,
         /// Its name.
         field: String,
-        /// The known names.
-        known: &'static str,
+        /// The known fields.
+        known: &'static [toml::Key],
     },
     /// A required field is missing.
     MissingField {
@@ -156,6 +156,17 @@ pub enum Problem {
     Topology(TopologyError),
 }
 
+/// Names of the fields of a table for a message. Names of tables are as written.
+fn names(table: &str, known: &[toml::Key]) -> String {
+    let name = |key: &toml::Key| match (table, key.name) {
+        ("the file", "name") => "name".to_owned(),
+        ("the file", "defaults") => "[defaults]".to_owned(),
+        ("the file", name) => format!("[[{name}]]"),
+        (_, name) => name.to_owned(),
+    };
+    known.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -164,7 +175,7 @@ impl std::fmt::Display for Problem {
             }
             Self::Syntax { message } => f.write_str(message),
             Self::UnknownField { table, field, known } => {
-                write!(f, "{table} has no field `{field}`: use {known}")
+                write!(f, "{table} has no field `{field}`: use {}", names(table, known))
             }
             Self::MissingField { table, example } => write!(f, "{table} is incomplete: add {example}"),
             Self::Conflict { table, field, other } => {

@@ -34,6 +34,9 @@ impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "live"
     }
+    fn settings(&self) -> Option<schemars::Schema> {
+        Some(schemars::schema_for!(settings::Settings))
+    }
     fn plan(
         &self,
         workload: &SystemWorkload,

@@ -17,6 +17,8 @@ mod tests;
 mod views;
 pub mod wire;
 
+pub use http::openapi;
+
 use crate::description::{Change, Description, DescriptionError, Layout};
 use anabranch_election::Replica;
 use anabranch_http::lease::{EtcdConfig, EtcdConfigError, EtcdStore, FileStore, LeaseError, SharedStore};

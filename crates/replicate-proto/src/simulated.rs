@@ -51,6 +51,9 @@ impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "replicate"
     }
+    fn settings(&self) -> Option<schemars::Schema> {
+        Some(schemars::schema_for!(Settings))
+    }
     fn plan(
         &self,
         workload: &SystemWorkload,

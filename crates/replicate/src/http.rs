@@ -83,8 +83,8 @@ const PAGE_BYTES: usize = 1 << 20;
 )]
 struct Description;
 
-/// OpenAPI description, as JSON.
-pub(crate) fn openapi() -> String {
+/// OpenAPI description of the HTTP interface, as JSON.
+pub fn openapi() -> String {
     Description::openapi().to_json().expect("the description is made of strings")
 }
 

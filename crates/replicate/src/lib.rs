@@ -79,6 +79,7 @@ pub use client::{Client, SiteLink, TransferWatch, WatchItem};
 pub use controller::{BoxedPlanner, Controller, ControllerConfig, NotDurable, SubmitRefusal};
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_http, exercise_replies};
+pub use http::openapi;
 pub use relay::{Relay, RelayConfig, RelayError};
 #[doc(hidden)]
 pub use runner::exercise_confirmations;

@@ -60,6 +60,9 @@ impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "shuffle"
     }
+    fn settings(&self) -> Option<schemars::Schema> {
+        Some(schemars::schema_for!(settings::Settings))
+    }
     fn plan(
         &self,
         workload: &SystemWorkload,

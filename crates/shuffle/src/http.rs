@@ -59,7 +59,8 @@ const COUNT_MAX: usize = 10_000;
 )]
 struct Description;
 
-fn openapi() -> String {
+/// OpenAPI description of the HTTP interface, as JSON.
+pub fn openapi() -> String {
     Description::openapi().to_json().expect("the description is made of strings")
 }
 

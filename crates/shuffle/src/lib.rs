@@ -77,6 +77,7 @@ pub use anabranch_shuffle_proto::{BoxedAllocator, Scheduler};
 pub use client::Client;
 #[doc(hidden)]
 pub use exercise::{exercise, exercise_limits};
+pub use http::openapi;
 pub use service::{CoordinatorService, CoordinatorServiceConfig};
 
 anabranch_net::system! {

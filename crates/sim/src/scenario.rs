@@ -32,11 +32,12 @@ pub use read::{ScenarioError, SweepPoint, place, read};
 use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, Control};
 use anabranch_units::{BitRate, ByteCount, Duration};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// One simulation, all settings resolved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Name for people.
@@ -73,7 +74,7 @@ pub struct Scenario {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernel: BTreeMap<String, String>,
     /// Real time for each second of an emulated run, 1 to
-    /// [`Dilation::MAX`](anabranch_units::Dilation::MAX). `None` leaves it to the emulator. The
+    /// [`Dilation::MAX`](anabranch_units::Dilation::MAX). By default the emulator decides. The
     /// simulator has no clock to stretch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dilation: Option<u32>,
@@ -84,7 +85,7 @@ const fn one() -> u64 {
 }
 
 /// Hosts, links and queues.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkSpec {
     /// `star` (needs `hosts`), `dumbbell` (`pairs`), `leaf-spine` (`tors`, `spines`, `hosts`: per
@@ -189,8 +190,9 @@ const fn host_queue() -> ByteCount {
 }
 
 /// How switches choose among equal paths.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("enum" = Self::all().map(Self::word).collect::<Vec<_>>()))]
 pub enum PathSpread {
     /// By the switches' policy with this name.
     By(PolicyKind),
@@ -260,7 +262,7 @@ pub const fn splitmix64(x: u64) -> u64 {
 pub const KINDS: [&str; 6] = ["long", "incast", "poisson", "udp", "trace", "racks"];
 
 /// A workload of the hosts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Workload {
     /// One stream per pair, endless or of a given size.
@@ -278,6 +280,7 @@ pub enum Workload {
     Racks(Racks),
     /// A system's workload: any kind that is not in [`KINDS`].
     #[serde(untagged)]
+    #[schemars(skip)]
     System(SystemWorkload),
 }
 
@@ -292,7 +295,7 @@ pub struct SystemWorkload {
 }
 
 /// Pairs of sender and receiver.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Pairs {
     /// `permutation`, `halves` or `all`.
@@ -304,7 +307,7 @@ pub enum Pairs {
 }
 
 /// A named pattern of pairs.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
     /// A random permutation without fixed points.
@@ -316,7 +319,7 @@ pub enum Pattern {
 }
 
 /// Streams between pairs; see [`Workload::Long`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LongWorkload {
     /// Pairs: `"permutation"`, `"halves"`, `"all"`, a stride, or `[["h0", "h1"], …]`.
@@ -352,7 +355,7 @@ const fn middle() -> u8 {
 }
 
 /// Barrier-synchronised requests; see [`Workload::Incast`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Incast {
     /// Host of the client; the first host by default.
@@ -394,7 +397,7 @@ const fn request() -> ByteCount {
 }
 
 /// Random flows; see [`Workload::Poisson`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Poisson {
     /// Mean load of the hosts' links by the flows' bytes without headers, above 0 and below 1.
@@ -414,7 +417,7 @@ pub struct Poisson {
 }
 
 /// Datagrams; see [`Workload::Udp`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Udp {
     /// Pairs, as for `long`.
@@ -458,7 +461,7 @@ const fn mtu() -> ByteCount {
 }
 
 /// Flows of a file; see [`Workload::Trace`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
     /// A CSV file with the header `start_s,from,to,size_bytes`, sorted or not.
@@ -472,7 +475,7 @@ pub struct Trace {
 }
 
 /// Flows between racks; see [`Workload::Racks`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Racks {
     /// Mean data rate of each rack's flows. A flow starts when its predecessor would end at this
@@ -493,7 +496,7 @@ pub struct Racks {
 }
 
 /// Samples over time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
     /// Interval between samples.
@@ -507,7 +510,7 @@ pub struct Probe {
 }
 
 /// A change of a link during the run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// Time of the change.

@@ -18,6 +18,11 @@ use anabranch_units::Seed;
 pub trait System: Sync {
     /// Name in workloads: `kind = "gather"`.
     fn kind(&self) -> &'static str;
+    /// Schema of the settings of its workloads, for the reference of scenarios. `None` in a system
+    /// without workloads.
+    fn settings(&self) -> Option<schemars::Schema> {
+        None
+    }
     /// The plan of `workload` on `network`; `field` names the workload in messages.
     ///
     /// Errors: a setting that is unknown or out of range, located below `field`.

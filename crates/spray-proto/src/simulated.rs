@@ -23,7 +23,8 @@ use anabranch_sim::traffic::{App, AppCx};
 use anabranch_sim::{Msg, Network, PlanError};
 use anabranch_units::Seed;
 use anabranch_units::text::known;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// `spray` in scenarios.
 #[derive(Copy, Clone, Debug)]
@@ -32,6 +33,9 @@ pub struct SimulatedSystem;
 impl System for SimulatedSystem {
     fn kind(&self) -> &'static str {
         "spray"
+    }
+    fn settings(&self) -> Option<schemars::Schema> {
+        Some(schemars::schema_for!(settings::Settings))
     }
     fn plan(
         &self,
@@ -56,8 +60,9 @@ pub struct Spray {
 }
 
 /// Hosts' part in spreading traffic, besides the switches'.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("enum" = Self::all().map(Self::word).collect::<Vec<_>>()))]
 enum Scheme {
     /// Short flows are coded, and packets carry the class of their flow.
     Caps,
@@ -89,6 +94,12 @@ impl Scheme {
             Self::Agent => "agent",
             Self::Ways(kind) => kind.word(),
         }
+    }
+}
+
+impl From<Scheme> for String {
+    fn from(scheme: Scheme) -> Self {
+        scheme.word().to_owned()
     }
 }
 

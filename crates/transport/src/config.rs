@@ -2,13 +2,14 @@
 
 use crate::controls::Control;
 use anabranch_units::{ByteCount, Duration};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Maximum window in bytes.
 pub(crate) const WINDOW_BYTES_MAX: u64 = 1 << 40;
 
 /// Settings of one end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Maximum bytes of data in a segment; at least 1.
@@ -41,7 +42,7 @@ pub struct Config {
     /// Whether selective acknowledgements are sent and used.
     pub sack: bool,
     /// Whether losses are found by time, and the loss of a tail by a probe (RFC 8985: RACK and
-    /// TLP). Needs [`Config::sack`].
+    /// TLP). Needs `sack`.
     ///
     /// Differs: off by default, so that earlier measurements stay comparable; Linux has both on.
     pub rack: bool,
@@ -53,9 +54,10 @@ pub struct Config {
     pub rack_reo_wnd_mult: u32,
     /// Whether queues may mark segments.
     pub ecn: bool,
-    /// Maximum delay of an acknowledgement that waits for a second segment; `None` for no delay. In
-    /// text `off`.
+    /// Maximum delay of an acknowledgement that waits for a second segment. In text `off` for no
+    /// delay.
     #[serde(with = "off_or_duration")]
+    #[schemars(with = "Duration")]
     pub delayed_ack: Option<Duration>,
     /// Maximum full segments per acknowledgement, if acknowledgements may wait. Above 2, one in
     /// this many segments is acknowledged, out-of-order ones included.

@@ -5,6 +5,7 @@
 //! dispatch of `congestion` are generated from the list. Large states are boxed, so that
 //! connections with other controls stay small.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Passes the list of congestion controls to the macro `$make`.
@@ -42,7 +43,7 @@ pub(crate) use controls;
 macro_rules! control_names {
     ($($(#[$doc:meta])* $name:ident: $state:ty, $word:literal, $holds:ty;)*) => {
         /// A congestion control.
-        #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[non_exhaustive]
         pub enum Control {
             $($(#[$doc])* #[serde(rename = $word)] $name,)*

@@ -3,9 +3,20 @@
 //! Leaves out: the text itself, which `Display` and `FromStr` of a quantity have.
 
 /// Serialises a quantity exactly: as text with its base unit, and reads any text that `FromStr`
-/// takes.
+/// takes. Its schema is a text with an example.
 macro_rules! serde_as_text {
-    ($type:ty) => {
+    ($type:ident) => {
+        impl schemars::JsonSchema for $type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "examples": [Self::EXAMPLE] })
+            }
+            fn inline_schema() -> bool {
+                true
+            }
+        }
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 let pretty = self.to_string();

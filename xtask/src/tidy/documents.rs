@@ -1,10 +1,12 @@
-//! Documents: the README is one page, and the links of documents lead somewhere.
+//! Documents: the README is one page, the links of documents lead somewhere, and the documentation
+//! site has every document.
 //!
 //! Links are Markdown's `[text](target)`, and `src` and `srcset` of pictures, outside of code. A
 //! target within the repository has to exist, and so has the heading that it names. Leaves out:
 //! pages of other sites. Read [`check`] first.
 
 use super::{Finding, Rule};
+use crate::site::{SUMMARY, chapters};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The page that everybody reads first.
@@ -29,7 +31,22 @@ pub(super) fn check(texts: &BTreeMap<String, String>, paths: &BTreeSet<String>) 
             }
         }
     }
+    findings.extend(unlisted(texts));
     findings
+}
+
+/// Documents that stand not once in the site's table of contents.
+fn unlisted(texts: &BTreeMap<String, String>) -> Vec<Finding> {
+    let Some(summary) = texts.get(SUMMARY) else { return Vec::new() };
+    let listed = chapters(summary);
+    let is_missing = |path: &&String| {
+        let count = listed.iter().filter(|chapter| chapter == path).count();
+        path.ends_with(".md") && *path != SUMMARY && count != 1
+    };
+    let finding = |path: &String| {
+        Finding::new(path, 1, Rule::Summary, format!("has to stand in {SUMMARY}, once, to be in the site"))
+    };
+    texts.keys().filter(is_missing).map(finding).collect()
 }
 
 /// Reason why a link leads nowhere, if it does.
@@ -53,7 +70,7 @@ fn broken(
 }
 
 /// A path relative to the file `from`, from the repository's root; `None` where it leads out of it.
-fn resolve(from: &str, target: &str) -> Option<String> {
+pub(crate) fn resolve(from: &str, target: &str) -> Option<String> {
     let mut at: Vec<&str> = from.split('/').collect();
     at.pop();
     for step in target.split('/') {
@@ -82,7 +99,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, String)> {
 }
 
 /// Targets of links and pictures, with their lines.
-fn links(text: &str) -> Vec<(usize, String)> {
+pub(crate) fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
         // Code spans are every second piece between backticks; a link's text may hold one.
@@ -131,6 +148,14 @@ mod tests {
         let findings = of(&[(README, &"a\n".repeat(README_LINES_MAX + 1))]);
         assert_eq!(findings, ["README.md:121: one-page"]);
         assert!(of(&[("docs/a.md", &"a\n".repeat(900))]).is_empty());
+    }
+
+    #[test]
+    fn each_document_stands_once_in_the_summary() {
+        let a = ("docs/a.md", "");
+        assert!(of(&[(SUMMARY, "- [A](a.md)\n"), a]).is_empty());
+        assert_eq!(of(&[(SUMMARY, "# Summary\n"), a]), ["docs/a.md:1: summary"]);
+        assert_eq!(of(&[(SUMMARY, "- [A](a.md)\n- [B](a.md)\n"), a]), ["docs/a.md:1: summary"]);
     }
 
     #[test]

@@ -63,11 +63,14 @@ pub(super) fn draw(table: &Table, rooms: &[Room]) -> String {
     ));
     line(format_args!("<title>Which room uses which</title>"));
     line(format_args!("<style>"));
-    line(format_args!("text {{ fill: #1f2328; }} .none {{ fill: #eceff2; }} .self {{ fill: #c9cfd6; }}"));
     line(format_args!(
-        "@media (prefers-color-scheme: dark) {{ text {{ fill: #e6edf3; }} .none {{ fill: #1c2128; }} .self {{ fill: #444c56; }} }}"
+        "text {{ fill: #1f2328; }} .page {{ fill: #ffffff; }} .none {{ fill: #eceff2; }} .self {{ fill: #c9cfd6; }}"
+    ));
+    line(format_args!(
+        "@media (prefers-color-scheme: dark) {{ text {{ fill: #e6edf3; }} .page {{ fill: #12161c; }} .none {{ fill: #1c2128; }} .self {{ fill: #444c56; }} }}"
     ));
     line(format_args!("</style>"));
+    line(format_args!(r#"<rect width="100%" height="100%" class="page"/>"#));
     for (i, (room, _)) in rooms.iter().enumerate() {
         let (y, name) = (at(i) + CELL * 7 / 10, &room.name);
         line(format_args!(r#"<text x="{}" y="{y}" text-anchor="end">{name}</text>"#, NAMES - 6));

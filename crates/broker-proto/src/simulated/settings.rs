@@ -8,6 +8,7 @@ use anabranch_media::bitrates::segment_bytes;
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Maximum numbers of networks, of clusters of one, and of players.
@@ -19,7 +20,7 @@ const TIME_MAX: Duration = Duration::from_secs(100_000);
 
 /// A workload's settings. Hosts are assigned in order: one to the broker, one to each cluster, and
 /// the remaining ones to players.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Design, as in `broker serve --design`.
@@ -44,7 +45,7 @@ pub struct Settings {
     pub bids_within: Duration,
     /// Silence after which an agent counts as gone.
     pub silent_after: Duration,
-    /// Capacity that a cluster announces. `None`: nine tenths of the capacity of its host's links.
+    /// Capacity that a cluster announces. Default: nine tenths of the capacity of its host's links.
     pub capacity: Option<BitRate>,
     /// Cost per Mbit/s of each network. Missing values are drawn from 1 to 3 by the seed.
     pub costs: Vec<f64>,
@@ -61,21 +62,21 @@ pub struct Settings {
 }
 
 /// A temporary fault.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     /// Kind of the fault.
     pub what: FaultKind,
-    /// Number of the network; `None` for the broker.
+    /// Number of the network; none for the broker.
     pub network: Option<u32>,
     /// Time of the start.
     pub at: Duration,
-    /// Time of the end; `None` for the end of the run.
+    /// Time of the end. Default: the end of the run.
     pub until: Option<Duration>,
 }
 
 /// Kind of a fault.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// A network's agent is silent; its clusters keep serving.

@@ -7,6 +7,7 @@ use crate::{ClientConfig, DecoderKind, Mode, RateControl, ServerConfig};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Header length of UDP and IPv4 in bytes.
@@ -17,7 +18,7 @@ const MEMORY: ByteCount = ByteCount::mib(256);
 const GIVE_UP: Duration = Duration::from_secs(100_000);
 
 /// Settings of a workload.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
     /// Host of the client; host 0 by default.

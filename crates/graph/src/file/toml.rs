@@ -39,12 +39,17 @@
 //! twice in the topology. Leaves out: everything but the topology. [`write()`] is the inverse. Read
 //! its example and [`super::parse`] first.
 
+mod keys;
+
+pub use keys::{Key, KeyTable, TABLES};
+
 use super::{Defaults, LocatedProblem, Problem, quoted};
 use crate::builtin::{fibre_delay, fibre_delay_over};
 use crate::{GeoPoint, Hosts, LinkProperties, Site, Topology};
 use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use anabranch_units::{BitRate, ByteCount, LOSS_BURST_MAX, ParseQuantityError, SiteId};
+use keys::keys_of;
 use std::fmt::Write;
 
 /// Maximum length of a fibre: half the circumference of the Earth, a hundred times.
@@ -70,19 +75,13 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, LocatedProb
         problem.at(error.span().map_or(0, |s| s.start))
     })?;
     let root = Table { called: "the file", at: 0, fields: root.get_ref() };
-    root.only(
-        "name, [defaults], [[site]], [[cable]], [[link]]",
-        &["name", "defaults", "site", "cable", "link"],
-    )?;
+    root.only_known()?;
     let name = root.field("name").map(|f| f.text()).transpose()?.unwrap_or("topology");
     let defaults = LinkDefaults::read(&root, outer)?;
 
     let mut topology = Topology::new(name);
     for site in root.tables("site", "[[site]]")? {
-        site.only(
-            "name, latitude_deg, longitude_deg, switch, address",
-            &["name", "latitude_deg", "longitude_deg", "switch", "address"],
-        )?;
+        site.only_known()?;
         let name = site.require("name", "name = \"…\"")?.text()?.to_owned();
         let place = site.place()?;
         let hosts = site.field("address").map(|f| f.hosts()).transpose()?;
@@ -99,29 +98,12 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, LocatedProb
             topology.find_site(name).map_err(|e| Problem::Topology(e).at(field.at()))
         };
         let is_cable = link.called == "[[cable]]";
+        link.only_known()?;
         let (from, to) = if is_cable {
-            link.only(
-                "between, capacity, delay, distance_km, cost, loss_ppm, loss_burst, queue",
-                &["between", "capacity", "delay", "distance_km", "cost", "loss_ppm", "loss_burst", "queue"],
-            )?;
             let between = link.require("between", "between = [\"…\", \"…\"]")?;
             let [a, b] = between.pair()?;
             (find(&between, a)?, find(&between, b)?)
         } else {
-            link.only(
-                "from, to, capacity, delay, distance_km, cost, loss_ppm, loss_burst, queue",
-                &[
-                    "from",
-                    "to",
-                    "capacity",
-                    "delay",
-                    "distance_km",
-                    "cost",
-                    "loss_ppm",
-                    "loss_burst",
-                    "queue",
-                ],
-            )?;
             let (from, to) = (link.require("from", "from = \"…\"")?, link.require("to", "to = \"…\"")?);
             (find(&from, from.text()?)?, find(&to, to.text()?)?)
         };
@@ -155,10 +137,7 @@ impl LinkDefaults {
         let mut defaults = Self { outer: *outer, cost: 1.0, loss_ppm: 0, loss_burst: 1, queue: None };
         let Some(field) = root.field("defaults") else { return Ok(defaults) };
         let table = field.table("[defaults]")?;
-        table.only(
-            "capacity, delay, stretch, cost, loss_ppm, loss_burst, queue",
-            &["capacity", "delay", "stretch", "cost", "loss_ppm", "loss_burst", "queue"],
-        )?;
+        table.only_known()?;
         if let Some(f) = table.field("capacity") {
             defaults.outer.capacity = f.capacity()?;
         }
@@ -222,9 +201,11 @@ impl LinkDefaults {
 }
 
 impl<'a> Table<'a> {
-    /// Refuses fields other than `names`.
-    fn only(&self, known: &'static str, names: &[&str]) -> Result<(), LocatedProblem> {
-        let unknown = self.fields.iter().filter(|(key, _)| !names.contains(&key.get_ref().as_ref()));
+    /// Refuses fields that [`TABLES`] does not have.
+    fn only_known(&self) -> Result<(), LocatedProblem> {
+        let known = keys_of(self.called);
+        let is_unknown = |name: &str| known.iter().all(|key| key.name != name);
+        let unknown = self.fields.iter().filter(|(key, _)| is_unknown(key.get_ref()));
         match unknown.min_by_key(|(key, _)| key.span().start) {
             None => Ok(()),
             Some((key, _)) => {

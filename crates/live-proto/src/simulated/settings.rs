@@ -9,7 +9,8 @@ use anabranch_media::bitrates::segment_bytes;
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, Duration, Instant};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Most nodes of a tier.
 const TIER_MAX: u32 = 500;
@@ -26,7 +27,7 @@ const TIME_MAX: Duration = Duration::from_secs(100_000);
 
 /// Settings of a workload. Hosts are taken in order: the controller, sources, reflectors, edges; viewers
 /// share the others.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Number of sources; each has every channel.
@@ -54,22 +55,22 @@ pub struct Settings {
     pub source_capacity: Option<BitRate>,
     /// Declared capacity of a link from a reflector. Default: as above, divided by the edges.
     pub reflector_capacity: Option<BitRate>,
-    /// `hybrid`, `distributed` or `centralized`.
+    /// Decisions that nodes follow.
     pub mode: Mode,
     /// Failures and drains.
     pub faults: Vec<Fault>,
 }
 
-/// Decisions that nodes follow.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Decisions that nodes follow, as in [`ControlMode`].
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// [`ControlMode::Hybrid`].
+    /// The controller's routes while their evidence holds, and a local choice otherwise.
     #[default]
     Hybrid,
-    /// [`ControlMode::Distributed`].
+    /// Local choices only.
     Distributed,
-    /// [`ControlMode::Centralized`].
+    /// The controller's routes only.
     Centralized,
 }
 
@@ -85,7 +86,7 @@ impl Mode {
 }
 
 /// A failure or a drain.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     /// Kind of the fault.
@@ -99,7 +100,7 @@ pub struct Fault {
 }
 
 /// Kinds of faults.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// A node says nothing, and its connections stand. It begins again with an empty state.

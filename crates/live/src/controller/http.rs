@@ -55,7 +55,8 @@ const WAIT_MAX_MS: u64 = 10_000;
 )]
 struct OpenApiDocument;
 
-fn openapi() -> String {
+/// OpenAPI description of the HTTP interface, as JSON.
+pub fn openapi() -> String {
     OpenApiDocument::openapi().to_json().expect("the description is made of strings")
 }
 

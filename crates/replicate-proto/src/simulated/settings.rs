@@ -11,6 +11,7 @@ use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::system::SystemPlan as _;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{ByteCount, Duration, Seed, SiteId};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Maximum time before a transfer begins.
@@ -19,12 +20,16 @@ const TIME_MAX: Duration = Duration::from_secs(100_000);
 /// Settings of a workload. Either `from` and `to` name one transfer, or `transfers` and
 /// `destinations` give the number of transfers that are drawn from the run's seed, as in `anabranch
 /// experiment codedbulk`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Source of the single transfer.
     from: Option<String>,
+    /// Destinations of the single transfer.
     to: Vec<String>,
+    /// Number of drawn transfers, in place of `from` and `to`.
     transfers: Option<usize>,
+    /// Number of destinations of a drawn transfer.
     destinations: usize,
     /// A scheme, `auto`, or `joint`: auto, with all transfers planned together.
     pub scheme: String,

@@ -5,6 +5,7 @@ use crate::{Scheduler, coordinator};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -17,12 +18,12 @@ const FLOWS_MAX: usize = 100_000;
 const NONE: &str = "none";
 
 /// A workload's settings.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+pub(super) struct Settings {
     /// Scheduler, as in `shuffle coordinator --allocator`, or `none`.
     allocator: String,
-    /// Host of the coordinator; `None` for host 0.
+    /// Host of the coordinator; by default host 0.
     coordinator: Option<String>,
     /// Coflows, by name.
     coflows: BTreeMap<String, CoflowSettings>,
@@ -37,20 +38,23 @@ struct Settings {
 }
 
 /// A coflow.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct CoflowSettings {
     /// Start time.
     #[serde(default)]
     start: Duration,
+    /// Flows of the coflow; at least one.
     flows: Vec<FlowSettings>,
 }
 
 /// A flow of a coflow.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FlowSettings {
+    /// Host of the sender.
     from: String,
+    /// Host of the receiver.
     to: String,
     /// Total bytes of the flow.
     size: ByteCount,

@@ -23,13 +23,14 @@ use anabranch_fabric::{
     CircuitSettings, Matching, PacketNetwork, PortError, PortSettings, QueueLimits, Resize, Timetable, shifts,
 };
 use anabranch_units::{BitRate, ByteCount, Duration};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Maximum racks of a hybrid switch, which keeps a queue for each pair.
 const RACKS_MAX: usize = 1024;
 
 /// A switch whose links lead to racks, joined by circuits in turns.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CircuitSpec {
     /// Name of the switch in the topology. Its links, in their order, lead to racks 0, 1 and so on.
@@ -73,11 +74,11 @@ pub struct CircuitSpec {
     /// Queue length in packets from which arriving packets are marked (ECN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_packets: Option<u32>,
-    /// Queue sizes that follow the schedule. `None` keeps the size.
+    /// Queue sizes that follow the schedule. By default the size is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<ResizeSpec>,
-    /// Maximum size of packets that bypass the switch, without queue and delay. `None` sends all
-    /// packets through it.
+    /// Maximum size of packets that bypass the switch, without queue and delay. By default no packet
+    /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<ByteCount>,
     /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0
@@ -87,7 +88,7 @@ pub struct CircuitSpec {
 }
 
 /// A larger queue for a pair whose circuit is up or near.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeSpec {
     /// Maximum packets queued in that time (b).
@@ -100,7 +101,7 @@ pub struct ResizeSpec {
 }
 
 /// Circuits that follow demand: the loop of estimate, schedule and switch (the thesis, §2.2.2).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSpec {
     /// Name of the scheduler: a system has the list.
@@ -120,7 +121,7 @@ pub struct ScheduleSpec {
 }
 
 /// Estimate of demand between racks.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DemandSource {
     /// Bytes in the switch's queues.

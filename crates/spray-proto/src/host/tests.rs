@@ -401,8 +401,8 @@ fn the_oldest_flow_gives_up_its_packets_first() {
         host.handle_datagram(Instant::from_us(us), 1, datagram, (1_300, false));
         std::iter::from_fn(|| host.poll_arrived()).map(|arrived| arrived.packet[0]).collect::<Vec<u8>>()
     };
-    assert_eq!(say(0, 1, 1), [], "it waits for packet 0");
-    assert_eq!(say(1, 2, 1), []);
+    assert!(say(0, 1, 1).is_empty(), "it waits for packet 0");
+    assert!(say(1, 2, 1).is_empty());
     let mut number = 2;
     let first_shed = loop {
         let handed = say(2, 2, number);

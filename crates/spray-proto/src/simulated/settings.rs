@@ -7,25 +7,26 @@ use crate::{Config, Parities, UnitSize};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, ByteCount, Duration};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// A workload's settings.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Settings {
+pub(super) struct Settings {
     /// Scheme of the hosts.
     scheme: Scheme,
     /// Size from which a flow is long.
     long: ByteCount,
     /// True if flows state their size.
     knows_sizes: bool,
-    /// Packets of a unit; `None` for the optimum of the equations.
+    /// Packets of a unit, or `window`; by default the optimum of the equations.
     unit: Option<Unit>,
-    /// Parities of a unit; `None` for the mean number of blocked packets.
+    /// Parities of a unit; by default the mean number of blocked packets.
     parities: Option<u8>,
-    /// Rate of the narrowest link, for the equations; `None` for the first host's link.
+    /// Rate of the narrowest link, for the equations; by default of the first host's link.
     rate: Option<BitRate>,
-    /// Maximum wait for an overtaken packet; `None` for 4 ms, or 50 ms with agents.
+    /// Maximum wait for an overtaken packet; by default 4 ms, or 50 ms with agents.
     hold_max: Option<Duration>,
     /// Bytes that the layer adds to a coded packet.
     header_bytes: u32,
@@ -36,17 +37,20 @@ struct Settings {
 }
 
 /// Packets of a unit.
-#[derive(Copy, Clone, Debug, Deserialize)]
+#[derive(Copy, Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum Unit {
+    /// This number of packets.
     Fixed(u8),
+    /// A rule.
     Named(UnitRule),
 }
 
 /// A unit's size by a rule.
-#[derive(Copy, Clone, Debug, Deserialize)]
+#[derive(Copy, Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum UnitRule {
+    /// All packets of a window.
     Window,
 }
 
