@@ -8,12 +8,17 @@
 //! [`Node`] and [`Builder`] first.
 
 mod builder;
+mod cursor;
+mod difference;
 mod entry;
 mod node;
+mod renames;
 #[cfg(test)]
 mod samples;
 
 pub use builder::{BuildError, Builder};
+pub use cursor::{ReadError, Store, TreeError};
+pub use difference::{Change, Difference};
 pub use entry::{
     Attributes, DIRECTORY_MODE_BITS, Entry, EntryError, FILE_MODE_BITS, FileTime, Kind, LinkPath,
     NAME_BYTES_MAX, Name, NodeHash, PATH_BYTES_MAX, Target, compare_paths,
@@ -22,6 +27,7 @@ pub use node::{
     Child, ITEM_BYTES_CUT, ITEMS_MAX, ITEMS_MIN, Items, LEVEL_MAX, NODE_BYTES_MAX, Node, NodeError, Snapshot,
     ends_node, exercise, hash,
 };
+pub use renames::{NOTED_BYTES_MAX, Pairs, Renames};
 
 /// Maximum number of directories that lie in each other.
 pub const DEPTH_MAX: usize = 256;
