@@ -4,6 +4,8 @@
 //! root hashes, and the hash of the root identifies a *snapshot*. Two manifests are compared from
 //! their roots down, and only nodes that differ are read.
 //!
+//! A [`filter::Filter`] decides which entries belong to a set.
+//!
 //! Leaves out: the files themselves, their scan and its index (the `disk` room). Read [`Entry`],
 //! [`Node`] and [`Builder`] first.
 
@@ -11,6 +13,8 @@ mod builder;
 mod cursor;
 mod difference;
 mod entry;
+pub mod filter;
+pub mod glob;
 mod node;
 mod renames;
 #[cfg(test)]
