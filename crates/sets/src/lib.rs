@@ -4,7 +4,8 @@
 //! root hashes, and the hash of the root identifies a *snapshot*. Two manifests are compared from
 //! their roots down, and only nodes that differ are read.
 //!
-//! A [`filter::Filter`] decides which entries belong to a set.
+//! A [`filter::Filter`] decides which entries belong to a set. A [`layout::Layout`] makes one byte
+//! stream of the contents that a destination lacks.
 //!
 //! Leaves out: the files themselves, their scan and its index (the `disk` room). Read [`Entry`],
 //! [`Node`] and [`Builder`] first.
@@ -15,6 +16,7 @@ mod difference;
 mod entry;
 pub mod filter;
 pub mod glob;
+pub mod layout;
 mod node;
 mod renames;
 #[cfg(test)]
