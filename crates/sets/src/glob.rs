@@ -15,7 +15,7 @@
 //! excludes", of version 1.60; a test compares both.
 //! Differs: `\` before a letter is the letter, where rclone takes it for a part of a regular
 //! expression; alternatives may have alternatives, which rclone refuses up to 1.60; `**` matches
-//! line breaks.
+//! line breaks; a class may have an escaped bracket.
 //!
 //! Leaves out: order and signs of rules (`crate::filter`). Read [`Glob`] first.
 
