@@ -29,6 +29,7 @@ mod etcd;
 pub mod exercise;
 mod experiment;
 mod family;
+mod filters;
 mod gather;
 mod keys;
 mod live;
