@@ -232,8 +232,15 @@ impl Tree {
                 // The name in the real folder, so that the last step follows no link.
                 let real = at(path, path.canonicalize())?;
                 let parent = real.parent().unwrap_or(Path::new("/"));
-                let file = real.file_name().map(|name| name.as_bytes().to_vec());
-                Ok(Self { descriptor: at(parent, open(parent))?, path: parent.to_owned(), file })
+                let name = real.file_name().unwrap_or_default();
+                let descriptor = at(parent, open(parent))?;
+                let found =
+                    rustix::fs::statx(&descriptor, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
+                if kind_of(&at(path, found)?) != FileType::RegularFile {
+                    return Err(OpenError::Special.at(path));
+                }
+                let file = Some(name.as_bytes().to_vec());
+                Ok(Self { descriptor, path: parent.to_owned(), file })
             }
             Err(errno) => at(path, Err(errno)),
         }

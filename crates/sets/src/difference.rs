@@ -79,8 +79,8 @@ struct Pair {
     path_bytes: usize,
 }
 
-/// Compares two snapshots, one entry at a time, in the order of paths. Where a directory gives way to
-/// another kind of entry, the directory's removed contents stand before the added entry.
+/// Compares two snapshots, one entry at a time, in the order of paths. Where a directory gives way
+/// to another kind of entry, the directory's removed contents stand before the added entry.
 ///
 /// Cost: memory for the nodes on the way to one entry of each side.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ const LOOK_MAX: Limits = Limits { names: 100_000, bytes: 64 << 20, told: 20 };
 /// Bytes of a key, or of its certificate, that are looked at.
 const PEM_BYTES_MAX: u64 = 64 << 10;
 /// First bytes of a redb file. Source: redb's design document, "File format".
-const STORE_MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
+pub(crate) const STORE_MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
 /// Extent of [`look`].
 struct Limits {

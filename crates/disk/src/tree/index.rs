@@ -6,21 +6,22 @@
 //! Differs: Git compares with the time of its index; here an entry is left out, and its file is
 //! read again by the next scan.
 //!
-//! The index can be deleted at any time. A damaged one, one of another format or of another tree is
-//! replaced. Read [`Index`] first.
+//! The index can be deleted at any time. One of another format or of another tree is emptied, a
+//! damaged one is moved aside, and a file of another program is refused. Read [`Index`] first.
 
 use super::Stat;
+use crate::folder::secrets::STORE_MAGIC;
 use crate::folder::{reworded, shown};
 use anabranch_pieces::FileHash;
 use anabranch_sets::FileTime;
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
-use std::io;
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _};
+use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-index");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("tree-index-meta");
 /// Version of the records.
 const FORMAT: &[u8] = b"1";
 /// Memory for pages of the index.
@@ -79,50 +80,94 @@ fn failed(path: &Path, error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("index {}: {error}", shown(path)))
 }
 
+/// First bytes of a file; empty if there is none.
+fn begin_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut begin = Vec::new();
+    match std::fs::File::open(path) {
+        Ok(file) => file.take(STORE_MAGIC.len() as u64).read_to_end(&mut begin).map(|_| begin),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(begin),
+        Err(error) => Err(error),
+    }
+}
+
+fn foreign(path: &Path) -> io::Error {
+    failed(path, "another program's file has this name, and stays: name another file")
+}
+
+/// Why an index is not opened.
+enum OpenFailure {
+    Io(Box<dyn std::error::Error>),
+    /// Another store has the name.
+    Foreign,
+    Damaged,
+}
+
+impl OpenFailure {
+    fn at(self, path: &Path) -> io::Error {
+        match self {
+            Self::Io(error) => failed(path, error),
+            Self::Foreign => foreign(path),
+            Self::Damaged => failed(path, "damaged: remove it"),
+        }
+    }
+}
+
 impl Index {
-    /// Opens the index of the tree whose root folder has these facts, or makes a new one.
+    /// Opens the index of the tree whose root folder has these facts, or makes a new one. A damaged
+    /// index is moved to `PATH.damaged`.
     ///
-    /// Errors: the file cannot be made, or another process has it open.
+    /// Errors: the file is not an index, cannot be made, or is open in another process.
     pub fn open(path: &Path, root: &Stat) -> io::Result<Self> {
+        let begin = begin_of(path).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
+        if !begin.is_empty() && begin != STORE_MAGIC {
+            return Err(foreign(path));
+        }
         let tree = [root.device.to_le_bytes(), root.inode.to_le_bytes()].concat();
         match Self::open_for(path, &tree) {
-            Ok(index) => return Ok(index),
-            Err(Some(error)) => return Err(error),
-            Err(None) => {}
+            Err(OpenFailure::Damaged) => {}
+            other => return other.map_err(|failure| failure.at(path)),
         }
-        tracing::info!("index {}: damaged, or of another tree: made anew", shown(path));
-        std::fs::remove_file(path).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
-        Self::open_for(path, &tree).map_err(|e| e.unwrap_or_else(|| failed(path, "cannot be made anew")))
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".damaged");
+        tracing::warn!("index {}: damaged: moved to {}", shown(path), shown(Path::new(&aside)));
+        std::fs::rename(path, &aside).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
+        Self::open_for(path, &tree).map_err(|failure| failure.at(path))
     }
 
-    /// Opens the file. The error is `None` if another file can take its place.
-    fn open_for(path: &Path, tree: &[u8]) -> Result<Self, Option<io::Error>> {
+    fn open_for(path: &Path, tree: &[u8]) -> Result<Self, OpenFailure> {
         // redb panics on some damaged files.
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let database = Database::builder().set_cache_size(CACHE_BYTES).create(path)?;
             let begun = database.begin_write()?;
-            let is_known = {
-                let mut meta = begun.open_table(META)?;
-                let found = meta.get("tree")?.map(|found| found.value().to_vec());
-                let format = meta.get("format")?.map(|format| format.value().to_vec());
-                meta.insert("tree", tree)?;
-                meta.insert("format", FORMAT)?;
-                begun.open_table(ENTRIES)?;
-                found.is_none_or(|found| found == tree) && format.is_none_or(|format| format == FORMAT)
-            };
-            if is_known {
-                begun.commit()?;
+            let mut names = begun.list_tables()?.map(|table| table.name().to_owned()).collect::<Vec<_>>();
+            names.retain(|name| name == META.name());
+            let is_new = begun.list_tables()?.next().is_none();
+            if !is_new && names.is_empty() {
+                return Ok((database, false));
             }
-            Ok::<_, redb::Error>((database, is_known))
+            {
+                let mut meta = begun.open_table(META)?;
+                let is = |key, value: &[u8]| {
+                    Ok::<_, redb::Error>(meta.get(key)?.is_some_and(|found| found.value() == value))
+                };
+                if !is("tree", tree)? || !is("format", FORMAT)? {
+                    meta.insert("tree", tree)?;
+                    meta.insert("format", FORMAT)?;
+                    begun.delete_table(ENTRIES)?;
+                }
+                begun.open_table(ENTRIES)?;
+            }
+            begun.commit()?;
+            Ok::<_, redb::Error>((database, true))
         }));
         match opened {
             Ok(Ok((database, true))) => Ok(Self { path: path.to_owned(), database, settled: SETTLED }),
-            Ok(Ok((_, false))) | Err(_) => Err(None),
+            Ok(Ok((_, false))) => Err(OpenFailure::Foreign),
             Ok(Err(redb::Error::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
-                Err(Some(failed(path, error)))
+                Err(OpenFailure::Io(error.into()))
             }
-            Ok(Err(error @ redb::Error::DatabaseAlreadyOpen)) => Err(Some(failed(path, error))),
-            Ok(Err(_)) => Err(None),
+            Ok(Err(error @ redb::Error::DatabaseAlreadyOpen)) => Err(OpenFailure::Io(Box::new(error))),
+            Ok(Err(_)) | Err(_) => Err(OpenFailure::Damaged),
         }
     }
 

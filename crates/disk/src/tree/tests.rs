@@ -163,6 +163,8 @@ fn a_single_file_is_a_tree() {
     assert_eq!(scanned(&root.path().join("l"), &Filter::default()), ["file b 1"]);
     let tree = Tree::open(&root.path().join("a")).expect("it is there");
     assert_eq!(tree.root().expect("it can be read"), None);
+    let error = Tree::open(Path::new("/dev/null")).expect_err("a device").to_string();
+    assert_eq!(error, "/dev/null: a pipe, a socket or a device, not a plain file");
     let error = Tree::open(&root.path().join("c")).expect_err("nothing is there").to_string();
     assert!(error.ends_with("/c: No such file or directory (os error 2)"), "{error}");
 }

@@ -105,13 +105,43 @@ fn a_damaged_index_is_made_anew() {
     assert_eq!(world.hashed(), 4);
     let whole = std::fs::read(world.index()).expect("it is there");
     for damaged in [
-        b"no index".to_vec(),
         whole[..whole.len() / 2].to_vec(),
         whole.iter().enumerate().map(|(at, byte)| if at < 400 { *byte } else { 0x55 }).collect(),
     ] {
-        std::fs::write(world.index(), damaged).expect("it can be written");
+        std::fs::write(world.index(), &damaged).expect("it can be written");
         assert_eq!((world.hashed(), world.hashed()), (4, 0));
+        let aside = world.all.path().join("index.redb.damaged");
+        assert!(std::fs::read(aside).is_ok_and(|moved| moved.len() == damaged.len()));
     }
+}
+
+#[test]
+fn files_of_other_programs_are_refused() {
+    let world = World::new();
+    let root = Tree::open(&world.root()).and_then(|tree| tree.root()).expect("there").expect("a folder");
+    let refused = || {
+        let before = std::fs::read(world.index()).expect("it is there");
+        let error = Index::open(&world.index(), &root).err().expect("it is another's").to_string();
+        assert!(
+            error.ends_with("another program's file has this name, and stays: name another file"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(world.index()).expect("it is there").len(), before.len());
+    };
+    std::fs::write(world.index(), "a text").expect("it can be written");
+    refused();
+    std::fs::remove_file(world.index()).expect("it is there");
+    let store = Database::create(world.index()).expect("it can be made");
+    let begun = store.begin_write().expect("a new store");
+    let other: TableDefinition<'_, u64, u64> = TableDefinition::new("transfers");
+    begun.open_table(other).expect("a new table").insert(1, 2).expect("it is kept");
+    begun.commit().expect("it is kept");
+    drop(store);
+    refused();
+    let store = Database::open(world.index()).expect("it is whole");
+    let read = store.begin_read().expect("it is whole");
+    let value = read.open_table(other).and_then(|table| Ok(table.get(1)?.map(|value| value.value())));
+    assert_eq!(value.expect("it is whole"), Some(2));
 }
 
 #[test]
