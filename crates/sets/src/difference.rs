@@ -153,10 +153,10 @@ impl<S: Store> Difference<S> {
     /// Errors: [`ReadError`]. After [`ReadError::Missing`] a further call goes on once the store
     /// has the node.
     pub fn poll(&mut self) -> Result<Option<Change>, ReadError> {
-        if let Some((before, after)) = self.snapshots {
-            if let Some(change) = self.begin(before, after)? {
-                return Ok(Some(change));
-            }
+        if let Some((before, after)) = self.snapshots
+            && let Some(change) = self.begin(before, after)?
+        {
+            return Ok(Some(change));
         }
         while let Some(pair) = self.open.last_mut() {
             self.path.truncate(pair.path_bytes);

@@ -205,7 +205,7 @@ impl Layout {
     }
 
     /// The extents from the last group on whose first extent is `at_most`.
-    fn from_group<F: Fn(&Extent) -> bool>(&self, at_most: F) -> impl Iterator<Item = Extent> + use<'_, F> {
+    fn extents_after<F: Fn(&Extent) -> bool>(&self, at_most: F) -> impl Iterator<Item = Extent> + use<'_, F> {
         let first = self.groups.partition_point(|group| at_most(&group.first)).saturating_sub(1);
         (first..self.groups.len()).flat_map(|number| self.of_group(number)).chain(self.last)
     }
@@ -217,7 +217,7 @@ impl Layout {
 
     /// The extents from the one that holds the byte `from` of the stream on.
     pub fn extents(&self, from: u64) -> impl Iterator<Item = Extent> + '_ {
-        let all = self.from_group(move |first| first.stream_bytes <= from);
+        let all = self.extents_after(move |first| first.stream_bytes <= from);
         all.skip_while(move |extent| extent.stream_bytes + extent.range.len() <= from)
     }
 
@@ -232,7 +232,7 @@ impl Layout {
     pub fn offset(&self, place: Place) -> Option<u64> {
         let key = |extent: &Extent| (extent.file, extent.range.start);
         let wanted = (place.file, place.offset_bytes);
-        let all = self.from_group(|first| key(first) <= wanted);
+        let all = self.extents_after(|first| key(first) <= wanted);
         let mut candidates = all.take_while(|extent| key(extent) <= wanted);
         let holds = |extent: &Extent| extent.file == place.file && place.offset_bytes < extent.range.end;
         let extent = candidates.find(holds)?;

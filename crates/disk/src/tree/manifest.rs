@@ -214,21 +214,22 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
     }
 
     fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
-        if found.stat.links > 1 {
-            if let Some(path) = self.earlier_path(found) {
-                self.counts.hard_links += 1;
-                return self.add(found.path, Kind::HardLink { path });
-            }
+        if found.stat.links > 1
+            && let Some(path) = self.earlier_path(found)
+        {
+            self.counts.hard_links += 1;
+            return self.add(found.path, Kind::HardLink { path });
         }
         let (content, stat) = match self.hash(found) {
             Ok(hashed) => hashed,
             Err(Unhashed::Problem(problem)) => return self.problem(found.path, problem),
             Err(Unhashed::Fatal(error)) => return Err(error),
         };
-        if stat.links > 1 && self.linked.len() < LINKED_MAX {
-            if let Ok(path) = LinkPath::new(found.path) {
-                self.linked.insert(stat.inode, Linked { path, left: stat.links - 1 });
-            }
+        if stat.links > 1
+            && self.linked.len() < LINKED_MAX
+            && let Ok(path) = LinkPath::new(found.path)
+        {
+            self.linked.insert(stat.inode, Linked { path, left: stat.links - 1 });
         }
         self.counts.files += 1;
         self.counts.bytes += stat.size_bytes;

@@ -5,12 +5,15 @@ use anabranch_sets::filter::Options;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
+/// Called with the path of an entry.
+type Hook = Box<dyn FnMut(&[u8])>;
+
 /// One line for each call.
 #[derive(Default)]
 pub(super) struct Log {
     pub(super) lines: Vec<String>,
     /// Called before each entry is logged.
-    pub(super) hook: Option<Box<dyn FnMut(&[u8])>>,
+    pub(super) hook: Option<Hook>,
 }
 
 impl Log {
@@ -77,7 +80,7 @@ fn every_kind_of_entry_is_visited_in_order() {
     std::fs::create_dir(root.join("empty")).expect("it can be made");
     symlink("../outside", root.join("link")).expect("it can be made");
     let _socket = UnixListener::bind(root.join("socket")).expect("a short path");
-    rustix::fs::mknodat(rustix::fs::CWD, &root.join("pipe"), FileType::Fifo, Mode::RUSR, 0)
+    rustix::fs::mknodat(rustix::fs::CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR, 0)
         .expect("a pipe can be made");
     assert_eq!(
         scanned(root, &Filter::default()),
@@ -175,13 +178,13 @@ fn a_replaced_folder_leads_nowhere() {
     write(root.path(), "a", "");
     write(root.path(), "d/x", "");
     let path = root.path().to_owned();
-    let mut log = Log::default();
-    log.hook = Some(Box::new(move |entry| {
+    let hook: Hook = Box::new(move |entry| {
         if entry == b"a" {
             std::fs::remove_dir_all(path.join("d")).expect("it can be removed");
             symlink("/etc", path.join("d")).expect("it can be made");
         }
-    }));
+    });
+    let mut log = Log { hook: Some(hook), ..Log::default() };
     Tree::open(root.path()).expect("there").scan(&Filter::default(), &mut log).expect("it can be read");
     assert_eq!(log.lines, ["file a 0", "link d /etc", "problem  the folder changed while it was read"]);
 }
@@ -192,12 +195,12 @@ fn a_folder_that_changes_is_noticed() {
     write(root.path(), "d/a", "");
     write(root.path(), "e", "");
     let path = root.path().to_owned();
-    let mut log = Log::default();
-    log.hook = Some(Box::new(move |entry| {
+    let hook: Hook = Box::new(move |entry| {
         if entry == b"d/a" {
             write(&path, "d/b", "");
         }
-    }));
+    });
+    let mut log = Log { hook: Some(hook), ..Log::default() };
     // Times of a folder advance with the clock's ticks.
     while std::fs::metadata(root.path().join("d"))
         .and_then(|found| found.modified())
@@ -216,7 +219,8 @@ fn unreadable_entries_are_reported() {
     write(root.path(), "a/x", "");
     write(root.path(), "ca.key", "-----BEGIN PRIVATE KEY-----");
     write(root.path(), "z", "");
-    std::fs::set_permissions(root.path().join("a"), std::fs::Permissions::from_mode(0)).expect("it is ours");
+    std::fs::set_permissions(root.path().join("a"), std::fs::Permissions::from_mode(0o000))
+        .expect("it is ours");
     let lines = scanned(root.path(), &Filter::default());
     if rustix::process::geteuid().is_root() {
         assert_eq!(lines[..2], ["enter a", "file a/x 0"]);

@@ -40,7 +40,7 @@ fn sample(root: &Path) {
         last_modification: rustix::fs::Timespec { tv_sec: 5, tv_nsec: 0 },
     };
     let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-    rustix::fs::utimensat(rustix::fs::CWD, &root.join("link"), &times, flags).expect("it is ours");
+    rustix::fs::utimensat(rustix::fs::CWD, root.join("link"), &times, flags).expect("it is ours");
     for (name, seconds) in [("d/a", 1), ("plain", 2), ("d", 3), ("", 4)] {
         set_time(&root.join(name), seconds);
     }
