@@ -39,6 +39,11 @@ pub enum ReadError {
     },
     /// More than [`crate::DEPTH_MAX`] directories lie in each other.
     TooDeep,
+    /// A hard link's file is not listed before the link.
+    LinkOrder {
+        /// Path of the link.
+        path: Vec<u8>,
+    },
 }
 
 /// Why a node cannot be at its place in a tree.
@@ -69,6 +74,11 @@ impl std::fmt::Display for ReadError {
                 TreeError::Shape => write!(f, "node {hash}: it ends early, or has one child only"),
             },
             Self::TooDeep => write!(f, "more than {} directories lie in each other", crate::DEPTH_MAX),
+            Self::LinkOrder { path } => {
+                let path = String::from_utf8_lossy(path);
+                let path = anabranch_units::text::printable(&path);
+                write!(f, "`{path}`: a hard link to a path that is not listed before it")
+            }
         }
     }
 }

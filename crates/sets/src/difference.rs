@@ -9,7 +9,7 @@
 
 use crate::DEPTH_MAX;
 use crate::cursor::{Cursor, Peeked, ReadError, Store, fetch};
-use crate::entry::{Attributes, Entry, NodeHash};
+use crate::entry::{Attributes, Entry, Kind, NodeHash};
 use crate::node::Snapshot;
 
 /// One changed entry. Paths are names joined by slashes.
@@ -184,6 +184,7 @@ impl<S: Store> Difference<S> {
                 Step::Add => {
                     let entry = pair.after.next_entry().expect("an entry comes next");
                     let path = self.enter(&entry, None, entry.kind.tree())?;
+                    check_link(&path, &entry)?;
                     return Ok(Some(Change::Added { path, entry }));
                 }
                 Step::Compare => {
@@ -241,14 +242,25 @@ impl<S: Store> Difference<S> {
             return Ok(None);
         }
         let path = self.enter(&after, before.kind.tree(), after.kind.tree())?;
+        check_link(&path, &after)?;
         let is_content_only = match (&before.kind, &after.kind) {
-            (
-                crate::Kind::Directory { attributes, .. },
-                crate::Kind::Directory { attributes: theirs, .. },
-            ) => attributes == theirs,
+            (Kind::Directory { attributes, .. }, Kind::Directory { attributes: theirs, .. }) => {
+                attributes == theirs
+            }
             _ => false,
         };
         Ok((!is_content_only).then_some(Change::Changed { path, before, after }))
+    }
+}
+
+/// Checks that a hard link's file is listed before it. It may be no file, which only the whole
+/// manifest shows.
+fn check_link(path: &[u8], entry: &Entry) -> Result<(), ReadError> {
+    match &entry.kind {
+        Kind::HardLink { path: file } if !file.is_before(path) => {
+            Err(ReadError::LinkOrder { path: path.to_vec() })
+        }
+        _ => Ok(()),
     }
 }
 

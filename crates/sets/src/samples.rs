@@ -38,7 +38,7 @@ fn random_kind(draws: &mut RandomStream) -> Kind {
     let modified = FileTime::new(seconds, draws.below(1_000_000_000)).expect("fewer than a second");
     match draws.below(10) {
         0 => Kind::SymbolicLink { modified, target: Target::new(b"../elsewhere").expect("a target") },
-        1 => Kind::HardLink { path: LinkPath::new(b"a/b").expect("a path") },
+        1 => Kind::HardLink { path: LinkPath::new(b"!").expect("a path before all names") },
         _ => {
             let content = draws.below(200);
             let mode = 0o600 | u32::try_from(draws.below(0o100)).expect("six bits");

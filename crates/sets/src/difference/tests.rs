@@ -5,7 +5,7 @@ use crate::cursor::TreeError;
 use crate::node::{self, Child, ITEMS_MAX, Items, Node};
 use crate::renames::Renames;
 use crate::samples::{Nodes, Tree, attributes, draws, edit, file, flat, manifest, name, paths, random};
-use crate::{Kind, Name, compare_paths};
+use crate::{Kind, LinkPath, Name, compare_paths};
 use std::collections::BTreeMap;
 
 fn changes(nodes: &Nodes, before: Option<NodeHash>, after: NodeHash) -> (Vec<Change>, u64) {
@@ -263,6 +263,31 @@ fn hostile_trees_are_refused() {
     assert_eq!(refused(&mut nodes, 2, vec![good.clone(), next.clone()]), TreeError::Level);
     nodes.insert(next.hash, nodes[&good.hash].clone());
     assert_eq!(refused(&mut nodes, 1, vec![good, next]), TreeError::Hash);
+}
+
+#[test]
+fn hard_links_lead_to_earlier_paths() {
+    let poll = |target: &[u8], link: &str| {
+        let kind = Kind::HardLink { path: LinkPath::new(target).expect("a path") };
+        let tree = BTreeMap::from([
+            (name("b"), Tree::Directory(attributes(0o755, 0), flat(0..1))),
+            (name(link), Tree::Leaf(kind)),
+        ]);
+        let mut nodes = Nodes::new();
+        let id = manifest(&tree, &mut nodes);
+        let mut difference = Difference::new(&nodes, None, id);
+        loop {
+            match difference.poll() {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    assert_eq!(poll(b"b/file-00000000", "c"), Ok(()));
+    for (target, link) in [(&b"b/file-00000000"[..], "a"), (b"c", "c"), (b"d", "c")] {
+        assert_eq!(poll(target, link), Err(ReadError::LinkOrder { path: link.as_bytes().to_vec() }));
+    }
 }
 
 #[test]
