@@ -28,7 +28,7 @@ use std::process::ExitCode;
 pub const FAILED: u8 = 1;
 /// Wrong usage: a mistake in the command line, or in a file that it names.
 pub const USAGE: u8 = 2;
-/// Some destinations or objects failed.
+/// Some destinations, objects or entries of a directory failed.
 pub const SOME_FAILED: u8 = 3;
 /// Data arrived wrong and was refused.
 pub const CORRUPT: u8 = 4;

@@ -30,6 +30,7 @@ mod etcd;
 pub mod exercise;
 mod experiment;
 mod family;
+mod filters;
 mod formats;
 mod gather;
 mod keys;

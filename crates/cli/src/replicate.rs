@@ -3,6 +3,7 @@
 pub mod controller;
 pub mod keys;
 pub mod leftovers;
+pub mod manifest;
 pub mod plan;
 pub mod relay;
 pub mod send;
@@ -37,6 +38,11 @@ pub enum Noun {
     Wait(wait::Args),
     /// List or remove leftovers of incomplete files.
     Leftovers(leftovers::Args),
+    /// Show the id of a directory's snapshot: equal directories have equal ids.
+    ///
+    /// The id covers names, kinds, contents, modes, times and links. It needs no controller and no
+    /// keys: run it at two sites, and compare one line.
+    Manifest(manifest::Args),
     /// Make, renew and revoke the keys by which controller, sites and operators authenticate each
     /// other.
     #[command(subcommand)]
@@ -57,6 +63,7 @@ impl Member for Replicate {
             Noun::Status(args) => status::run(&args, quiet),
             Noun::Wait(args) => wait::run(&args),
             Noun::Leftovers(args) => leftovers::run(&args),
+            Noun::Manifest(args) => manifest::run(&args),
             Noun::Keys(command) => keys::run(&command, quiet),
         }
     }

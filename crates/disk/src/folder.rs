@@ -185,6 +185,11 @@ impl Folder {
         Ok(Self { descriptor, path: path.to_owned(), links })
     }
 
+    /// The folder with this descriptor; `path` is for messages.
+    pub(crate) fn of_descriptor(descriptor: OwnedFd, path: PathBuf, links: Links) -> Self {
+        Self { descriptor, path, links }
+    }
+
     /// Path of the folder when it was opened.
     pub fn path(&self) -> &Path {
         &self.path

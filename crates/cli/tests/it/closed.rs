@@ -17,6 +17,7 @@ const VERBS: &[(&str, &str)] = &[
     ("replicate status", "--sites --controller @ --keys keys"),
     ("replicate wait", "1 --controller @ --keys keys"),
     ("replicate leftovers", "--dir ."),
+    ("replicate manifest", "."),
     ("replicate keys init", "--topology network.toml --out more"),
     ("replicate keys add", "--keys more --sites lima"),
     ("replicate keys renew", "--keys more"),

@@ -12,6 +12,7 @@ mod circuit;
 mod closed;
 mod codes;
 mod control;
+mod datasets;
 mod doctor;
 mod emulate;
 mod failures;

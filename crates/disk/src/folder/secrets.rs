@@ -24,7 +24,7 @@ const LOOK_MAX: Limits = Limits { names: 100_000, bytes: 64 << 20, told: 20 };
 /// Bytes of a key, or of its certificate, that are looked at.
 const PEM_BYTES_MAX: u64 = 64 << 10;
 /// First bytes of a redb file. Source: redb's design document, "File format".
-const STORE_MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
+pub(crate) const STORE_MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
 /// Extent of [`look`].
 struct Limits {
@@ -135,7 +135,7 @@ fn look(folder: &Folder, limits: &Limits) -> Looked {
 
 /// Returns the kind of the open file requested as `path`, if it is a secret: by that name, and by
 /// its real name if links led to it.
-pub(super) fn read_through(folder: &Folder, path: &Path, file: &File) -> Option<String> {
+pub(crate) fn read_through(folder: &Folder, path: &Path, file: &File) -> Option<String> {
     let real = |descriptor: std::os::fd::BorrowedFd<'_>| {
         let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         let real = rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes();
@@ -159,6 +159,11 @@ pub(super) fn replaced_at(folder: &Folder, path: &Path) -> Option<String> {
         let what = is_certificate.then(|| found(folder, &path.with_extension("key"), &mut 0)).flatten();
         what.map(|key| format!("the certificate of {key}"))
     })
+}
+
+/// Returns true if a file of this name can be a secret.
+pub(crate) fn is_candidate(name: &OsStr) -> bool {
+    Kind::of(name).is_some()
 }
 
 /// Possible kinds of a file, by its name.

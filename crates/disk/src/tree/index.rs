@@ -1,0 +1,298 @@
+//! The index of a tree: hashes of its files, kept between scans.
+//!
+//! A file whose size, times, inode and device did not change is not read again. A file that changed
+//! shortly before it was read is not kept, since a later change within the clock's granularity
+//! would leave the same times. Source: Git, "Racy Git", technical documentation.
+//! Differs: Git compares with the time of its index; here an entry is left out, and its file is
+//! read again by the next scan.
+//!
+//! The index can be deleted at any time. One of another format or of another tree is emptied, a
+//! damaged one is moved aside, and a file of another program is refused. Read [`Index`] first.
+
+use super::Stat;
+use crate::folder::secrets::STORE_MAGIC;
+use crate::folder::{reworded, shown};
+use anabranch_pieces::FileHash;
+use anabranch_sets::FileTime;
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _};
+use std::io::{self, Read as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-index");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("tree-index-meta");
+/// Version of the records.
+const FORMAT: &[u8] = b"1";
+/// Memory for pages of the index.
+const CACHE_BYTES: usize = 32 << 20;
+/// Entries that are written at once: a scan that is killed keeps the ones before.
+const BATCH: usize = 50_000;
+/// Bytes of an entry: size, times, inode, device, hash.
+const ENTRY_BYTES: usize = 80;
+/// A file is kept if its times are this old when it is read. The coarsest clock is FAT's, of two
+/// seconds.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// Hashes of a tree's files by path.
+pub struct Index {
+    path: PathBuf,
+    database: Database,
+    /// Age from which a file is kept.
+    settled: Duration,
+}
+
+/// Key of a path: in the order of a manifest, as no name has a zero byte.
+fn key(path: &[u8]) -> Vec<u8> {
+    path.iter().map(|byte| if *byte == b'/' { 0 } else { *byte }).collect()
+}
+
+fn encode(stat: &Stat, hash: &FileHash) -> [u8; ENTRY_BYTES] {
+    let mut bytes = [0; ENTRY_BYTES];
+    bytes[..8].copy_from_slice(&stat.size_bytes.to_le_bytes());
+    for (at, time) in [(8, stat.modified), (20, stat.changed)] {
+        bytes[at..at + 8].copy_from_slice(&time.seconds().to_le_bytes());
+        bytes[at + 8..at + 12].copy_from_slice(&time.nanos().to_le_bytes());
+    }
+    bytes[32..40].copy_from_slice(&stat.inode.to_le_bytes());
+    bytes[40..48].copy_from_slice(&stat.device.to_le_bytes());
+    bytes[48..].copy_from_slice(&hash.0);
+    bytes
+}
+
+/// The hash of an entry, if it is of the unchanged file.
+fn decode(entry: &[u8], stat: &Stat) -> Option<FileHash> {
+    let hash = FileHash(*entry.last_chunk()?);
+    (entry == encode(stat, &hash)).then_some(hash)
+}
+
+/// Returns true if `stat` is of a file whose changes after `now` will show in its times, on a clock
+/// that is coarser than `granularity` at no time.
+fn is_settled(stat: &Stat, now: SystemTime, granularity: Duration) -> bool {
+    let Ok(since) = now.duration_since(SystemTime::UNIX_EPOCH) else { return false };
+    let Some(limit) = since.checked_sub(granularity) else { return false };
+    let nanos = limit.subsec_nanos().into();
+    let limit = i64::try_from(limit.as_secs()).ok().and_then(|seconds| FileTime::new(seconds, nanos).ok());
+    limit.is_some_and(|limit| stat.modified < limit && stat.changed < limit)
+}
+
+fn failed(path: &Path, error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("index {}: {error}", shown(path)))
+}
+
+/// First bytes of a file; empty if there is none.
+fn begin_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut begin = Vec::new();
+    match std::fs::File::open(path) {
+        Ok(file) => file.take(STORE_MAGIC.len() as u64).read_to_end(&mut begin).map(|_| begin),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(begin),
+        Err(error) => Err(error),
+    }
+}
+
+fn foreign(path: &Path) -> io::Error {
+    failed(path, "another program's file has this name, and stays: name another file")
+}
+
+/// Why an index is not opened.
+enum OpenFailure {
+    Io(Box<dyn std::error::Error>),
+    /// Another store has the name.
+    Foreign,
+    Damaged,
+}
+
+impl OpenFailure {
+    fn at(self, path: &Path) -> io::Error {
+        match self {
+            Self::Io(error) => failed(path, error),
+            Self::Foreign => foreign(path),
+            Self::Damaged => failed(path, "damaged: remove it"),
+        }
+    }
+}
+
+impl Index {
+    /// Opens the index of the tree whose root folder has these facts, or makes a new one. A damaged
+    /// index is moved to `PATH.damaged`.
+    ///
+    /// Errors: the file is not an index, cannot be made, or is open in another process.
+    pub fn open(path: &Path, root: &Stat) -> io::Result<Self> {
+        let begin = begin_of(path).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
+        if !begin.is_empty() && begin != STORE_MAGIC {
+            return Err(foreign(path));
+        }
+        let tree = [root.device.to_le_bytes(), root.inode.to_le_bytes()].concat();
+        match Self::open_for(path, &tree) {
+            Err(OpenFailure::Damaged) => {}
+            other => return other.map_err(|failure| failure.at(path)),
+        }
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".damaged");
+        tracing::warn!("index {}: damaged: moved to {}", shown(path), shown(Path::new(&aside)));
+        std::fs::rename(path, &aside).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
+        Self::open_for(path, &tree).map_err(|failure| failure.at(path))
+    }
+
+    fn open_for(path: &Path, tree: &[u8]) -> Result<Self, OpenFailure> {
+        // redb panics on some damaged files.
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let database = Database::builder().set_cache_size(CACHE_BYTES).create(path)?;
+            let begun = database.begin_write()?;
+            let mut names = begun.list_tables()?.map(|table| table.name().to_owned()).collect::<Vec<_>>();
+            names.retain(|name| name == META.name());
+            let is_new = begun.list_tables()?.next().is_none();
+            if !is_new && names.is_empty() {
+                return Ok((database, false));
+            }
+            {
+                let mut meta = begun.open_table(META)?;
+                let is = |key, value: &[u8]| {
+                    Ok::<_, redb::Error>(meta.get(key)?.is_some_and(|found| found.value() == value))
+                };
+                if !is("tree", tree)? || !is("format", FORMAT)? {
+                    meta.insert("tree", tree)?;
+                    meta.insert("format", FORMAT)?;
+                    begun.delete_table(ENTRIES)?;
+                }
+                begun.open_table(ENTRIES)?;
+            }
+            begun.commit()?;
+            Ok::<_, redb::Error>((database, true))
+        }));
+        match opened {
+            Ok(Ok((database, true))) => Ok(Self { path: path.to_owned(), database, settled: SETTLED }),
+            Ok(Ok((_, false))) => Err(OpenFailure::Foreign),
+            Ok(Err(redb::Error::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
+                Err(OpenFailure::Io(error.into()))
+            }
+            Ok(Err(error @ redb::Error::DatabaseAlreadyOpen)) => Err(OpenFailure::Io(Box::new(error))),
+            Ok(Err(_)) | Err(_) => Err(OpenFailure::Damaged),
+        }
+    }
+
+    /// Calls `scan` with a reader of the entries, which takes paths in the order of a manifest and
+    /// keeps new hashes. With `is_whole`, entries of paths that were not taken are dropped.
+    ///
+    /// Errors: an error of `scan`; the index cannot be read or written.
+    pub(super) fn with<T>(
+        &self,
+        is_whole: bool,
+        scan: impl FnOnce(&mut Lookups<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let wrong = |error: &dyn std::fmt::Display| failed(&self.path, error);
+        let read = self.database.begin_read().map_err(|e| wrong(&e))?;
+        let table = read.open_table(ENTRIES).map_err(|e| wrong(&e))?;
+        let entries = table.iter().map_err(|e| wrong(&e))?;
+        let entries =
+            entries.map(|entry| entry.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())));
+        let mut lookups = Lookups {
+            index: self,
+            entries: Box::new(entries),
+            next: None,
+            is_at_end: false,
+            is_whole,
+            batch: Vec::new(),
+        };
+        let result = scan(&mut lookups)?;
+        lookups.finish()?;
+        Ok(result)
+    }
+
+    fn write(&self, batch: &[Update]) -> Result<(), redb::Error> {
+        let begun = self.database.begin_write()?;
+        {
+            let mut table = begun.open_table(ENTRIES)?;
+            for (key, entry) in batch {
+                match entry {
+                    Some(entry) => drop(table.insert(key.as_slice(), entry.as_slice())?),
+                    None => drop(table.remove(key.as_slice())?),
+                }
+            }
+        }
+        begun.commit()?;
+        Ok(())
+    }
+}
+
+/// A key, and its new entry; `None` if it is dropped.
+type Update = (Vec<u8>, Option<[u8; ENTRY_BYTES]>);
+/// A stored key with its entry.
+type Stored = (Vec<u8>, Vec<u8>);
+
+/// Entries of an index, read along with a scan.
+pub(super) struct Lookups<'i> {
+    index: &'i Index,
+    entries: Box<dyn Iterator<Item = Result<Stored, redb::StorageError>> + 'i>,
+    next: Option<Stored>,
+    is_at_end: bool,
+    is_whole: bool,
+    batch: Vec<Update>,
+}
+
+impl Lookups<'_> {
+    fn peek(&mut self) -> io::Result<Option<&Stored>> {
+        if self.next.is_none() && !self.is_at_end {
+            let next = self.entries.next().transpose();
+            self.next = next.map_err(|error| failed(&self.index.path, error))?;
+            self.is_at_end = self.next.is_none();
+        }
+        Ok(self.next.as_ref())
+    }
+
+    /// The hash of an unchanged file. Paths come in the order of a manifest.
+    pub(super) fn hash(&mut self, path: &[u8], stat: &Stat) -> io::Result<Option<FileHash>> {
+        let key = key(path);
+        while let Some((stored, entry)) = self.peek()? {
+            match stored.as_slice().cmp(key.as_slice()) {
+                std::cmp::Ordering::Less => self.pass()?,
+                std::cmp::Ordering::Equal => {
+                    let hash = decode(entry, stat);
+                    self.next = None;
+                    return Ok(hash);
+                }
+                std::cmp::Ordering::Greater => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Passes an entry whose path was not taken.
+    fn pass(&mut self) -> io::Result<()> {
+        match self.next.take() {
+            Some((stored, _)) if self.is_whole => self.update((stored, None)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps a hash; without one, drops the entry.
+    pub(super) fn keep(&mut self, path: &[u8], entry: Option<(&Stat, &FileHash)>) -> io::Result<()> {
+        self.update((key(path), entry.map(|(stat, hash)| encode(stat, hash))))
+    }
+
+    fn update(&mut self, update: Update) -> io::Result<()> {
+        self.batch.push(update);
+        if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let written = self.index.write(&self.batch);
+        self.batch.clear();
+        written.map_err(|error| failed(&self.index.path, error))
+    }
+
+    /// Returns true if a file with these facts, read from `begun` on, can be kept.
+    pub(super) fn is_settled(&self, stat: &Stat, begun: SystemTime) -> bool {
+        is_settled(stat, begun, self.index.settled)
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        while self.is_whole && self.peek()?.is_some() {
+            self.pass()?;
+        }
+        if self.batch.is_empty() { Ok(()) } else { self.write() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

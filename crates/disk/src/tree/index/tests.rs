@@ -1,0 +1,165 @@
+//! The index through scans: what is read again, and what becomes of a damaged file.
+
+use super::*;
+use crate::tree::Tree;
+use crate::tree::manifest::{Snapshot, read};
+use crate::tree::tests::{filter, folder, write};
+use anabranch_sets::filter::Filter;
+
+/// A tree, and an index file beside it.
+struct World {
+    all: tempfile::TempDir,
+    granularity: Duration,
+}
+
+impl World {
+    fn new() -> Self {
+        let world = Self { all: folder(), granularity: Duration::ZERO };
+        for name in ["a", "d/b", "d/c", "e"] {
+            write(&world.root(), name, name);
+        }
+        world
+    }
+
+    fn root(&self) -> PathBuf {
+        self.all.path().join("tree")
+    }
+
+    fn index(&self) -> PathBuf {
+        self.all.path().join("index.redb")
+    }
+
+    fn scan(&self, filter: &Filter) -> Snapshot {
+        let tree = Tree::open(&self.root()).expect("it is there");
+        let root = tree.root().expect("it can be read").expect("a folder");
+        let mut index = Index::open(&self.index(), &root).expect("it can be made");
+        index.settled = self.granularity;
+        // Times of files advance with the clock's ticks: files of the tick are not settled.
+        std::thread::sleep(Duration::from_millis(20));
+        let snapshot = read(&tree, filter, Some(&index), &mut |_, _| {}, &mut |path, problem| {
+            panic!("{}: {problem}", path.escape_ascii())
+        });
+        snapshot.expect("it can be read")
+    }
+
+    fn hashed(&self) -> u64 {
+        let counted = self.scan(&Filter::default());
+        let tree = Tree::open(&self.root()).expect("it is there");
+        let plain = read(&tree, &Filter::default(), None, &mut |_, _| {}, &mut |_, _| {});
+        assert_eq!(plain.expect("it can be read").id, counted.id, "the index changes no result");
+        counted.counts.hashed_files
+    }
+}
+
+#[test]
+fn unchanged_files_are_not_read() {
+    let world = World::new();
+    assert_eq!(world.hashed(), 4);
+    assert_eq!(world.hashed(), 0);
+    write(&world.root(), "d/b", "B/d");
+    write(&world.root(), "d/bb", "new");
+    std::fs::remove_file(world.root().join("e")).expect("it is there");
+    assert_eq!(world.hashed(), 2);
+    assert_eq!(world.hashed(), 0);
+}
+
+#[test]
+fn an_index_can_be_deleted() {
+    let world = World::new();
+    assert_eq!(world.hashed(), 4);
+    std::fs::remove_file(world.index()).expect("it is there");
+    assert_eq!((world.hashed(), world.hashed()), (4, 0));
+}
+
+/// Git's racy rule: a file changed in the tick in which it was read keeps its times.
+#[test]
+fn fresh_files_are_read_again() {
+    let mut world = World::new();
+    world.granularity = SETTLED;
+    assert_eq!((world.hashed(), world.hashed()), (4, 4));
+}
+
+#[test]
+fn files_settle_after_the_granularity() {
+    let time = |seconds, nanos| FileTime::new(seconds, nanos).expect("fewer than a second");
+    let stat =
+        |modified, changed| Stat { mode: 0, size_bytes: 0, modified, changed, inode: 0, device: 0, links: 1 };
+    let now = SystemTime::UNIX_EPOCH + Duration::new(100, 500);
+    let is = |modified, changed| is_settled(&stat(modified, changed), now, Duration::from_secs(3));
+    assert!(is(time(97, 499), time(97, 499)));
+    assert!(!is(time(97, 500), time(97, 499)) && !is(time(97, 499), time(97, 500)));
+    assert!(!is(time(200, 0), time(0, 0)));
+}
+
+#[test]
+fn excluded_files_stay_in_the_index() {
+    let world = World::new();
+    assert_eq!(world.hashed(), 4);
+    assert_eq!(world.scan(&filter(&["- /d/"])).counts.hashed_files, 0);
+    assert_eq!(world.hashed(), 0);
+}
+
+#[test]
+fn a_damaged_index_is_made_anew() {
+    let world = World::new();
+    assert_eq!(world.hashed(), 4);
+    let whole = std::fs::read(world.index()).expect("it is there");
+    for damaged in [
+        whole[..whole.len() / 2].to_vec(),
+        whole.iter().enumerate().map(|(at, byte)| if at < 400 { *byte } else { 0x55 }).collect(),
+    ] {
+        std::fs::write(world.index(), &damaged).expect("it can be written");
+        assert_eq!((world.hashed(), world.hashed()), (4, 0));
+        let aside = world.all.path().join("index.redb.damaged");
+        assert!(std::fs::read(aside).is_ok_and(|moved| moved.len() == damaged.len()));
+    }
+}
+
+#[test]
+fn files_of_other_programs_are_refused() {
+    let world = World::new();
+    let root = Tree::open(&world.root()).and_then(|tree| tree.root()).expect("there").expect("a folder");
+    let refused = || {
+        let before = std::fs::read(world.index()).expect("it is there");
+        let error = Index::open(&world.index(), &root).err().expect("it is another's").to_string();
+        assert!(
+            error.ends_with("another program's file has this name, and stays: name another file"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(world.index()).expect("it is there").len(), before.len());
+    };
+    std::fs::write(world.index(), "a text").expect("it can be written");
+    refused();
+    std::fs::remove_file(world.index()).expect("it is there");
+    let store = Database::create(world.index()).expect("it can be made");
+    let begun = store.begin_write().expect("a new store");
+    let other: TableDefinition<'_, u64, u64> = TableDefinition::new("transfers");
+    begun.open_table(other).expect("a new table").insert(1, 2).expect("it is kept");
+    begun.commit().expect("it is kept");
+    drop(store);
+    refused();
+    let store = Database::open(world.index()).expect("it is whole");
+    let read = store.begin_read().expect("it is whole");
+    let value = read.open_table(other).and_then(|table| Ok(table.get(1)?.map(|value| value.value())));
+    assert_eq!(value.expect("it is whole"), Some(2));
+}
+
+#[test]
+fn the_index_of_another_tree_is_made_anew() {
+    let world = World::new();
+    assert_eq!(world.hashed(), 4);
+    std::fs::rename(world.root(), world.all.path().join("old")).expect("it is there");
+    for name in ["a", "d/b"] {
+        write(&world.root(), name, "other");
+    }
+    assert_eq!((world.hashed(), world.hashed()), (2, 0));
+}
+
+#[test]
+fn an_open_index_is_refused() {
+    let world = World::new();
+    let root = Tree::open(&world.root()).and_then(|tree| tree.root()).expect("there").expect("a folder");
+    let _open = Index::open(&world.index(), &root).expect("it can be made");
+    let error = Index::open(&world.index(), &root).err().expect("it is open").to_string();
+    assert!(error.contains("index.redb") && !error.contains('\n'), "{error}");
+}

@@ -1,0 +1,266 @@
+//! The manifest of a tree on disk: a scan, hashes of its files, nodes.
+//!
+//! A file that changes while it is read is read again, and left out if it goes on changing. Read
+//! [`read`] first.
+
+use super::index::{Index, Lookups};
+use super::{Found, Problem, Skipped, Stat, Tree, Visitor, name_of};
+use crate::folder::OpenError;
+use anabranch_pieces::FileHash;
+use anabranch_sets::filter::Filter;
+use anabranch_sets::{Builder, Entry, FileTime, Kind, LinkPath, Name, NodeHash, Target};
+use std::collections::BTreeMap;
+use std::io::{self, Read as _};
+use std::time::SystemTime;
+
+/// Bytes that are read at once.
+const BUFFER_BYTES: usize = 256 << 10;
+/// Times that a file is read until it stays unchanged.
+const READS_MAX: u32 = 3;
+/// Maximum number of files with a further name that the scan has not reached. Names of further
+/// files are listed as separate files.
+const LINKED_MAX: usize = 200_000;
+
+/// Counts of one scan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Plain files.
+    pub files: u64,
+    /// Bytes of the plain files.
+    pub bytes: u64,
+    /// Folders below the root.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symbolic_links: u64,
+    /// Further names of files.
+    pub hard_links: u64,
+    /// Entries that the filter excludes, folders once.
+    pub excluded: u64,
+    /// Sockets, pipes and devices.
+    pub specials: u64,
+    /// Working files of transfers.
+    pub reserved: u64,
+    /// Folders of other file systems.
+    pub other_file_systems: u64,
+    /// Entries that cannot be read.
+    pub unreadable: u64,
+    /// Files and folders that changed while they were read.
+    pub unsettled: u64,
+    /// Files that were read, the others being in the index.
+    pub hashed_files: u64,
+    /// Bytes of the files that were read.
+    pub hashed_bytes: u64,
+}
+
+impl Counts {
+    /// Returns true if every entry that the filter includes is in the manifest.
+    pub fn is_complete(&self) -> bool {
+        self.unreadable == 0 && self.unsettled == 0
+    }
+}
+
+/// A snapshot of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its id.
+    pub id: NodeHash,
+    /// Counts of its entries.
+    pub counts: Counts,
+}
+
+/// Makes the manifest of a tree. `out` gets its nodes, `report` each problem with its path from the
+/// root.
+///
+/// Errors: the root or the index cannot be read. Other problems are reported and counted.
+pub fn read(
+    tree: &Tree,
+    filter: &Filter,
+    index: Option<&Index>,
+    out: &mut impl FnMut(NodeHash, &[u8]),
+    report: &mut impl FnMut(&[u8], &Problem),
+) -> io::Result<Snapshot> {
+    let is_whole = filter.is_open();
+    match index {
+        None => build(tree, filter, None, out, report),
+        Some(index) => index.with(is_whole, |lookups| build(tree, filter, Some(lookups), out, report)),
+    }
+}
+
+fn build(
+    tree: &Tree,
+    filter: &Filter,
+    lookups: Option<&mut Lookups<'_>>,
+    out: &mut impl FnMut(NodeHash, &[u8]),
+    report: &mut impl FnMut(&[u8], &Problem),
+) -> io::Result<Snapshot> {
+    let mut maker = Maker {
+        builder: Builder::new(),
+        lookups,
+        linked: BTreeMap::new(),
+        counts: Counts::default(),
+        buffer: vec![0; BUFFER_BYTES],
+        out,
+        report,
+    };
+    tree.scan(filter, &mut maker)?;
+    let root = tree.root()?;
+    let Maker { builder, counts, .. } = maker;
+    let attributes = root.map(|root| root.directory_attributes());
+    let id = builder.finish(attributes, out).map_err(io::Error::other)?;
+    Ok(Snapshot { id, counts })
+}
+
+/// A file with several names: its first path, and the names that are still expected.
+struct Linked {
+    path: LinkPath,
+    left: u32,
+}
+
+/// Builds a manifest from the entries of a scan.
+struct Maker<'m, 'i, O, R> {
+    builder: Builder,
+    lookups: Option<&'m mut Lookups<'i>>,
+    linked: BTreeMap<u64, Linked>,
+    counts: Counts,
+    buffer: Vec<u8>,
+    out: &'m mut O,
+    report: &'m mut R,
+}
+
+/// Why a file has no hash.
+enum Unhashed {
+    Problem(Problem),
+    Fatal(io::Error),
+}
+
+impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Maker<'_, '_, O, R> {
+    fn add(&mut self, path: &[u8], kind: Kind) -> io::Result<()> {
+        let name = Name::new(name_of(path)).map_err(io::Error::other)?;
+        self.builder.add(&Entry { name, kind }, self.out).map_err(io::Error::other)
+    }
+
+    fn symbolic_link(&mut self, path: &[u8], modified: FileTime, target: &[u8]) -> io::Result<()> {
+        let target = Target::new(target).map_err(io::Error::other)?;
+        self.add(path, Kind::SymbolicLink { modified, target })
+    }
+
+    /// The first path of the file, if a name of it was listed before.
+    fn earlier_path(&mut self, found: &Found<'_>) -> Option<LinkPath> {
+        let linked = self.linked.get_mut(&found.stat.inode)?;
+        linked.left -= 1;
+        let path = linked.path.clone();
+        if linked.left == 0 {
+            self.linked.remove(&found.stat.inode);
+        }
+        Some(path)
+    }
+
+    /// Hash of a file's content, from the index or from the file, and its facts when it was read.
+    fn hash(&mut self, found: &Found<'_>) -> Result<(FileHash, Stat), Unhashed> {
+        if let Some(lookups) = &mut self.lookups {
+            let known = lookups.hash(found.path, &found.stat).map_err(Unhashed::Fatal)?;
+            if let Some(hash) = known {
+                return Ok((hash, found.stat));
+            }
+        }
+        for _ in 0..READS_MAX {
+            let begun = SystemTime::now();
+            if let Some((hash, stat)) =
+                self.read(found).map_err(|e| Unhashed::Problem(Problem::Unreadable(e)))?
+            {
+                self.counts.hashed_files += 1;
+                self.counts.hashed_bytes += stat.size_bytes;
+                if let Some(lookups) = &mut self.lookups {
+                    let entry = lookups.is_settled(&stat, begun).then_some((&stat, &hash));
+                    lookups.keep(found.path, entry).map_err(Unhashed::Fatal)?;
+                }
+                return Ok((hash, stat));
+            }
+        }
+        Err(Unhashed::Problem(Problem::FileChanged))
+    }
+
+    /// Reads a file once; `None` if it changed meanwhile.
+    fn read(&mut self, found: &Found<'_>) -> Result<Option<(FileHash, Stat)>, OpenError> {
+        let (mut file, before) = found.open()?;
+        let mut hasher = blake3::Hasher::new();
+        loop {
+            match file.read(&mut self.buffer) {
+                Ok(0) => break,
+                Ok(length) => hasher.update(&self.buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(OpenError::Io(error)),
+            };
+            // A file that grows faster than it is read has no end.
+            if hasher.count() > before.size_bytes {
+                return Ok(None);
+            }
+        }
+        let after = Stat::of(&super::stat_of(&file)?);
+        let is_whole = hasher.count() == before.size_bytes && before.is_unchanged(&after);
+        Ok(is_whole.then(|| (FileHash(*hasher.finalize().as_bytes()), after)))
+    }
+}
+
+impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_, '_, O, R> {
+    fn enter(&mut self, path: &[u8]) -> io::Result<()> {
+        let name = Name::new(name_of(path)).map_err(io::Error::other)?;
+        self.builder.enter(name).map_err(io::Error::other)
+    }
+
+    fn leave(&mut self, _: &[u8], stat: &Stat) -> io::Result<()> {
+        self.counts.directories += 1;
+        self.builder.leave(stat.directory_attributes(), self.out).map_err(io::Error::other)
+    }
+
+    fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
+        if found.stat.links > 1
+            && let Some(path) = self.earlier_path(found)
+        {
+            self.counts.hard_links += 1;
+            return self.add(found.path, Kind::HardLink { path });
+        }
+        let (content, stat) = match self.hash(found) {
+            Ok(hashed) => hashed,
+            Err(Unhashed::Problem(problem)) => return self.problem(found.path, problem),
+            Err(Unhashed::Fatal(error)) => return Err(error),
+        };
+        if stat.links > 1
+            && self.linked.len() < LINKED_MAX
+            && let Ok(path) = LinkPath::new(found.path)
+        {
+            self.linked.insert(stat.inode, Linked { path, left: stat.links - 1 });
+        }
+        self.counts.files += 1;
+        self.counts.bytes += stat.size_bytes;
+        let attributes = stat.file_attributes();
+        self.add(found.path, Kind::File { attributes, size_bytes: stat.size_bytes, content })
+    }
+
+    fn link(&mut self, path: &[u8], stat: &Stat, target: &[u8]) -> io::Result<()> {
+        self.counts.symbolic_links += 1;
+        self.symbolic_link(path, stat.modified, target)
+    }
+
+    fn skipped(&mut self, _: &[u8], why: Skipped) -> io::Result<()> {
+        *match why {
+            Skipped::Special => &mut self.counts.specials,
+            Skipped::Reserved => &mut self.counts.reserved,
+            Skipped::OtherFileSystem => &mut self.counts.other_file_systems,
+            Skipped::Excluded => &mut self.counts.excluded,
+        } += 1;
+        Ok(())
+    }
+
+    fn problem(&mut self, path: &[u8], problem: Problem) -> io::Result<()> {
+        match problem {
+            Problem::FolderChanged | Problem::FileChanged => self.counts.unsettled += 1,
+            Problem::Unreadable(_) | Problem::TooDeep => self.counts.unreadable += 1,
+        }
+        (self.report)(path, &problem);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,7 @@
+//! Random bytes as a manifest's node: never a panic, and a node that is read has these bytes.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_sets::exercise(bytes);
+});
