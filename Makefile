@@ -42,6 +42,12 @@ smoke = said=$$(python3 experiments/$(1)/run.py $(2) | tee >(cat >&2)); \
 # are chosen, and the tests compile dependencies and rooms a second time.
 XTASK_BUILD := cargo build --quiet --workspace --bin xtask --example sort
 
+# A first build is quicker without increments and line tables. Panics keep their lines, backtraces lose them.
+# Where incremental builds are there already, these are continued.
+ifeq ($(wildcard target/debug/incremental),)
+test: export CARGO_INCREMENTAL ?= 0
+test: export CARGO_PROFILE_DEV_DEBUG ?= none
+endif
 # Tests mostly wait, for sockets and emulated time: two threads used a quarter of two processors.
 test: export RUST_TEST_THREADS ?= 6
 test: setup ## Everything that continuous integration runs
