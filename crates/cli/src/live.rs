@@ -88,6 +88,9 @@ impl Member for Live {
     fn simulated() -> Option<&'static dyn anabranch_sim::system::System> {
         Some(&anabranch_live_proto::simulated::Simulated)
     }
+    fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
+        Some(&anabranch_rehearse::live::Emulated)
+    }
     fn needs() -> Option<Need> {
         let findings = anabranch_live::doctor();
         Some(Need { name: "live video", field: "live_inputs", prefix: "live from ", findings })

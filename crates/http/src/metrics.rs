@@ -2,8 +2,9 @@
 //!
 //! A daemon keeps [`Counter`]s, [`Counters`] by label and histograms of [`seconds`], or reads the
 //! counts of its state machine. At each scrape it writes all of them into [`Metrics`]. Values of
-//! labels come from the configuration and from fixed causes, so no peer adds a series. A controller answers at
-//! `/metrics` on its HTTPS port ([`reply`]); daemons without HTTP have a [`MetricsServer`].
+//! labels come from the configuration and from fixed causes, so no peer adds a series. A controller
+//! answers at `/metrics` on its HTTPS port ([`reply`]); daemons without HTTP have a
+//! [`MetricsServer`].
 //!
 //! Names follow Prometheus: counters end in `_total`, and a unit (`_seconds`, `_bytes`) stands last
 //! before that. Leaves out: the metrics of each system. Read [`Metrics`] and [`Counters`] first.

@@ -30,6 +30,8 @@ use std::fmt;
 
 /// Most edges of a player.
 pub const EDGES_MAX: usize = 64;
+/// Media in a player's buffer above which nothing further is loaded.
+pub const BUFFER_MAX: Duration = Duration::from_secs(30);
 /// Longest URL.
 pub const URL_BYTES_MAX: usize = 8_192;
 
@@ -89,6 +91,9 @@ pub struct PlayerConfig {
     pub rounds_max: u32,
     /// Time without a byte after which a request is late, before the first playlist.
     pub first_patience: Duration,
+    /// Media in the buffer with which playback begins, and goes on after a stall. `None`: two
+    /// segments or parts, and one after a stall; a fixed player needs one.
+    pub buffer: Option<Duration>,
 }
 
 /// Default of [`PlayerConfig::first_patience`].
@@ -106,6 +111,8 @@ pub enum PlayerConfigError {
     BadUrl(String),
     /// Several URLs for edges that DNS names.
     UrlsBesideDns(usize),
+    /// A buffer above [`BUFFER_MAX`], which never fills.
+    Buffer(Duration),
 }
 
 impl fmt::Display for PlayerConfigError {
@@ -125,6 +132,7 @@ impl fmt::Display for PlayerConfigError {
             Self::UrlsBesideDns(count) => {
                 write!(f, "{count} URLs with DNS: DNS names the edges, so give one URL")
             }
+            Self::Buffer(level) => write!(f, "buffer of {level}: must be at most {BUFFER_MAX}"),
         }
     }
 }
@@ -134,7 +142,15 @@ impl std::error::Error for PlayerConfigError {}
 impl PlayerConfig {
     /// A player of these URLs with default limits.
     pub fn new(kind: PlayerKind, urls: Vec<String>, opened_at: DateTime) -> Self {
-        Self { kind, urls, resolves: false, opened_at, rounds_max: 5, first_patience: FIRST_PATIENCE }
+        Self {
+            kind,
+            urls,
+            resolves: false,
+            opened_at,
+            rounds_max: 5,
+            first_patience: FIRST_PATIENCE,
+            buffer: None,
+        }
     }
 
     /// Checks the set-up.
@@ -146,6 +162,9 @@ impl PlayerConfig {
             count if count > EDGES_MAX => return Err(PlayerConfigError::TooManyUrls(count)),
             count if count > 1 && self.resolves => return Err(PlayerConfigError::UrlsBesideDns(count)),
             _ => {}
+        }
+        if let Some(level) = self.buffer.filter(|level| *level > BUFFER_MAX) {
+            return Err(PlayerConfigError::Buffer(level));
         }
         match self.urls.iter().find(|url| !urls::is_http_url(url)) {
             Some(url) => Err(PlayerConfigError::BadUrl(url.clone())),

@@ -22,9 +22,9 @@ use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::traffic::App;
 use anabranch_sim::{Network, PlanError};
-use anabranch_units::{BitRate, Seed};
+use anabranch_units::{BitRate, Duration, Seed};
 
-pub use settings::{Fault, FaultKind, Settings};
+pub use settings::{Fault, FaultKind, Mode, Settings, host_of};
 
 /// `live` in scenarios.
 #[derive(Copy, Clone, Debug)]
@@ -40,8 +40,27 @@ impl System for Simulated {
         network: &Network,
         field: &str,
     ) -> Result<Box<dyn SystemPlan>, PlanError> {
-        Ok(Box::new(settings::plan(workload, network, field)?))
+        Ok(Box::new(plan(workload, network, field)?))
     }
+}
+
+/// The stage of a workload, which messages call `field`.
+///
+/// Errors: a setting that is unknown or out of range; a network with too few hosts, or without ways
+/// between them.
+pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Stage, PlanError> {
+    settings::plan(workload, network, field)
+}
+
+/// A viewer of a workload.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Viewer {
+    /// Index of its group, the viewers of one host.
+    pub group: usize,
+    /// Number of its channel.
+    pub channel: u32,
+    /// Time from the begin of the run to its opening.
+    pub opens_after: Duration,
 }
 
 /// A workload whose settings fit its network.
@@ -62,6 +81,23 @@ impl Stage {
     /// Sources, reflectors and edges with their links.
     pub const fn overlay(&self) -> &Overlay {
         &self.overlay
+    }
+
+    /// Edges of each group with their prices, the nearest first.
+    pub fn groups(&self) -> &[Vec<(NodeId, f64)>] {
+        &self.groups
+    }
+
+    /// All viewers, for a run with this seed.
+    pub fn viewers(&self, seed: Seed) -> impl Iterator<Item = Viewer> + use<'_> {
+        let (settings, groups) = (&self.settings, self.groups.len());
+        let mut random = seed.stream("live-viewers", 0);
+        (0..settings.viewers).map(move |number| Viewer {
+            opens_after: Duration::from_ps(random.below(settings.arrivals.as_ps() + 1)),
+            channel: number % settings.channels,
+            // Every group gets to every channel in the end.
+            group: (number + number / settings.channels) as usize % groups,
+        })
     }
 }
 

@@ -41,6 +41,8 @@ pub struct PlayerSpec {
     pub starts_after: Duration,
     /// Network of the viewer, for DNS.
     pub subnet: Option<AddressPrefix>,
+    /// See [`PlayerConfig::buffer`].
+    pub buffer: Option<Duration>,
 }
 
 /// Players and how they find their edges.
@@ -100,6 +102,8 @@ pub struct Progress {
     video_bytes: AtomicU64,
     watched_bps: AtomicU64,
     stalled_ps: AtomicU64,
+    failed: AtomicU64,
+    edge_changes: AtomicU64,
 }
 
 impl Progress {
@@ -130,6 +134,14 @@ impl Progress {
     /// Sum of the declared bitrates of the renditions that players watch, in bit/s.
     pub fn watched_bps(&self) -> u64 {
         self.watched_bps.load(Relaxed)
+    }
+    /// Requests that broke, were late or had a body that cannot be read.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Relaxed)
+    }
+    /// Changes of the edge.
+    pub fn edge_changes(&self) -> u64 {
+        self.edge_changes.load(Relaxed)
     }
     /// Time of all stalls of all players.
     pub fn stalled(&self) -> Duration {
@@ -178,7 +190,9 @@ impl Players {
         }
         let (now, resolves) = (wall_clock(), config.dns.is_some());
         for spec in &config.players {
-            let player = PlayerConfig { resolves, ..PlayerConfig::new(spec.kind, spec.urls.clone(), now) };
+            let buffer = spec.buffer;
+            let player =
+                PlayerConfig { resolves, buffer, ..PlayerConfig::new(spec.kind, spec.urls.clone(), now) };
             player.check().map_err(PlayersError::Player)?;
             if config.trust.is_none()
                 && let Some(url) = spec.urls.iter().find(|url| url.starts_with("https://"))

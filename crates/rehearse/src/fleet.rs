@@ -105,6 +105,22 @@ impl Fleet {
         Ok(self.agents.len() - 1)
     }
 
+    /// Kills the agent with that index, and starts it again with `command`.
+    ///
+    /// Errors: as [`Self::start`].
+    pub fn restart(
+        &mut self,
+        agent: usize,
+        emulation: &Emulation,
+        site: SiteId,
+        command: Command,
+    ) -> anyhow::Result<()> {
+        self.agents[agent].kill()?;
+        self.agents[agent].wait()?;
+        self.agents[agent] = start(emulation, site, command, |_| {})?;
+        Ok(())
+    }
+
     /// Starts a controller in a site and waits for its first line.
     ///
     /// Errors: as [`Self::start`].

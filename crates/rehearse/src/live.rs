@@ -9,40 +9,38 @@
 mod audience;
 mod machine;
 mod members;
+mod programs;
 mod samples;
+mod scenario;
 mod testbed;
 
 pub use machine::Processors;
 pub use samples::Sample;
+pub use scenario::Emulated;
 
-use crate::fleet::{Fleet, Programs, program, quiet_program};
+use crate::fleet::Fleet;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState, RATE_MIN};
-use anabranch_live::controller::client::ControllerClient;
 use anabranch_live::players::PlayerReport;
 use anabranch_live_proto::play::PlayerKind;
-use anabranch_net::identity::Identity;
-use anabranch_net::keys::{Role, SetRequest, VALID_DAYS};
-use anabranch_net::tls::CredentialFiles;
 use anabranch_units::{BitRate, Duration as Span, LinkId, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use audience::Audience;
 use machine::Ticks;
 use members::Members;
+use programs::{CONTROLLER_PORT, Daemons, Link, Node, Overlay};
 use rustix::process::Signal;
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use testbed::{
     CONTROLLER, EDGES, NODES, REFLECTORS, SOURCES, Testbed, edges_of, name, place, tier, tier_pairs,
 };
 
-/// Ports of all programs.
-const MEDIA_PORT: u16 = 7201;
-const CONTROL_PORT: u16 = 7301;
-const CONTROLLER_PORT: u16 = 7200;
 /// Lease of a controller that leads, in seconds: the least that it takes.
 const LEASE_S: &str = "2";
-/// Token of the publishers.
-const TOKEN: &str = "0123456789abcdef";
+/// Duration of a segment and of a part.
+const SEGMENT: Span = Span::from_secs(2);
+const PART: Span = Span::from_secs(1);
+/// Price of a Mbit/s on each link.
+const LINK_COST: f64 = 10.0;
 /// Time from the first publisher to the first viewer.
 const LEAD: Duration = Duration::from_secs(6);
 /// Time from the last viewer that begins alone to late viewers, and from the fault to them.
@@ -51,9 +49,6 @@ const FAULT_LEAD: Duration = Duration::from_secs(2);
 /// Time without a byte after which a viewer's first request is late: longer than nodes that follow
 /// the controller alone let it wait.
 const FIRST_PATIENCE: Span = Span::from_secs(20);
-/// Seconds between two plans of a controller whose plans nobody follows: the most that it takes.
-const EVERY_MAX_S: u64 = 3_600;
-
 /// A fault in the middle of the run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -114,6 +109,17 @@ impl Mode {
             Self::Hybrid => "hybrid",
             Self::Distributed => "distributed",
             Self::Centralized => "centralized",
+        }
+    }
+}
+
+impl From<anabranch_live_proto::simulated::Mode> for Mode {
+    fn from(mode: anabranch_live_proto::simulated::Mode) -> Self {
+        use anabranch_live_proto::simulated::Mode as Simulated;
+        match mode {
+            Simulated::Hybrid => Self::Hybrid,
+            Simulated::Distributed => Self::Distributed,
+            Simulated::Centralized => Self::Centralized,
         }
     }
 }
@@ -317,10 +323,11 @@ pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     let run = Run::start(cell, &testbed, &emulation)?;
     let whole = cell.begin(cell.channels - 1) + Duration::from_secs(cell.seconds);
     let began = Instant::now();
-    let audience = Audience::start(cell, &testbed, &emulation, whole)?;
+    let audience = Audience::start(&emulation, audience::of_cell(cell, &testbed, &emulation), whole)?;
     let sampled = audience.sample((LEAD, whole), Duration::from_secs(cell.sample));
-    std::thread::sleep(cell.fault_at().saturating_sub(began.elapsed()));
-    run.fail(cell, &testbed, &emulation)?;
+    if audience.wait(cell.fault_at().saturating_sub(began.elapsed())) {
+        run.fail(cell, &testbed, &emulation)?;
+    }
     let reports = audience.reports()?;
     let sums = sampled.join().map_err(|_| anyhow::anyhow!("the sampling thread has panicked"))?;
     let report = emulation.report()?;
@@ -341,95 +348,34 @@ pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
 
 /// Running programs.
 struct Run {
-    fleet: Fleet,
-    /// Index of each node's program in the fleet.
-    nodes: Vec<usize>,
+    daemons: Daemons,
     /// Address of each controller, with the index of its program.
     controllers: Vec<(String, usize)>,
     etcd: Option<Members>,
-    _publishers: Programs,
-    operator: ControllerClient,
 }
 
 impl Run {
     fn start(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<Self> {
         let mut fleet = Fleet::new("live")?;
-        let request = SetRequest {
-            system: anabranch_live::SYSTEM,
-            sites: (0..NODES).map(name).collect(),
-            operators: vec!["operator".into()],
-            controller_hosts: vec![],
-            valid_days: VALID_DAYS,
-        };
-        fleet.make_keys(&request)?;
-        std::fs::write(fleet.path("live.toml"), description(cell, testbed, emulation)?)?;
-        std::fs::write(fleet.path("tokens"), format!("* {TOKEN}\n"))?;
-        let at = |node: usize| emulation.site_address(testbed.sites[node]);
+        let overlay = overlay(cell, testbed);
+        overlay.prepare(&fleet, emulation)?;
         let etcd =
             cell.fault.has_etcd().then(|| Members::start(&mut fleet, testbed, emulation)).transpose()?;
-        let controllers = start_controllers(&mut fleet, cell, testbed, emulation, etcd.as_ref())?;
+        let controllers = start_controllers(&mut fleet, &overlay, emulation, etcd.as_ref())?;
         let addresses: Vec<String> = controllers.iter().map(|(address, _)| address.clone()).collect();
-        let mut nodes = Vec::new();
-        for node in 0..NODES {
-            let mut command = quiet_program();
-            let listen = format!("{}:{MEDIA_PORT}", at(node));
-            if node < SOURCES {
-                command.args(["live", "source", "--listen", &listen, "--segment", "2s", "--part", "1s"]);
-                command.args(["--renditions", "10000", "--window", "8"]);
-                command.arg("--token-file").arg(fleet.path("tokens"));
-            } else {
-                command.args(["live", "node", "--listen", &listen]);
-            }
-            command.args(["--name", &name(node), "--controller", &addresses.join(",")]);
-            command.args(["--mode", cell.mode.name()]);
-            command.arg("--keys").arg(fleet.keys());
-            command.arg("--cache").arg(fleet.path(&format!("{}.network.json", name(node))));
-            if tier(node) != "edge" {
-                command.args(["--control", &format!("{}:{CONTROL_PORT}", at(node))]);
-            }
-            nodes.push(fleet.start(emulation, testbed.sites[node], command)?);
-        }
-        let identity =
-            CredentialFiles::in_set(&fleet.keys(), anabranch_live::SYSTEM, Role::Operator, "operator");
-        let operator =
-            ControllerClient::of(&addresses, &Identity::load(&identity)?, Duration::from_secs(10))?;
-        Fleet::wait_ready("nodes", NODES, || {
-            let client = operator.clone();
-            let asked = ask(testbed, emulation, async move { client.nodes().await });
-            match asked {
-                Ok(nodes) => Ok(nodes.iter().filter(|node| node.is_up).count()),
-                // Controllers that share an etcd elect the leader first.
-                Err(_) if etcd.is_some() => Ok(0),
-                Err(error) => Err(error),
-            }
-        })?;
-        let mut publishers = Programs::default();
-        let renditions: Vec<String> = cell
-            .bitrates
-            .iter()
-            .enumerate()
-            .map(|(at, rate)| format!("b{at}={}bit/s", rate.as_bps()))
-            .collect();
-        for source in 0..SOURCES {
-            let mut command = program();
-            let url = format!("http://{}:{MEDIA_PORT}", at(source));
-            command.args(["live", "publish", &url, "--token", TOKEN, "--channel", "c"]);
-            command.args(["--channels", &cell.channels.to_string(), "--fragment", "1s"]);
-            command.args(["--renditions", &renditions.join(",")]);
-            command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-            publishers.0.push(emulation.spawn(testbed.sites[source], command)?);
-        }
-        Ok(Self { fleet, nodes, controllers, etcd, _publishers: publishers, operator })
+        let daemons = Daemons::start(overlay, fleet, emulation, addresses, etcd.is_some())?;
+        Ok(Self { daemons, controllers, etcd })
     }
 
     /// Index of the leading controller's program.
     fn leading(&self) -> anyhow::Result<usize> {
-        let leads = self.controllers.iter().find(|(address, _)| address == self.operator.address());
+        let leads = self.controllers.iter().find(|(address, _)| address == self.daemons.operator.address());
         Ok(leads.context("no controller leads")?.1)
     }
 
     fn fail(&self, cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<()> {
         let (reflector, edge) = (SOURCES, SOURCES + REFLECTORS);
+        let Daemons { fleet, nodes, .. } = &self.daemons;
         let change = |link: LinkId, change: &dyn Fn(&mut LinkState)| -> anyhow::Result<()> {
             let mut state = emulation.link_state(link)?;
             change(&mut state);
@@ -446,15 +392,15 @@ impl Run {
                 let rate = BitRate::bps(cell.rate.as_bps() * 3 / 10);
                 change(testbed.link(0, reflector), &|state| state.rate = rate)?;
             }
-            Fault::ReflectorKilled => self.fleet.signal(self.nodes[reflector], Signal::KILL),
-            Fault::ReflectorFrozen => self.fleet.signal(self.nodes[reflector], Signal::STOP),
-            Fault::EdgeKilled => self.fleet.signal(self.nodes[edge], Signal::KILL),
-            Fault::ControllerFrozen => self.fleet.signal(self.leading()?, Signal::STOP),
-            Fault::ControllerKilled => self.fleet.signal(self.leading()?, Signal::KILL),
+            Fault::ReflectorKilled => fleet.signal(nodes[reflector], Signal::KILL),
+            Fault::ReflectorFrozen => fleet.signal(nodes[reflector], Signal::STOP),
+            Fault::EdgeKilled => fleet.signal(nodes[edge], Signal::KILL),
+            Fault::ControllerFrozen => fleet.signal(self.leading()?, Signal::STOP),
+            Fault::ControllerKilled => fleet.signal(self.leading()?, Signal::KILL),
             Fault::EtcdKilled => {
                 let etcd = self.etcd.as_ref().context("etcd was not started")?;
                 let leader = etcd.leader(testbed, emulation)?.context("no member of etcd leads")?;
-                self.fleet.signal(leader, Signal::KILL);
+                fleet.signal(leader, Signal::KILL);
             }
             Fault::Split => {
                 let from = testbed.sites[CONTROLLER];
@@ -480,10 +426,7 @@ impl Run {
                     change(link, &|state| state.loss_ppm = loss_ppm)?;
                 }
             }
-            Fault::Drained => {
-                let (client, node) = (self.operator.clone(), name(reflector));
-                ask(testbed, emulation, async move { client.drain(&node, true).await })?;
-            }
+            Fault::Drained => self.daemons.drain(emulation, reflector, true)?,
         }
         Ok(())
     }
@@ -492,84 +435,44 @@ impl Run {
 /// Starts one controller, or two that share `etcd`. Returns their addresses and programs.
 fn start_controllers(
     fleet: &mut Fleet,
-    cell: &Cell,
-    testbed: &Testbed,
+    overlay: &Overlay,
     emulation: &Emulation,
     etcd: Option<&Members>,
 ) -> anyhow::Result<Vec<(String, usize)>> {
-    let site = testbed.sites[CONTROLLER];
-    let at = emulation.site_address(site);
+    let at = emulation.site_address(overlay.controller);
     let count = if etcd.is_some() { 2 } else { 1 };
-    let every = if cell.mode == Mode::Distributed { EVERY_MAX_S } else { cell.every };
     let start = |number: u16| {
         let address = format!("{at}:{}", CONTROLLER_PORT + number);
-        let mut command = quiet_program();
-        command.args(["live", "controller", "--listen", &address, "--every", &format!("{every}s")]);
-        command.arg("--network").arg(fleet.path("live.toml")).arg("--keys").arg(fleet.keys());
+        let mut command = overlay.controller(fleet, &address);
         match etcd {
             Some(etcd) => command.args(["--etcd", &etcd.urls(), "--advertise", &address, "--lease", LEASE_S]),
             None => command.arg("--store").arg(fleet.path("live.redb")),
         };
-        Ok((address, fleet.start(emulation, site, command)?))
+        Ok((address, fleet.start(emulation, overlay.controller, command)?))
     };
     (0..count).map(start).collect()
 }
 
-/// Asks a program in the controllers' site, from that site.
-fn ask<T: Send + 'static, E: Into<anyhow::Error>>(
-    testbed: &Testbed,
-    emulation: &Emulation,
-    question: impl Future<Output = Result<T, E>> + Send + 'static,
-) -> anyhow::Result<T> {
-    let enter = emulation.enter(testbed.sites[CONTROLLER]);
-    let asked = std::thread::spawn(move || -> anyhow::Result<T> {
-        enter()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(question).map_err(Into::into)
-    });
-    asked.join().map_err(|_| anyhow::anyhow!("the client's thread has panicked"))?
-}
-
-/// The network's description.
-fn description(cell: &Cell, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let at = |node: usize| emulation.site_address(testbed.sites[node]);
-    for node in 0..NODES {
-        let (name, tier, at) = (name(node), tier(node), at(node));
-        writeln!(
-            text,
-            "[[node]]\nname = \"{name}\"\ntier = \"{tier}\"\nmedia = \"http://{at}:{MEDIA_PORT}\""
-        )?;
-        if tier != "edge" {
-            writeln!(text, "control = \"{at}:{CONTROL_PORT}\"")?;
-        }
+/// The testbed's network. Viewers beside one edge are one group.
+fn overlay(cell: &Cell, testbed: &Testbed) -> Overlay {
+    let node = |node: usize| Node { name: name(node), tier: tier(node), site: testbed.sites[node] };
+    let link = |(from, to)| Link { from, to, capacity: cell.rate, cost: LINK_COST };
+    let group = |number: usize| {
+        let edges = edges_of(number, cell.edges as usize).map(|edge| (SOURCES + REFLECTORS + edge, 0.0));
+        (testbed.sites[place(number)], edges.collect())
+    };
+    Overlay {
+        controller: testbed.sites[CONTROLLER],
+        nodes: (0..NODES).map(node).collect(),
+        links: tier_pairs().map(link).collect(),
+        groups: (0..EDGES).map(group).collect(),
+        channels: cell.channels,
+        bitrates: cell.bitrates.clone(),
+        segment: SEGMENT,
+        part: PART,
+        mode: cell.mode,
+        every: Span::from_secs(cell.every),
     }
-    for (from, to) in tier_pairs() {
-        let (from, to, rate) = (name(from), name(to), cell.rate.as_bps());
-        writeln!(text, "[[link]]\nfrom = \"{from}\"\nto = \"{to}\"\ncapacity = \"{rate}bit/s\"\ncost = 10")?;
-    }
-    // Viewers beside one edge are one group.
-    for number in 0..EDGES {
-        let edges = edges_of(number, cell.edges as usize);
-        let edges: Vec<String> =
-            edges.map(|edge| format!("\"{}\"", name(SOURCES + REFLECTORS + edge))).collect();
-        let at = emulation.site_address(testbed.sites[place(number)]);
-        write!(text, "[[group]]\nname = \"g{number}\"\nprefixes = [\"{at}/32\"]\n")?;
-        writeln!(text, "edges = [{}]", edges.join(", "))?;
-    }
-    for channel in 0..cell.channels {
-        let renditions = cell.bitrates.iter().enumerate();
-        let renditions: Vec<String> =
-            renditions.map(|(at, rate)| format!("b{at} = \"{}bit/s\"", rate.as_bps())).collect();
-        let name = channel_name(cell, channel);
-        writeln!(text, "[[channel]]\nname = \"{name}\"\nrenditions = {{ {} }}", renditions.join(", "))?;
-    }
-    Ok(text)
-}
-
-/// Name of a channel, as `live publish` names it.
-fn channel_name(cell: &Cell, channel: u64) -> String {
-    if cell.channels == 1 { "c".to_owned() } else { format!("c-{channel}") }
 }
 
 /// The highest mean bitrate that the source tier and the demand allow, as if streams could be divided.

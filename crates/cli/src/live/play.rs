@@ -47,6 +47,10 @@ pub struct Args {
     /// Ctrl-C.
     #[arg(long, value_name = "TIME")]
     duration: Option<Duration>,
+    /// Media in a player's buffer with which playback begins, and goes on after a stall, up to
+    /// 30 s. Without: two segments or parts, and one after a stall.
+    #[arg(long, value_name = "TIME")]
+    buffer: Option<Duration>,
     /// DNS server that names the edges; the players ask it for the host of the only URL, and their
     /// times count from that question.
     #[arg(long, value_name = "IP:PORT", value_parser = crate::network::socket_address)]
@@ -147,6 +151,7 @@ fn specs(args: &Args) -> Vec<PlayerSpec> {
             urls,
             starts_after: Duration::from_std(starts_after),
             subnet: args.subnet,
+            buffer: args.buffer,
         }
     };
     (0..count).map(spec).collect()

@@ -439,3 +439,55 @@ fn figure_5_takes_the_papers_times_by_real_agents_and_sockets() {
         }
     }
 }
+
+/// #50: `live` had no emulated workload.
+#[test]
+fn live_scenario_survives_a_reflector_on_both_clocks() {
+    let Some(_alone) = crate::emulate::stage(&[]) else { return };
+    let sets = [
+        "network.hosts=9",
+        "workload.reflectors=2",
+        "workload.edges=2",
+        "workload.channels=3",
+        "workload.viewers=9",
+        "workload.arrivals=3 s",
+        "workload.bitrates=[\"400 kbit/s\"]",
+        "workload.buffer=2 s",
+        "workload.every=2 s",
+        "workload.faults=[{ what = \"node-dies\", node = \"reflector-0\", at = \"8 s\", until = \"12 s\" }]",
+        "warmup=6 s",
+        "duration=18 s",
+    ];
+    let set: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let live = carried("live.toml");
+    let run = |command: &str| {
+        let rows = rows(&[&[command, &live, "--json", "-q"], &set[..]].concat());
+        let [row] = rows.try_into().expect("one workload");
+        row
+    };
+    let [simulated, emulated] = ["simulate", "emulate"].map(run);
+    // Nine viewers of 400 kbit/s, less what a stall costs.
+    for (clock, row) in [("simulated", &simulated), ("emulated", &emulated)] {
+        println!("{clock}: {row}");
+        let of = |column: &str| row[column].as_f64().expect("a number");
+        assert_eq!((of("flows"), of("players_begun")), (9.0, 9.0), "{clock}");
+        if row.get("trusted").is_some_and(|trusted| trusted != true) {
+            crate::skip("the machine was too busy to emulate");
+            continue;
+        }
+        assert!((3.0..4.5).contains(&of("goodput_mbps")), "{clock}: {row}");
+        assert!(of("stalled_share") < 0.1, "{clock}: {row}");
+    }
+}
+
+#[test]
+fn emulated_live_workloads_refuse_buffers_that_never_fill() {
+    let live = carried("live.toml");
+    let refused = answer(&["emulate", &live, "--set", "workload.buffer=31 s"]);
+    let said = text(&refused.stderr);
+    assert_eq!((refused.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+    assert!(
+        said.contains("workload[0].buffer: 31 s: must be") && said.contains("to 30 s to emulate"),
+        "{said}"
+    );
+}

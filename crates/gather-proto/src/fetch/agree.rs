@@ -1,9 +1,9 @@
 //! Comparison of an object's holders before it is finished: all should have the same version.
 //!
 //! A long object arrives from several holders, so another version of equal length shows as a wrong
-//! hash (`compare`). A short one arrives from a single holder. In a fetch of one object, the
-//! others are asked for the hash of a short one, and waited for briefly. In a strict fetch, every
-//! holder is asked and waited for, and an object with two versions fails.
+//! hash (`compare`). A short one arrives from a single holder. A fetch of one short object asks its
+//! other holders for the hash and waits briefly. A strict fetch asks every holder and waits; an
+//! object with two versions fails.
 //!
 //! Leaves out: objects of several parts, whose hashes a manifest gives. Read
 //! [`Fetch::ask_version`] first.

@@ -4,8 +4,11 @@ mod media;
 mod route;
 
 use super::listing::{Listing, Position};
-use super::measurements::Measurements;
-use super::{Action, Get, PlayFailure, PlayerConfig, PlayerConfigError, PlayerKind, RequestId, ResourceKind};
+use super::measurements::{Measurements, PlayCounts};
+use super::{
+    Action, BUFFER_MAX, Get, PlayFailure, PlayerConfig, PlayerConfigError, PlayerKind, RequestId,
+    ResourceKind,
+};
 use anabranch_media::hls::{
     ByteRange, DeliveryDirectives, MediaPlaylist, MultivariantPlaylist, PLAYLIST_BYTES_MAX, PlaylistError,
     Resource,
@@ -28,8 +31,6 @@ const PAUSE_MIN: Duration = Duration::from_ms(100);
 /// Longest pause after a resource that no edge has, in units of [`PAUSE_MIN`]. It grows by one for
 /// each such resource.
 const MISSING_PAUSES_MAX: u64 = 10;
-/// Media in the buffer above which nothing further is loaded.
-const BUFFER_MAX: Duration = Duration::from_secs(30);
 
 /// A request in progress.
 #[derive(Debug)]
@@ -169,6 +170,11 @@ impl Player {
     /// Declared bitrate of the rendition that is watched; `None` before its first byte.
     pub fn watched(&self) -> Option<BitRate> {
         self.route.bitrate().filter(|_| self.has_joined())
+    }
+
+    /// Counts until the last input.
+    pub const fn counts(&self) -> PlayCounts {
+        self.records.measurements.counts
     }
 
     /// Whether video has arrived.

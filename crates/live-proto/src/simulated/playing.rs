@@ -111,15 +111,10 @@ fn message_bytes(message: &impl Serialize) -> u64 {
 impl Playing {
     pub(super) fn new(stage: &Stage, seed: Seed) -> Self {
         let Stage { settings, overlay, .. } = stage;
-        let mut random = seed.stream("live-viewers", 0);
-        let groups = stage.groups.len() as u32;
-        let viewers = (0..settings.viewers).map(|number| {
-            let opens_at = Instant::ZERO + Duration::from_ps(random.below(settings.arrivals.as_ps() + 1));
-            let channel = number % settings.channels;
-            // Every group gets to every channel in the end.
-            let group = (number + number / settings.channels) % groups;
-            let host = settings.first_viewer_host() + group as u16;
-            Viewing::new(host, GroupId(group), channel, opens_at)
+        let viewers = stage.viewers(seed).map(|viewer| {
+            let host = settings.first_viewer_host() + viewer.group as u16;
+            let opens_at = Instant::ZERO + viewer.opens_after;
+            Viewing::new(host, GroupId(viewer.group as u32), viewer.channel, opens_at)
         });
         let node = || NodeRun {
             machine: None,

@@ -74,7 +74,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub(super) const fn control(self) -> ControlMode {
+    /// The mode of the control machines.
+    pub const fn control(self) -> ControlMode {
         match self {
             Self::Hybrid => ControlMode::Hybrid,
             Self::Distributed => ControlMode::Distributed,
@@ -131,7 +132,7 @@ impl Default for Settings {
 }
 
 /// Host of the node with index `at`: the first host is the controller's.
-pub(super) const fn host_of(at: usize) -> u16 {
+pub const fn host_of(at: usize) -> u16 {
     at as u16 + 1
 }
 
@@ -264,10 +265,7 @@ impl Fault {
     }
 }
 
-/// The stage of a workload, which messages call `field`.
-///
-/// Errors: a setting that is unknown or out of range; a network with too few hosts, or without ways
-/// between them.
+/// See [`super::plan`].
 pub(super) fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Stage, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
     let settings: Settings = workload.settings(field)?;

@@ -4,7 +4,7 @@ use super::resolve::resolve;
 use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
 use crate::url::{host, split};
 use anabranch_http::origin::{Origin, Security};
-use anabranch_live_proto::play::{Action, Get, Player, PlayerConfig, RequestId};
+use anabranch_live_proto::play::{Action, Get, PlayCounts, Player, PlayerConfig, RequestId};
 use anabranch_net::public::{ServerTrust, server_cause};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -55,6 +55,7 @@ struct Counted {
     stalled: Duration,
     video: ByteCount,
     watched: BitRate,
+    counts: PlayCounts,
 }
 
 impl Counted {
@@ -66,11 +67,14 @@ impl Counted {
             stalled: player.stalled(),
             video: player.video_bytes(),
             watched: player.watched().unwrap_or_default(),
+            counts: player.counts(),
         };
         progress.joined.fetch_add(usize::from(now.has_joined && !self.has_joined), Relaxed);
         progress.stalls.fetch_add(now.stalls - self.stalls, Relaxed);
         progress.stalled_ps.fetch_add(now.stalled.as_ps() - self.stalled.as_ps(), Relaxed);
         progress.video_bytes.fetch_add(now.video.as_u64() - self.video.as_u64(), Relaxed);
+        progress.failed.fetch_add(now.counts.failed - self.counts.failed, Relaxed);
+        progress.edge_changes.fetch_add(now.counts.edge_changes - self.counts.edge_changes, Relaxed);
         // A bitrate can fall: the sum wraps around below its old value.
         let change = now.watched.as_bps().wrapping_sub(self.watched.as_bps());
         progress.watched_bps.fetch_add(change, Relaxed);
@@ -102,6 +106,7 @@ impl Session {
         let config = PlayerConfig {
             resolves: self.dns.is_some(),
             first_patience: self.first_patience,
+            buffer: self.spec.buffer,
             ..PlayerConfig::new(self.spec.kind, self.spec.urls.clone(), wall_clock())
         };
         let epoch = tokio::time::Instant::now();

@@ -31,7 +31,7 @@ pub async fn on_air() -> (Arc<TestSource>, tokio::task::JoinHandle<String>) {
 
 pub fn spec(kind: PlayerKind, edges: &[&str]) -> PlayerSpec {
     let urls = edges.iter().map(|url| format!("{url}/news/index.m3u8")).collect();
-    PlayerSpec { kind, urls, starts_after: Duration::ZERO, subnet: None }
+    PlayerSpec { kind, urls, starts_after: Duration::ZERO, subnet: None, buffer: None }
 }
 
 fn players(players: Vec<PlayerSpec>) -> Players {

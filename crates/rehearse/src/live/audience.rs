@@ -1,23 +1,27 @@
-//! The viewers of a cell: one of each channel, at the place of an edge drawn from the seed.
+//! Viewers in the emulator. A cell has one of each channel, at the place of an edge drawn from the
+//! seed.
 //!
 //! Leaves out: what a viewer does ([`anabranch_live::players`]). Read [`Audience`] first.
 
+use super::programs::{channel_name, playlist_url};
 use super::samples::{Sums, at};
 use super::testbed::{EDGES, REFLECTORS, SOURCES, Testbed, edges_of, place};
-use super::{Cell, FIRST_PATIENCE, MEDIA_PORT, channel_name};
+use super::{Cell, FIRST_PATIENCE};
 use anabranch_emu::Emulation;
 use anabranch_live::players::{PlayerReport, PlayerSpec, Players, PlayersConfig, Progress};
-use anabranch_units::{Duration as Span, Seed};
+use anabranch_units::{Duration as Span, Seed, SiteId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time by which a sample comes before the viewers that begin at its second.
 const SAMPLE_LEAD: Duration = Duration::from_millis(100);
 
-/// Players of one place, and the channel of each.
+/// Players of one place, and the number of each.
 struct Place {
-    channels: Vec<u64>,
+    numbers: Vec<u64>,
     progress: Arc<Progress>,
     reports: JoinHandle<anyhow::Result<Vec<PlayerReport>>>,
 }
@@ -25,59 +29,82 @@ struct Place {
 /// Running viewers, by place.
 pub(super) struct Audience {
     places: Vec<Place>,
+    /// Ends once the viewers of all places have ended.
+    ended: Receiver<()>,
+}
+
+/// The viewers of a cell, by the site of their place. Each has the number of its channel.
+pub(super) fn of_cell(
+    cell: &Cell,
+    testbed: &Testbed,
+    emulation: &Emulation,
+) -> BTreeMap<SiteId, Vec<(u64, PlayerSpec)>> {
+    let mut random = Seed::new(cell.seed).stream("live.viewers", 0);
+    let mut places: BTreeMap<SiteId, Vec<(u64, PlayerSpec)>> = BTreeMap::new();
+    for channel in 0..cell.channels {
+        let number = random.below(EDGES as u64) as usize;
+        let name = channel_name(cell.channels, channel);
+        let edges = edges_of(number, cell.edges as usize);
+        let url = |edge| playlist_url(emulation, testbed.sites[SOURCES + REFLECTORS + edge], &name);
+        let spec = PlayerSpec {
+            kind: cell.kind,
+            urls: edges.map(url).collect(),
+            starts_after: Span::from_std(cell.begin(channel)),
+            subnet: None,
+            buffer: None,
+        };
+        places.entry(testbed.sites[place(number)]).or_default().push((channel, spec));
+    }
+    places
 }
 
 impl Audience {
-    /// Starts the viewers; they end after `whole`.
+    /// Starts the viewers of all places; they end after `whole`, or with Ctrl-C. Viewers have
+    /// numbers.
     ///
     /// Errors: the system's; URLs that no player takes.
     pub(super) fn start(
-        cell: &Cell,
-        testbed: &Testbed,
         emulation: &Emulation,
+        viewers: BTreeMap<SiteId, Vec<(u64, PlayerSpec)>>,
         whole: Duration,
     ) -> anyhow::Result<Self> {
-        let mut random = Seed::new(cell.seed).stream("live.viewers", 0);
-        let drawn: Vec<usize> = (0..cell.channels).map(|_| random.below(EDGES as u64) as usize).collect();
+        let (running, ended) = channel();
         let mut places = Vec::new();
-        for number in 0..EDGES {
-            let channels: Vec<u64> =
-                (0..cell.channels).filter(|channel| drawn[*channel as usize] == number).collect();
-            if channels.is_empty() {
-                continue;
-            }
-            let spec = |channel: &u64| {
-                let edges = edges_of(number, cell.edges as usize);
-                let name = channel_name(cell, *channel);
-                let url = |edge: usize| {
-                    let at = emulation.site_address(testbed.sites[SOURCES + REFLECTORS + edge]);
-                    format!("http://{at}:{MEDIA_PORT}/{name}/index.m3u8")
-                };
-                PlayerSpec {
-                    kind: cell.kind,
-                    urls: edges.map(url).collect(),
-                    starts_after: Span::from_std(cell.begin(*channel)),
-                    subnet: None,
-                }
-            };
+        for (site, viewers) in viewers {
+            let (numbers, players) = viewers.into_iter().unzip();
             let config = PlayersConfig {
-                players: channels.iter().map(spec).collect(),
+                players,
                 dns: None,
                 trust: None,
                 duration: Some(Span::from_std(whole)),
                 first_patience: FIRST_PATIENCE,
             };
             let players = Players::new(config)?;
-            let progress = players.progress();
-            let enter = emulation.handle().enter(testbed.sites[place(number)]);
+            let (progress, running) = (players.progress(), running.clone());
+            let enter = emulation.handle().enter(site);
             let reports = std::thread::spawn(move || -> anyhow::Result<Vec<PlayerReport>> {
+                // Dropped at the end.
+                let _running: Sender<()> = running;
                 enter()?;
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-                Ok(runtime.block_on(players.run(std::future::pending())))
+                Ok(runtime.block_on(async {
+                    let interrupted = async { drop(tokio::signal::ctrl_c().await) };
+                    players.run(interrupted).await
+                }))
             });
-            places.push(Place { channels, progress, reports });
+            places.push(Place { numbers, progress, reports });
         }
-        Ok(Self { places })
+        Ok(Self { places, ended })
+    }
+
+    /// Waits for this time. Returns false at once when all viewers have ended.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        matches!(self.ended.recv_timeout(time), Err(RecvTimeoutError::Timeout))
+    }
+
+    /// Progress of the viewers of each place.
+    pub(super) fn progress(&self) -> Vec<Arc<Progress>> {
+        self.places.iter().map(|place| Arc::clone(&place.progress)).collect()
     }
 
     /// A thread that takes sums each `every` after `from` until `until`, times since its start, and
@@ -87,7 +114,7 @@ impl Audience {
         (from, until): (Duration, Duration),
         every: Duration,
     ) -> JoinHandle<Vec<Sums>> {
-        let all: Vec<_> = self.places.iter().map(|place| Arc::clone(&place.progress)).collect();
+        let all = self.progress();
         std::thread::spawn(move || {
             let began = Instant::now();
             let mut sums = Vec::new();
@@ -101,7 +128,7 @@ impl Audience {
         })
     }
 
-    /// The reports of all viewers, in the order of their channels.
+    /// The reports of all viewers that were opened, in the order of their numbers.
     ///
     /// Errors: the system's.
     pub(super) fn reports(self) -> anyhow::Result<Vec<PlayerReport>> {
@@ -109,9 +136,9 @@ impl Audience {
         for place in self.places {
             let ended = place.reports.join();
             let ended = ended.map_err(|_| anyhow::anyhow!("a thread of players has panicked"))??;
-            reports.extend(ended.into_iter().map(|report| (place.channels[report.player], report)));
+            reports.extend(ended.into_iter().map(|report| (place.numbers[report.player], report)));
         }
-        reports.sort_by_key(|(channel, _)| *channel);
+        reports.sort_by_key(|(number, _)| *number);
         Ok(reports.into_iter().map(|(_, report)| report).collect())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the controllers. Read [`Members`] first.
 
-use super::ask;
+use super::programs::ask;
 use super::testbed::{CONTROLLER, Testbed};
 use crate::fleet::Fleet;
 use anabranch_emu::Emulation;
@@ -68,7 +68,7 @@ impl Members {
     /// Errors: the system's.
     pub(super) fn leader(&self, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<Option<usize>> {
         let urls = self.urls.clone();
-        let leader = ask(testbed, emulation, async move {
+        let leader = ask(emulation, testbed.sites[CONTROLLER], async move {
             for (member, url) in urls.iter().enumerate() {
                 let metrics = metrics(&Origin::new(url)?).await.unwrap_or_default();
                 if metrics.lines().any(|line| line == "etcd_server_is_leader 1") {

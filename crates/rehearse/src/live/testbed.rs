@@ -2,6 +2,7 @@
 //!
 //! Leaves out: the programs in it. Read [`Testbed`] first.
 
+use super::programs::Tier;
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_units::{BitRate, Duration as Span, LinkId, SiteId};
 
@@ -48,11 +49,11 @@ pub(super) fn name(node: usize) -> String {
     }
 }
 
-pub(super) fn tier(node: usize) -> &'static str {
+pub(super) const fn tier(node: usize) -> Tier {
     match node {
-        _ if node < SOURCES => "source",
-        _ if node < SOURCES + REFLECTORS => "reflector",
-        _ => "edge",
+        _ if node < SOURCES => Tier::Source,
+        _ if node < SOURCES + REFLECTORS => Tier::Reflector,
+        _ => Tier::Edge,
     }
 }
 

@@ -258,8 +258,8 @@ struct Running {
     plan: Plan,
     /// Maximum rate at which the file may be sent, if the plan is a share.
     ceiling: Option<BitRate>,
-    /// Rate of the plan with the capacities that are known now, if each hop to a destination carried
-    /// what was declared.
+    /// For each destination, the plan's rate with the measured capacities, except that hops to this
+    /// destination carry what was declared.
     expected: BTreeMap<SiteId, BitRate>,
     /// Links of the plan that were announced as declared with a wrong capacity.
     wrong_links: BTreeSet<LinkId>,

@@ -1,6 +1,7 @@
 //! Segments and parts: which one is next, and the account of those received.
 
-use super::{BUFFER_MAX, PAUSE_MIN, Player, Request};
+use super::super::BUFFER_MAX;
+use super::{PAUSE_MIN, Player, Request};
 use crate::play::listing::Found;
 use crate::play::{Get, Measurements, PlayFailure, PlayerKind, ResourceKind, join_url};
 use anabranch_media::hls::Resource;
@@ -189,7 +190,8 @@ impl Player {
     ) {
         if is_played {
             let is_startup = self.playout.began_after().is_none() && self.config.kind != PlayerKind::Fixed;
-            let needed = Duration::from_ps(duration.as_ps() * if is_startup { STARTUP_ITEMS } else { 1 });
+            let items = if is_startup { STARTUP_ITEMS } else { 1 };
+            let needed = self.config.buffer.unwrap_or(duration * items);
             self.playout.add(now, duration, needed);
         }
         let opened_at = self.opened_at;

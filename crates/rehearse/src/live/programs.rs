@@ -1,0 +1,279 @@
+//! Real programs of a `live` network in the emulator: keys, controller, nodes and publishers.
+//!
+//! Leaves out: viewers (`audience`), faults. Read [`Overlay`] and [`Daemons`] first.
+
+use super::Mode;
+use crate::fleet::{Fleet, Programs, program, quiet_program};
+use anabranch_emu::Emulation;
+use anabranch_live::controller::client::ControllerClient;
+use anabranch_net::identity::Identity;
+use anabranch_net::keys::{Role, SetRequest, VALID_DAYS};
+use anabranch_net::tls::CredentialFiles;
+use anabranch_units::{BitRate, Duration as Span, SiteId};
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Ports of all programs.
+pub(super) const MEDIA_PORT: u16 = 7201;
+pub(super) const CONTROL_PORT: u16 = 7301;
+pub(super) const CONTROLLER_PORT: u16 = 7200;
+/// Token of the publishers.
+const TOKEN: &str = "0123456789abcdef";
+
+/// Tier of a node.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Tier {
+    Source,
+    Reflector,
+    Edge,
+}
+
+impl Tier {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Reflector => "reflector",
+            Self::Edge => "edge",
+        }
+    }
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) tier: Tier,
+    pub(super) site: SiteId,
+}
+
+/// A link between two nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) capacity: BitRate,
+    pub(super) cost: f64,
+}
+
+/// A network of `live`, as its controller is told.
+#[derive(Clone, Debug)]
+pub(super) struct Overlay {
+    pub(super) controller: SiteId,
+    pub(super) nodes: Vec<Node>,
+    pub(super) links: Vec<Link>,
+    /// Viewers of one site with their edges, the nearest first, and the edges' prices.
+    pub(super) groups: Vec<(SiteId, Vec<(usize, f64)>)>,
+    pub(super) channels: u64,
+    pub(super) bitrates: Vec<BitRate>,
+    pub(super) segment: Span,
+    pub(super) part: Span,
+    pub(super) mode: Mode,
+    /// Time between two plans.
+    pub(super) every: Span,
+}
+
+/// Name of a channel, as `live publish` names it.
+pub(super) fn channel_name(channels: u64, channel: u64) -> String {
+    if channels == 1 { "c".to_owned() } else { format!("c-{channel}") }
+}
+
+/// URL of a channel at the edge in `site`.
+pub(super) fn playlist_url(emulation: &Emulation, site: SiteId, channel: &str) -> String {
+    format!("http://{}:{MEDIA_PORT}/{channel}/index.m3u8", emulation.site_address(site))
+}
+
+impl Overlay {
+    /// The controller's description of the network.
+    fn description(&self, emulation: &Emulation) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        for Node { name, tier, site } in &self.nodes {
+            let at = emulation.site_address(*site);
+            let word = tier.name();
+            writeln!(
+                text,
+                "[[node]]\nname = \"{name}\"\ntier = \"{word}\"\nmedia = \"http://{at}:{MEDIA_PORT}\""
+            )?;
+            if *tier != Tier::Edge {
+                writeln!(text, "control = \"{at}:{CONTROL_PORT}\"")?;
+            }
+        }
+        for Link { from, to, capacity, cost } in &self.links {
+            let (from, to, rate) = (&self.nodes[*from].name, &self.nodes[*to].name, capacity.as_bps());
+            writeln!(
+                text,
+                "[[link]]\nfrom = \"{from}\"\nto = \"{to}\"\ncapacity = \"{rate}bit/s\"\ncost = {cost:?}"
+            )?;
+        }
+        for (number, (site, edges)) in self.groups.iter().enumerate() {
+            let edge = |(edge, cost): &(usize, f64)| {
+                format!("{{ edge = \"{}\", cost = {cost:?} }}", self.nodes[*edge].name)
+            };
+            let edges: Vec<String> = edges.iter().map(edge).collect();
+            let at = emulation.site_address(*site);
+            write!(text, "[[group]]\nname = \"g{number}\"\nprefixes = [\"{at}/32\"]\n")?;
+            writeln!(text, "edges = [{}]", edges.join(", "))?;
+        }
+        for channel in 0..self.channels {
+            let renditions = self.bitrates.iter().enumerate();
+            let renditions: Vec<String> =
+                renditions.map(|(at, rate)| format!("b{at} = \"{}bit/s\"", rate.as_bps())).collect();
+            let name = channel_name(self.channels, channel);
+            writeln!(text, "[[channel]]\nname = \"{name}\"\nrenditions = {{ {} }}", renditions.join(", "))?;
+        }
+        Ok(text)
+    }
+
+    /// Makes the keys, the description and the tokens in the fleet's folder.
+    ///
+    /// Errors: names that no key takes; the system's.
+    pub(super) fn prepare(&self, fleet: &Fleet, emulation: &Emulation) -> anyhow::Result<()> {
+        let request = SetRequest {
+            system: anabranch_live::SYSTEM,
+            sites: self.nodes.iter().map(|node| node.name.clone()).collect(),
+            operators: vec!["operator".into()],
+            controller_hosts: vec![],
+            valid_days: VALID_DAYS,
+        };
+        fleet.make_keys(&request)?;
+        std::fs::write(fleet.path("live.toml"), self.description(emulation)?)?;
+        Ok(std::fs::write(fleet.path("tokens"), format!("* {TOKEN}\n"))?)
+    }
+
+    /// A controller that listens at `address`, without its store.
+    pub(super) fn controller(&self, fleet: &Fleet, address: &str) -> Command {
+        let every = if self.mode == Mode::Distributed { EVERY_MAX } else { self.every };
+        let mut command = quiet_program();
+        command.args(["live", "controller", "--listen", address]);
+        command.args(["--every", &option(every)]);
+        command.arg("--network").arg(fleet.path("live.toml")).arg("--keys").arg(fleet.keys());
+        command
+    }
+
+    /// The file that keeps the last network of a node.
+    fn cache(&self, fleet: &Fleet, node: usize) -> std::path::PathBuf {
+        fleet.path(&format!("{}.network.json", self.nodes[node].name))
+    }
+
+    fn node(&self, fleet: &Fleet, emulation: &Emulation, node: usize, controllers: &[String]) -> Command {
+        let Node { name, tier, site } = &self.nodes[node];
+        let at = emulation.site_address(*site);
+        let listen = format!("{at}:{MEDIA_PORT}");
+        let mut command = quiet_program();
+        if *tier == Tier::Source {
+            command.args(["live", "source", "--listen", &listen, "--segment", &option(self.segment)]);
+            command.args(["--part", &option(self.part), "--renditions", "10000", "--window", "8"]);
+            command.arg("--token-file").arg(fleet.path("tokens"));
+        } else {
+            command.args(["live", "node", "--listen", &listen]);
+        }
+        command.args(["--name", name, "--controller", &controllers.join(",")]);
+        command.args(["--mode", self.mode.name()]).arg("--keys").arg(fleet.keys());
+        command.arg("--cache").arg(self.cache(fleet, node));
+        if *tier != Tier::Edge {
+            command.args(["--control", &format!("{at}:{CONTROL_PORT}")]);
+        }
+        command
+    }
+}
+
+/// Seconds between two plans of a controller whose plans nobody follows: the most that it takes.
+const EVERY_MAX: Span = Span::from_secs(3_600);
+
+/// A duration as an option takes it.
+fn option(time: Span) -> String {
+    format!("{}us", time.as_us())
+}
+
+/// Running nodes and publishers, and a client of their controllers.
+pub(super) struct Daemons {
+    pub(super) overlay: Overlay,
+    pub(super) fleet: Fleet,
+    /// Index of each node's program in the fleet.
+    pub(super) nodes: Vec<usize>,
+    addresses: Vec<String>,
+    _publishers: Programs,
+    pub(super) operator: ControllerClient,
+}
+
+impl Daemons {
+    /// Starts the nodes and publishers beside running controllers at `addresses`. `elects` is
+    /// whether these elect a leader first.
+    ///
+    /// Errors: the system's; programs that do not come up.
+    pub(super) fn start(
+        overlay: Overlay,
+        mut fleet: Fleet,
+        emulation: &Emulation,
+        addresses: Vec<String>,
+        elects: bool,
+    ) -> anyhow::Result<Self> {
+        let mut nodes = Vec::new();
+        for node in 0..overlay.nodes.len() {
+            let command = overlay.node(&fleet, emulation, node, &addresses);
+            nodes.push(fleet.start(emulation, overlay.nodes[node].site, command)?);
+        }
+        let identity =
+            CredentialFiles::in_set(&fleet.keys(), anabranch_live::SYSTEM, Role::Operator, "operator");
+        let operator =
+            ControllerClient::of(&addresses, &Identity::load(&identity)?, Duration::from_secs(10))?;
+        Fleet::wait_ready("nodes", nodes.len(), || {
+            let client = operator.clone();
+            let asked = ask(emulation, overlay.controller, async move { client.nodes().await });
+            match asked {
+                Ok(nodes) => Ok(nodes.iter().filter(|node| node.is_up).count()),
+                Err(_) if elects => Ok(0),
+                Err(error) => Err(error),
+            }
+        })?;
+        let mut publishers = Programs::default();
+        let renditions = overlay.bitrates.iter().enumerate();
+        let renditions: Vec<String> =
+            renditions.map(|(at, rate)| format!("b{at}={}bit/s", rate.as_bps())).collect();
+        for node in overlay.nodes.iter().filter(|node| node.tier == Tier::Source) {
+            let mut command = program();
+            let url = format!("http://{}:{MEDIA_PORT}", emulation.site_address(node.site));
+            command.args(["live", "publish", &url, "--token", TOKEN, "--channel", "c"]);
+            command.args(["--channels", &overlay.channels.to_string()]);
+            command.args(["--fragment", &option(overlay.part), "--key", &option(overlay.segment)]);
+            command.args(["--renditions", &renditions.join(",")]);
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            publishers.0.push(emulation.spawn(node.site, command)?);
+        }
+        Ok(Self { overlay, fleet, nodes, addresses, _publishers: publishers, operator })
+    }
+
+    /// Kills a node, and starts it again without what it has kept.
+    ///
+    /// Errors: the system's; a program that does not come up.
+    pub(super) fn restart_node(&mut self, emulation: &Emulation, node: usize) -> anyhow::Result<()> {
+        // A node that has kept no network has no such file.
+        let _ = std::fs::remove_file(self.overlay.cache(&self.fleet, node));
+        let command = self.overlay.node(&self.fleet, emulation, node, &self.addresses);
+        self.fleet.restart(self.nodes[node], emulation, self.overlay.nodes[node].site, command)
+    }
+
+    /// Begins or ends the drain of a node.
+    ///
+    /// Errors: the controller's.
+    pub(super) fn drain(&self, emulation: &Emulation, node: usize, is_drained: bool) -> anyhow::Result<()> {
+        let (client, name) = (self.operator.clone(), self.overlay.nodes[node].name.clone());
+        let drained = async move { client.drain(&name, is_drained).await };
+        ask(emulation, self.overlay.controller, drained).map(drop)
+    }
+}
+
+/// Asks a program in `site`, from that site.
+pub(super) fn ask<T: Send + 'static, E: Into<anyhow::Error>>(
+    emulation: &Emulation,
+    site: SiteId,
+    question: impl Future<Output = Result<T, E>> + Send + 'static,
+) -> anyhow::Result<T> {
+    let enter = emulation.enter(site);
+    let asked = std::thread::spawn(move || -> anyhow::Result<T> {
+        enter()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(question).map_err(Into::into)
+    });
+    asked.join().map_err(|_| anyhow::anyhow!("the client's thread has panicked"))?
+}
