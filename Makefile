@@ -38,12 +38,12 @@ smoke = said=$$(python3 experiments/$(1)/run.py $(2) | tee >(cat >&2)); \
 	  if [ -n "$${ANABRANCH_NO_SKIP+set}" ]; then \
 	    echo "ANABRANCH_NO_SKIP is set, and this cannot run: $(1)" >&2; exit 1; fi; fi
 
-# The example counts the features of dev-dependencies in. Without it (or by `--package xtask`) other features
-# are chosen, and the tests compile dependencies and rooms a second time.
+# The example brings in the features of dev-dependencies. Without it, or by `--package xtask`, cargo
+# chooses other features, and the tests compile dependencies and rooms a second time.
 XTASK_BUILD := cargo build --quiet --workspace --bin xtask --example sort
 
-# A first build is quicker without increments and line tables. Panics keep their lines, backtraces lose them.
-# Where incremental builds are there already, these are continued.
+# A first build is quicker without increments and line tables. Panics keep their lines, backtraces
+# lose them. Incremental builds that exist are continued.
 ifeq ($(wildcard target/debug/incremental),)
 test: export CARGO_INCREMENTAL ?= 0
 test: export CARGO_PROFILE_DEV_DEBUG ?= none
