@@ -42,6 +42,16 @@ smoke = said=$$(python3 experiments/$(1)/run.py $(2) | tee >(cat >&2)); \
 	  if [ -n "$${ANABRANCH_NO_SKIP+set}" ]; then \
 	    echo "ANABRANCH_NO_SKIP is set, and this cannot run: $(1)" >&2; exit 1; fi; fi
 
+# The example brings in the features of dev-dependencies. Without it, or by `--package xtask`, cargo
+# chooses other features, and the tests compile dependencies and rooms a second time.
+XTASK_BUILD := cargo build --quiet --workspace --bin xtask --example sort
+
+# A first build is quicker without increments and line tables. Panics keep their lines, backtraces
+# lose them. Incremental builds that exist are continued.
+ifeq ($(wildcard target/debug/incremental),)
+test: export CARGO_INCREMENTAL ?= 0
+test: export CARGO_PROFILE_DEV_DEBUG ?= none
+endif
 # Tests mostly wait, for sockets and emulated time: two threads used a quarter of two processors.
 test: export RUST_TEST_THREADS ?= 6
 test: setup ## Everything that continuous integration runs
@@ -49,7 +59,8 @@ test: setup ## Everything that continuous integration runs
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --quiet
-	cargo run --quiet --package xtask -- tidy
+	$(XTASK_BUILD)
+	target/debug/xtask tidy
 	cargo test --workspace --no-fail-fast
 	$(call smoke,codedbulk-throughput,smoke --binary target/debug/anabranch)
 	$(call smoke,gather-paths,smoke --binary target/debug/anabranch)
