@@ -292,17 +292,21 @@ fn spans_directories(pattern: &str) -> bool {
     if pattern.contains("{{") || pattern.contains("}}") {
         return true;
     }
-    let mut depth = 0usize;
-    for (at, c) in pattern.char_indices() {
+    // As in rclone, an escaped brace counts here: more directories are read than needed.
+    let mut groups = pattern.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+    if groups.any(|(group, _)| group.contains('/') || group.contains("**")) {
+        return true;
+    }
+    let (mut depth, mut chars) = (0usize, pattern.chars());
+    while let Some(c) = chars.next() {
         match c {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            '/' if depth > 0 => return true,
-            '*' if depth > 0 && pattern[at + 1..].starts_with('*') => return true,
+            '\\' => {
+                chars.next();
+            }
+            '{' if depth > 0 => return true,
+            '{' => depth = 1,
+            '}' => depth = 0,
             _ => {}
-        }
-        if depth > 1 {
-            return true;
         }
     }
     false
@@ -391,5 +395,6 @@ mod tests {
             assert_eq!(of(pattern), None, "{pattern}");
         }
         assert_eq!(of("{a,b}/c"), Some("{a,b}/".to_owned()));
+        assert_eq!(of(r"{\{c\},a}/b"), Some(r"{\{c\},a}/".to_owned()));
     }
 }
