@@ -301,7 +301,8 @@ def test_the_committed_records_are_as_they_were_recorded() -> None:
     assert all(one.ours for claim in runnable for one in claim.expected.values())
 
 
-#: Rows of a changed tree by experiment, and files of points; each README has the reason. Counts only shrink.
+#: Rows of a changed tree by experiment, and files of points; each README has the reason. Counts
+#: only shrink.
 CHANGED_TREES = {"codedbulk-throughput": 24, "lttp": 18}
 
 

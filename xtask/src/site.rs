@@ -1,13 +1,13 @@
 //! `cargo xtask site`: the documentation site, built by mdBook from docs/ and from the code.
 //!
-//! mdBook needs all pages below one folder. So the pages that `docs/SUMMARY.md` lists, and the files
-//! to which they link, are copied below `target/site-pages` with the same relative paths. The
+//! mdBook needs all pages below one folder. So the pages that `docs/SUMMARY.md` lists, and the
+//! files to which they link, are copied below `target/site-pages` with the same relative paths. The
 //! command writes the reference pages there (`anabranch docs reference`). Pictures that have a dark
 //! twin, `NAME-dark.svg`, follow the reader's theme. At the end each link of the site is checked.
 //!
 //! Leaves out: links to other sites. Read [`run`] first.
 
-use crate::tidy::documents::{links, resolve};
+use crate::tidy::documents::{SUMMARY, chapters, links, resolve};
 use crate::tidy::known_files;
 use anyhow::{Context as _, bail, ensure};
 use regex::Regex;
@@ -16,8 +16,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Table of contents of the site, in the repository.
-pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 /// Line of the table of contents that stands for the generated pages.
 const REFERENCE_MARK: &str = "<!-- reference -->";
 /// Version of mdBook.
@@ -85,11 +83,6 @@ fn mdbook(root: &Path) -> anyhow::Result<PathBuf> {
         done(Command::new(cargo).args(words).args(more).arg(tools).current_dir(root))?;
     }
     Ok(path)
-}
-
-/// Paths of the pages that the table of contents lists, from the repository's root.
-pub(crate) fn chapters(summary: &str) -> Vec<String> {
-    links(summary).into_iter().filter_map(|(_, target)| resolve(SUMMARY, &target)).collect()
 }
 
 /// The table of contents for mdBook: paths from the root, and the generated pages.

@@ -554,7 +554,6 @@ impl BrokerApp {
     }
 
     fn ask(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
-        // An unanswered request is no longer awaited.
         let stream = match self.players[number].asks {
             Some(stream) if self.streams[stream as usize].is_some_and(|(_, progress)| progress.left == 0) => {
                 stream
@@ -706,10 +705,8 @@ impl App for BrokerApp {
             let (token, at) = (self.player_token(number), self.players[number].opens_at);
             self.arm(cx, token, at);
         }
-        // Wake-ups at the times of the broker's faults.
-        let faults: Vec<Instant> =
-            self.settings.faults.iter().map(|fault| Instant::ZERO + fault.at).collect();
-        faults.into_iter().for_each(|at| cx.arm(at, BROKER));
+        let faults = self.settings.faults.iter().map(|fault| Instant::ZERO + fault.at);
+        faults.for_each(|at| cx.arm(at, BROKER));
         self.arm(cx, BROKER, Instant::ZERO + Duration::from_ms(1));
     }
 

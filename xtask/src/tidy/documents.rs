@@ -6,8 +6,10 @@
 //! pages of other sites. Read [`check`] first.
 
 use super::{Finding, Rule};
-use crate::site::{SUMMARY, chapters};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Table of contents of the site, in the repository.
+pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// The page that everybody reads first.
 const README: &str = "README.md";
@@ -33,6 +35,11 @@ pub(super) fn check(texts: &BTreeMap<String, String>, paths: &BTreeSet<String>) 
     }
     findings.extend(unlisted(texts));
     findings
+}
+
+/// Paths of the pages that the table of contents lists, from the repository's root.
+pub(crate) fn chapters(summary: &str) -> Vec<String> {
+    links(summary).into_iter().filter_map(|(_, target)| resolve(SUMMARY, &target)).collect()
 }
 
 /// Documents that stand not once in the site's table of contents.

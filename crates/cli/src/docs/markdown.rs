@@ -1,7 +1,7 @@
 //! Markdown of the reference pages.
 //!
-//! Texts come from help and doc comments. Their code spans stay; everything else is escaped, so that
-//! a `<SITE>` or a `*` is shown as written.
+//! Texts come from help and doc comments. Their code spans stay; everything else is escaped, so
+//! that a `<SITE>` or a `*` is shown as written.
 
 use std::fmt::Write as _;
 

@@ -77,8 +77,8 @@ pub struct CircuitSpec {
     /// Queue sizes that follow the schedule. By default the size is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<ResizeSpec>,
-    /// Maximum size of packets that bypass the switch, without queue and delay. By default no packet
-    /// does.
+    /// Maximum size of packets that bypass the switch, without queue and delay. By default no
+    /// packet does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<ByteCount>,
     /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0
