@@ -182,8 +182,8 @@ pub struct Daemon {
     claims: BTreeMap<String, TransferId>,
     /// Files to finish when their attempt's sinks are done.
     later: BTreeMap<Run, Finish>,
-    /// The last attempt of a transfer that could not be installed. Its file stays unchanged; at
-    /// most [`ATTEMPTS_MAX`].
+    /// Latest attempt of each transfer whose installation was refused, for at most
+    /// [`ATTEMPTS_MAX`] transfers. The daemon refuses to finish the file of a refused attempt.
     refused: BTreeMap<TransferId, Run>,
     jobs: VecDeque<Job>,
     reports: VecDeque<Report>,

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_controller_costs_no_memory_and_newest_reports_stay() {
+    fn outbox_is_bounded_and_keeps_the_newest_reports() {
         let audit = |generation| Report::Audit { run: RUN, group: 0, generation, digests: vec![] };
         let mut outbox = Outbox::default();
         for generation in 0..10_000 {

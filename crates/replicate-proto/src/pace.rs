@@ -5,7 +5,6 @@
 //! symbols are sent. [`crate::program::source_rate`] computes this rate from a file's rate.
 
 use crate::control::SiteProgram;
-use crate::plan::Mode;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
 /// Maximum time that a delayed source may catch up, as the time for the same amount at its rate.
@@ -41,16 +40,13 @@ impl Pace {
     }
 }
 
-/// Bytes that the source sends for a piece of `length` bytes of a group.
+/// Bytes that the source sends for a piece of `length` bytes of a group, all copies together.
+///
+/// A piece of a routed group takes one of its trees, and counts as the mean of all trees.
 pub fn cost(program: &SiteProgram, group: u16, length: u64) -> ByteCount {
-    let g = &program.groups[usize::from(group)];
-    ByteCount::new(match g.mode {
-        Mode::Routed => length,
-        Mode::Coded => {
-            let outgoing = program.outgoing.iter().filter(|o| o.group == group);
-            length * outgoing.map(|o| o.terms.len() as u64).sum::<u64>() / u64::from(g.streams)
-        }
-    })
+    let outgoing = program.outgoing.iter().filter(|o| o.group == group);
+    let terms = outgoing.map(|o| o.terms.len() as u64).sum::<u64>();
+    ByteCount::new(length * terms / u64::from(program.groups[usize::from(group)].streams))
 }
 
 #[cfg(test)]
@@ -88,7 +84,7 @@ mod tests {
 
     #[test]
     fn limited_file_takes_the_time_of_its_share() {
-        for scheme in [Scheme::Coded, Scheme::SteinerOneTree, Scheme::SinglePath] {
+        for scheme in [Scheme::Coded, Scheme::Packed, Scheme::SteinerOneTree, Scheme::SinglePath] {
             let rate = BitRate::mbps(8);
             let program = source(scheme, |plan| source_rate(plan, rate));
             let mut pace = Pace::of(&program).expect("it is held");
@@ -99,6 +95,23 @@ mod tests {
                 (pace.due().saturating_since(Instant::ZERO), rate.transmit_time(ByteCount::new(LENGTH)));
             let ratio = took.as_secs_f64() / wants.as_secs_f64();
             assert!((0.999..1.001).contains(&ratio), "{scheme}: {took} for {wants}");
+        }
+    }
+
+    /// The limit held the file's rate, so that a tree with two branches at the source sent twice as
+    /// much.
+    #[test]
+    fn limit_covers_all_copies_of_a_routed_piece() {
+        for scheme in [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::SteinerOneTree] {
+            let program = source(scheme, |_| BitRate::mbps(8));
+            let sent: f64 = program
+                .outgoing
+                .iter()
+                .map(|o| o.terms.len() as f64 / f64::from(program.groups[usize::from(o.group)].streams))
+                .sum();
+            let costs = (0..program.groups.len() as u16).map(|group| cost(&program, group, LENGTH).as_u64());
+            let cost = costs.sum::<u64>() as f64 / LENGTH as f64;
+            assert!((cost - sent).abs() < 1e-3, "{scheme}: {cost} copies count, {sent} leave");
         }
     }
 

@@ -6,7 +6,7 @@
 use crate::control::{
     GroupProgram, HopSettings, IncomingSpec, OutgoingSpec, Priority, Run, SinkProgram, SiteProgram, Submitter,
 };
-use crate::plan::{Flow, FlowId, Input, Mode, Plan};
+use crate::plan::{Flow, FlowId, Input, Plan};
 use anabranch_graph::Topology;
 use anabranch_pieces::{ByteRange, RangeSet};
 use anabranch_units::{BitRate, LinkId, SiteId};
@@ -128,21 +128,12 @@ fn group_program(plan: &Plan, index: usize, attempted: &AttemptFacts<'_>) -> Gro
     }
 }
 
-/// Rate of the source's output in a plan of one group, as its pace counts it, while the file is
-/// sent at `rate`. A piece of a routed group counts once, a piece of a coded group as often as its
-/// symbols leave.
+/// Rate of the source's output in a plan of one group, all copies together, while the file is sent
+/// at `rate`.
 pub fn source_rate(plan: &Plan, rate: BitRate) -> BitRate {
     let mut bulk = plan.groups.iter().filter(|g| g.fills.is_none());
     let (Some(group), None) = (bulk.next(), bulk.next()) else { return rate };
-    match group.mode {
-        Mode::Routed => rate,
-        Mode::Coded => {
-            let streams =
-                |f: &Flow| f.terms.iter().filter(|t| matches!(t.input, Input::Stream(_))).count() as u64;
-            BitRate::bps(
-                rate.as_bps() * plan.flows.iter().filter(|f| !plan.fills(f)).map(streams).sum::<u64>()
-                    / u64::from(group.streams),
-            )
-        }
-    }
+    let streams = |f: &Flow| f.terms.iter().filter(|t| matches!(t.input, Input::Stream(_))).count() as u64;
+    let sent = plan.flows.iter().filter(|f| !plan.fills(f)).map(streams).sum::<u64>();
+    BitRate::bps(rate.as_bps() * sent / u64::from(group.streams))
 }

@@ -13,8 +13,9 @@ use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
     LinkId, Report, Run, SiteId, Verdict, audit,
 };
-use crate::plan::Mode;
+use crate::plan::{FileToSend, Mode};
 use anabranch_pieces::{Attributes, ByteRange};
+use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 
 impl Transfer {
@@ -583,9 +584,11 @@ impl Transfer {
     fn look_for_slow(&mut self, cx: &mut Context<'_>) {
         let (now, hold, share, blocked_min) =
             (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
-        let limit = self.request.bandwidth_limit;
         let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
+        let file = FileToSend { size: ByteCount::new(1 << 30), limit: self.request.bandwidth_limit };
         let Phase::Running(r) = &mut self.phase else { return };
+        // The limit covers all copies of the source.
+        let limited = file.limit.and_then(|_| file.by(&r.plan, cx.topology).limited);
         let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
         // If sites store all data before they pass it on, waiting for another site is by design.
         if open.len() < 2 || r.plan.store_and_forward {
@@ -627,7 +630,7 @@ impl Transfer {
         for &site in &open {
             let rate = rates[&site];
             let expected = r.expected.get(&site).copied().unwrap_or(r.plan.rate);
-            let wanted = limit.map_or(expected, |l| l.min(expected)).as_bps() as f64 * share;
+            let wanted = limited.map_or(expected, |l| l.min(expected)).as_bps() as f64 * share;
             let held = rates.iter().filter(|(s, _)| **s != site).all(|(_, rate)| (*rate as f64) < wanted);
             let sink = r.sinks.get_mut(&site).expect("open is taken from sinks");
             let disk = sink.stalled >= blocked_min;
