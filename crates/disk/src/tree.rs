@@ -16,7 +16,7 @@ use anabranch_pieces::name;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{Attributes, DEPTH_MAX, DIRECTORY_MODE_BITS, FILE_MODE_BITS, FileTime};
 use names::Names;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -338,6 +338,9 @@ impl<V: Visitor> Scan<'_, V> {
         let stat = Stat::of(&found);
         match kind_of(&found) {
             FileType::Directory => self.folder(),
+            FileType::RegularFile if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) => {
+                self.visitor.skipped(&self.path, Skipped::OtherFileSystem)
+            }
             FileType::RegularFile => {
                 if !self.filter.includes_file(&self.path, stat.size_bytes, stat.modified) {
                     return self.visitor.skipped(&self.path, Skipped::Excluded);
@@ -389,12 +392,13 @@ impl<V: Visitor> Scan<'_, V> {
     fn list(&mut self, descriptor: OwnedFd) -> Result<Option<Open>, Errno> {
         let stat = Stat::of(&stat_of(&descriptor)?);
         let names = Names::read(&descriptor, &mut self.buffer)?;
-        let is_file = |name: &[u8]| {
+        let is_marker = |name: &[u8]| {
             let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
             let found = rustix::fs::statx(&descriptor, OsStr::from_bytes(name), flags, StatxFlags::TYPE);
-            found.is_ok_and(|found| kind_of(&found) == FileType::RegularFile)
+            found.is_ok_and(|found| kind_of(&found) != FileType::Directory)
         };
-        if self.filter.has_markers() && names.iter().any(|name| self.filter.is_marker(name) && is_file(name))
+        if self.filter.has_markers()
+            && names.iter().any(|name| self.filter.is_marker(name) && is_marker(name))
         {
             return Ok(None);
         }

@@ -76,6 +76,8 @@ fn is_settled(stat: &Stat, now: SystemTime, granularity: Duration) -> bool {
     limit.is_some_and(|limit| stat.modified < limit && stat.changed < limit)
 }
 
+const DAMAGED: &str = "damaged: remove it; the next run makes a new one";
+
 fn failed(path: &Path, error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("index {}: {error}", shown(path)))
 }
@@ -166,6 +168,7 @@ impl Index {
             Ok(Err(redb::Error::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
                 Err(OpenFailure::Io(error.into()))
             }
+            Ok(Err(redb::Error::UpgradeRequired(_))) => Err(OpenFailure::Foreign),
             Ok(Err(error @ redb::Error::DatabaseAlreadyOpen)) => Err(OpenFailure::Io(Box::new(error))),
             Ok(Err(_)) | Err(_) => Err(OpenFailure::Damaged),
         }
@@ -233,7 +236,9 @@ pub(super) struct Lookups<'i> {
 impl Lookups<'_> {
     fn peek(&mut self) -> io::Result<Option<&Stored>> {
         if self.next.is_none() && !self.is_at_end {
-            let next = self.entries.next().transpose();
+            // redb panics on some damaged pages.
+            let next = catch_unwind(AssertUnwindSafe(|| self.entries.next()));
+            let next = next.map_err(|_| failed(&self.index.path, DAMAGED))?.transpose();
             self.next = next.map_err(|error| failed(&self.index.path, error))?;
             self.is_at_end = self.next.is_none();
         }
@@ -276,9 +281,11 @@ impl Lookups<'_> {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let written = self.index.write(&self.batch);
+        let written = catch_unwind(AssertUnwindSafe(|| self.index.write(&self.batch)));
         self.batch.clear();
-        written.map_err(|error| failed(&self.index.path, error))
+        written
+            .map_err(|_| failed(&self.index.path, DAMAGED))?
+            .map_err(|error| failed(&self.index.path, error))
     }
 
     /// Returns true if a file with these facts, read from `begun` on, can be kept.

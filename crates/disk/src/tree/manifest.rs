@@ -120,7 +120,8 @@ struct Linked {
 struct Maker<'m, 'i, O, R> {
     builder: Builder,
     lookups: Option<&'m mut Lookups<'i>>,
-    linked: BTreeMap<u64, Linked>,
+    /// By device and inode: btrfs subvolumes and overlays repeat inodes.
+    linked: BTreeMap<(u64, u64), Linked>,
     counts: Counts,
     buffer: Vec<u8>,
     out: &'m mut O,
@@ -139,18 +140,14 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Maker<'_, '_, O, R> {
         self.builder.add(&Entry { name, kind }, self.out).map_err(io::Error::other)
     }
 
-    fn symbolic_link(&mut self, path: &[u8], modified: FileTime, target: &[u8]) -> io::Result<()> {
-        let target = Target::new(target).map_err(io::Error::other)?;
-        self.add(path, Kind::SymbolicLink { modified, target })
-    }
-
     /// The first path of the file, if a name of it was listed before.
     fn earlier_path(&mut self, found: &Found<'_>) -> Option<LinkPath> {
-        let linked = self.linked.get_mut(&found.stat.inode)?;
+        let file = (found.stat.device, found.stat.inode);
+        let linked = self.linked.get_mut(&file)?;
         linked.left -= 1;
         let path = linked.path.clone();
         if linked.left == 0 {
-            self.linked.remove(&found.stat.inode);
+            self.linked.remove(&file);
         }
         Some(path)
     }
@@ -229,7 +226,7 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
             && self.linked.len() < LINKED_MAX
             && let Ok(path) = LinkPath::new(found.path)
         {
-            self.linked.insert(stat.inode, Linked { path, left: stat.links - 1 });
+            self.linked.insert((stat.device, stat.inode), Linked { path, left: stat.links - 1 });
         }
         self.counts.files += 1;
         self.counts.bytes += stat.size_bytes;
@@ -238,8 +235,12 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
     }
 
     fn link(&mut self, path: &[u8], stat: &Stat, target: &[u8]) -> io::Result<()> {
+        // File systems in user space may give targets of any length.
+        let Ok(target) = Target::new(target) else {
+            return self.problem(path, Problem::Unreadable(OpenError::Special));
+        };
         self.counts.symbolic_links += 1;
-        self.symbolic_link(path, stat.modified, target)
+        self.add(path, Kind::SymbolicLink { modified: stat.modified, target })
     }
 
     fn skipped(&mut self, _: &[u8], why: Skipped) -> io::Result<()> {

@@ -27,7 +27,7 @@ impl Names {
     }
 
     fn push(&mut self, name: &[u8]) -> Result<(), Errno> {
-        // 4 GiB of names in one folder, and names of 256 bytes, are beyond any file system's limit.
+        // Names above 255 bytes exist where a file system counts UTF-16 units (vfat, NTFS).
         let at = u32::try_from(self.bytes.len()).map_err(|_| Errno::OVERFLOW)?;
         let length = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
         self.bytes.extend_from_slice(name);
@@ -52,6 +52,8 @@ impl Names {
         }
         let bytes = &names.bytes;
         names.spans.sort_unstable_by_key(|span| slice(bytes, *span));
+        // A folder that changes meanwhile may list a name twice.
+        names.spans.dedup_by_key(|span| slice(bytes, *span));
         Ok(names)
     }
 
