@@ -15,11 +15,13 @@ pub struct Args {
     /// authority makes the new keys. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     out: PathBuf,
-    /// Names of the servers, separated by commas.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "server")]
+    /// Names of the servers, separated by commas. Without: `server` in a new set, none in an old
+    /// one.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     servers: Vec<String>,
-    /// Names of the clients, separated by commas.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "client")]
+    /// Names of the clients, separated by commas. Without: `client` in a new set, none in an old
+    /// one.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     clients: Vec<String>,
     /// Days until the certificates expire, if the authority does not before.
     #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
@@ -33,14 +35,15 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
         return change.run(anabranch_gather::SYSTEM, quiet);
     }
-    ensure_usage!(
-        !(args.servers.is_empty() && args.clients.is_empty()),
-        "no names: give --servers, --clients, or both"
-    );
+    let has_names = !(args.servers.is_empty() && args.clients.is_empty());
+    let is_addition = has_names && args.out.join("ca.pem").exists();
+    let names = |given: &[String], default: &str| {
+        if given.is_empty() && !is_addition { vec![default.to_owned()] } else { given.to_vec() }
+    };
     let request = SetRequest {
         system: anabranch_gather::SYSTEM,
-        sites: args.servers.clone(),
-        operators: args.clients.clone(),
+        sites: names(&args.servers, "server"),
+        operators: names(&args.clients, "client"),
         controller_hosts: vec![],
         valid_days: args.valid_days,
     };

@@ -81,6 +81,17 @@ fn keys_of_all_systems_in_one_folder_stay_apart() {
     assert!(!room.path().join("keys/gather/controller.pem").exists(), "`gather` has no controller");
 }
 
+/// A further client also made a server key, and the next one was refused because of it.
+#[test]
+fn clients_join_a_set_without_servers() {
+    let room = KeysFolder::new();
+    room.expect(&["gather", "keys", "--servers", "s1", "--clients", "alice"]);
+    room.expect(&["gather", "keys", "--clients", "bob"]);
+    room.expect(&["gather", "keys", "--clients", "carol"]);
+    let made = |path: &str| room.path().join("keys/gather").join(path).exists();
+    assert!(made("operators/bob.key") && made("operators/carol.key") && !made("sites/server.key"));
+}
+
 /// #17: a client of `gather` could command `replicate` if both used one folder.
 #[test]
 fn keys_of_one_system_are_refused_by_another() {
