@@ -237,6 +237,9 @@ fn without_command(args: &Args) -> anyhow::Result<()> {
         ("--tcp-buffer", args.kernel.tcp_buffer.is_some()),
         ("--site", args.site.is_some()),
         ("--at", !args.changes.is_empty()),
+        ("--duration", args.duration.is_some()),
+        ("--hosts", args.hosts.is_some()),
+        ("--report", args.report.is_some()),
     ];
     let given = given.into_iter().find(|(_, is_given)| *is_given);
     if let Some((option, _)) = given {
@@ -255,6 +258,10 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     ensure_usage!(
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
+    );
+    ensure_usage!(
+        args.rate.is_none() && args.seed.is_none(),
+        "--rate and --seed are for topologies: --set network.rate and seed"
     );
     ensure_usage!(
         args.kernel.mtu.is_none(),
