@@ -63,8 +63,8 @@ impl Delivery {
     /// Cost: linear in the clusters of the viewer's place, or in all clusters if there are none.
     pub fn order(&self, viewer: &Viewer, gone: &BTreeSet<PeerId>, count: usize) -> Vec<ClusterId> {
         let place = self.places.get(&viewer.location).and_then(|isps| isps.get(&viewer.isp));
-        // Clusters of the next bitrate above come first, then of other bitrates, then of all
-        // places.
+        // First come clusters for the lowest bitrate at or above the viewer's, or else the highest.
+        // Clusters for other bitrates of the place come second, and clusters of all places last.
         let same = place.and_then(|bitrates| {
             let above = bitrates.range(viewer.bitrate..).next();
             above.or_else(|| bitrates.last_key_value()).map(|(bitrate, _)| *bitrate)

@@ -113,7 +113,7 @@ mod tests {
 
     /// #17: keys were made for a switch, and plans crossed it, although no relay runs there.
     #[test]
-    fn a_network_with_a_switch_is_none_for_relays() {
+    fn relays_refuse_a_network_with_a_switch() {
         let mut topology = Topology::new("a test");
         topology.add_site("paris", None).expect("a new name");
         assert_eq!(check_relays(&topology), Ok(()));

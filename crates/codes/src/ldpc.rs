@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_numbers() {
+    fn code_sizes_out_of_range_are_refused() {
         let error = Code::new(0, 4).expect_err("no blocks");
         assert_eq!(error.to_string(), "0 blocks and 4 parities: must be 1 to 255 each");
         assert!(Code::new(255, 255).is_ok() && Code::new(4, 0).is_err() && Code::new(256, 1).is_err());

@@ -43,15 +43,15 @@ impl Clock {
 /// Units: nanoseconds.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bases {
-    /// Of [`Clock::Monotonic`].
+    /// Base time of [`Clock::Monotonic`].
     pub monotonic_ns: i64,
-    /// Of [`Clock::Realtime`].
+    /// Base time of [`Clock::Realtime`].
     pub realtime_ns: i64,
-    /// Of [`Clock::Boottime`].
+    /// Base time of [`Clock::Boottime`].
     pub boottime_ns: i64,
-    /// Of [`Clock::Raw`].
+    /// Base time of [`Clock::Raw`].
     pub raw_ns: i64,
-    /// Of [`Clock::Tai`].
+    /// Base time of [`Clock::Tai`].
     pub tai_ns: i64,
 }
 

@@ -275,7 +275,7 @@ mod tests {
                 let most_bits =
                     thresholds.get(queue).map_or(f64::INFINITY, |most| most * (1.0 + 1e-6) + 1e-3);
                 assert!(sent_bits <= most_bits, "{coflow:?}: {sent_bits} bits, queue {queue}");
-                // Rounding may leave it short of its threshold when the decision comes.
+                // Rounding may leave the coflow just short of its threshold at the decision.
                 is_at |= thresholds.get(queue).is_some_and(|most| sent_bits >= most * (1.0 - 1e-6));
                 if was.is_some_and(|was| was != queue) {
                     is_at = true;

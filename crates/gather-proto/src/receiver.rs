@@ -35,7 +35,7 @@ pub(crate) const ARRIVED_PACKETS: u64 = 16;
 /// Part of a round trip after which feedback for BBR leaves with fewer packets, so that every round
 /// trip yields some measurements.
 const ARRIVED_RTT_PART: u64 = 8;
-/// Maximum of that wait.
+/// Maximum time for which feedback for BBR waits for more packets.
 const ARRIVED_GAP_MAX: Duration = Duration::from_ms(5);
 /// Steps in a window: the server is told when the window has moved by more than one.
 const WINDOW_STEPS: u32 = 8;

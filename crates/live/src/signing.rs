@@ -268,9 +268,9 @@ fn keys(text: &str) -> Result<Vec<hmac::Key>, SecretFileError> {
     if keys.is_empty() { Err(SecretFileError::Empty) } else { Ok(keys) }
 }
 
-/// Checks any target with a fixed secret, for fuzz targets. Returns whether it is signed well.
+/// Checks any target with a fixed secret, for fuzz targets. Returns true if its signature is valid.
 ///
-/// Panics: where a target is taken whose parts do not give the same signature.
+/// Panics: if the grant of an accepted target, signed again, is not accepted.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let secrets = SigningSecrets::read("0123456789abcdef0123456789abcdef").expect("a secret");

@@ -227,7 +227,7 @@ pub enum PlaylistError {
     },
     /// A value is out of its range.
     OutOfRange {
-        /// Which value.
+        /// Name of the value.
         what: &'static str,
         /// The value.
         got: String,

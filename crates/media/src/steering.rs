@@ -299,7 +299,8 @@ pub fn without_viewer(query: &str) -> String {
     rest
 }
 
-/// A value that names a place or a provider. Operators see these names, which come from strangers.
+/// Checks the name of a place or a provider. Names come from untrusted clients, and operators see
+/// them.
 fn name(parameter: &str, value: &str) -> Result<String, QueryError> {
     let is_name = (1..=NAME_BYTES_MAX).contains(&value.len()) && is_printable(value);
     if is_name { Ok(value.to_owned()) } else { Err(bad(parameter, value, "1 to 128 bytes of text")) }

@@ -262,8 +262,8 @@ impl Arrival {
         (&mut self.tcp, &self.half_open)
     }
 
-    /// The connection of a listener that asks for no identity, and its place, to be dropped after
-    /// it.
+    /// Returns the connection and its place, for a listener that asks for no identity. The caller
+    /// drops the place after the connection.
     pub fn unidentified(self) -> (TcpStream, HalfOpen) {
         (self.tcp, self.half_open)
     }

@@ -20,7 +20,7 @@ use crate::{BpfPacer, Connection, FlowKey, HtbPacer, Limit, Mechanism, PaceError
 /// Options of a pacer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacerOptions {
-    /// True if descriptors of other programs may be duplicated.
+    /// True if the pacer may set limits on duplicates of other programs' socket descriptors.
     pub socket: bool,
     /// True if BPF programs may be loaded.
     pub bpf: bool,

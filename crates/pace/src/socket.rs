@@ -265,7 +265,8 @@ fn refused(flow: FlowKey, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Socket, error }
 }
 
-/// Value for the kernel of a limit in range; `None` for no limit.
+/// Converts a limit to the kernel's bytes per second. Returns `None` for no limit, and for a rate
+/// out of range.
 fn bytes(limit: Limit) -> Option<u64> {
     limit.bytes_per_second(RATE_MAX).ok().flatten()
 }

@@ -61,7 +61,7 @@ words! {
         /// Companies.
         HardAdministration = "administration (hard)",
     }
-    /// Standing of the control planes.
+    /// Precedence of the control planes: both are equal, or one has priority.
     Relation {
         /// Equal say.
         Peers = "peers",

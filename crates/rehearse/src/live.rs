@@ -230,7 +230,7 @@ pub struct Row {
     pub channels: u64,
     /// Rate of a link between tiers.
     pub rate_mbps: f64, // tidy-allow: quantity (a row for figures)
-    /// Begins of the viewers.
+    /// Join times of the viewers.
     #[serde(flatten)]
     pub joins: JoinFigures,
     /// Service of the viewers.
@@ -246,7 +246,7 @@ pub struct Row {
     pub samples: Vec<Sample>,
 }
 
-/// Begins of the viewers.
+/// Join times of the viewers.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct JoinFigures {
     /// Viewers that have received video.

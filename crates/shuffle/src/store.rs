@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_stored_reads() {
+    fn records_of_earlier_versions_are_read() {
         let stored = r#"{"name":"7","began_unix_ms":7,"ended_unix_ms":7,"flows":1,"bytes":9}"#;
         assert_eq!(serde_json::from_str::<EndedCoflowView>(stored).expect("as it was written"), ended(7));
     }

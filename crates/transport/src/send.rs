@@ -588,8 +588,8 @@ impl SendHalf {
 
     fn poll_unpaced(&mut self, now: Instant) -> Option<Piece> {
         if std::mem::take(&mut self.probe) {
-            // RFC 9293 section 3.8.6.1. A byte that the peer has, or beyond its window: the peer
-            // must answer.
+            // RFC 9293 section 3.8.6.1. The probe repeats an acknowledged byte, or sends the first
+            // byte beyond a closed window. The peer must answer either.
             return Some(Piece {
                 seq: self.una.saturating_sub(1),
                 len: 1,

@@ -79,8 +79,8 @@ fn program(system: &str) -> anyhow::Result<String> {
     })
 }
 
-/// Extracts the simulated seconds from the tests' last line, `faults: 200 schedules, 31415
-/// simulated seconds`.
+/// Extracts the simulated seconds from the first line with `faults: `. Its form is `faults: 200
+/// schedules, 31415 simulated seconds`.
 fn simulated_s(said: &str) -> Option<f64> {
     let line = said.lines().find_map(|line| line.split_once("faults: ").map(|(_, rest)| rest))?;
     line.split_once("schedules, ")?.1.split_once(' ')?.0.parse().ok()
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_of_fault_tests_is_read() {
+    fn simulated_seconds_of_fault_tests_are_read() {
         let said = "running 1 test\ntest x ... faults: 200 schedules, 31415 simulated seconds\nok\n";
         assert_eq!(simulated_s(said), Some(31_415.0));
         assert_eq!(simulated_s("faults: none"), None);

@@ -30,7 +30,7 @@ pub struct Args {
 #[derive(serde::Serialize)]
 struct Row {
     what: &'static str,
-    /// Changed together.
+    /// Number of flows that one call lists or changes.
     flows: usize,
     us_for_each: f64,
 }

@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn single_failures_are_survived_with_spares(job in any_job(), host in 0usize..9, switch in 0usize..4) {
+    fn single_failures_need_a_spare_host_or_second_switch(job in any_job(), host in 0usize..9, switch in 0usize..4) {
         let (host, switch) = (host % job.hosts, switch % job.switches.count);
         let planner = Planner::new(&job).unwrap();
         let whole = planner.plan();

@@ -69,7 +69,8 @@ fn best_day(racks: usize, open: &[u64], night: u64, day_min: u64, most: u64) -> 
     lengths.dedup();
     let (mut low, mut high) = (0, lengths.len() - 1);
     let mut best = Candidate::new(racks, open, lengths[high]);
-    // The ratio rises to its best length and falls after it, but for small ripples.
+    // The served share of day and night rises with the length up to one maximum and then falls,
+    // except for small ripples.
     while low < high {
         let middle = usize::midpoint(low, high);
         let (left, right) =

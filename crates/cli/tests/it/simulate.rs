@@ -405,7 +405,7 @@ fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
         println!("not to be trusted: {}", row["why"]);
         return None;
     }
-    // Of two coflows the lower half is the first, and the upper half the second.
+    // Of two completion times, p50 is the shorter and p99 the longer.
     Some(["cct_us_p50", "cct_us_p99"].map(|time| row[time].as_f64().expect("both end") / 1e6))
 }
 

@@ -150,12 +150,12 @@ impl<L: Lanes> Lanes for XorLanes<L> {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> L::Vector {
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller upholds the contract of `load`, which `self.0` shares.
         unsafe { self.0.load(from) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8, vector: L::Vector) {
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller upholds the contract of `store`, which `self.0` shares.
         unsafe { self.0.store(to, vector) }
     }
 }

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_numbers() {
+    fn code_sizes_out_of_range_are_refused() {
         assert!(Unit::new(250, 6).is_ok());
         let error = Unit::new(250, 7).expect_err("one too many");
         assert_eq!(

@@ -261,7 +261,7 @@ impl Flows {
     }
 }
 
-/// A flow at the end of a run, by what the hosts saw.
+/// Returns a flow's state at the end of a run, from the hosts' observations.
 fn flow_end(seen: &HostObservations, number: u32) -> FlowEnd {
     let flow = seen.flows.get(&number).cloned().unwrap_or_default();
     let end_ns = flow.whole_ns.unwrap_or(seen.over_ns);

@@ -556,7 +556,7 @@ fn child_of_the_user_namespace_test() {
     }
     let socket = UdpSocket::bind("0.0.0.0:0").expect("any port");
     socket.set_read_timeout(Some(StdDuration::from_millis(100))).expect("above zero");
-    // The other one may not be there yet.
+    // The echo process may not have bound its socket yet.
     let times = (0..50).map(|_| round_trips(&socket, to, 100, 1)).find(|times| !times.is_empty());
     println!("\nGOT {:?}", times.expect("an answer within 5 s"));
 }

@@ -138,7 +138,7 @@ fn prices_prove_of_all_links_what_none_proves_alone() {
 }
 
 #[test]
-fn orders_prove_of_two_links_what_neither_proves_alone() {
+fn order_bound_exceeds_the_bound_of_single_links() {
     // Each of two coflows has 3 s on one link and 1 s on the other coflow's: the one that waits
     // completes after 4 s, the other after 3 s.
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");

@@ -104,7 +104,7 @@ const CUT_AGAIN: Duration = Duration::from_secs(5);
 /// the last division lasted less than twice as long.
 const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
-/// Excess of a probe over the rate: at first, and at least.
+/// Initial and minimum excess of a probe, as a share of the rate.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.05;
 /// Maximum excess of a probe if servers have begun as one. The link is then full if less than

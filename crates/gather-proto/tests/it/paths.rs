@@ -169,8 +169,9 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
     assert!(beyond.len() as u64 <= BEYOND_MOST, "{beyond:#?}");
 }
 
-/// #19: a pull that had waited two seconds behind another one of its server was requested again in
-/// shorter packets when that ended: an eighth of all packets arrived twice.
+/// #19: a pull waited two seconds behind another pull of the same server. When the other pull
+/// ended, the client requested the waiting pull again in shorter packets. An eighth of all packets
+/// arrived twice.
 #[test]
 fn nothing_comes_twice_that_was_not_lost() {
     let path = Path {

@@ -286,8 +286,8 @@ impl<V: StoredValue> EtcdStore<V> {
         let count = parts.len() as u32;
         let last = LastValue { format: V::FORMAT.to_owned(), round, epoch: decided, parts: count };
         let (leader_key, last_key) = (encoded(self.key("leader")), encoded(self.key("last")));
-        // Deletes the parts of all other values: of earlier rounds, of unkept rounds, and of leads
-        // whose clocks were ahead.
+        // Deletes the parts of every other value: of earlier rounds, of rounds that were not kept,
+        // and of leaders with a fast clock.
         let [below, above] = [
             (self.key("decision/"), self.key(&part_key(round, decided, 0))),
             (self.key(&part_key(round, decided, count)), self.key("decision0")),

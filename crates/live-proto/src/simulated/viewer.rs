@@ -22,7 +22,7 @@ pub(super) enum ViewerState {
     Away,
     /// A request to an edge is under way.
     Asking { edge: NodeId, object: Object, request: RequestId },
-    /// The edge, in this life, has admitted the viewer.
+    /// The edge's process has admitted the viewer; `life` identifies the process.
     Watching { edge: NodeId, life: u64, object: Object },
 }
 

@@ -26,7 +26,7 @@ pub struct ReportReply {
 /// The network, with the numbers by which a later one is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NetworkView {
-    /// Number of the lead under which the version came into force, or of a later one.
+    /// Number of the leadership term in which this version came into force, or of a later term.
     pub lead: u64,
     /// Version: the number of changes, plus one.
     pub version: u64,

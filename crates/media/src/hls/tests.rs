@@ -125,7 +125,7 @@ fn multivariant_playlist_reads_back() {
 }
 
 #[test]
-fn directives_read_back() {
+fn directives_are_written_and_invalid_ones_refused() {
     let all = DeliveryDirectives { msn: Some(7), part: Some(0), skip: Some(Skip::Segments) };
     assert_eq!(all.query(), "_HLS_msn=7&_HLS_part=0&_HLS_skip=YES");
     let wrong: [&[(&str, &str)]; 5] = [

@@ -140,7 +140,8 @@ impl Overlay {
         Ok(std::fs::write(fleet.path("tokens"), format!("* {TOKEN}\n"))?)
     }
 
-    /// A controller that listens at `address`, without its store.
+    /// Builds the command of a controller that listens at `address`. The caller adds the options of
+    /// its store.
     pub(super) fn controller(&self, fleet: &Fleet, address: &str) -> Command {
         let every = if self.mode == Mode::Distributed { EVERY_MAX } else { self.every };
         let mut command = quiet_program();

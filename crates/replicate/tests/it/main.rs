@@ -477,7 +477,7 @@ async fn second_process_of_a_site_is_refused_meanwhile() {
 
 /// #17: a site with another topology was accepted silently.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_site_with_another_topology_is_told_so() {
+async fn other_rates_warn_and_other_sites_are_refused() {
     let world = World::new("other-topology").await;
     let client = world.client(Role::Site, "seattle");
     let register = async |topology: &Topology| {

@@ -438,7 +438,7 @@ proptest! {
             _ => Box::new(ChasePlus::default()),
         };
         let mut site = Site::with(3, allocator);
-        // A decision made elsewhere, and applied after the next act.
+        // A decision that begins after one act and is applied after the next.
         let mut late = None;
         for (step, (from, what, port, to, megabytes)) in acts.into_iter().enumerate() {
             let (now, name, key) = (at(step as u64 * 50), from.to_string(), key(from, to, port));

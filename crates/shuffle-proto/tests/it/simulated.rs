@@ -136,7 +136,7 @@ fn coflow_lasts_from_its_first_flow_to_the_last() {
     let outcome = run(&plan(&text, &[]).expect("it is good"));
     let [coflow] = &outcome.coflows[..] else { panic!("one") };
     assert_eq!((coflow.flows, coflow.size_bytes, coflow.started_s), (2, 500_000, 1.5));
-    // 1.5 s between the two, then 250 kB at 20 Mbit/s.
+    // 1.5 s between the starts of both flows, then 250 kB at 20 Mbit/s.
     let seconds = coflow.cct_us.expect("it ends") / 1e6;
     assert!((1.60..1.62).contains(&seconds), "{seconds}");
     let data: Vec<_> = outcome.flows.iter().filter(|flow| flow.size_bytes.is_some()).collect();

@@ -39,7 +39,7 @@ struct World {
 /// A gate that blocks decisions while it is shut.
 #[derive(Default)]
 struct Gate {
-    /// True if shut, and true if a decision waits.
+    /// Whether the gate is shut, and whether a decision waits at the gate.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }

@@ -636,7 +636,7 @@ fn a_first_flight_that_fits_is_not_slowed_down() {
     assert!(path.bbr.pacing_bytes_per_s() >= pacing, "{}", path.bbr.pacing_bytes_per_s());
 }
 
-/// A first flight of `packets` on a path with this round-trip time, with trains.
+/// Configuration with packet trains, and a first flight of `packets` for this round-trip time.
 fn train(packets: u64, rtt_ms: u64, senders: u16) -> Config {
     Config {
         initial_window_bytes: packets * PACKET,

@@ -41,8 +41,8 @@ pub struct Row {
     code: &'static str,
     /// Blocks' bytes per CPU second, 10^6 of them: while the packets are made.
     encode_mb_per_s: f64,
-    /// The same rate while blocks are recovered: the best turn of every draw, and the median of
-    /// these over the draws.
+    /// Decoding rate, in 10^6 bytes per CPU second: the median over the draws of each draw's best
+    /// turn.
     decode_mb_per_s: f64,
     /// Packets needed above k.
     more_packets_mean: f64,

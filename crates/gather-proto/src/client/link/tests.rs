@@ -207,7 +207,7 @@ fn a_probe_that_overflows_the_link_shows_its_rate() {
 /// #19: 32 servers on a port of 64 KiB had 2 % loss on average, most of it from repeated probes of
 /// a full link.
 #[test]
-fn a_full_link_of_many_servers_is_probed_little() {
+fn probes_after_a_joint_start_lose_fewer_packets() {
     let lost = [false, true].map(|has_begun| {
         let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
         link.overflow.has_begun = has_begun;

@@ -157,8 +157,8 @@ impl Dual {
         self.ascend(part)
     }
 
-    /// Opens the edges whose ways and feeds are paid in full, each by the cheapest such way, and
-    /// improves that tree.
+    /// Opens each edge that has a way with fully paid way and feed prices, over the cheapest such
+    /// way. Improves this tree and returns its profit.
     pub(super) fn saturated_tree(&self, local: &mut ObjectWorkspace) -> f64 {
         local.close_all();
         for edge in 0..local.part.edges() {

@@ -62,7 +62,7 @@ fn the_corpus_is_as_it_says() {
 }
 
 #[test]
-fn the_asker_stands_in_for_the_client() {
+fn resolver_address_stands_in_for_the_client() {
     let message = ask("low.news.live.example.", RecordType::A, None);
     assert_eq!(addresses(&message), [IpAddr::from([198, 51, 100, 1])]);
     assert_eq!((message.answers[0].ttl, message.metadata.authoritative), (5, true));
