@@ -39,6 +39,7 @@ pub struct Folder {
 pub fn run(noun: &Noun, command: clap::Command) -> anyhow::Result<ExitCode> {
     let (Noun::Man(Folder { folder }) | Noun::Reference(Folder { folder })) = noun;
     let cannot_write = || format!("cannot write below {}", folder.display());
+    ensure_usage!(!folder.is_file(), "{}: a file: name a folder", folder.display());
     std::fs::create_dir_all(folder).with_context(cannot_write)?;
     match noun {
         Noun::Man(_) => clap_mangen::generate_to(command, folder).with_context(cannot_write)?,

@@ -260,10 +260,6 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
     ensure_usage!(
-        args.rate.is_none() && args.seed.is_none(),
-        "--rate and --seed are for topologies: --set network.rate and seed"
-    );
-    ensure_usage!(
         args.kernel.mtu.is_none(),
         "--mtu is for topologies: --set transport.mss and transport.header_bytes, whose sum is the largest packet"
     );

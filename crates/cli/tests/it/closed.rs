@@ -85,6 +85,8 @@ const VERBS: &[(&str, &str)] = &[
     ("experiment live", "--late 99"),
     ("recipe", "--systems"),
     ("completions", "bash"),
+    ("docs man", "man"),
+    ("docs reference", "reference"),
 ];
 
 /// Verbs that `words` lists in its help, `help` left out; none for a leaf.

@@ -218,6 +218,8 @@ const ROWS: &[(UserMistake, &str, &str)] = &[
     (Value, "experiment codedbulk", "--predict --concurrent 1 --load 9"),
     (Exists, "experiment codedbulk", "--predict --concurrent 1 --record served"),
     (Value, "experiment live", "--late 99"),
+    (Exists, "docs man", "net.toml"),
+    (Exists, "docs reference", "net.toml"),
     (Value, "recipe", "nobody"),
     (Value, "completions", "nobody"),
 ];

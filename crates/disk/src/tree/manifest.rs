@@ -8,7 +8,7 @@ use super::{Found, Problem, Skipped, Stat, Tree, Visitor, name_of};
 use crate::folder::OpenError;
 use anabranch_pieces::FileHash;
 use anabranch_sets::filter::Filter;
-use anabranch_sets::{Builder, Entry, FileTime, Kind, LinkPath, Name, NodeHash, Target};
+use anabranch_sets::{Builder, Entry, Kind, LinkPath, Name, NodeHash, Target};
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::time::SystemTime;
