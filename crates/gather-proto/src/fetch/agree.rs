@@ -59,13 +59,17 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         let knows_length = part.bytes.is_some() || it.comes_whole();
         let agreement = &mut self.objects[object].agreement;
         let is_known = if with_hash {
-            agreement.said.contains_key(&server) || agreement.awaited.insert(server, now).is_some()
+            agreement.said.contains_key(&server) || agreement.awaited.contains_key(&server)
         } else {
             knows_length
         };
-        if !is_known {
-            self.control.push_back((server, Control::Describe { object: name, with_hash }));
+        if is_known {
+            return;
         }
+        if with_hash {
+            agreement.awaited.insert(server, now);
+        }
+        self.control.push_back((server, Control::Describe { object: name, with_hash }));
     }
 
     /// Records a holder's answer: its length and hash, or a refusal.
