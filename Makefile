@@ -29,7 +29,7 @@ demo: build ## One file to three sites of an emulated Internet2, by every scheme
 	$(ANABRANCH) demo
 
 site: setup ## The documentation site, at target/site: search, light and dark, a reference from the code
-	cargo build --quiet --package anabranch-cli --package xtask
+	cargo build --quiet --workspace --bin anabranch --bin xtask --example sort
 	target/debug/xtask site --binary target/debug/anabranch
 
 # Where tests that cannot run here say so, a line each: of what, which, why, with tabs between them.
@@ -48,7 +48,7 @@ XTASK_BUILD := cargo build --quiet --workspace --bin xtask --example sort
 
 # A first build is quicker without increments and line tables. Panics keep their lines, backtraces
 # lose them. Incremental builds that exist are continued.
-ifeq ($(wildcard target/debug/incremental),)
+ifeq ($(wildcard target/debug/incremental/*),)
 test: export CARGO_INCREMENTAL ?= 0
 test: export CARGO_PROFILE_DEV_DEBUG ?= none
 endif

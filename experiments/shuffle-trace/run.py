@@ -141,6 +141,9 @@ def draw(args) -> None:
     draw_decide(read_csv(DECIDED))
 
 
+README = LAB.folder / "README.md"
+#: Schedulers of the README's table of faster arrivals.
+FASTER = {"fair sharing": "max-min", "`chase-total`": "chase-total", "`chase`": "chase"}
 #: Schedulers of the README's table of parts, in its order.
 PARTS = ("chase+", "chase+without-order", "chase+without-chase", "chase+without-due", "varys")
 
@@ -170,9 +173,6 @@ def written() -> str:
     return filled(README.read_text(), "experiments/shuffle-trace/measured.csv", blocks)
 
 
-README = LAB.folder / "README.md"
-#: Schedulers of the README's table of faster arrivals.
-FASTER = {"fair sharing": "max-min", "`chase-total`": "chase-total", "`chase`": "chase"}
 check_tables = LAB.tables_of(README, written)
 
 

@@ -573,8 +573,9 @@ def three_measures(means: Means, columns: tuple[tuple[str, str, float], ...]) ->
     for scheme in SHOWN:
         cells = []
         for _, setting, x in columns:
-            values = [(means.of(setting, scheme, x, column) or 0.0) * scale for column, _, scale in MEASURES]
-            cells.append("{:.2f}, {:.1f}, {:.0f}".format(*values) if any(values) else "-")
+            found = [means.of(setting, scheme, x, column) for column, _, _ in MEASURES]
+            values = [value * scale for value, (_, _, scale) in zip(found, MEASURES, strict=True) if value is not None]
+            cells.append("{:.2f}, {:.1f}, {:.0f}".format(*values) if len(values) == len(MEASURES) else "-")
         lines.append([f"`{scheme}`", *cells])
     return table([SHORT_AND_LONG, *(heading for heading, _, _ in columns)], lines, "ll")
 

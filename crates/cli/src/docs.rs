@@ -7,7 +7,11 @@
 mod commands;
 mod http;
 mod markdown;
+mod schema;
 mod settings;
+
+#[cfg(test)]
+pub(crate) use commands::visible;
 
 use anyhow::Context as _;
 use markdown::Page;

@@ -7,7 +7,7 @@ use super::*;
 /// Calls `see` with `command` and each visible command below it, and its words.
 pub(super) fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command, &str)) {
     see(command, words);
-    for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+    for below in crate::docs::visible(command) {
         each(below, &format!("{words} {}", below.get_name()), see);
     }
 }

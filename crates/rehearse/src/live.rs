@@ -24,7 +24,7 @@ use anabranch_live::players::PlayerReport;
 use anabranch_live_proto::play::PlayerKind;
 use anabranch_units::{BitRate, Duration as Span, LinkId, Seed, SiteId};
 use anyhow::{Context as _, ensure};
-use audience::Audience;
+use audience::{Audience, OnInterrupt};
 use machine::Ticks;
 use members::Members;
 use programs::{CONTROLLER_PORT, Daemons, Link, Node, Overlay};
@@ -323,11 +323,11 @@ pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     let run = Run::start(cell, &testbed, &emulation)?;
     let whole = cell.begin(cell.channels - 1) + Duration::from_secs(cell.seconds);
     let began = Instant::now();
-    let audience = Audience::start(&emulation, audience::of_cell(cell, &testbed, &emulation), whole)?;
+    let viewers = audience::of_cell(cell, &testbed, &emulation);
+    let audience = Audience::start(&emulation, viewers, whole, OnInterrupt::EndProcess)?;
     let sampled = audience.sample((LEAD, whole), Duration::from_secs(cell.sample));
-    if audience.wait(cell.fault_at().saturating_sub(began.elapsed())) {
-        run.fail(cell, &testbed, &emulation)?;
-    }
+    std::thread::sleep(cell.fault_at().saturating_sub(began.elapsed()));
+    run.fail(cell, &testbed, &emulation)?;
     let reports = audience.reports()?;
     let sums = sampled.join().map_err(|_| anyhow::anyhow!("the sampling thread has panicked"))?;
     let report = emulation.report()?;

@@ -60,8 +60,13 @@ mod tests {
 
     const LENGTH: u64 = 1 << 20;
 
-    /// The source's program of a transfer over the butterfly with the rate limit `limit`.
     fn source(scheme: Scheme, limit: impl Fn(&Plan) -> BitRate) -> SiteProgram {
+        source_and_copies(scheme, limit).0
+    }
+
+    /// The source's program of a transfer over the butterfly with the rate limit `limit`, and the
+    /// copies of the file that leave the source.
+    fn source_and_copies(scheme: Scheme, limit: impl Fn(&Plan) -> BitRate) -> (SiteProgram, f64) {
         let topology = builtin("butterfly", BitRate::mbps(10)).expect("it is built in");
         let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
         let request = Request::new(&topology, site("s"), [site("t1"), site("t2")]);
@@ -79,7 +84,11 @@ mod tests {
             hop: &|_| HopSettings { stripes: 1, congestion_control: None, priority: Priority::Bulk },
             address: &|_, _| String::new(),
         };
-        programs(&topology, &plan, &attempted).remove(&plan.source).expect("the source has a program")
+        let sent = plan.bytes_per_link(ByteCount::new(LENGTH));
+        let sent = sent.iter().filter(|(link, _)| topology.link(**link).from == plan.source);
+        let copies = sent.map(|(_, bytes)| bytes.as_u64()).sum::<u64>() as f64 / LENGTH as f64;
+        let program = programs(&topology, &plan, &attempted).remove(&plan.source);
+        (program.expect("the source has a program"), copies)
     }
 
     #[test]
@@ -103,12 +112,7 @@ mod tests {
     #[test]
     fn limit_covers_all_copies_of_a_routed_piece() {
         for scheme in [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::SteinerOneTree] {
-            let program = source(scheme, |_| BitRate::mbps(8));
-            let sent: f64 = program
-                .outgoing
-                .iter()
-                .map(|o| o.terms.len() as f64 / f64::from(program.groups[usize::from(o.group)].streams))
-                .sum();
+            let (program, sent) = source_and_copies(scheme, |_| BitRate::mbps(8));
             let costs = (0..program.groups.len() as u16).map(|group| cost(&program, group, LENGTH).as_u64());
             let cost = costs.sum::<u64>() as f64 / LENGTH as f64;
             assert!((cost - sent).abs() < 1e-3, "{scheme}: {cost} copies count, {sent} leave");

@@ -7,6 +7,7 @@
 //! Leaves out: what a destination has; the names and hashes of the entries, which the manifest has.
 //! Read [`Layout`] and [`plan`] first.
 
+use crate::node::put_number;
 use anabranch_pieces::ByteRange;
 use std::collections::BTreeMap;
 
@@ -125,15 +126,7 @@ pub struct Layout {
     length_bytes: u64,
 }
 
-fn put(to: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        to.push(value.to_le_bytes()[0] | 0x80);
-        value >>= 7;
-    }
-    to.push(value.to_le_bytes()[0]);
-}
-
-/// Reads a number that [`put`] wrote.
+/// Reads a number that [`put_number`] wrote.
 fn take(from: &mut &[u8]) -> u64 {
     let (mut value, mut shift) = (0, 0);
     while let Some((byte, rest)) = from.split_first() {
@@ -175,9 +168,9 @@ impl Layout {
         if self.count.is_multiple_of(GROUP) {
             self.groups.push(Group { first: extent, at: self.encoded.len() });
         } else {
-            put(&mut self.encoded, extent.file - self.encoded_file);
-            put(&mut self.encoded, extent.range.start / BLOCK_BYTES);
-            put(&mut self.encoded, extent.range.len());
+            put_number(&mut self.encoded, extent.file - self.encoded_file);
+            put_number(&mut self.encoded, extent.range.start / BLOCK_BYTES);
+            put_number(&mut self.encoded, extent.range.len());
         }
         self.encoded_file = extent.file;
         self.count += 1;
@@ -280,14 +273,14 @@ pub struct Classes {
 impl Census {
     /// Counts `bytes` that these destinations lack.
     ///
-    /// Cost: at most [`CLASSES_MAX`] sets are kept; bytes of others count for all destinations.
+    /// Cost: the first [`CLASSES_MAX`] sets are kept; bytes of later ones count for all destinations.
     pub fn count(&mut self, destinations: Destinations, bytes: u64) {
         if destinations.is_empty() || bytes == 0 {
             return;
         }
         self.all = self.all.union(&destinations);
         if self.bytes.len() >= CLASSES_MAX && !self.bytes.contains_key(&destinations) {
-            // Their part of the bytes is below any class's that stays.
+            // Sets that are seen late may be large: all destinations get their bytes.
             *self.bytes.entry(Destinations::default()).or_default() += bytes;
             return;
         }

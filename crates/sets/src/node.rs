@@ -134,11 +134,9 @@ pub fn ends_node(level: u8, items: usize, bytes: usize, name: &[u8]) -> bool {
 
 /// Returns true for one name of [`CUT_ONE_IN`], drawn separately for each level.
 fn is_boundary(level: u8, name: &[u8]) -> bool {
-    let mut mixed = anabranch_units::fnv1a(name.iter().copied()) ^ u64::from(level).rotate_left(32);
-    // FNV's low bits depend on the last bytes alone. Source: the finaliser of MurmurHash3.
-    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    (mixed ^ (mixed >> 33)).is_multiple_of(CUT_ONE_IN)
+    let hash = anabranch_units::fnv1a(name.iter().copied()) ^ u64::from(level).rotate_left(32);
+    // FNV's low bits depend on the last bytes alone.
+    anabranch_units::mix64(hash).is_multiple_of(CUT_ONE_IN)
 }
 
 /// One item of an index: a node of the level below.
@@ -174,7 +172,7 @@ pub struct Node {
 }
 
 /// Adds a number in its shortest form.
-fn put_number(to: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_number(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         to.push(value.to_le_bytes()[0] | 0x80);
         value >>= 7;

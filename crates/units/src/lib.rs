@@ -27,7 +27,7 @@ mod time;
 pub use dilation::{Dilation, DilationError};
 pub use finding::Finding;
 pub use flow::FlowKey;
-pub use hash::fnv1a;
+pub use hash::{fnv1a, mix64};
 pub use histogram::Histogram;
 pub use id::{LinkId, PeerId, SiteId};
 pub use loss::{LOSS_BURST_MAX, loss_ppm_max};

@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
             verb.add_argument("--known", action="store_true", help=known)
             record = "write ours into expected.csv (with --full) or sample.csv, and their hashes"
             verb.add_argument("--record", action="store_true", help=record)
-            verb.add_argument("--accept", action="store_true", help="with --record: keep edits of the records")
+            verb.add_argument("--accept", action="store_true", help="with --record: keep edits of all records of the claim")
         else:
             verb.add_argument("--out", metavar="DIR", help="where files go")
         if name == "figures":
@@ -207,7 +207,8 @@ def _figures(options: argparse.Namespace) -> int:
             kept = _keep(claim, results, options)
             folder = claim.folder if is_published else kept
             points = write_points(claim, results, folder)
-            print(*points, sep="\n")
+            for path in points:
+                print(path)
             if is_published:
                 records.write(folder, [path.name for path in points])
         for path in draw_claim(claim, folder):
@@ -227,7 +228,7 @@ def _refuse_changed_binary(results: dict[str, Result]) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     if options.accept and not options.record:
-        raise ClaimError("--accept: needs --record: it keeps edits of the records that are written")
+        raise ClaimError("--accept: needs --record: it keeps edits of all records of the claim")
     edited = [] if options.accept else claims_.edited(options.experiments, options.claims)
     if edited:
         for line in edited:

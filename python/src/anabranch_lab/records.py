@@ -18,7 +18,7 @@ POINTS = "# points:"
 
 def records(folder: Path) -> list[str]:
     """Return the names of a folder's records."""
-    points = (path.name for path in folder.glob("*.csv") if path.read_text(encoding="utf-8").startswith(POINTS))
+    points = (path.name for path in folder.glob("*.csv") if _begin(path) == POINTS)
     return [name for name in (PLAN, EXPECTED, SAMPLE) if (folder / name).is_file()] + sorted(points)
 
 
@@ -26,8 +26,7 @@ def edited(folder: Path) -> list[str]:
     """Return the records that differ from what was recorded, a line each; none before the first record."""
     found = {name: _hash(folder / name) for name in records(folder)}
     try:
-        lines = [line.split("  ") for line in (folder / HASHES).read_text(encoding="utf-8").splitlines()]
-        known = {name: digest for digest, name in lines}
+        known = _known(folder)
     except FileNotFoundError:
         return [f"{folder.name}/{HASHES}: is missing"] if _has_values(folder) else []
     except ValueError:
@@ -52,9 +51,20 @@ def write(folder: Path, names: Collection[str] | None = None) -> None:
     path = folder / HASHES
     if names is not None and not path.is_file():
         return
-    lines = {} if names is None else {line[66:]: line for line in path.read_text(encoding="utf-8").splitlines()}
-    lines |= {name: f"{_hash(folder / name)}  {name}" for name in records(folder) if names is None or name in names}
-    path.write_text("".join(f"{line}\n" for line in lines.values()), encoding="utf-8")
+    known = {} if names is None else _known(folder)
+    known |= {name: _hash(folder / name) for name in records(folder) if names is None or name in names}
+    path.write_text("".join(f"{digest}  {name}\n" for name, digest in known.items()), encoding="utf-8")
+
+
+def _known(folder: Path) -> dict[str, str]:
+    """Return the recorded hashes by name."""
+    lines = (line.split("  ") for line in (folder / HASHES).read_text(encoding="utf-8").splitlines())
+    return {name: digest for digest, name in lines}
+
+
+def _begin(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(len(POINTS))
 
 
 def _difference(found: str | None, known: str | None) -> str:

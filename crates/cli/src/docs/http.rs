@@ -3,7 +3,8 @@
 //! Leaves out: `/metrics`, whose tables are in the pages of the systems.
 
 use super::markdown::{Page, anchor, code, escaped};
-use serde_json::{Map, Value};
+use super::schema::{array, base, entries};
+use serde_json::Value;
 
 /// Systems with an HTTP interface for operators, and its description.
 pub fn descriptions() -> [(&'static str, String); 4] {
@@ -76,7 +77,7 @@ fn summary(operation: &Value) -> String {
 
 /// Parameters, body and answers of an operation.
 fn describe(page: &mut Page, operation: &Value) {
-    let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let parameters = array(&operation["parameters"]);
     if !parameters.is_empty() {
         page.table(
             ["parameter", "in", "type", "meaning"],
@@ -114,7 +115,7 @@ fn fields(page: &mut Page, schema: &Value) {
         );
         return;
     }
-    let alternatives = schema["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let alternatives = array(&schema["oneOf"]);
     if alternatives.is_empty() {
         page.line(format_args!("\nType: {}.", kind(schema)));
     }
@@ -148,12 +149,7 @@ fn kind(schema: &Value) -> String {
     if let Some(values) = schema["enum"].as_array() {
         return values.iter().map(|value| code(text(value))).collect::<Vec<_>>().join(", ");
     }
-    let types = match &schema["type"] {
-        Value::Array(types) => types.iter().map(text).filter(|name| name != "null").collect(),
-        Value::String(name) => vec![name.clone()],
-        _ => Vec::new(),
-    };
-    match types.first().map_or("any", String::as_str) {
+    match base(schema) {
         "array" => format!("list of {}", kind(&schema["items"])),
         "object" if schema["additionalProperties"].is_object() => {
             format!("map to {}", kind(&schema["additionalProperties"]))
@@ -172,8 +168,4 @@ fn text(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| if value.is_null() { String::new() } else { value.to_string() }, str::to_owned)
-}
-
-fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    value.as_object().into_iter().flat_map(Map::iter)
 }

@@ -5,11 +5,12 @@
 //! what combinations are refused. Read [`scenario`] first.
 
 use super::markdown::{Page, code, escaped};
+use super::schema::{array, base, entries};
 use crate::family;
 use anabranch_graph::file::toml::TABLES;
 use anabranch_sim::scenario::{Scenario, Workload};
 use schemars::schema_for;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Keys of topology files.
@@ -203,23 +204,4 @@ fn words(schema: &Value) -> Vec<(&str, &str)> {
         words.chain(array(&one["enum"]).iter().filter_map(Value::as_str).map(|word| (word, "")))
     });
     plain.chain(told).collect()
-}
-
-/// Type of a value, `null` left out.
-fn base(schema: &Value) -> &str {
-    match &schema["type"] {
-        Value::Array(types) => {
-            types.iter().filter_map(Value::as_str).find(|name| *name != "null").unwrap_or("any")
-        }
-        Value::String(name) => name,
-        _ => "any",
-    }
-}
-
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    value.as_object().into_iter().flat_map(Map::iter)
 }

@@ -16,6 +16,7 @@ fn each_option_of_each_command_has_a_row() {
     fn check(command: &clap::Command, page: &str) {
         let words = command.get_bin_name().expect("it is built").trim_start_matches("anabranch ");
         let section = page.split("\n## ").find(|section| section.lines().next() == Some(words));
+        assert!(section.is_some() || !words.contains(' '), "{words}: no section");
         let section = section.unwrap_or(page);
         for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_global_set()) {
             let Some(long) = arg.get_long().filter(|long| !matches!(*long, "help" | "version")) else {

@@ -15,12 +15,12 @@ pub struct Args {
     /// authority makes the new keys. A folder holds one system's keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/gather")]
     out: PathBuf,
-    /// Names of the servers, separated by commas. Without: `server` in a new set, none in an old
-    /// one.
+    /// Names of the servers, separated by commas. Without: `server`, or none where an old set
+    /// gets only clients.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     servers: Vec<String>,
-    /// Names of the clients, separated by commas. Without: `client` in a new set, none in an old
-    /// one.
+    /// Names of the clients, separated by commas. Without: `client`, or none where an old set
+    /// gets only servers.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     clients: Vec<String>,
     /// Days until the certificates expire, if the authority does not before.
@@ -36,7 +36,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         return change.run(anabranch_gather::SYSTEM, quiet);
     }
     let has_names = !(args.servers.is_empty() && args.clients.is_empty());
-    let is_addition = has_names && args.out.join("ca.pem").exists();
+    let is_addition = has_names && args.out.join("ca.key").exists();
     let names = |given: &[String], default: &str| {
         if given.is_empty() && !is_addition { vec![default.to_owned()] } else { given.to_vec() }
     };

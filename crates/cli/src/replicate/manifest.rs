@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let unlisted = counts.unreadable + counts.unsettled - problems.len() as u64;
         if unlisted > 0 {
-            errln!("{unlisted} more entries are not in the snapshot");
+            errln!("{unlisted} more entries were unreadable or changed");
         }
     }
     Ok(if counts.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(SOME_FAILED) })

@@ -6,8 +6,9 @@
 //! Differs: Git compares with the time of its index; here an entry is left out, and its file is
 //! read again by the next scan.
 //!
-//! The index can be deleted at any time. One of another format or of another tree is emptied, a
-//! damaged one is moved aside, and a file of another program is refused. Read [`Index`] first.
+//! The index can be deleted at any time. One of another format or of another tree is emptied, and a
+//! file of another program is refused. One that is found damaged on opening is moved aside; damage
+//! found while it is read is an error. Read [`Index`] first.
 
 use super::Stat;
 use crate::folder::secrets::STORE_MAGIC;
@@ -82,6 +83,11 @@ fn failed(path: &Path, error: impl std::fmt::Display) -> io::Error {
     io::Error::other(format!("index {}: {error}", shown(path)))
 }
 
+/// Does `work` on the store at `path`: redb panics on some damaged pages.
+fn guarded<T>(path: &Path, work: impl FnOnce() -> T) -> io::Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| failed(path, DAMAGED))
+}
+
 /// First bytes of a file; empty if there is none.
 fn begin_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut begin = Vec::new();
@@ -109,7 +115,7 @@ impl OpenFailure {
         match self {
             Self::Io(error) => failed(path, error),
             Self::Foreign => foreign(path),
-            Self::Damaged => failed(path, "damaged: remove it"),
+            Self::Damaged => failed(path, DAMAGED),
         }
     }
 }
@@ -141,10 +147,8 @@ impl Index {
         let opened = catch_unwind(AssertUnwindSafe(|| {
             let database = Database::builder().set_cache_size(CACHE_BYTES).create(path)?;
             let begun = database.begin_write()?;
-            let mut names = begun.list_tables()?.map(|table| table.name().to_owned()).collect::<Vec<_>>();
-            names.retain(|name| name == META.name());
-            let is_new = begun.list_tables()?.next().is_none();
-            if !is_new && names.is_empty() {
+            let names: Vec<String> = begun.list_tables()?.map(|table| table.name().to_owned()).collect();
+            if !names.is_empty() && !names.iter().any(|name| name == META.name()) {
                 return Ok((database, false));
             }
             {
@@ -236,9 +240,7 @@ pub(super) struct Lookups<'i> {
 impl Lookups<'_> {
     fn peek(&mut self) -> io::Result<Option<&Stored>> {
         if self.next.is_none() && !self.is_at_end {
-            // redb panics on some damaged pages.
-            let next = catch_unwind(AssertUnwindSafe(|| self.entries.next()));
-            let next = next.map_err(|_| failed(&self.index.path, DAMAGED))?.transpose();
+            let next = guarded(&self.index.path, || self.entries.next())?.transpose();
             self.next = next.map_err(|error| failed(&self.index.path, error))?;
             self.is_at_end = self.next.is_none();
         }
@@ -281,11 +283,9 @@ impl Lookups<'_> {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let written = catch_unwind(AssertUnwindSafe(|| self.index.write(&self.batch)));
+        let written = guarded(&self.index.path, || self.index.write(&self.batch));
         self.batch.clear();
-        written
-            .map_err(|_| failed(&self.index.path, DAMAGED))?
-            .map_err(|error| failed(&self.index.path, error))
+        written?.map_err(|error| failed(&self.index.path, error))
     }
 
     /// Returns true if a file with these facts, read from `begun` on, can be kept.

@@ -99,12 +99,7 @@ impl Attempts {
 
 /// The hash of one attempt: the finaliser of MurmurHash3 on each word.
 fn mixed(object: Object, attempt: u64) -> u64 {
-    let mix = |hash: u64, word: u64| {
-        let mut hash = hash ^ word;
-        hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        hash ^ (hash >> 33)
-    };
+    let mix = |hash: u64, word: u64| anabranch_units::mix64(hash ^ word);
     [u64::from(object.channel.0), object.bitrate.as_bps(), attempt].into_iter().fold(1, mix)
 }
 

@@ -19,6 +19,15 @@ use std::time::{Duration, Instant};
 /// Time by which a sample comes before the viewers that begin at its second.
 const SAMPLE_LEAD: Duration = Duration::from_millis(100);
 
+/// What Ctrl-C does.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum OnInterrupt {
+    /// It ends this process, as it does without a handler.
+    EndProcess,
+    /// It ends the viewers; the process has a handler of its own.
+    EndViewers,
+}
+
 /// Players of one place, and the number of each.
 struct LocationPlayers {
     numbers: Vec<u64>,
@@ -59,14 +68,14 @@ pub(super) fn of_cell(
 }
 
 impl Audience {
-    /// Starts the viewers of all places; they end after `whole`, or with Ctrl-C. Viewers have
-    /// numbers.
+    /// Starts the viewers of all places; they end after `whole`. Viewers have numbers.
     ///
     /// Errors: the system's; URLs that no player takes.
     pub(super) fn start(
         emulation: &Emulation,
         viewers: BTreeMap<SiteId, Vec<(u64, PlayerSpec)>>,
         whole: Duration,
+        on_interrupt: OnInterrupt,
     ) -> anyhow::Result<Self> {
         let (running, ended) = channel();
         let mut places = Vec::new();
@@ -88,8 +97,12 @@ impl Audience {
                 enter()?;
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 Ok(runtime.block_on(async {
-                    let interrupted = async { drop(tokio::signal::ctrl_c().await) };
-                    players.run(interrupted).await
+                    match on_interrupt {
+                        OnInterrupt::EndProcess => players.run(std::future::pending()).await,
+                        OnInterrupt::EndViewers => {
+                            players.run(async { drop(tokio::signal::ctrl_c().await) }).await
+                        }
+                    }
                 }))
             });
             places.push(LocationPlayers { numbers, progress, reports });

@@ -6,6 +6,7 @@ use super::Mode;
 use crate::fleet::{Fleet, Programs, program, quiet_program};
 use anabranch_emu::Emulation;
 use anabranch_live::controller::client::ControllerClient;
+pub(super) use anabranch_live_proto::Tier;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS};
 use anabranch_net::tls::CredentialFiles;
@@ -20,24 +21,8 @@ pub(super) const CONTROL_PORT: u16 = 7301;
 pub(super) const CONTROLLER_PORT: u16 = 7200;
 /// Token of the publishers.
 const TOKEN: &str = "0123456789abcdef";
-
-/// Tier of a node.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Tier {
-    Source,
-    Reflector,
-    Edge,
-}
-
-impl Tier {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Source => "source",
-            Self::Reflector => "reflector",
-            Self::Edge => "edge",
-        }
-    }
-}
+/// Time between two plans of a controller whose plans nobody follows: the most that it takes.
+const EVERY_MAX: Span = Span::from_secs(3_600);
 
 /// A node.
 #[derive(Clone, Debug)]
@@ -89,7 +74,7 @@ impl Overlay {
         let mut text = String::new();
         for Node { name, tier, site } in &self.nodes {
             let at = emulation.site_address(*site);
-            let word = tier.name();
+            let word = format!("{tier:?}").to_lowercase();
             writeln!(
                 text,
                 "[[node]]\nname = \"{name}\"\ntier = \"{word}\"\nmedia = \"http://{at}:{MEDIA_PORT}\""
@@ -177,9 +162,6 @@ impl Overlay {
         command
     }
 }
-
-/// Seconds between two plans of a controller whose plans nobody follows: the most that it takes.
-const EVERY_MAX: Span = Span::from_secs(3_600);
 
 /// A duration as an option takes it.
 fn option(time: Span) -> String {

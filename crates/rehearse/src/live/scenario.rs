@@ -5,8 +5,8 @@
 //! node, then kills it and starts it again. Ages, refusals and skips count from the begin of the
 //! run. Upstream parts, plans and control bytes are not counted. Read [`EmulatedSystem`] first.
 
-use super::audience::Audience;
-use super::programs::{CONTROLLER_PORT, Daemons, Link, Node, Overlay, Tier, channel_name, playlist_url};
+use super::audience::{Audience, OnInterrupt};
+use super::programs::{CONTROLLER_PORT, Daemons, Link, Node, Overlay, channel_name, playlist_url};
 use crate::fleet::{Fleet, failed, started};
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
@@ -29,7 +29,8 @@ const SEGMENT_MIN: Span = Span::from_secs(2);
 const PART_MIN: Span = Span::from_ms(50);
 /// Longest duration of a part of `live publish`.
 const PART_MAX: Span = Span::from_secs(10);
-/// Time from the publishers' begin to the run's: the first segments of all channels are whole.
+/// Time from the publishers' begin to the run's: the first segments are whole where parts have at
+/// most 4 s.
 const LEAD: Duration = Duration::from_secs(4);
 
 /// `live` in emulated scenarios.
@@ -83,11 +84,7 @@ fn overlay(stage: &ResolvedWorkload, plan: &Plan) -> Overlay {
     let site = |host: u16| plan.network().hosts()[usize::from(host)];
     let nodes = stage.overlay().nodes().iter().enumerate().map(|(at, node)| Node {
         name: node.name.clone(),
-        tier: match node.tier {
-            anabranch_live_proto::Tier::Source => Tier::Source,
-            anabranch_live_proto::Tier::Reflector => Tier::Reflector,
-            anabranch_live_proto::Tier::Edge => Tier::Edge,
-        },
+        tier: node.tier,
         site: site(simulated::host_of(at)),
     });
     let links = stage.overlay().links().iter().map(|link| Link {
@@ -221,7 +218,8 @@ impl Broadcast {
     fn play(&mut self, emulation: &Emulation, time: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
         self.measured = time.saturating_sub(self.warmup);
-        let audience = Audience::start(emulation, std::mem::take(&mut self.viewers), time)?;
+        let audience =
+            Audience::start(emulation, std::mem::take(&mut self.viewers), time, OnInterrupt::EndViewers)?;
         let progress = audience.progress();
         for (at, event) in self.events(time) {
             if !audience.wait(at.saturating_sub(began.elapsed())) {

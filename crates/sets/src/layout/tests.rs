@@ -150,4 +150,7 @@ fn the_number_of_classes_is_bounded() {
     }
     let planned = check(&lacking);
     assert!(planned.len() <= 100, "{}", planned.len());
+    let mut census = Census::default();
+    lacking.iter().for_each(|(_, range, set)| census.count(*set, range.len()));
+    assert_eq!(census.bytes.len(), CLASSES_MAX + 1, "one for the sets that were not counted");
 }

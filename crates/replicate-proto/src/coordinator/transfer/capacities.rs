@@ -46,18 +46,14 @@ impl Transfer {
     /// Plans use other capacities of some links from now on.
     pub(in crate::coordinator) fn handle_capacities(&mut self, cx: &mut Context<'_>) {
         let Some(r) = self.running_mut() else { return };
+        let planned: Vec<u64> =
+            cx.topology.links().iter().map(|link| link.properties.capacity.as_bps()).collect();
         for (site, expected) in &mut r.expected {
-            let capacities: Vec<u64> = cx
-                .topology
-                .links()
-                .iter()
-                .enumerate()
-                .map(|(index, link)| {
-                    let planned = link.properties.capacity;
-                    let declared = cx.links.status(LinkId(index as u32)).declared;
-                    if link.to == *site { planned.max(declared) } else { planned }.as_bps()
-                })
-                .collect();
+            let mut capacities = planned.clone();
+            for link in cx.topology.links_in(*site) {
+                let declared = cx.links.status(link).declared.as_bps();
+                capacities[link.index()] = capacities[link.index()].max(declared);
+            }
             let rates = share_flows_under(&capacities, &[&r.plan], &[r.ceiling]);
             *expected = rates.first().copied().unwrap_or(BitRate::bps(0)).min(r.plan.rate);
         }

@@ -18,6 +18,9 @@ use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 
+/// Size of a file for shares of links, which do not depend on it.
+const ANY_SIZE: ByteCount = ByteCount::new(1 << 30);
+
 impl Transfer {
     pub(in crate::coordinator) fn submitted(&mut self, cx: &mut Context<'_>) {
         self.event(cx, EventKind::Submitted);
@@ -585,15 +588,15 @@ impl Transfer {
         let (now, hold, share, blocked_min) =
             (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
         let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
-        let file = FileToSend { size: ByteCount::new(1 << 30), limit: self.request.bandwidth_limit };
         let Phase::Running(r) = &mut self.phase else { return };
-        // The limit covers all copies of the source.
-        let limited = file.limit.and_then(|_| file.by(&r.plan, cx.topology).limited);
         let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
         // If sites store all data before they pass it on, waiting for another site is by design.
         if open.len() < 2 || r.plan.store_and_forward {
             return;
         }
+        let file = FileToSend { size: ANY_SIZE, limit: self.request.bandwidth_limit };
+        // The limit covers all copies of the source.
+        let limited = file.limit.and_then(|_| file.by(&r.plan, cx.topology).limited);
         let blocked: BTreeMap<SiteId, bool> = open
             .iter()
             .map(|&site| {
