@@ -28,6 +28,10 @@ const SILENCE_PACKETS: u64 = 64;
 /// Factor by which a deadline grows while other data of the server arrives: on a lossy path, each
 /// packet of this pull may have been lost.
 const UNHEARD_MAX: u64 = 4;
+/// Factor by which the wait for an answer grows that no other server can give. On a path that loses
+/// 30 % of the packets, TCP needs more than 5 s for one of ten answers and more than 20 s for one of
+/// some hundred.
+const LAST_SERVER: u64 = 4;
 /// Maximum wait for the first packet of a pull before shorter packets are requested; at least
 /// `FIRST_RTTS` round trips.
 const FIRST_MAX: Duration = Duration::from_secs(2);
@@ -87,6 +91,12 @@ impl<S: Symbol> Client<S> {
         let rtt = its.rtt.max(its.answered).unwrap_or(Duration::ZERO);
         let derived = || silence(rtt, its.heard.interval.unwrap_or(Duration::ZERO));
         self.config.give_up.unwrap_or_else(derived)
+    }
+
+    /// Silence after which the last server that can answer is left.
+    pub(crate) fn last_silence(&self, server: ServerId) -> Duration {
+        let longer = || (self.silence(server) * LAST_SERVER).min(SILENCE_MAX);
+        self.config.give_up.unwrap_or_else(longer)
     }
 
     /// Time at which a server's answer to a request of `asked_at` is late, if no further data

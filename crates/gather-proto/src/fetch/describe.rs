@@ -127,7 +127,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         // Answers arrive one after the other, so each waits for the earlier ones.
         let answered_at = self.links[server.0 as usize].answered_at;
         let since = answered_at.map_or(asked_at, |at| at.max(asked_at));
-        let silence = self.client.silence(server);
+        let silence = self.patience(it, server);
         let silent_at = if self.may_ask(it) {
             self.client.silent_at(server, since)
         } else {
@@ -136,6 +136,17 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         };
         let latest = first_asked_at + BUSY_MAX + hashing + silence;
         (silent_at + hashing).min(latest)
+    }
+
+    /// Silence after which a holder's answer about an object is late.
+    fn patience(&self, it: &Object, server: ServerId) -> Duration {
+        let is_needed = it.wanted.bytes.is_none() || it.wanted.hash.is_none();
+        let compares = matches!(it.stage, ObjectStage::Comparing(_));
+        if is_needed && !compares && !self.may_ask(it) {
+            self.client.last_silence(server)
+        } else {
+            self.client.silence(server)
+        }
     }
 
     /// Whether the answer of the asked holder is late; in a comparison, the answers of all holders
@@ -157,7 +168,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 continue;
             }
             let (may_ask, lacks_description) = (self.may_ask(it), it.lacks_description());
-            let silence = it.asked_server().map(|server| (server, self.client.silence(server)));
+            let silence = it.asked_server().map(|server| (server, self.patience(it, server)));
             let it = &mut self.objects[object];
             match &mut it.stage {
                 // A server that does not give its version may still deliver the bytes.

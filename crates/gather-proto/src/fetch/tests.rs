@@ -112,6 +112,24 @@ fn next_holder_is_asked_after_refusal_loss_or_silence() {
     }
 }
 
+/// The control connection may need many retransmissions: #52.
+#[test]
+fn last_holder_is_awaited_four_times_as_long() {
+    let mut fetch = of(unknown());
+    connect(&mut fetch, 0, &[A]);
+    fetch.handle_lost(at(1), B, "away");
+    fetch.handle_lost(at(1), C, "away");
+    asked(&mut fetch);
+    pass(&mut fetch, 19_900);
+    assert_eq!(events(&mut fetch), []);
+    pass(&mut fetch, 21_000);
+    let events = events(&mut fetch);
+    let Some(FetchEvent::Failed { failure: FetchFailure::NotBrought(failures), .. }) = events.last() else {
+        panic!("{events:?}");
+    };
+    assert!(failures[0].reason.starts_with("it did not describe the object for 20 s"), "{failures:?}");
+}
+
 #[test]
 fn object_fails_once_no_server_can_describe_it() {
     let mut fetch = of(unknown());
