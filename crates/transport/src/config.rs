@@ -140,7 +140,7 @@ impl Default for Config {
     }
 }
 
-/// Why settings are invalid.
+/// The reason why settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -148,21 +148,21 @@ pub enum ConfigError {
     OutOfRange {
         /// The setting.
         what: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: u64,
-        /// Minimum and maximum allowed.
+        /// Minimum and maximum allowed value.
         allowed: (u64, u64),
     },
     /// A congestion control lacks a setting that it needs.
     ControlNeeds {
         /// The control.
         control: Control,
-        /// The reason that messages give.
+        /// The reason in error messages.
         reason: &'static str,
         /// The setting as written in a scenario.
         remedy: &'static str,
     },
-    /// Loss detection by time is on without selective acknowledgements, which it needs.
+    /// Loss detection by time is on, but the selective acknowledgements that it needs are off.
     RackWithoutSack,
 }
 
@@ -184,7 +184,7 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Checks that a connection can have these settings.
+    /// Checks that the settings are valid for a connection.
     ///
     /// Errors: see [`ConfigError`].
     pub fn check(&self) -> Result<(), ConfigError> {
