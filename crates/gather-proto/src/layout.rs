@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn generations_cover_all_bytes_once_and_differ_by_one_block(bytes in 0u64..3_000_000, block_bytes in 1u32..2_000, blocks_max in 1u32..300) {
+        fn generations_cover_all_bytes_once_in_nearly_equal_parts(bytes in 0u64..3_000_000, block_bytes in 1u32..2_000, blocks_max in 1u32..300) {
             let layout = Layout::new(bytes, block_bytes, blocks_max).expect("within limits");
             let mut at = 0;
             for generation in 0..layout.generations() {

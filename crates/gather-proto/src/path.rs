@@ -73,7 +73,7 @@ const DEVIATION_UNHEARD_PART: u64 = 4;
 /// Loss rate assumed before the first feedback. With this rate two unrequested sums follow a first
 /// flight that holds the whole object.
 ///
-/// Differs: TCP and QUIC repeat nothing before a loss is known. In such a flight a lost packet
+/// Differs: TCP and QUIC repeat nothing before a loss is known. In a first flight a lost packet
 /// costs a round trip, as long as the whole transfer. Nearly a tenth of Google's flows had a loss,
 /// and took five times as long as the other flows (Flach and others, *Reducing Web Latency: the
 /// Virtue of Gentle Aggression*, 2013).
@@ -156,7 +156,7 @@ pub(crate) struct ReportDelta {
     pub(crate) delivered_bytes: u64,
     pub(crate) lost_bytes: u64,
     pub(crate) lost_runs: u32,
-    /// Record of the last sent packet among those that arrived, if the record is kept.
+    /// Record of the last sent packet among the packets that arrived, if the record is kept.
     pub(crate) newest: Option<SendRecord>,
     /// Round-trip time of that packet, if the packet arrived since the last report.
     pub(crate) rtt: Option<Duration>,
@@ -260,7 +260,7 @@ impl Path {
         self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
     }
 
-    /// Raises the packet length to that of a new pull, if longer.
+    /// Raises the packet length to a new pull's packet length, if longer.
     pub(crate) fn fit(&mut self, packet_bytes: u64) {
         if packet_bytes > self.packet_bytes {
             self.packet_bytes = packet_bytes;
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn first_flight_is_long_where_it_saves_round_trips() {
+    fn first_flight_is_long_if_that_saves_round_trips() {
         let packets =
             |ms: u64, servers: u16| first_bytes(1_500, Some(Duration::from_ms(ms)), servers) / 1_500;
         // 64 KiB are 46 packets.

@@ -100,7 +100,7 @@ impl Gather {
     pub fn link(&self) -> Option<BitRate> {
         self.config.link
     }
-    /// Name of a setting that real programs do not support, if such a setting is used.
+    /// Name of a used setting that real programs do not support, if any.
     pub fn only_simulated(&self) -> Option<&'static str> {
         self.settings.only_simulated()
     }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_few_servers_are_asked_if_they_fill_the_link() {
+    fn only_few_servers_are_asked_if_sufficient() {
         // Less than one packet per server is in flight.
         let (mut client, holders) = client(100, 500);
         assert_eq!(client.asked_of(holders.clone()), holders);

@@ -261,8 +261,8 @@ impl<S: Symbol> Client<S> {
             // After the change both servers deliver the remaining bytes, lost bytes included.
             let together = rate + rate_of(other).unwrap_or(rate);
             let is_gain = left as f64 / together * GAIN_MIN <= lasts;
-            // A server without a measured rate may share the same slow link, so few bytes are
-            // risked on it.
+            // A server without a measured rate may share the same slow link. The pull is taken only
+            // if few bytes are lost by that.
             let is_risk = rate_of(other).is_none() && receiver.held_bytes() * STAKE_PART > left;
             if !is_gain || is_risk {
                 continue;

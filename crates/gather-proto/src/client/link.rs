@@ -24,9 +24,9 @@
 //! finds its rate alone for a while, and shares the link with competing flows as its BBR does. The
 //! link stays divided only if servers have too few packets in flight for their BBR to send less.
 //!
-//! With so few packets in flight, losses count as random as long as servers see no queue. Out of
-//! 128 packets, a path with 5 % loss in runs of 8 loses none or a fifth. The client learns the
-//! spread of the measurements, and cuts the rate only at a loss rate far beyond that spread. If
+//! If servers have few packets in flight, losses count as random as long as servers see no queue.
+//! Out of 128 packets, a path with 5 % loss in runs of 8 loses none or a fifth. The client learns
+//! the spread of the measurements, and cuts the rate only at a loss rate far beyond that spread. If
 //! servers see a queue, the losses come from competing flows.
 //!
 //! Before the first of these steps, many servers begin as one (`start`).

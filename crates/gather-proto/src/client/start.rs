@@ -319,7 +319,7 @@ mod tests {
                 prop_assert!(found > 0.3 * capacity, "{found} of {capacity} B/s");
                 prop_assert!(found < (1.3 * capacity).max(deep * 1.001), "{found} of {capacity} B/s");
             }
-            // The grant is at most twice a rate of which 80 % arrived, except for the first flight.
+            // Except for the first flight, the grant is at most twice a rate that arrived to 80 %.
             // Packets count whole: with the minimum number of packets, the first packet may have
             // arrived almost entirely before the measurement.
             let most_times = 2.0 / ARRIVES_SHARE * LEAST_PACKETS as f64 / (LEAST_PACKETS - 1) as f64;

@@ -114,7 +114,7 @@ fn next_holder_is_asked_after_refusal_loss_or_silence() {
 }
 
 #[test]
-fn object_fails_once_no_server_can_describe_it() {
+fn object_fails_if_no_server_can_describe_it() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     refuse(&mut fetch, 1, A);
@@ -131,7 +131,7 @@ fn object_fails_once_no_server_can_describe_it() {
 /// Issue #18: a holder that was skipped because it was not connected yet was never asked. An object
 /// that only that holder had failed.
 #[test]
-fn skipped_first_holder_is_asked_when_it_connects() {
+fn skipped_first_holder_is_asked_on_connection() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[B]);
     pass(&mut fetch, 500);
@@ -443,7 +443,7 @@ fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
     events.iter().filter_map(of).collect()
 }
 
-/// Missing range of an object of which no byte is present.
+/// Missing range of an object without any present byte.
 const ALL: std::ops::Range<u64> = 0..5;
 
 #[test]
@@ -683,7 +683,7 @@ proptest! {
 /// Found by fault test seed 1,064: the second holder had another version, and the late hash of the
 /// first holder was ignored.
 #[test]
-fn late_hash_counts_if_next_holder_has_none() {
+fn late_hash_counts_if_next_holder_is_useless() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     describe(&mut fetch, 1, A, 5, None);

@@ -86,8 +86,8 @@ mod tests {
     const PACKET: u64 = 1_500;
     const RTT: Duration = Duration::from_ms(20);
 
-    /// Sends a flight of `packets` packets, of which `come` arrive at an interval of `gap`. Returns
-    /// the maximum estimate of lost packets.
+    /// Sends a flight of `packets` packets; the first `come` packets arrive at an interval of
+    /// `gap`. Returns the maximum estimate of lost packets.
     fn most(packets: u64, gap: Duration, come: u64) -> u64 {
         let mut first = FirstFlight::default();
         (0..packets).for_each(|_| first.note_sent(PACKET));

@@ -50,7 +50,7 @@ fn guessed_nonce_passes_once_in_eight_times() {
 
 /// Issue #48.
 #[test]
-fn receipt_names_the_highest_packet_and_none_below_zero() {
+fn receipt_must_name_the_highest_packet() {
     let mut nonces = Nonces::new(1);
     assert!(nonces.is_true(0, Receipt::default()));
     assert!(!nonces.is_true(1, Receipt::default()), "the highest one has come");

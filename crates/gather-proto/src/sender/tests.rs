@@ -38,7 +38,7 @@ fn sums_follow_a_flight_that_exceeds_a_slow_path() {
 
 /// Probable losses of a flight are replaced once, and not once by each pull.
 #[test]
-fn two_pulls_of_one_path_repair_the_flight_once() {
+fn pulls_of_the_same_path_repair_the_flight_once() {
     let (mut one, mut path) = of(32 << 10);
     let (mut other, _) = of(32 << 10);
     let left = leave(&mut one, &mut path, Instant::ZERO) + leave(&mut other, &mut path, Instant::ZERO);
@@ -57,7 +57,7 @@ const RTT: Duration = Duration::from_ms(20);
 /// Issue #19: a server over 1 Gbit/s and 250 ms was idle for two thirds of the time, because a
 /// generation waited for a sum that was lost, too.
 #[test]
-fn blocked_window_gets_more_sums_than_it_lacks() {
+fn generation_that_blocks_the_window_gets_extra_sums() {
     // The window of the last case has room for all generations.
     for (window, generations, sums) in [(4, 100, 2..=4), (60, 100, 1..=1), (4, 4, 1..=1)] {
         let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);

@@ -79,7 +79,7 @@ proptest! {
 }
 
 #[test]
-fn silent_server_on_a_short_path_is_given_up_soon() {
+fn silent_server_on_short_path_is_given_up_soon() {
     let way = way(BitRate::mbps(100), Duration::from_ms(1), ByteCount::kib(64), 1_500);
     let left_after =
         World::calm(1, way, &[1_100_000], config(), true).fail_by_freezing(Duration::from_ms(20));

@@ -232,7 +232,7 @@ fn data_before_the_answer_must_match_its_version() {
 /// Issue #4: a grant of less than one bit a second per pull was rounded to zero, so that packets
 /// took forever.
 #[test]
-fn every_pull_is_granted_at_least_one_bit_per_second() {
+fn every_pull_has_a_grant_above_zero() {
     let link = Some(BitRate::bps(1_000));
     // With BBR the grant is per server and not per pull.
     let rate_control = RateControl::Tfrc;

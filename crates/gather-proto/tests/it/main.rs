@@ -134,7 +134,7 @@ fn lttp_server_sends_until_it_is_stopped() {
 }
 
 #[test]
-fn missing_bytes_of_a_dead_server_move_to_another_holder() {
+fn missing_bytes_of_dead_server_move_to_another_holder() {
     let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (first, second) = (world.add_server(), world.add_server());
     for server in [first, second] {
@@ -156,7 +156,7 @@ fn missing_bytes_of_a_dead_server_move_to_another_holder() {
 /// Issue #19: a server stopped near the end of a transfer. The client waited five seconds for that
 /// server, while an idle server held the same object.
 #[test]
-fn missing_bytes_of_a_stopped_server_move_to_idle_holder() {
+fn missing_bytes_of_stopped_server_move_to_idle_holder() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
     let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let servers = [BitRate::mbps(20); 2].map(|rate| world.add_slow_server(rate));
@@ -207,7 +207,7 @@ fn pull_of_a_vanished_client_ends() {
 }
 
 #[test]
-fn missing_bytes_of_a_crawling_server_move_to_idle_holder() {
+fn missing_bytes_of_crawling_server_move_to_idle_holder() {
     let config = ClientConfig { pulls_max: 2, ..config(Mode::Counted) };
     let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let slow = world.add_slow_server(BitRate::bps(200_000));
@@ -256,7 +256,7 @@ fn path_with_a_small_mtu_is_detected() {
 /// Issue #18: a server that was dropped as slow was never asked again, even if the faster server
 /// turned out to lack the object.
 #[test]
-fn slow_server_is_asked_again_when_no_other_is_left() {
+fn slow_server_is_asked_again_as_last_holder() {
     let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (slow, fast) = (world.add_slow_server(BitRate::mbps(1)), world.add_server());
     world.put(slow, "a", object(1, 1_000_000));
@@ -411,7 +411,7 @@ fn server_memory_gives_each_pull_one_generation_first() {
     };
     assert_eq!(ask(1).0, [1, 1, 1], "one alone has it all");
     let (wanted, said) = ask(2);
-    // The first pull gives back the generations of which it has sent no packet.
+    // The first pull gives back its generations without sent packets.
     assert!(wanted == [2] && matches!(said[..], [Control::Accepted(_)]), "{wanted:?} {said:?}");
     ask(3);
     let (_, said) = ask(4);

@@ -1,6 +1,6 @@
-//! Properties of the rate control on a thousand random simulated paths. Whatever the rate,
-//! round-trip time, loss, queue and number of servers, the whole object arrives within a bounded
-//! time, with a bounded number of packets, and behind a bounded queue.
+//! Properties of the rate control on a thousand random simulated paths. For every rate, round-trip
+//! time, loss, queue and number of servers, the whole object arrives within a bounded time, with a
+//! bounded number of packets, and behind a bounded queue.
 //!
 //! Leaves out: efficiency on each kind of path (`experiments/gather-paths`).
 
@@ -212,7 +212,7 @@ fn many_servers_share_a_queue_of_a_few_packets() {
 /// servers reach the rate of a single server. If the servers' links are slow, a few servers do not
 /// fill the client's link, and all servers are used.
 #[test]
-fn few_servers_are_asked_if_they_fill_the_link() {
+fn few_servers_are_asked_if_sufficient_for_the_link() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 1.0,

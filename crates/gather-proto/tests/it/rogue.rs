@@ -185,7 +185,7 @@ fn of_link(lie: FalseStatement, rate_control: RateControl) -> f64 {
 
 /// Issue #48: a client that acknowledged all packets made a server send 1 Gbit/s into 50 Mbit/s.
 #[test]
-fn acknowledging_all_ends_a_pull_within_its_first_flight() {
+fn false_acknowledgements_end_a_pull_in_its_first_flight() {
     for rate_control in RateControl::ALL {
         for secret in 0..50 {
             let outcome = pull(FalseStatement::All, rate_control, Duration::from_secs(10), secret);

@@ -382,7 +382,7 @@ fn app_limited_sender_stays_in_startup() {
 }
 
 #[test]
-fn min_rtt_is_probed_if_a_queue_hides_it() {
+fn min_rtt_is_probed_if_hidden_by_a_queue() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.run(Duration::from_secs(12));
     assert!(!path.phases.contains(&Phase::ProbeRtt), "each drain confirms it: {:?}", path.phases);

@@ -11,8 +11,8 @@
 //! it. When a tenth of the bytes is lost, trains end, and the start continues as in the draft, from
 //! the delivered bytes.
 //!
-//! A traffic shaper that passes some dozens of packets at once shows the rate of its link instead
-//! of its own rate. The sender then sends eight times the first flight once, and the shaper drops
+//! A traffic shaper that passes some dozens of packets at once shows its link's rate, not the rate
+//! of the shaper. The sender then sends eight times the first flight once, and the shaper drops
 //! most of it. The draft's start also sends 2.77 times the rate of that path, for one round trip.
 //!
 //! Source: the estimate of rates from the dispersion of trains is from Dovrolis and others, *What

@@ -23,8 +23,8 @@ struct Link {
     queue_bdps: f64,
 }
 
-/// Rates on a link in Mbit/s from the tenth second to the sixtieth. The first rates are those of
-/// pulls from these numbers of servers, the others those of `flows` TCP flows under `control`.
+/// Rates on a link in Mbit/s from the tenth second to the sixtieth. The pulls have these numbers of
+/// servers. The rates of `flows` TCP flows under `control` follow the rates of the pulls.
 fn rates(link: &Link, pulls: &[usize], control: &str, flows: usize, seed: u64) -> Vec<f64> {
     let Link { mbps, rtt_ms, queue_bdps } = *link;
     let queue = ((mbps * rtt_ms * 125.0 * queue_bdps) as u64).max(6_000);
