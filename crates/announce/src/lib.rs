@@ -221,8 +221,8 @@ pub struct Flow {
     shared: Arc<Shared>,
     key: FlowKey,
     coflow: String,
-    /// Whether the agent knows the flow, or may know it because it may have received a call that it
-    /// did not answer.
+    /// Whether the agent knows the flow, or may know it because the agent may have received a call
+    /// without answering.
     is_said: bool,
 }
 

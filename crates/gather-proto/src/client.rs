@@ -71,7 +71,7 @@ pub enum ClientEvent<S> {
     Accepted {
         /// The piece.
         piece: PieceId,
-        /// The server that delivers it.
+        /// The server that delivers the piece.
         server: ServerId,
         /// Bytes of the whole object.
         object_bytes: u64,
@@ -337,7 +337,7 @@ impl<S: Symbol> Client<S> {
         self.servers[server.0 as usize].block_bytes = bytes.min(self.config.block_bytes);
     }
 
-    /// Adds a piece. [`Client::begin`], or the end of another pull, requests it.
+    /// Adds a piece, which [`Client::begin`] or the end of another pull requests.
     ///
     /// Panics: if a holder was not added.
     pub fn add(&mut self, piece: Piece) -> PieceId {

@@ -247,8 +247,8 @@ impl ClientConfig {
 mod tests {
     use super::*;
 
-    /// Issue #19: the estimate counted more packets than are held. One server's window was only 40
-    /// MB of 256 MiB, and a generation had only 22 of 32 blocks.
+    /// Issue #19: the estimate of memory counted more packets than are held. One server's window
+    /// was only 40 MB of 256 MiB, and a generation had only 22 of 32 blocks.
     #[test]
     fn memory_covers_the_window_of_a_long_path() {
         // Block lengths for Ethernet's standard and jumbo frames.

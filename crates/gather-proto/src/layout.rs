@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_refused_with_their_values() {
+    fn values_beyond_the_limits_are_refused() {
         assert_eq!(Layout::new(1, 0, 1), Err(LayoutError::BlockBytes(0)));
         assert!(Layout::new(1, BLOCK_BYTES_MAX, 1).is_ok());
         assert_eq!(Layout::new(1, BLOCK_BYTES_MAX + 1, 1), Err(LayoutError::BlockBytes(65_001)));

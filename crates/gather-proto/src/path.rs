@@ -179,7 +179,7 @@ pub(crate) struct Path {
     silent_since: Instant,
     is_waiting: bool,
     /// Number of packets sent beyond the window in this silence. `probed_at` is the time of the
-    /// last of them, and `may_probe` whether one more may leave.
+    /// last of them, and `may_probe` is whether another packet may leave.
     probes: u32,
     probed_at: Instant,
     may_probe: bool,

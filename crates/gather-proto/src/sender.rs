@@ -263,8 +263,8 @@ impl<S: Symbol> Sender<S> {
     pub const fn sent(&self) -> u32 {
         self.sequence
     }
-    /// Current rate in datagram bytes per second. With a path it is the grant only; the path's rate
-    /// is [`Path::rate_bytes_per_s`].
+    /// Current rate in datagram bytes per second. With a path the result is the grant only; the
+    /// path's rate is [`Path::rate_bytes_per_s`].
     pub fn rate_bytes_per_s(&self) -> f64 {
         match &self.rate {
             Rate::Tfrc { tfrc, .. } => tfrc.rate_bytes_per_s().min(self.ceiling_bytes_per_s),

@@ -510,8 +510,8 @@ impl App for GatherApp {
         row.more.insert("sent_packets_per_block", self.sent as f64 / blocks as f64);
         row.more.insert("received_packets_per_block", self.client.counts().packets as f64 / blocks as f64);
         if self.code.is_some() && self.sent > 0 {
-            // Table I of the paper: each received packet has a byte for its degree and one for each
-            // block it names.
+            // Table I of the paper: each received packet has a byte for its degree, and a byte for
+            // each block that it names.
             let pulls = f64::from(all_rounds.max(1)) * self.servers.len() as f64;
             let (packets, degree) =
                 (self.client.counts().packets as f64 / pulls, self.named as f64 / self.sent as f64);

@@ -301,7 +301,7 @@ pub enum ConnectError {
     /// No server accepts a connection at the address.
     #[error("it cannot be reached ({0}): does `anabranch gather serve` run there?")]
     Unreachable(io::ErrorKind),
-    /// One side rejects the other's certificate; the reason.
+    /// One side rejects the certificate of the other side, for this reason.
     #[error("{0}")]
     Untrusted(String),
     /// The server closed the connection before answering the greeting; the reason.

@@ -16,7 +16,7 @@ const PAGE_TIME: Duration = Duration::from_secs(60);
 /// An object offered by a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Name as sent by the server. It is not safe to print unescaped.
+    /// Name as sent by the server, which is not safe to print unescaped.
     pub object: String,
     /// Length in bytes.
     pub bytes: u64,

@@ -230,7 +230,7 @@ fn beside(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().permissions(permissions).tempfile_in(folder)
 }
 
-/// Syncs the temporary file and gives it its final name.
+/// Syncs the temporary file, and renames it to its final name.
 fn keep(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;

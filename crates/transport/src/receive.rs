@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn window_closes_unread_and_opens_by_a_segment() {
+    fn window_closes_without_reads_and_reopens_by_a_segment() {
         let mut half = ReceiveHalf::new(&Config { reads_at_once: false, ..config() });
         for n in 0..10 {
             half.handle_segment(Instant::ZERO, &data(n * 1_000, MSS));

@@ -113,7 +113,7 @@ impl<S: Symbol> Client<S> {
         if kept.len() < most { holders } else { kept }
     }
 
-    /// Adds a server to the set when it is asked for a piece with several holders.
+    /// Adds a server to the set when the client requests a piece with several holders from it.
     pub(super) fn keep(&mut self, server: ServerId) {
         if self.few.most.is_some() && !self.few.kept.contains(&server) {
             self.few.kept.push(server);

@@ -42,7 +42,7 @@ const LOOK_RTTS: u64 = 4;
 /// least `STOPPED_RTTS` round trips.
 const STOPPED_MIN: Duration = Duration::from_ms(300);
 const STOPPED_RTTS: u64 = 8;
-/// Time in seconds: a pull that is expected to end within it is not taken from its server.
+/// Remaining time in seconds below which a pull is not taken from its server.
 const SOON_S: f64 = 2.0;
 /// Minimum factor by which taking a pull must shorten its remaining time.
 const GAIN_MIN: f64 = 1.25;

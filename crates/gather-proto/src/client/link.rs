@@ -102,7 +102,7 @@ const CHANCE_MOST: f64 = 2.0 * LOSS_FLOOD;
 /// Time after one cut within which a second cut means that competing flows share the link.
 const CUT_AGAIN: Duration = Duration::from_secs(5);
 /// Minimum and maximum time without division after competing flows were found. The time doubles if
-/// the last division lasted at most twice as long as it.
+/// the last division lasted at most twice this time.
 const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
 /// Initial and minimum excess of a probe, as a share of the rate.
@@ -149,7 +149,7 @@ enum Phase {
     Drain { less: f64 },
 }
 
-/// Measurement of one step.
+/// One measurement within a phase.
 #[derive(Copy, Clone, Debug)]
 struct StepMeasurement {
     bytes_per_s: f64,
@@ -424,8 +424,8 @@ impl OverflowEstimator {
         let is_known = self.has_begun && self.drained_loss > LOSS_MORE;
         let usual = if is_known { self.path_loss.max(self.drained_loss) } else { self.path_loss };
         let is_much = seen.loss() > usual + LOSS_MORE && seen.lost >= LOST_MIN;
-        // Lowers the path's loss rate if the measured one is lower. Loss that seemed random was
-        // then an overflow, which lasts as long as grants compensate for it.
+        // Lowers the path's loss rate if the measured loss rate is lower. Loss that seemed random
+        // was then an overflow, which lasts as long as grants compensate for it.
         let parts = match self.phase {
             Phase::Drain { .. } => 2.0,
             Phase::Free { .. } => 8.0,

@@ -56,13 +56,13 @@ pub(super) enum StartConclusion {
     Nothing,
     /// The grant changed.
     Changed,
-    /// Each server can continue alone.
+    /// Each server can find its rate alone.
     Enough,
     /// The link is full; its rate in bytes per second.
     Full(f64),
 }
 
-/// The start of many servers as one.
+/// State of a common start of many servers.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
     /// Number of servers. `packet_bytes` is the size of their packets.

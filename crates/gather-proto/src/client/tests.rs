@@ -38,7 +38,7 @@ fn older_pull_has_the_lower_number_after_wraparound() {
 /// Issue #19: several servers searched for the rate of one slow link, each with a first flight. In
 /// that time a single server would have delivered everything.
 #[test]
-fn short_piece_uses_one_server_long_piece_uses_all() {
+fn short_piece_uses_one_server_and_long_piece_several() {
     let now = Instant::ZERO;
     for (kib, servers) in [(10, 1), (256, 1), (512, 3)] {
         let mut client: Client<Bytes> =

@@ -29,7 +29,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.each_active(|fetch, object| fetch.describe_if_waiting(now, object));
     }
 
-    /// Requests the description of one object, if it waits for a description.
+    /// Requests the description of one object, if the object waits for a description.
     pub(super) fn describe_if_waiting(&mut self, now: Instant, object: usize) {
         let it = &self.objects[object];
         if it.waits_to_be_described() && !(it.asked.is_none() && self.first_comes(it)) {

@@ -683,7 +683,7 @@ proptest! {
 /// Found by fault test seed 1,064: the second holder had another version, and the late hash of the
 /// first holder was ignored.
 #[test]
-fn late_hash_counts_if_next_holder_is_useless() {
+fn late_hash_counts_if_next_holder_has_another_version() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     describe(&mut fetch, 1, A, 5, None);

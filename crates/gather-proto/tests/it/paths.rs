@@ -120,10 +120,10 @@ const TIMEOUTS_S: f64 = 4.0;
 
 /// Number of paths out of a thousand that may exceed these bounds by chance. In ten draws 7 of
 /// 10,000 paths do, and 8 did before the start had trains. Most of these paths have queues of a few
-/// packets. In this draw it is one path, slow and long: a queue remains after BBR's probe for the
-/// minimum round-trip time. On two paths of other draws, bursts hit TCP's control channel: 9 and 13
-/// timeouts took 24 and 342 s. The length of a burst is in packets, so a burst is long if a packet
-/// leaves only every few seconds.
+/// packets. In this draw one path does, which is slow and long: a queue remains after BBR's probe
+/// for the minimum round-trip time. On two paths of other draws, bursts hit TCP's control channel:
+/// 9 and 13 timeouts took 24 and 342 s. The length of a burst is in packets, so a burst is long if
+/// a packet leaves only every few seconds.
 const BEYOND_MOST: u64 = 1;
 
 #[test]
@@ -240,7 +240,7 @@ fn few_servers_are_asked_if_sufficient_for_the_link() {
 /// Issue #19: each of 32 servers began with four packets and doubled them. A fourth of the packets
 /// was dropped when each server sent 64 KiB.
 #[test]
-fn many_servers_begin_as_one() {
+fn common_start_of_many_servers_drops_few_packets() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 1.0,

@@ -46,7 +46,7 @@ pub enum WriterOrder {
         object: ObjectId,
         /// Expected hash.
         hash: [u8; 32],
-        /// Attributes of the file. Without attributes only the file's owner may read it.
+        /// Attributes of the file. Without attributes only the file's owner may read the file.
         attributes: Option<Attributes>,
     },
 }

@@ -125,7 +125,7 @@ pub(super) struct Congestion {
     competitor_rounds: u32,
     /// Whether competing flows that keep a queue are loss-insensitive.
     pub(super) competitors_ignore_loss: bool,
-    /// This sender's part of the losses that its party excuses alongside loss-insensitive flows.
+    /// This sender's part of the losses that its party excuses beside loss-insensitive flows.
     excused_part: f64,
     learnt: LearnedLoss,
 }

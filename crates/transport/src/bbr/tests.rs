@@ -398,7 +398,7 @@ fn min_rtt_is_probed_if_hidden_by_a_queue() {
 }
 
 #[test]
-fn window_is_restored_after_a_repair() {
+fn window_is_restored_after_a_recovery() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.run(Duration::from_secs(2));
     let window = path.bbr.window_bytes();
@@ -514,7 +514,7 @@ fn limited_sender_ends_startup_and_responds_to_losses() {
 /// Issue #19: a server with a grant above the link's rate stayed in startup for half a minute,
 /// because a deep queue loses nothing.
 #[test]
-fn limited_startup_ends_at_a_queue() {
+fn limited_startup_ends_when_a_queue_grows() {
     let mut path = Path::new(10.0, 20, 40.0, 0, config(true));
     path.held_bytes_per_s = 1.03 * path.bytes_per_s;
     path.run(Duration::from_ms(600));

@@ -116,7 +116,8 @@ impl Trains {
         self.left = 0;
     }
 
-    /// Begins a round trip with this window. It begins with a train, until the rate is known.
+    /// Begins a round trip with this window. The round trip begins with a train, until the rate is
+    /// known.
     pub(super) fn handle_round(&mut self, window: u64) {
         if self.is_on() && self.shown.is_none() {
             self.left = (window / TRAIN_PART).min(TRAIN_MOST * self.packet_bytes);

@@ -54,8 +54,8 @@ pub struct Receiver {
     /// Start of the last loss event.
     event_at: Option<Instant>,
     /// Length of the last loss event in round trips. In [`SlowStart::Eager`] the first event has a
-    /// length of 2, because packets sent during it left before the sender could learn of the loss
-    /// (as in TCP's fast recovery, RFC 6582).
+    /// length of 2, because packets of that time left before the sender could learn of the loss (as
+    /// in TCP's fast recovery, RFC 6582).
     event_rtts: u64,
     rtt: Option<Duration>,
     bytes: u64,

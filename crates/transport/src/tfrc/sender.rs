@@ -207,7 +207,7 @@ impl Sender {
                 if self.loss_rate > 0.0 { received < recover } else { self.rate_bytes_per_s < 2.0 * recover }
             });
         if keeps {
-            // The rate of an idle sender is not reduced further if it is low.
+            // If the rate of an idle sender is low, the rate is not reduced further.
         } else if recover.is_none() || self.loss_rate <= 0.0 {
             self.rate_bytes_per_s = (self.rate_bytes_per_s / 2.0).max(least);
         } else {

@@ -341,7 +341,7 @@ fn link_shared_with_another_flow_is_not_divided() {
 /// Issue #19: beside four flows of Linux's BBR, the division held three servers to one packet in
 /// flight each, because their own control could not send less.
 #[test]
-fn servers_with_few_packets_in_flight_are_left_alone() {
+fn servers_with_few_packets_are_not_held_to_a_rate() {
     let mut link = Link::new(1e7, 0.0, 2e7, 3);
     link.pass(SECOND * 5);
     assert!(link.overflow.allowed_bytes_per_s().is_some());
@@ -356,7 +356,7 @@ fn servers_with_few_packets_in_flight_are_left_alone() {
 /// Issue #19: over a path of 1 ms each burst of losses cut the rate of a divided link, because
 /// servers had too few packets in flight for their own control.
 #[test]
-fn bursty_losses_without_a_queue_cut_no_rate() {
+fn bursty_losses_without_a_queue_keep_the_rate() {
     let bursts = |queued, servers| {
         let mut link = Link::new(1e7, 0.04, 2e7, servers);
         (link.bursts, link.queued) = (true, queued);
