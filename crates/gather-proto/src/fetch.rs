@@ -70,7 +70,7 @@ pub struct FetchConfig {
     /// time is added.
     pub client: ClientConfig,
     /// Whether the single object is passed on in order as it arrives. The object is then requested
-    /// only [`AHEAD_BYTES`] ahead of the flushed bytes, and has no second try.
+    /// only up to 64 MiB ahead of the flushed bytes, and has no second try.
     pub streams: bool,
     /// Whether an object fails if two of its holders have different versions.
     pub is_strict: bool,

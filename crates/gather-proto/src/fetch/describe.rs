@@ -114,8 +114,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Time at which the answer of a holder about an object is late, if no further data arrives from
-    /// that holder.
+    /// Time at which the answer of a holder about an object is late, if that holder sends no
+    /// further data.
     ///
     /// `asked_at` is the time of the request, and `first_asked_at` the time of the first request of
     /// the same kind.
