@@ -1,16 +1,16 @@
-//! A distributed sort of random records, to try `anabranch shuffle` with: every worker sends
+//! A distributed sort of random records, as a workload for `anabranch shuffle`: every worker sends
 //! records to every other worker.
 //!
-//! As in `MapReduce` (Dean and Ghemawat, 2004) and its terasort: records of 100 bytes, including a
-//! key of 10. A worker reads its part in several map tasks. Each task sorts its records, and sends
-//! each reducer the records of its range over a separate TCP connection, as soon as the task is
-//! done. A reducer waits for all tasks, merges and writes. The *coflow* is everything that one
-//! reducer waits for: each of its flows is announced to the host's agent with its length.
+//! The sort works as `MapReduce` (Dean and Ghemawat, 2004) and its terasort, on records of 100
+//! bytes with a key of 10. A worker reads its part in several map tasks. Each task sorts its
+//! records, and then sends each reducer the records of its range over a separate TCP connection. A
+//! reducer waits for all tasks, then merges and writes. A *coflow* is all flows that one reducer
+//! waits for. Each of its flows is announced to the host's agent with its length.
 //!
-//! Input is generated from a seed, and read at the rate of `--disk`. Splitters come from a sample.
-//! Each step prints a JSON line on standard output, with times in seconds of the system's clock.
-//! Leaves out: failures (a worker that loses another one ends), inputs larger than memory. Read
-//! [`Job`], [`Worker::map`] and [`Worker::reduce`] first.
+//! Input is generated from a seed, and read at the rate of `--disk`. Splitters are computed from a
+//! sample. Each step prints a JSON line on standard output, with times in seconds of the system's
+//! clock. Leaves out: failures (a worker that loses another worker ends), and inputs larger than
+//! memory. Read [`Job`], [`Worker::map`] and [`Worker::reduce`] first.
 //!
 //! ```text
 //! sort work --worker 0 --workers 10.0.0.1:7200,10.0.0.2:7200 --out DIR --agent /run/shuffle.sock    # on each host
@@ -51,11 +51,11 @@ of work:
 const COMMON: &[&str] = &["workers", "out", "records", "seed", "reducers", "skew"];
 const WORKS: &[&str] = &["worker", "tasks", "disk", "agent", "job"];
 
-/// Maximum wait of a worker for another worker's start.
+/// Maximum wait of a worker for the start of another worker.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum wait for the agent: machines that emulate many hosts are busy.
+/// Maximum wait for the agent. Machines that emulate many hosts are busy.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Records of the sample, for each reducer.
+/// Number of sampled records for each reducer.
 const SAMPLE: u64 = 1_000;
 
 fn main() -> ExitCode {
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The command line: pairs of `--NAME VALUE`.
+/// The options of the command line: pairs of `--NAME VALUE`.
 struct Options(BTreeMap<String, String>);
 
 impl Options {
@@ -106,14 +106,15 @@ impl Options {
     }
 }
 
-/// Settings common to all workers.
+/// Settings of a job, common to all workers.
 struct Job {
     workers: usize,
-    /// Total number of reducers; reducer r is at worker r modulo `workers`.
+    /// Total number of reducers. Reducer `r` runs at worker `r` modulo `workers`.
     reducers: usize,
     records: u64,
     seed: u64,
-    /// Reducer r has the keys from `splitters[r - 1]` to below `splitters[r]`.
+    /// Boundaries of the reducers' key ranges. Reducer `r` has the keys from `splitters[r - 1]` to
+    /// below `splitters[r]`.
     splitters: Vec<[u8; KEY]>,
     out: PathBuf,
 }
@@ -134,8 +135,8 @@ impl Job {
         Ok(job)
     }
 
-    /// Splitters by a sample, such that reducers' shares are as 1/rank^skew, ranks drawn from the
-    /// seed.
+    /// Splitters from a sample, such that the reducers' shares are proportional to 1/rank^skew. The
+    /// ranks are drawn from the seed.
     fn split(&self, skew: f64) -> Vec<[u8; KEY]> {
         let count = SAMPLE * self.reducers as u64;
         let mut sample: Vec<[u8; KEY]> =
@@ -153,7 +154,7 @@ impl Job {
         ends.collect()
     }
 
-    /// The record of this number, the same at every worker.
+    /// The record with this number, which is the same at every worker.
     fn record(&self, number: u64) -> Record {
         let mut record = [0; 100];
         let mut state = mix(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number);
@@ -169,7 +170,7 @@ impl Job {
     }
 }
 
-/// A number that looks like nothing, another for each (splitmix64).
+/// A pseudo-random number that differs for each `number` (splitmix64).
 fn mix(number: u64) -> u64 {
     let a = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let b = (a ^ (a >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -181,7 +182,7 @@ fn key(record: &Record) -> [u8; KEY] {
     *record.first_chunk().expect("a record is longer than its key")
 }
 
-/// Sum of the records' hashes, which does not depend on their order.
+/// Sum of the records' hashes, which is independent of the records' order.
 fn sum_of<'a>(records: impl Iterator<Item = &'a Record>) -> u64 {
     let word = |chunk: &[u8]| chunk.iter().fold(0_u64, |all, byte| (all << 8) | u64::from(*byte));
     records.map(|r| r.chunks(8).fold(0, |state, chunk| mix(state ^ word(chunk)))).fold(0, u64::wrapping_add)
@@ -191,14 +192,14 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// Model of a disk's delay.
+/// Model of a disk's transfer time.
 struct Disk {
     bytes_per_second: f64,
     free_at: Mutex<Instant>,
 }
 
 impl Disk {
-    /// Waits for the time of this many further bytes.
+    /// Waits for the transfer time of `bytes` further bytes.
     fn moves(&self, bytes: usize) {
         let took = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second);
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,7 +219,7 @@ struct Worker {
     disk: Option<Disk>,
     agent: Option<Announcer>,
     name: String,
-    /// Channels to the reducers; channels to reducers of other processes are never used.
+    /// Channels to all reducers. Channels to reducers of other processes are never used.
     inboxes: Vec<Sender<Vec<Record>>>,
 }
 
@@ -252,10 +253,10 @@ fn work(options: &Options) -> Result<()> {
         inboxes,
         job,
     };
-    // Before anything else, so that others find it.
+    // The worker listens before any other step, so that other workers can connect.
     let listener = TcpListener::bind(own).map_err(|e| Error::other(format!("{own}: cannot listen: {e}")))?;
     let worker: &'static Worker = Box::leak(Box::new(worker));
-    // Ends with the process.
+    // The thread ends with the process.
     std::thread::spawn(move || worker.accept(&listener));
     std::thread::scope(|scope| {
         let ours = outboxes.into_iter().enumerate().filter(|(reducer, _)| worker.place(*reducer) == me);
@@ -272,7 +273,8 @@ fn work(options: &Options) -> Result<()> {
             }
         }
         for thread in sends.into_iter().chain(reduces) {
-            // Reducers would wait for records that this process does not send.
+            // Other workers' reducers would wait forever for records that this process does not
+            // send.
             if let Err(error) = thread.join().expect("a thread that panics ends the process") {
                 eprintln!("sort: worker {me}: {error}");
                 std::process::exit(1);
@@ -293,7 +295,7 @@ impl Worker {
         }
     }
 
-    /// Reads and sorts a task's share of the records; returns the records of each reducer.
+    /// Reads and sorts a task's share of the records. Returns the records for each reducer.
     fn map(&self, task: u64) -> Vec<Vec<Record>> {
         let begun_s = now_s();
         let (pieces, piece) = (self.job.workers as u64 * self.tasks, self.me as u64 * self.tasks + task);
@@ -313,7 +315,7 @@ impl Worker {
         by_reducer
     }
 
-    /// Sends a task's share to a remote reducer, over a separate connection.
+    /// Sends a task's records to a remote reducer, over a separate connection.
     fn send(&self, task: u64, reducer: usize, records: &[Record]) -> Result<()> {
         let to = self.place(reducer);
         let mut stream = connect(self.addresses[to])?;
@@ -328,10 +330,10 @@ impl Worker {
         });
         stream.write_all(&head)?;
         stream.write_all(body)?;
-        // The reducer has all.
+        // The reducer confirms that it has received all records.
         stream.read_exact(&mut [0])?;
         let ended_s = now_s();
-        // Sooner than the agent would see that the connection is gone.
+        // The flow ends sooner than the agent would detect the closed connection.
         drop(flow);
         println!(
             r#"{{"kind":"flow","from":{},"to":{to},"task":{task},"reducer":{reducer},"size_bytes":{},"begun_s":{begun_s:.6},"ended_s":{:.6}}}"#,
@@ -342,7 +344,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Receives records of other processes, until the process ends.
+    /// Receives records from other processes, until this process ends.
     fn accept(&'static self, listener: &TcpListener) {
         for stream in listener.incoming() {
             std::thread::spawn(move || {
@@ -369,7 +371,7 @@ impl Worker {
         self.inboxes[reducer].send(records).map_err(|_| Error::other("more tasks than there are"))
     }
 
-    /// Waits for all tasks, merges and writes.
+    /// Waits for the records of all tasks, merges them and writes the reducer's part.
     fn reduce(&self, reducer: usize, inbox: &Receiver<Vec<Record>>) -> Result<()> {
         let mut records = Vec::new();
         for _ in 0..self.job.workers as u64 * self.tasks {
@@ -397,14 +399,14 @@ fn connect(to: SocketAddr) -> Result<TcpStream> {
     loop {
         match TcpStream::connect(to) {
             Ok(stream) => return Ok(stream),
-            // The other worker may be about to listen.
+            // The other worker may not be listening yet.
             Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
             Err(error) => return Err(Error::other(format!("{to}: cannot connect: {error}"))),
         }
     }
 }
 
-/// Returns true if all parts together are the records in order.
+/// Checks that all parts together are the records in order.
 fn check(options: &Options) -> Result<()> {
     let job = Job::new(options, options.number("workers", 0)?)?;
     let (mut last, mut count, mut sum) = ([0; KEY], 0_u64, 0_u64);

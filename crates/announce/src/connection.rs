@@ -1,6 +1,6 @@
-//! One connection to the agent, with a limit on each wait.
+//! A connection to the agent, with a time limit on each wait.
 //!
-//! Leaves out: the lines. Read [`Connection`].
+//! Leaves out: the content of lines (`line`). Read [`Connection`] first.
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;
@@ -9,10 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Maximum bytes of a reply: its reason may quote the line.
+/// Maximum length of a reply in bytes. A reply's reason may quote the whole line.
 const REPLY_BYTES_MAX: usize = 8_192;
 
-/// Deadline of a call; `None` is beyond the clock's range.
+/// Deadline of a call; `None` if it is beyond the clock's range.
 #[derive(Copy, Clone, Debug)]
 pub struct Deadline(Option<Instant>);
 
@@ -25,7 +25,7 @@ impl Deadline {
         self.left().is_err()
     }
 
-    /// Remaining time, as sockets take it. Errors: the deadline has passed.
+    /// Remaining time in the form that sockets accept. Errors: the deadline has passed.
     fn left(self) -> Result<Option<Duration>> {
         let left = self.0.map(|end| end.saturating_duration_since(Instant::now()));
         match left {
@@ -35,7 +35,7 @@ impl Deadline {
     }
 }
 
-/// The agent's answer. Fields of later versions are ignored.
+/// The agent's reply. Fields of later versions are ignored.
 #[derive(Debug, Deserialize)]
 pub struct Reply {
     pub ok: bool,
@@ -43,7 +43,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Errors: a line that is none.
+    /// Parses a reply. Errors: the line is not a reply.
     pub fn read(line: &[u8]) -> Result<Self> {
         serde_json::from_slice(line).map_err(|error| Error::new(ErrorKind::InvalidData, error))
     }
@@ -52,7 +52,7 @@ impl Reply {
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
-    /// Number of the process that made the connection.
+    /// Id of the process that opened the connection.
     pub process: u32,
 }
 
@@ -60,30 +60,29 @@ impl Connection {
     pub fn open(path: &Path, deadline: Deadline) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // Does not wait: the agent refuses connections above its limit.
+        // The call does not block, because the agent refuses connections above its limit.
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
             rustix::io::Errno::AGAIN => Error::new(ErrorKind::WouldBlock, "has too many programs waiting"),
             other => other.into(),
         })?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
-        // A line fits into the buffer of an otherwise idle connection.
+        // A line fits into the socket buffer of an otherwise idle connection.
         stream.set_write_timeout(deadline.left()?)?;
         Ok(Self { stream, process: std::process::id() })
     }
 
-    /// Returns true if this process made the connection: a child's lines would mix with its
-    /// parent's.
+    /// Whether this process opened the connection. A forked child's lines would otherwise mix with
+    /// its parent's lines.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Sends one line, and returns the answer. After an error the connection must not be used
-    /// again.
+    /// Sends one line, and returns the reply. After an error the connection must not be used again.
     pub fn exchange(&mut self, line: &[u8], deadline: Deadline) -> Result<Reply> {
         let mut rest = line;
         while !rest.is_empty() {
-            // A closed peer must not raise a signal, independently of the program's handlers.
+            // A closed peer must not raise a signal, whatever the program's signal handlers.
             match rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL) {
                 Ok(length) => rest = &rest[length..],
                 Err(rustix::io::Errno::INTR) => {
@@ -109,7 +108,7 @@ impl Connection {
     }
 }
 
-/// The system reports an expired wait as a wait that would block.
+/// Converts the error of an expired wait, which the system reports as a wait that would block.
 fn late(error: Error) -> Error {
     match error.kind() {
         ErrorKind::WouldBlock => Error::new(ErrorKind::TimedOut, "did not answer in time"),

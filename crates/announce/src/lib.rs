@@ -1,10 +1,11 @@
-//! For programs: announce your flows to this host's `anabranch shuffle agent`, so that the tasks
-//! that wait for them finish early.
+//! For programs: announces flows to this host's `anabranch shuffle agent`, so that the tasks that
+//! wait for the flows finish early.
 //!
-//! For each TCP connection over which it sends, a program names the *coflow* (the flows that a task
-//! waits for together; all of them, on any host, share the name) and states the bytes that the
-//! connection will send. Announce when the data is ready; announce again when there is more, and
-//! when all of it has been sent. A program that only receives announces nothing.
+//! For each TCP connection over which it sends, a program names the flow's *coflow* and states the
+//! bytes that the connection will send. A coflow is the set of flows that a task waits for
+//! together; all its flows, on any host, share its name. Announce a flow when its data is ready,
+//! again when there is more data, and when all of it has been sent. A program that only receives
+//! announces nothing.
 //!
 //! ```
 //! use anabranch_announce::Announcer;
@@ -25,15 +26,15 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Announcing hardly delays data. A call takes at most [`TIMEOUT`] (or [`Announcer::with_timeout`])
-//! and then fails; for [`RETRY`] after it all other calls fail at once. No call panics. Threads do
-//! not wait for each other, because a thread that finds the connection in use opens another one.
-//! Without an agent a call fails at once. The next call reconnects, also after a restart of the
-//! agent or a fork of this process.
+//! Announcing hardly delays data. A call takes at most [`TIMEOUT`] (or the time of
+//! [`Announcer::with_timeout`]) and then fails. After a timeout all other calls fail at once for
+//! [`RETRY`]. No call panics. Threads do not wait for each other, because a thread that finds the
+//! connection in use opens another connection. Without an agent a call fails at once. The next call
+//! reconnects, also after a restart of the agent or a fork of this process.
 //!
-//! A restarted agent knows no flows: [`Flow::grow`], with the same size, announces a flow again.
-//! For a connection's second or later coflow the agent then also counts the bytes of the earlier
-//! ones, so it takes the flow for nearly complete until it ends.
+//! A restarted agent has no record of flows: [`Flow::grow`] with the same size announces a flow
+//! again. For a connection's second or later coflow, the agent then also counts the bytes of the
+//! earlier coflows. It therefore takes the flow for nearly complete until the flow ends.
 //!
 //! Leaves out: receiving, and the agent's use of announcements (docs/shuffle.md). Linux only. Read
 //! [`Announcer`] and [`Flow`] first. Programs that cannot be changed use the `preload` crate.
@@ -54,40 +55,40 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Exercise for the fuzz target: parses bytes as an agent's answer. Returns true if they are one.
+/// Fuzz target: parses bytes as an agent's answer. Returns true if they are an answer.
 #[doc(hidden)]
 pub fn exercise_reply(bytes: &[u8]) -> bool {
     connection::Reply::read(bytes).is_ok()
 }
 
-/// The environment's word for where the agent listens (its `--listen`).
+/// Environment variable with the path of the socket on which the agent listens (its `--listen`).
 pub const SOCKET_VARIABLE: &str = "ANABRANCH_SHUFFLE_SOCKET";
 /// Default time limit of a call. An agent answers within a millisecond unless its machine is
 /// overloaded.
 pub const TIMEOUT: Duration = Duration::from_millis(100);
-/// Time after a timed-out call for which other calls fail at once without asking the agent.
+/// Time after a timed-out call in which further calls fail at once, without a request to the agent.
 pub const RETRY: Duration = Duration::from_secs(1);
 
-/// Reason why a flow has not been announced. Its data may still be sent.
+/// The reason why a flow was not announced. The flow's data may be sent nevertheless.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnnounceError {
     /// [`SOCKET_VARIABLE`] is not set.
     NoPath,
-    /// The flow's socket is no connected TCP socket.
+    /// The flow's socket is not a connected TCP socket.
     Socket(std::io::Error),
-    /// The agent is not there, has gone, or has not answered in time.
+    /// The agent is unreachable, closed the connection, or did not answer in time.
     Away {
         /// Path of the agent's socket.
         path: PathBuf,
         /// Error of the system.
         error: std::io::Error,
     },
-    /// The agent does not take it, for this reason.
+    /// The agent refuses the announcement, for this reason.
     Refused(String),
-    /// A coflow's name of more than [`line::NAME_BYTES_MAX`] bytes.
+    /// The coflow's name is longer than [`line::NAME_BYTES_MAX`] bytes.
     TooLong {
-        /// The name's bytes.
+        /// Length of the name in bytes.
         bytes: usize,
     },
 }
@@ -117,7 +118,8 @@ impl std::error::Error for AnnounceError {
     }
 }
 
-/// Connection to this host's agent. Clones share it; one is enough for a program.
+/// Connection to this host's agent. Clones share the connection; one announcer is enough for a
+/// program.
 #[derive(Clone, Debug)]
 pub struct Announcer {
     shared: Arc<Shared>,
@@ -132,29 +134,29 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Connection that no call uses at present.
+    /// Connection that no call uses at present; `None` if there is no such connection.
     idle: Option<Connection>,
-    /// Time until which an agent that did not answer in time gets no calls.
+    /// Time until which an agent that did not answer in time is not called.
     away_until: Option<Instant>,
 }
 
 impl Announcer {
-    /// Creates an announcer for the agent at [`SOCKET_VARIABLE`]. It connects when the first flow
-    /// is announced.
+    /// Creates an announcer for the agent at the path in [`SOCKET_VARIABLE`]. The announcer
+    /// connects when the first flow is announced.
     pub fn from_env() -> Self {
         let path = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         Self::with(path.map(PathBuf::from), TIMEOUT)
     }
 
-    /// Creates an announcer for the agent that listens at `path`. It connects when the first flow
-    /// is announced.
+    /// Creates an announcer for the agent that listens at `path`. The announcer connects when the
+    /// first flow is announced.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self::with(Some(path.into()), TIMEOUT)
     }
 
     /// Creates an announcer for the agent that listens at `path`, and connects to it.
     ///
-    /// Errors: no agent listens there.
+    /// Errors: no agent listens at `path`.
     pub fn connect(path: impl Into<PathBuf>) -> Result<Self, AnnounceError> {
         let announcer = Self::new(path);
         let connection = announcer.shared.open(Deadline::after(TIMEOUT))?;
@@ -162,7 +164,7 @@ impl Announcer {
         Ok(announcer)
     }
 
-    /// Sets another time limit of a call; flows announced before keep theirs.
+    /// Sets another time limit for calls. Flows that were announced before keep their limit.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self::with(self.shared.path.clone(), timeout)
@@ -175,23 +177,23 @@ impl Announcer {
     /// Announces that this connected TCP socket sends `size` bytes in total for this coflow.
     ///
     /// A coflow's name is 1 to 128 printable ASCII characters without blanks. Bytes that the
-    /// connection has already sent count for its first coflow, and not for later ones.
+    /// connection has already sent count towards its first coflow, and not towards later ones.
     ///
-    /// Errors: see [`AnnounceError`]; the flow may still send.
+    /// Errors: see [`AnnounceError`]. The flow may send its data nevertheless.
     pub fn announce(&self, socket: &impl AsFd, coflow: &str, size: ByteCount) -> Result<Flow, AnnounceError> {
         let mut flow = self.flow(socket, coflow)?;
         if let Err(error) = flow.grow(size) {
-            // The caller gets no flow to end, even if the agent did receive the announcement.
+            // The caller receives no flow to end, even if the agent received the announcement.
             flow.is_said = false;
             return Err(error);
         }
         Ok(flow)
     }
 
-    /// Creates the flow of this connected TCP socket without an announcement until it grows: for a
-    /// flow without data so far, or for a later announcement while the agent is down.
+    /// Creates the flow of this connected TCP socket, which is announced only when it grows. Use
+    /// this for a flow without data so far, or for a later announcement while the agent is down.
     ///
-    /// Errors: not a connected TCP socket.
+    /// Errors: the socket is not a connected TCP socket.
     pub fn flow(&self, socket: &impl AsFd, coflow: &str) -> Result<Flow, AnnounceError> {
         let name = |end: rustix::io::Result<rustix::net::SocketAddrAny>| {
             let end =
@@ -207,38 +209,39 @@ impl Announcer {
     }
 }
 
-/// An announced flow. Dropping it announces that all of its data for its coflow has been sent.
+/// An announced flow. Dropping the flow announces that all of its data for its coflow has been
+/// sent.
 ///
-/// Keep one for each coflow on a connection: of two with the same name, the first that is dropped
-/// ends both. After an announcement for another coflow, the connection belongs to that one, and an
-/// older flow no longer ends it.
+/// Keep one flow for each coflow on a connection. Of two flows with the same coflow, the first that
+/// is dropped ends both. After an announcement for another coflow, the connection belongs to the
+/// new coflow, and an older flow no longer ends it.
 #[derive(Debug)]
 #[must_use = "dropped, it says that all has been sent"]
 pub struct Flow {
     shared: Arc<Shared>,
     key: FlowKey,
     coflow: String,
-    /// True if the agent knows the flow, or may know it: it may have received a call that it did
-    /// not answer.
+    /// Whether the agent knows the flow, or may know it because the agent may have received a call
+    /// without answering.
     is_said: bool,
 }
 
 impl Flow {
-    /// This end of the connection.
+    /// Address of this end of the connection.
     pub const fn local(&self) -> SocketAddr {
         self.key.local
     }
 
-    /// The other end.
+    /// Address of the other end of the connection.
     pub const fn remote(&self) -> SocketAddr {
         self.key.remote
     }
 
     /// Announces that the flow sends `to` bytes in total for its coflow. A repetition changes
-    /// nothing, unless the agent was restarted and has forgotten the flow; a smaller size changes
-    /// nothing.
+    /// nothing, unless the agent was restarted and has lost its record of the flow. A smaller size
+    /// changes nothing.
     ///
-    /// Errors: see [`AnnounceError`]; the flow may still send.
+    /// Errors: see [`AnnounceError`]. The flow may send its data nevertheless.
     pub fn grow(&mut self, to: ByteCount) -> Result<(), AnnounceError> {
         let (key, coflow) = (self.key, self.coflow.as_str());
         let mut is_heard = false;
@@ -247,9 +250,9 @@ impl Flow {
         result
     }
 
-    /// Announces that all data for its coflow has been sent, although the connection may continue
-    /// with another coflow. Not needed before the connection is closed, which the agent detects by
-    /// itself.
+    /// Announces that all data for the coflow has been sent, although the connection may continue
+    /// with another coflow. Not needed before the connection is closed, because the agent detects
+    /// the close by itself.
     ///
     /// Errors: see [`AnnounceError`].
     pub fn ended(mut self) -> Result<(), AnnounceError> {
@@ -266,14 +269,15 @@ impl Flow {
 }
 
 impl Drop for Flow {
-    /// Takes as long as any call. The answer is ignored: a closed connection has ended anyway.
+    /// Takes as long as any call. The answer is ignored, because a closed connection ends the flow
+    /// anyway.
     fn drop(&mut self) {
         let _ = self.end();
     }
 }
 
 impl Shared {
-    /// Sends a line. Sets `is_heard` to whether the agent may have accepted it.
+    /// Sends a line. Sets `is_heard` to whether the agent may have accepted the line.
     fn say(&self, line: &Line<'_>, is_heard: &mut bool) -> Result<(), AnnounceError> {
         let deadline = Deadline::after(self.timeout);
         let mut buffer = [0; line::LINE_BYTES_MAX];
@@ -297,7 +301,8 @@ impl Shared {
                     self.put(connection);
                     break reply;
                 }
-                // The agent may have been restarted since; a silent one has used its time.
+                // The agent may have been restarted since the last call. A silent agent has used up
+                // the time limit.
                 Err(_) if is_old && !deadline.is_past() => {}
                 Err(error) => return Err(self.away(error)),
             }
@@ -331,8 +336,8 @@ impl Shared {
         AnnounceError::Away { path: self.path.clone().unwrap_or_default(), error }
     }
 
-    /// Returns `None` if another thread holds the lock, which then need not be awaited. In a forked
-    /// child that thread may not exist, and would hold it for ever.
+    /// Locks the state. Returns `None` if another thread holds the lock, which then need not be
+    /// awaited. In a forked child that thread may not exist, and would never release the lock.
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -342,7 +347,7 @@ impl Shared {
     }
 }
 
-/// Compiles the Rust code of the page with this crate's examples.
+/// Compiles the Rust code of the documentation page together with this crate's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/shuffle.md")]
 pub struct Page;

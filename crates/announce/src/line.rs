@@ -1,17 +1,17 @@
-//! Lines as the agent reads them, one JSON object each.
+//! Lines in the agent's format, one JSON object each.
 //!
-//! Writing a line takes no memory but the caller's, so that a signal handler may do it. Leaves out:
-//! how lines travel. Read [`Line`].
+//! Writing a line uses only the caller's memory, so that a signal handler may write lines. Leaves
+//! out: the transmission of lines. Read [`Line`] first.
 
 pub use anabranch_units::FlowKey;
 use serde::Serialize;
 
-/// The most bytes of a line that the agent takes, its end counted.
+/// Maximum length of a line that the agent accepts, in bytes, including the line's end.
 pub const LINE_BYTES_MAX: usize = 1_024;
-/// The most bytes of a coflow's name that the agent takes.
+/// Maximum length of a coflow's name that the agent accepts, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// Content of a line.
+/// A line to the agent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     said: LineContent<'a>,
@@ -30,18 +30,19 @@ impl<'a> Line<'a> {
         Self { said: LineContent::Flow { flow, coflow, size_bytes } }
     }
 
-    /// Reports that all bytes of the flow for this coflow have been written. If the flow belongs to
-    /// another coflow by then, nothing changes.
+    /// Reports that all bytes of the flow for this coflow have been written. The report has no
+    /// effect if the flow belongs to another coflow by then.
     pub const fn ended(flow: FlowKey, coflow: &'a str) -> Self {
         Self { said: LineContent::Ended { ended: flow, coflow } }
     }
 
-    /// The line with its end; `None` if it is longer than the agent takes.
+    /// The line with its end; `None` if it is longer than the agent accepts.
     pub fn write<'b>(&self, buffer: &'b mut [u8; LINE_BYTES_MAX]) -> Option<&'b [u8]> {
-        // The length is checked by hand, because the library allocates its error for a full buffer.
+        // The length is checked explicitly, because the library allocates memory for the error of a
+        // full buffer.
         let coflow_bytes = self.coflow_bytes();
-        // Two addresses with scopes, a number and the words are less than 256 bytes; a character
-        // may take six.
+        // Two addresses with scopes, a number and the field names need fewer than 256 bytes. A
+        // character may need six bytes.
         const { assert!(6 * NAME_BYTES_MAX + 256 <= LINE_BYTES_MAX, "a line has room for any name") }
         if coflow_bytes > NAME_BYTES_MAX {
             return None;

@@ -1,4 +1,4 @@
-//! Against a socket with prescribed answers; `cli`'s tests speak with a real agent.
+//! Tests against a socket with prescribed answers. The tests of `cli` use a real agent.
 
 use super::*;
 use anabranch_shuffle_proto::announcement::{self, Announcement};
@@ -32,7 +32,8 @@ impl Drop for Folder {
     }
 }
 
-/// Answers every line of every connection so, and passes lines on with their connection's number.
+/// Answers every line on every connection with `reply`. Passes on each line with the number of its
+/// connection.
 fn agent(folder: &Folder, reply: &'static str) -> mpsc::Receiver<(usize, String)> {
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
     let (tell, told) = mpsc::channel();
@@ -48,8 +49,8 @@ fn agent(folder: &Folder, reply: &'static str) -> mpsc::Receiver<(usize, String)
 fn converse(number: usize, stream: UnixStream, reply: &str, tell: &mpsc::Sender<(usize, String)>) {
     let mut lines = BufReader::new(stream.try_clone().expect("a descriptor")).lines();
     while let Some(Ok(line)) = lines.next() {
-        // Told before it is answered: lines of several connections then have the order of their
-        // calls.
+        // The line is passed on before it is answered, so that lines of several connections are in
+        // the order of their calls.
         if tell.send((number, line)).is_err() {
             return;
         }
@@ -100,7 +101,7 @@ fn flow_is_announced_grows_and_ends_over_one_connection() {
 }
 
 #[test]
-fn addresses_are_what_the_socket_says_also_of_ipv6() {
+fn flow_addresses_equal_the_socket_addresses_with_ipv6() {
     let folder = Folder::new("ipv6");
     let _lines = agent(&folder, OK);
     let announcer = Announcer::new(folder.socket());
@@ -109,12 +110,12 @@ fn addresses_are_what_the_socket_says_also_of_ipv6() {
     let _stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     let (accepted, _) = listener.accept().expect("it is connected");
     let flow = announcer.announce(&accepted, "t", size(1)).expect("taken");
-    // The agent takes it for IPv4.
+    // The agent treats the mapped address as IPv4.
     assert_eq!(flow.local(), format!("[::ffff:127.0.0.1]:{port}").parse().expect("an address"));
 }
 
 #[test]
-fn what_is_no_connected_tcp_socket_is_refused_here() {
+fn unconnected_and_unix_sockets_are_refused() {
     let announcer = Announcer::new("nowhere");
     let (unix, _other) = UnixStream::pair().expect("a pair");
     let error = announcer.announce(&unix, "t", size(1)).expect_err("no TCP");
@@ -139,7 +140,7 @@ fn calls_fail_without_an_agent_and_recover_with_one() {
     let lines = agent(&folder, OK);
     flow.grow(size(2)).expect("it is there");
     assert_eq!(lines.recv().expect("a line").0, 0);
-    // A restarted agent: the earlier connection is gone.
+    // The agent is restarted, so the earlier connection is closed.
     std::fs::remove_file(folder.socket()).expect("it is there");
     drop(lines);
     let again = agent(&folder, OK);
@@ -148,7 +149,7 @@ fn calls_fail_without_an_agent_and_recover_with_one() {
 }
 
 #[test]
-fn what_the_agent_refuses_is_told_with_its_reason() {
+fn refusal_of_the_agent_is_reported_with_its_reason() {
     let folder = Folder::new("refused");
     let lines = agent(&folder, "{\"ok\":false,\"error\":\"no \\\"room\\\"\"}\n");
     let announcer = Announcer::new(folder.socket());
@@ -156,7 +157,7 @@ fn what_the_agent_refuses_is_told_with_its_reason() {
     let error = announcer.announce(&stream, "t", size(1)).expect_err("refused");
     let AnnounceError::Refused(reason) = &error else { panic!("{error}") };
     assert_eq!(reason, "no \"room\"");
-    // The connection is good for more.
+    // The connection remains usable after a refusal.
     announcer.announce(&stream, "t", size(1)).expect_err("refused");
     assert_eq!(lines.iter().take(2).map(|(number, _)| number).collect::<Vec<_>>(), [0, 0]);
 }
@@ -174,7 +175,7 @@ fn possibly_known_flows_are_ended_and_refused_ones_not() {
         for _ in 0..2 {
             announcer.announce(&stream, "last", size(1)).expect_err("no good answer");
         }
-        // The last ones have no owner left to end them.
+        // The last two announcements return no flow, so no end is announced for them.
         let next = |_| lines.recv_timeout(Duration::from_secs(20)).expect("a line").1;
         let lines: Vec<String> = (0..said + 2).map(next).collect();
         assert!(lines[said].contains("size_bytes") && lines[said + 1].contains("size_bytes"), "{lines:?}");
@@ -183,13 +184,13 @@ fn possibly_known_flows_are_ended_and_refused_ones_not() {
 }
 
 #[test]
-fn silent_agent_delays_callers_no_longer_than_stated() {
+fn silent_agent_delays_callers_at_most_by_the_timeout() {
     let folder = Folder::new("silent");
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
     let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
     let (stream, _other) = pair("127.0.0.1:0");
     for _ in 0..3 {
-        // A second later.
+        // Simulates the end of the pause after a timeout.
         unused(&announcer).away_until = None;
         let begun = Instant::now();
         let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
@@ -197,11 +198,11 @@ fn silent_agent_delays_callers_no_longer_than_stated() {
         let AnnounceError::Away { error, .. } = error else { panic!("{error}") };
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         assert!(took >= Duration::from_millis(50), "{took:?}");
-        // Checks that the call does not hang, not how fast it is.
+        // Checks that the call does not hang, not that it is fast.
         assert!(took < Duration::from_secs(20), "{took:?}");
     }
     drop(listener);
-    // Endless replies, and a malformed one.
+    // The agent sends a reply without an end, too long a reply, or a malformed reply.
     for (reply, kind) in [
         ("x", std::io::ErrorKind::TimedOut),
         ("x".repeat(10_000).leak(), std::io::ErrorKind::InvalidData),
@@ -210,7 +211,7 @@ fn silent_agent_delays_callers_no_longer_than_stated() {
     ] {
         std::fs::remove_file(folder.socket()).expect("it is there");
         let _lines = agent(&folder, reply);
-        // The machine may be busy: a case that gets an answer has all the time it takes.
+        // The machine may be busy, so a case that gets an answer has a long timeout.
         let timeout = Duration::from_millis(if kind == std::io::ErrorKind::TimedOut { 50 } else { 20_000 });
         let announcer = Announcer::new(folder.socket()).with_timeout(timeout);
         let error = announcer.announce(&stream, "t", size(1)).expect_err("no answer");
@@ -230,7 +231,7 @@ fn agent_with_too_many_waiting_programs_is_reported() {
 }
 
 #[test]
-fn agent_that_timed_out_rests_for_a_second() {
+fn agent_is_not_called_shortly_after_a_timeout() {
     let folder = Folder::new("retry");
     let listener = UnixListener::bind(folder.socket()).expect("a free path");
     let announcer = Announcer::new(folder.socket()).with_timeout(Duration::from_millis(50));
@@ -249,7 +250,7 @@ fn agent_that_timed_out_rests_for_a_second() {
 }
 
 #[test]
-fn zero_timeout_is_too_late_and_the_maximum_not() {
+fn zero_timeout_fails_and_maximum_timeout_succeeds() {
     let folder = Folder::new("bounds");
     let _lines = agent(&folder, OK);
     let (stream, _other) = pair("127.0.0.1:0");
@@ -271,7 +272,8 @@ fn threads_do_not_wait_for_each_other() {
             std::thread::spawn(move || announcer.announce(&stream, "t", size(1)).map(drop))
         })
         .collect();
-    // Each has a separate connection before any is answered; the last one is answered first.
+    // Each call opens a separate connection before any call is answered. The last call is answered
+    // first.
     let streams: Vec<UnixStream> = (0..3).map(|_| listener.accept().expect("a connection").0).collect();
     let (tell, _told) = mpsc::channel();
     for (number, stream) in streams.into_iter().enumerate().rev() {
@@ -298,12 +300,13 @@ fn forked_child_uses_its_own_connection() {
     let (stream, _other) = pair("127.0.0.1:0");
     let number = || lines.recv_timeout(Duration::from_secs(20)).expect("a line").0;
     let mut flow = announcer.announce(&stream, "t", size(1)).expect("taken");
-    // The state in a forked child.
+    // Simulates the state in a forked child.
     unused(&announcer).idle.as_mut().expect("it is kept").process += 1;
     flow.grow(size(2)).expect("taken");
     flow.grow(size(3)).expect("taken");
     assert_eq!([number(), number(), number()], [0, 1, 1]);
-    // Forked while another thread held the lock, which is never released in the child.
+    // Simulates a fork while another thread holds the lock. The lock is never released in the
+    // child.
     let held = unused(&announcer);
     flow.grow(size(4)).expect("taken");
     flow.grow(size(5)).expect("taken");
@@ -312,7 +315,7 @@ fn forked_child_uses_its_own_connection() {
 }
 
 #[test]
-fn names_fit_up_to_the_agents_limit() {
+fn coflow_names_are_limited_as_by_the_agent() {
     let folder = Folder::new("names");
     let lines = agent(&folder, OK);
     let announcer = Announcer::new(folder.socket());
@@ -324,7 +327,7 @@ fn names_fit_up_to_the_agents_limit() {
     assert!(matches!(error, AnnounceError::TooLong { bytes: 129 }), "{error}");
 }
 
-/// Names that begin with `bad` must be refused and all others read.
+/// Files whose name begins with `bad` must be refused, and all other files parsed.
 #[test]
 fn corpus_replays() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/announce_reply");
@@ -340,7 +343,7 @@ fn corpus_replays() {
     assert!(count >= 5, "{}", folder.display());
 }
 
-/// The agent parses the lines written here, and both have the same limits.
+/// The agent must parse the lines that this crate writes, and both must have the same limits.
 #[test]
 fn lines_match_the_agents_format_and_length_limit() {
     assert_eq!(line::LINE_BYTES_MAX, announcement::LINE_BYTES_MAX);

@@ -1,4 +1,5 @@
-//! A client and a server connected by hand: no sockets, no clock. See the crate's documentation.
+//! A client and a server connected by hand, without sockets and without a clock. See the crate's
+//! documentation.
 
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::{
@@ -55,7 +56,7 @@ fn pull(object: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_is_what_was_held() {
+fn pulled_bytes_equal_the_object() {
     for size in [0, 1, 1_024, 300_000] {
         let object: Vec<u8> = (0..size).map(|byte| byte as u8).collect();
         assert!(pull(&object) == object, "{size} bytes");

@@ -1,17 +1,18 @@
 //! The client: assigns pieces to servers, grants rates, and reassigns the work of failed servers.
 //!
-//! A *piece* is a set of ranges of one object, with the servers that hold it. A pull asks one of
-//! them for one range. If the server refuses, falls silent or is lost, the missing part of the
-//! range is requested from another holder. A piece fails when no holder is left; the other pieces
-//! continue.
+//! A *piece* is a set of byte ranges of one object, with the servers that hold the object. A pull
+//! asks one holder for one range. If that server refuses, stops responding or is lost, the client
+//! requests the missing part of the range from another holder. A piece fails when no holder is
+//! left; the other pieces continue.
 //!
-//! The last hop is divided evenly among servers if its rate is configured, or was found because
-//! several servers overflow it (`link`). A share that one server leaves unused for a while goes to
-//! the other servers ([`crate::share`]; `hop` applies it). The first packets of pulls that begin
-//! together are spread over their transmission time on the link: one packet from each of many
-//! servers is enough to overflow its queue (LTTP section V-F).
+//! If the rate of the last hop is configured, the client divides it evenly among the servers. It
+//! also divides a rate that it has estimated because several servers overflowed the hop (`link`). A
+//! share that one server leaves unused for a while is given to the other servers ([`crate::share`];
+//! `hop` applies the shares). The first packets of pulls that begin together are spread over their
+//! transmission time on the link, because one packet from each of many servers can overflow its
+//! queue (LTTP section V-F).
 //!
-//! Leaves out: whole objects and their hashes (`fetch`), connections and files (the room `gather`).
+//! Leaves out: whole objects and their hashes (`fetch`); connections and files (crate `gather`).
 //! Read [`Piece`], [`ClientEvent`] and [`Client`] first.
 
 mod active_servers;
@@ -35,15 +36,15 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// A server of a client, numbered in the order of addition.
+/// A server of a client. Servers are numbered in the order in which they were added.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerId(pub u32);
 
-/// A piece of a client, numbered in the order of addition.
+/// A piece of a client. Pieces are numbered in the order in which they were added.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PieceId(pub u32);
 
-/// Ranges of one object to fetch, and the servers that hold it.
+/// Byte ranges of one object to fetch, and the servers that hold the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The object's name at its holders.
@@ -70,27 +71,28 @@ pub enum ClientEvent<S> {
     Accepted {
         /// The piece.
         piece: PieceId,
-        /// The server that delivers it.
+        /// The server that delivers the piece.
         server: ServerId,
         /// Bytes of the whole object.
         object_bytes: u64,
     },
-    /// A server has an object of an unexpected length and is not asked for it again.
+    /// A server has an object of an unexpected length. The client does not request the object from
+    /// this server again.
     OtherVersion {
         /// The piece.
         piece: PieceId,
         /// The server with the other version.
         server: ServerId,
-        /// Length of its object in bytes.
+        /// Length of the server's object in bytes.
         object_bytes: u64,
     },
     /// Bytes of an object have arrived.
     Blocks {
         /// The piece.
         piece: PieceId,
-        /// Byte range in the object.
+        /// Byte range of the blocks in the object.
         range: Range<u64>,
-        /// The blocks; the last one may be padded.
+        /// The blocks; the last block may be padded.
         blocks: Vec<S>,
     },
     /// The whole piece has arrived.
@@ -98,7 +100,7 @@ pub enum ClientEvent<S> {
         /// The piece.
         piece: PieceId,
     },
-    /// A server did not deliver a piece; the next holder is asked, if one is left.
+    /// A server did not deliver a piece. The client asks the next holder, if a holder is left.
     Left {
         /// The piece.
         piece: PieceId,
@@ -128,14 +130,14 @@ impl<S> ClientEvent<S> {
     }
 }
 
-/// Maximum packets kept for a pull that its server has not described yet.
+/// Maximum packets kept for a pull before its server has accepted the pull.
 const EARLY_MAX: usize = 256;
-/// Time from the last connection during which servers without requests keep a share of the last
-/// hop, plus `AWAITED_RTTS` round trips. Drivers use it to ask for descriptions of objects.
+/// Time from the last connection during which a server without requests keeps its share of the last
+/// hop. `AWAITED_RTTS` round trips are added. Drivers request object descriptions in this time.
 const AWAITED: Duration = Duration::from_ms(100);
 const AWAITED_RTTS: u64 = 4;
-/// Approximate size of a request on the link: the message with a short name, in a TLS record, with
-/// TCP and IP headers.
+/// Approximate size of a request on the link: a pull message with a short name in a TLS record,
+/// with TCP and IP headers.
 const REQUEST: ByteCount = ByteCount::new(130);
 
 #[derive(Debug)]
@@ -143,20 +145,20 @@ struct PieceState {
     piece: Piece,
     /// Length of the object, if known before a server reports it.
     object_bytes: Option<u64>,
-    /// Missing ranges not in any pull; `None` until the object's length is known.
+    /// Missing ranges that no pull covers; `None` until the object's length is known.
     missing: Option<VecDeque<Range<u64>>>,
     pulls: u32,
     failures: Vec<Failure>,
-    /// Servers that failed only because another server seemed faster. They are asked again if no
-    /// other holder is left.
+    /// Servers dropped from the piece only because another holder seemed faster. The client asks
+    /// these servers again if no other holder is left.
     slow: Vec<ServerId>,
-    /// Whether the piece may end at the object's end, before its last byte.
+    /// Whether the piece may end before its last byte, at the end of the object.
     is_cut: bool,
     is_over: bool,
 }
 
 impl PieceState {
-    /// Whether the piece is a beginning, requested from a single server.
+    /// Whether the piece is the beginning of an object, requested from a single server.
     fn is_of_one(&self) -> bool {
         self.is_cut && self.piece.holders.len() == 1
     }
@@ -167,28 +169,29 @@ struct ServerState {
     is_connected: bool,
     /// Why the server is unreachable; `None` while it is usable.
     lost: Option<String>,
-    /// Whether the server has had a pull.
+    /// Whether the client has ever requested a pull from the server.
     was_asked: bool,
-    /// Arrivals of its packets and control data.
+    /// Arrival times of the server's packets and control data.
     heard: deadlines::ServerArrivals,
-    /// Round-trip time of the connection's setup; `answered` is the shortest time from a request to
+    /// Round-trip time of the connection's setup. `answered` is the shortest time from a request to
     /// its answer.
     rtt: Option<Duration>,
     answered: Option<Duration>,
     block_bytes: u32,
-    /// Longest block received from it.
+    /// Longest block received from the server, in bytes.
     came_block_bytes: u32,
     pulls: u32,
-    /// Rate of its fastest pull, in object bytes per second; `None` until one has ended.
+    /// Rate of the server's fastest completed pull, in object bytes per second; `None` before the
+    /// first.
     rate_bytes_per_s: Option<f64>,
     /// Recent delivery rate.
     pace: balance::DeliveryRate,
-    /// Start of the current period with pulls.
+    /// Start of the current period in which the server has at least one pull.
     asked_at: Option<Instant>,
-    /// Bytes of datagrams since the last measurement.
+    /// Bytes of datagrams received from the server since the last measurement.
     bytes: u64,
-    /// Measured use in bits of datagrams per second, if below the grant in two measurements in a
-    /// row. A single low one may be a delayed process.
+    /// Rate used by the server, in bits of datagrams per second, if two successive measurements
+    /// were below the grant. A single low measurement may come from a delayed process.
     demand: Option<f64>,
     used_little: bool,
 }
@@ -197,14 +200,15 @@ struct ServerState {
 struct Pull<S> {
     piece: PieceId,
     server: ServerId,
-    /// Requested byte range; without an end, up to the object's end.
+    /// Requested byte range: start and end. An end of `None` means the end of the object.
     range: (u64, Option<u64>),
-    /// Requested maximum block length; `blocks_max` is the maximum blocks per generation.
+    /// Requested maximum block length in bytes. `blocks_max` is the maximum number of blocks per
+    /// generation.
     block_bytes: u32,
     blocks_max: u32,
     asked_at: Instant,
     state: PullState<S>,
-    /// Whether the server has described the object; until then no block is delivered to the user.
+    /// Whether the server has accepted the pull. Until then no block is delivered to the user.
     is_said: bool,
     /// Whether the pull is in the queue of pulls with feedback to send.
     is_touched: bool,
@@ -250,8 +254,8 @@ pub struct Client<S> {
     queue: VecDeque<PieceId>,
     pulls: BTreeMap<PullId, Pull<S>>,
     next_pull: u16,
-    /// Whether pull numbers are left. Numbers restart when no pull is left, so of two pulls the
-    /// older one always has the lower number.
+    /// Whether pull numbers are left. Numbering restarts only when no pull is left, so the older of
+    /// two pulls always has the lower number.
     has_numbers: bool,
     control: VecDeque<(ServerId, Control)>,
     events: VecDeque<ClientEvent<S>>,
@@ -261,11 +265,11 @@ pub struct Client<S> {
     look_at: Option<Instant>,
     /// End of the period in which servers without requests keep a share of the last hop.
     awaits_until: Option<Instant>,
-    /// Whether the last measurement lowered a grant whose share is not yet redistributed.
+    /// Whether the last measurement lowered a grant and the freed share is not yet redistributed.
     is_lowered: bool,
     /// Bytes of datagrams received.
     came_bytes: u64,
-    /// Packets from servers that see a queue on their paths.
+    /// Number of packets from servers that see a queue on their paths.
     came_queued: u64,
     overflow: link::OverflowEstimator,
     few: active_servers::ActiveServers,
@@ -333,7 +337,7 @@ impl<S: Symbol> Client<S> {
         self.servers[server.0 as usize].block_bytes = bytes.min(self.config.block_bytes);
     }
 
-    /// Adds a piece. [`Client::begin`], or the end of another pull, requests it.
+    /// Adds a piece, which [`Client::begin`] or the end of another pull requests.
     ///
     /// Panics: if a holder was not added.
     pub fn add(&mut self, piece: Piece) -> PieceId {
@@ -363,7 +367,8 @@ impl<S: Symbol> Client<S> {
         id
     }
 
-    /// The servers among `holders` that are lost and will not be reported again.
+    /// The servers among `holders` that are lost, each with its reason. Their loss will not be
+    /// reported again.
     fn lost_of(&self, holders: &[ServerId]) -> Vec<Failure> {
         let lost = |server: &ServerId| {
             let reason = self.servers[server.0 as usize].lost.clone()?;
@@ -372,9 +377,9 @@ impl<S: Symbol> Client<S> {
         holders.iter().filter_map(lost).collect()
     }
 
-    /// Adds the first `bytes_max` bytes of an object, or all of it if it is shorter, requested from
-    /// one server. [`Client::widen`] turns the piece into an ordinary one; [`Client::cancel`] drops
-    /// it.
+    /// Adds the first `bytes_max` bytes of an object as a piece requested from one server. A
+    /// shorter object is requested whole. [`Client::widen`] turns the piece into an ordinary one;
+    /// [`Client::cancel`] drops it.
     ///
     /// Panics: if the server was not added.
     pub fn add_beginning(&mut self, object: String, bytes_max: u64, server: ServerId) -> PieceId {
@@ -384,9 +389,9 @@ impl<S: Symbol> Client<S> {
         id
     }
 
-    /// Sets the length of a beginning's object, at least 1 byte, and its holders: from now on bytes
-    /// that one server does not deliver are requested from another. Does nothing if the piece is
-    /// over.
+    /// Sets the holders of a beginning, and the length of its object: at least 1 byte. Bytes that
+    /// one holder does not deliver are then requested from another. Does nothing if the piece is
+    /// complete, failed or cancelled.
     ///
     /// Panics: if a holder was not added.
     pub fn widen(&mut self, piece: PieceId, holders: Vec<ServerId>, object_bytes: u64) {
@@ -404,12 +409,12 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Whether a server was dropped from a piece only because another one seemed faster.
+    /// Whether a server was dropped from a piece only because another holder seemed faster.
     pub fn is_slow(&self, piece: PieceId, server: ServerId) -> bool {
         self.pieces[piece.0 as usize].slow.contains(&server)
     }
 
-    /// Drops a piece: its pulls are stopped, and only events already queued still report it.
+    /// Drops a piece and stops its pulls. Events that are already queued may still name the piece.
     pub fn cancel(&mut self, now: Instant, piece: PieceId) {
         let state = &mut self.pieces[piece.0 as usize];
         if std::mem::replace(&mut state.is_over, true) {
@@ -429,8 +434,8 @@ impl<S: Symbol> Client<S> {
         self.schedule(now);
     }
 
-    /// Sets the expected length of a piece's object: a server with another length has another
-    /// version, and none of it is used.
+    /// Sets the expected length of a piece's object. A server whose object has another length has
+    /// another version, and its bytes are not used.
     pub fn expect_bytes(&mut self, piece: PieceId, object_bytes: u64) {
         self.pieces[piece.0 as usize].object_bytes = Some(object_bytes);
     }
@@ -468,7 +473,7 @@ impl<S: Symbol> Client<S> {
     pub const fn strays(&self) -> u64 {
         self.strays
     }
-    /// Pulls under way: piece, server, and loss event rate.
+    /// Pulls under way: the piece, the server, and the loss rate (with TFRC, the loss event rate).
     pub fn pulls(&self) -> impl Iterator<Item = (PieceId, ServerId, f64)> + '_ {
         self.pulls.values().map(|pull| {
             let loss = match &pull.state {
@@ -498,7 +503,8 @@ impl<S: Symbol> Client<S> {
         for id in its {
             told.extend(self.abandon(id, reason.to_owned()));
         }
-        // Pieces need not wait for a server that will not connect.
+        // Records the loss for unfinished pieces without a pull at the server, so that they do not
+        // wait for it.
         for at in 0..self.pieces.len() {
             let (id, state) = (PieceId(at as u32), &mut self.pieces[at]);
             let is_new = state.piece.holders.contains(&server)
@@ -517,7 +523,7 @@ impl<S: Symbol> Client<S> {
         piece.holders.iter().copied().filter(|server| !failed(server)).collect()
     }
 
-    /// Assigns queued pieces to servers while both are available.
+    /// Assigns queued pieces to servers until either is exhausted.
     fn schedule(&mut self, now: Instant) {
         let mut new = Vec::new();
         let fair = self.config.pulls_max.div_ceil(self.servers.len().max(1));
@@ -539,13 +545,14 @@ impl<S: Symbol> Client<S> {
             let left = self.left(piece);
             let is_shared = left.len() > 1;
             let left = self.asked_of(left);
-            // Least busy first, and among equals the fastest; a server without a measured rate may
-            // be the fastest.
+            // The server with the fewest pulls is preferred; among equals, the fastest. A server
+            // without a measured rate ranks first among equals, as it may be the fastest.
             let load = |server: &&ServerId| {
                 let server = &self.servers[server.0 as usize];
                 (server.pulls, server.rate_bytes_per_s.map_or(0, |rate| u64::MAX - rate as u64))
             };
-            // The first connected server must not get every piece that other servers hold, too.
+            // Prevents the first connected server from taking every piece that other servers hold,
+            // too.
             let ready = |server: &&ServerId| {
                 let state = &self.servers[server.0 as usize];
                 let is_busy = || state.pulls as usize >= fair || self.ahead_of(**server) >= PULLS_AHEAD;
@@ -573,8 +580,8 @@ impl<S: Symbol> Client<S> {
         }
         self.regrant(false);
         let slot = self.slot();
-        // Requests leave one behind the other, so a later one has already waited for the earlier
-        // ones.
+        // Requests leave in sequence, so a later request has already waited for the earlier
+        // requests' transmission.
         let request = self.config.link.map_or(Duration::ZERO, |link| link.transmit_time(REQUEST));
         let step = Duration::from_ps(slot.as_ps().saturating_sub(request.as_ps()));
         for (number, id) in new.into_iter().enumerate() {
@@ -582,7 +589,8 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Number of a server's pulls that expect more than retransmissions.
+    /// Number of a server's pulls that still expect first transmissions and not only
+    /// retransmissions.
     fn ahead_of(&self, server: ServerId) -> usize {
         let is_ahead = |pull: &Pull<S>| match &pull.state {
             PullState::Receiving(receiver) => !receiver.is_ending(),
@@ -591,7 +599,8 @@ impl<S: Symbol> Client<S> {
         self.pulls.values().filter(|pull| pull.server == server && is_ahead(pull)).count()
     }
 
-    /// Asks servers again that were dropped from a piece as slow. Returns false if there is none.
+    /// Makes servers available again that were dropped from a piece as slow. Returns false if no
+    /// such server is connected.
     fn recall(&mut self, piece: PieceId) -> bool {
         let Self { servers, pieces, .. } = self;
         let PieceState { failures, slow, .. } = &mut pieces[piece.0 as usize];
@@ -706,7 +715,7 @@ impl<S: Symbol> Client<S> {
             || (wanted.is_none() && accepted.bytes != accepted.object_bytes);
         let layout = self.layout_of(pull, accepted).filter(|layout| match &pull.state {
             PullState::Asked { .. } => !is_wrong,
-            // The layout that the pull's packets implied.
+            // The layout must equal the layout that the pull's packets implied.
             PullState::Receiving(receiver) => !is_wrong && receiver.layout() == layout,
         });
         let Some(layout) = layout else {
@@ -731,8 +740,8 @@ impl<S: Symbol> Client<S> {
         self.settle(now, id);
     }
 
-    /// Layout of a pull, if the server's choice is acceptable: blocks and generations shorter than
-    /// necessary only cost work.
+    /// Layout of a pull, or `None` if the server's choice is unacceptable: blocks or generations
+    /// that are shorter than necessary cost processing time.
     fn layout_of(&self, pull: &Pull<S>, accepted: &PullAcceptance) -> Option<Layout> {
         let shortest = u64::from(pull.block_bytes.min(BLOCK_BYTES_MIN)).min(accepted.bytes.max(1));
         let is_wrong = accepted.block_bytes > pull.block_bytes
@@ -741,7 +750,7 @@ impl<S: Symbol> Client<S> {
         Layout::new(accepted.bytes, accepted.block_bytes, accepted.blocks_max).ok().filter(|_| !is_wrong)
     }
 
-    /// Starts to receive a pull with this layout, unless it has started.
+    /// Starts to receive a pull with this layout, unless reception has already started.
     fn receive(&mut self, now: Instant, id: PullId, layout: Layout) {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let PullState::Asked { early, grant } = &mut pull.state else { return };
@@ -770,8 +779,8 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Layout of the pull of `packet` while its server's answer is in flight. The request
-    /// determines it except for the block length.
+    /// Layout of the pull of `packet` while the server's answer is in flight. The request
+    /// determines everything except the block length, which is the packet's.
     fn presumed(&self, pull: &Pull<S>, packet: &Packet<S>) -> Option<Layout> {
         let is_open = pull.range.1.is_none() || self.pieces[pull.piece.0 as usize].is_cut;
         let bytes =
@@ -790,7 +799,8 @@ impl<S: Symbol> Client<S> {
             self.strays += 1;
             return;
         };
-        // A lost control message arrives some round trips later; data need not wait for it.
+        // A lost control message arrives some round trips later. Packets are processed without that
+        // delay.
         if let PullState::Asked { .. } = pull.state
             && let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet))
         {
@@ -799,10 +809,11 @@ impl<S: Symbol> Client<S> {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let is_far = packet.generation >= self.config.window;
         match &mut pull.state {
-            // At most one window is kept of data that may belong to another version.
+            // Before the server's answer, data may belong to another version; at most one window of
+            // data is kept.
             PullState::Receiving(_) if !pull.is_said && is_far => self.strays += 1,
             PullState::Asked { early, .. } => {
-                // At most as many packets as the pull may accept later.
+                // Keeps at most as many packets as the pull may accept later.
                 let most = EARLY_MAX.min(self.config.packets_max() as usize);
                 if early.len() < most && packet.payload.len() <= self.config.block_bytes as usize {
                     early.push(packet);
@@ -849,7 +860,7 @@ impl<S: Symbol> Client<S> {
             receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
         let its = &mut self.servers[server.0 as usize];
         let state = &mut self.pieces[piece.0 as usize];
-        // A beginning ends before a path has shown its rate.
+        // A beginning is too short to measure the rate of the path.
         if !state.is_cut {
             its.brought(rate);
         }
@@ -881,7 +892,7 @@ impl<S: Symbol> Client<S> {
         let shorter = self.shorter_blocks(&pull).filter(|_| is_accepted && !heard);
         let its = &mut self.servers[server.0 as usize];
         if let Some(shorter) = shorter.filter(|_| its.is_connected) {
-            // Another pull may have shown already that the MTU is smaller.
+            // Another pull may already have lowered the block length for a smaller MTU.
             its.block_bytes = its.block_bytes.min(shorter);
         } else {
             let failure = Failure { server, reason };
@@ -904,7 +915,7 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Ends a pull and returns its missing ranges to the piece.
+    /// Ends a pull and returns its missing ranges to the piece's queue.
     fn take_back(&mut self, id: PullId) -> Option<Pull<S>> {
         let pull = self.close(id)?;
         let state = &mut self.pieces[pull.piece.0 as usize];
@@ -985,7 +996,7 @@ impl<S: Symbol> Client<S> {
     }
 }
 
-/// Missing bytes of a pull, as ranges of its object.
+/// Missing bytes of a pull, as ranges of the object.
 fn lacking<S: Symbol>(receiver: &Receiver<S>, start: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let layout = receiver.layout();

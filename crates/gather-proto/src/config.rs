@@ -8,10 +8,10 @@ use anabranch_codes::{lt, mds};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use std::fmt;
 
-/// Minimum MTU of a path, in bytes: the IPv4 packet that every host must accept (RFC 791, section
-/// 3.1).
+/// Minimum MTU of a path, in bytes: the length of the IPv4 packet that every host must accept (RFC
+/// 791, section 3.1).
 pub const MTU_MIN: u32 = 576;
-/// Headers of IPv4 and UDP, in bytes.
+/// Length of the headers of IPv4 and UDP, in bytes.
 const IP_UDP_BYTES: u32 = 28;
 const _: () = assert!(
     BLOCK_BYTES_MIN + Packet::<()>::HEADER_BYTES_MAX + SEAL_BYTES + IP_UDP_BYTES <= MTU_MIN,
@@ -22,54 +22,55 @@ const _: () = assert!(Feedback::BYTES_MAX + SEAL_BYTES + IP_UDP_BYTES <= MTU_MIN
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientConfig {
-    /// Protocol of its pulls.
+    /// Protocol of the client's pulls.
     pub mode: Mode,
-    /// Rate control of its servers.
+    /// Rate control of the client's servers.
     pub rate_control: RateControl,
-    /// Decoder of its pulls. In [`Mode::Counted`] coded symbols cover half of all blocks, which
-    /// peeling cannot use if several blocks are missing.
+    /// Decoder of the client's pulls. In [`Mode::Counted`] a coded symbol covers half of all
+    /// blocks, which peeling cannot use if several blocks are missing.
     pub decoder: DecoderKind,
-    /// Block length in bytes; a datagram adds the headers of [`crate::msg`].
+    /// Block length in bytes, without the datagram's headers ([`crate::msg`]).
     pub block_bytes: u32,
-    /// Block length in bytes for a retry at a server without any arrived packet: short enough for
-    /// any path with IPv6's minimum MTU. A further retry has [`BLOCK_BYTES_MIN`].
+    /// Block length in bytes for a retry at a server from which no packet has arrived: short enough
+    /// for any path with IPv6's minimum MTU. A further retry uses [`BLOCK_BYTES_MIN`].
     pub block_bytes_safe: u32,
-    /// Maximum blocks per generation. A server whose path takes only shorter blocks gets more of
-    /// them, up to 255, so that the generation's byte length stays the same.
+    /// Maximum number of blocks per generation. If a server's path allows only shorter blocks, a
+    /// generation has more blocks, up to 255, so that its byte length stays the same.
     pub blocks_max: u32,
-    /// Open generations per pull; with the block length this bounds memory.
+    /// Number of open generations per pull. Together with the block length, this number bounds
+    /// memory.
     pub window: u32,
-    /// Maximum pulls at once, over all servers.
+    /// Maximum number of pulls at once, over all servers.
     pub pulls_max: usize,
-    /// Rate of the last hop, if known; it is divided among pulls.
+    /// Rate of the last hop, if known. The client divides this rate among pulls.
     pub link: Option<BitRate>,
-    /// Share of [`ClientConfig::link`] that is granted; the rest is for control messages and other
-    /// traffic.
+    /// Share of [`ClientConfig::link`] that is granted. The remaining share is left to control
+    /// messages and other traffic.
     pub link_share: f64,
     /// Header overhead on the link per datagram, in bytes: UDP, IP and the link.
     pub overhead_bytes: u32,
     /// Minimum interval between two feedbacks of a pull, or a round trip if that is longer.
     pub feedback_every: Duration,
-    /// Silence after which a server is left. `None` derives it from the server's round-trip time
-    /// and packet interval, between 5 s and 60 s.
+    /// Duration of silence after which the client stops using a server. `None` derives the duration
+    /// from the server's round-trip time and packet interval, between 5 s and 60 s.
     pub give_up: Option<Duration>,
 }
 
-/// Maximum pulls of a server at once: one that sends, the next one, so that the server never idles,
-/// and one that waits for retransmissions.
+/// Maximum number of pulls of a server at once: one that sends, the next one, so that the server is
+/// never idle, and one that waits for retransmissions.
 pub(crate) const PULLS_PER_SERVER: usize = 3;
-/// Maximum pulls of a server that expect more than retransmissions.
+/// Maximum number of a server's pulls that still expect first transmissions.
 pub(crate) const PULLS_AHEAD: usize = 2;
 /// Maximum of [`ClientConfig::give_up`], in milliseconds: ten days.
 const GIVE_UP_MS_MAX: u64 = 10 * 24 * 3_600_000;
-/// Minimum window, in generations: with a single one, a loss at its end would halt the pull for a
-/// round trip.
+/// Minimum window, in generations. In a window of a single generation, a loss at its end would halt
+/// the pull for a round trip.
 const WINDOW_MIN: u32 = 2;
-/// Approximate bytes of a generation: enough blocks that coded symbols for a few losses cost
-/// little, and few enough to complete soon.
+/// Approximate bytes of a generation: so long that coded symbols for a few losses cost little, and
+/// so short that it completes soon.
 const GENERATION_BYTES: u32 = 256 << 10;
-/// Minimum and maximum blocks per generation. Beyond the maximum no MDS code exists, so that more
-/// packets than blocks would be needed.
+/// Minimum and maximum number of blocks per generation. No MDS code exists beyond the maximum, so a
+/// generation would need more packets than blocks.
 const BLOCKS_MIN: u32 = 32;
 const BLOCKS_MAX: u32 = mds::BLOCKS_MAX as u32;
 
@@ -80,15 +81,16 @@ impl Default for ClientConfig {
             rate_control: Mode::Counted.rate_control(),
             decoder: DecoderKind::Inactivation,
             block_bytes: 1_024,
-            // IPv6's minimum MTU of 1,280, less the headers of IPv6 and UDP, our headers, and the
-            // bytes of authentication.
+            // IPv6's minimum MTU is 1,280 bytes. The headers of IPv6 and UDP, the packet's own
+            // header and the bytes of authentication are subtracted.
             block_bytes_safe: 1_280 - 48 - Packet::<()>::HEADER_BYTES_MAX - SEAL_BYTES,
             blocks_max: Self::blocks_to_generation(1_024),
             window: 16,
             pulls_max: 256,
             link: None,
             link_share: 0.98,
-            // Ethernet with preamble, gap and checksum takes 38 bytes, IPv4 20, UDP 8.
+            // Per packet Ethernet takes 38 bytes with preamble, gap and checksum, IPv4 20, and UDP
+            // 8.
             overhead_bytes: 66,
             feedback_every: Duration::ZERO,
             give_up: None,
@@ -99,25 +101,25 @@ impl Default for ClientConfig {
 /// Settings of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerConfig {
-    /// Maximum pulls of one client at once.
+    /// Maximum number of pulls of one client at once.
     pub pulls_max: usize,
     /// Maximum rate of one client, in bits of datagrams per second.
     pub rate_max: Option<BitRate>,
     /// Maximum block length, in bytes.
     pub block_bytes_max: u32,
-    /// Minimum block length of a longer pull, in bytes.
+    /// Minimum block length in bytes, unless the pull is shorter.
     pub block_bytes_min: u32,
     /// Maximum memory for one client: generations, each block with its bookkeeping, and records of
-    /// sent packets. Each pull may hold one generation and its packets even beyond it.
+    /// sent packets. Each pull may hold one generation and its packets even beyond this limit.
     pub memory_max: ByteCount,
-    /// Maximum bytes sent under a client's grant, per path or with TFRC per pull, before the client
-    /// has proved that it receives any.
+    /// Maximum bytes sent under a client's grant before the client has proved that packets arrive.
+    /// The limit applies per path, or with TFRC per pull.
     pub unproven_max: ByteCount,
-    /// Silence of the client, over all its pulls, after which a pull ends: the timer of LTTP
-    /// section III-A.
+    /// Duration of the client's silence, over all its pulls, after which a pull ends: the timer of
+    /// LTTP section III-A.
     pub give_up: Duration,
-    /// Interval within which due packets leave together, if the clock is coarse; zero if it is
-    /// exact.
+    /// Interval within which due packets leave together, if the clock is coarse; zero if the clock
+    /// is exact.
     pub quantum: Duration,
 }
 
@@ -142,7 +144,7 @@ impl Default for ServerConfig {
 pub struct ConfigError {
     /// Name of the setting.
     pub setting: &'static str,
-    /// Its value with unit, and the allowed range.
+    /// Value of the setting with its unit, and the allowed range.
     pub message: String,
 }
 
@@ -174,7 +176,7 @@ impl ClientConfig {
             return Err(ConfigError { setting: "rate_control", message });
         }
         within("symbol", " B", self.block_bytes.into(), 1, BLOCK_BYTES_MAX.into())?;
-        // Packet numbers cover as many coded symbols as blocks.
+        // Packet ids must cover as many coded symbols as blocks.
         let blocks_max = (lt::BLOCKS_MAX as u64).min(u64::from(Numbers::of(self.rate_control).ids) / 2);
         within("generation", " blocks", self.blocks_max.into(), 1, blocks_max)?;
         within("window", " generations", self.window.into(), 1, WINDOW_MAX.into())?;
@@ -193,7 +195,7 @@ impl ClientConfig {
         Ok(())
     }
 
-    /// Blocks of the given length per generation, within `BLOCKS_MIN` and `BLOCKS_MAX`.
+    /// Number of blocks of this length per generation, between `BLOCKS_MIN` and `BLOCKS_MAX`.
     pub fn blocks_to_generation(block_bytes: u32) -> u32 {
         (GENERATION_BYTES / block_bytes.max(1)).clamp(BLOCKS_MIN, BLOCKS_MAX)
     }
@@ -215,26 +217,26 @@ impl ClientConfig {
         packets_max(self.mode, self.decoder, self.blocks_max) * u64::from(self.window)
     }
 
-    /// The same settings for `servers` servers, with as many pulls and generations as `memory`
-    /// allows. Returns `None` if it is too little for one pull.
+    /// Returns the same settings for `servers` servers, with as many pulls and generations as
+    /// `memory` allows. Returns `None` if `memory` is too small for one pull.
     pub fn fitted(self, memory: ByteCount, servers: usize) -> Option<Self> {
         let pulls_max = servers * PULLS_PER_SERVER;
-        // Counts open generations; a complete one waits for the disk.
+        // The limit covers open generations only; a complete generation waits for the disk.
         let generations = memory.as_u64() / self.generation_memory().as_u64();
         let window = generations / pulls_max.max(1) as u64;
         if window >= WINDOW_MIN.into() {
             let window = window.min(WINDOW_MAX.into()) as u32;
             return Some(Self { pulls_max, window, ..self });
         }
-        // Fewer pulls at once.
+        // The memory allows only fewer pulls at once.
         let pulls_max = (generations / u64::from(WINDOW_MIN)) as usize;
         (pulls_max > 0).then_some(Self { pulls_max, window: WINDOW_MIN, ..self })
     }
 
     /// Maximum memory for packets of incomplete generations, whatever the servers send.
     ///
-    /// Differs: not in [`Mode::Lttp`], where a generation is the whole request.
-    /// Cost: one generation's blocks in addition, while it is decoded.
+    /// Differs: the bound does not hold in [`Mode::Lttp`], where a generation is the whole request.
+    /// Cost: the blocks of one generation in addition, while that generation is decoded.
     pub fn memory(&self) -> ByteCount {
         let window = self.generation_memory().as_u64() * u64::from(self.window);
         ByteCount::new(window * self.pulls_max as u64)
@@ -245,10 +247,10 @@ impl ClientConfig {
 mod tests {
     use super::*;
 
-    /// #19: one server's window had 40 MB of 256 MiB, and 22 of 32 blocks per generation: the
-    /// estimate counted more packets than are held.
+    /// Issue #19: the estimate of memory counted more packets than are held. One server's window
+    /// was only 40 MB of 256 MiB, and a generation had only 22 of 32 blocks.
     #[test]
-    fn memory_covers_a_far_paths_window_within_the_limit() {
+    fn memory_covers_the_window_of_a_long_path() {
         // Block lengths for Ethernet's standard and jumbo frames.
         let lengths = [1_434, 8_192];
         let servers = [1, 3, 8, 32, 1_000];
@@ -260,7 +262,7 @@ mod tests {
             let config = ClientConfig { block_bytes, blocks_max, ..ClientConfig::default() };
             let fitted = config.fitted(memory, servers).expect("enough for a pull");
             assert!(fitted.memory() <= memory && fitted.check().is_ok(), "{servers} servers");
-            // 1 Gbit/s for 250 ms.
+            // Bytes in flight at 1 Gbit/s for a round trip of 250 ms.
             let in_flight = 125_000_000 / 4;
             let all = servers as u64 * u64::from(fitted.window) * fitted.generation_memory().as_u64();
             assert!(servers > 32 || all > in_flight * 5 / 2, "{all} B in {servers} pulls");

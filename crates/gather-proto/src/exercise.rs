@@ -1,7 +1,7 @@
-//! Fuzzing of a client and a server with arbitrary valid messages at arbitrary times.
+//! Fuzzing of a client and a server with random valid messages at random times.
 //!
-//! The input bytes are read as a list of messages and waits. Each message passes through its wire
-//! format, so only messages that could arrive do. After each step the held memory must be within
+//! The input bytes are read as a list of messages and waits. Each message is encoded and decoded,
+//! so that only messages occur that could arrive. After each step the held memory must be within
 //! the configured limits. Leaves out: the decoding of arbitrary bytes (`msg::exercise`).
 
 use crate::msg::{
@@ -17,18 +17,19 @@ use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
 
-/// Maximum number of steps, packets and generations of one input, so that it ends soon.
+/// Maximum number of steps of one input, so that the input ends soon.
 const STEPS_MAX: usize = 400;
 /// Bytes of a first flight over the longest path, with headers of short blocks.
 const FIRST_FLIGHT_BYTES: u64 = 75_000;
 /// Maximum bytes sent per byte received. BBR's start sends 2.8 times the arriving rate, counts are
-/// worth twice the proven bytes, and the rate is kept for some round trips.
+/// credited up to twice the proven bytes, and the rate is kept for some round trips.
 const FLOOD_FACTOR: u64 = 16;
-/// Interval between probes of a silent path, and the maximum size of one.
+/// Interval between probes of a silent path in microseconds. `ASK_BYTES` is the maximum size of a
+/// probe.
 const ASK_EVERY_US: u64 = 10_000;
 const ASK_BYTES: u64 = 200;
 
-/// Numbers drawn from a list of bytes; all 0 beyond its end.
+/// Numbers drawn from a list of bytes. Beyond the end of the list all numbers are 0.
 struct Draw<'a> {
     left: &'a [u8],
 }
@@ -42,7 +43,7 @@ impl Draw<'_> {
     fn flag(&mut self) -> bool {
         self.byte() & 1 == 1
     }
-    /// Small numbers, numbers near powers of two, and arbitrary ones.
+    /// A small number, a number near a power of two, or an arbitrary number.
     fn number(&mut self) -> u64 {
         match self.byte() {
             small @ 0..=199 => small.into(),
@@ -66,7 +67,7 @@ impl Draw<'_> {
     }
 }
 
-/// A message after encoding and decoding.
+/// A message after its encoding and decoding.
 fn carried(message: &Control) -> Control {
     let mut bytes = Vec::new();
     message.encode_framed(&mut bytes);
@@ -120,7 +121,7 @@ pub fn exercise_client(bytes: &[u8]) {
             5 => client.widen(beginning, servers.clone(), draw.number().max(1)),
             6 => client.cancel(now, beginning),
             7 | 8 => {
-                // The requested range, or another one.
+                // The answer accepts the requested range, or another range.
                 let bytes = [0, 100, 500, 800, 2_700, draw.number()][draw.small(6) as usize];
                 let object_bytes = if draw.flag() { bytes } else { draw.number() };
                 let block_bytes = if draw.flag() { config.block_bytes } else { draw.number() as u32 };
@@ -148,7 +149,7 @@ pub fn exercise_client(bytes: &[u8]) {
                             as usize
                     ]),
                 };
-                // Further packets with ids that look alike.
+                // Further packets follow with related ids.
                 let step = [0, 1, 2, 1 << 24][draw.small(4) as usize];
                 for number in 0..1 + draw.small(40) {
                     let (sequence, id) = (
@@ -178,7 +179,7 @@ pub fn exercise_client(bytes: &[u8]) {
     }
 }
 
-/// Limit of bytes under an unproven grant in this test.
+/// Maximum bytes of a first flight under a grant, before any proven arrival.
 const UNPROVEN_MAX: ByteCount = ByteCount::new(20_000);
 
 /// Bytes that a server has sent, and bytes that its client has received.
@@ -260,7 +261,7 @@ pub fn exercise_server(bytes: &[u8]) {
                         Some(Report::Arrived(ArrivalReport { delay, received, lost, runs }))
                     }
                 };
-                // A true receipt, or a drawn one.
+                // The receipt is the true receipt or a default one that proves nothing.
                 let (next, receipt) = match receipts.get(&pull) {
                     Some((next, received)) if draw.byte() > 0 => (*next, received.receipt()),
                     _ => (draw.number() as u32, Receipt::default()),
@@ -317,7 +318,7 @@ pub fn exercise_server(bytes: &[u8]) {
             let Datagram::Packet(packet) = carried_datagram(&Datagram::Packet(packet)) else { continue };
             let bytes = u64::from(packet.wire_len());
             flood.sent_bytes += bytes;
-            // A full link delivers a few of the packets, or all.
+            // A full link delivers some of the packets; otherwise all arrive.
             if number % (1 + u32::from(comes)) == 0 {
                 flood.received_bytes += bytes;
                 let (next, received) = receipts.entry(packet.pull).or_default();

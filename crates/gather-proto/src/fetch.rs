@@ -1,18 +1,21 @@
-//! A whole fetch: objects from the servers that hold them, from the first request to the verdict.
+//! A whole fetch: requests objects from the servers that hold them, until each object is verified
+//! or has failed.
 //!
-//! The driver sets how many objects may be under way at once; the rest wait for their turn
-//! (`turns`). For each object one holder is asked for a description (`describe`): its length,
+//! The driver sets how many objects may be under way at once; the other objects wait for their turn
+//! (`turns`). One holder of each object is asked for a description (`describe`): its length,
 //! attributes and hash, unless a manifest gives them. The same holder is asked for the object's
-//! beginning at once (`early_request`). The missing bytes are then pulled by the [`Client`], which
-//! assigns ranges to servers, and written and checked against the hash. On a mismatch all holders
+//! beginning at once (`early_request`). The [`Client`] then pulls the missing bytes, assigning
+//! ranges to servers. The bytes are written and checked against the hash. On a mismatch all holders
 //! are asked for their hashes, and the wrong parts are pulled once more from holders of the right
-//! version (`compare`). In a fetch of many objects, short ones arrive whole with their description
-//! (`short`). Other holders are asked whether they have the same version (`agree`). An object fails
-//! once no holder can provide it, or if it cannot be written; the other objects continue.
+//! version (`compare`). In a fetch of many objects, short objects arrive whole with their
+//! descriptions (`short`). Other holders are asked whether they have the same version (`agree`). An
+//! object fails once no holder can provide it, or if it cannot be written; the other objects
+//! continue.
 //!
 //! The driver carries messages and datagrams, and performs the file operations of each
-//! [`FetchEvent`]. If no manifest gives an object's length and hash, the holder that describes it
-//! is trusted: the first one listed, if it answers soon.
+//! [`FetchEvent`]. If no manifest gives the length and hash of an object, the fetch trusts the
+//! holder that describes the object. That holder is the first one listed, if it connects within
+//! half a second.
 //!
 //! Leaves out: sockets, sealing, files, hashing, and reconnecting to a lost server. Read
 //! [`RequestedObject`], [`FetchEvent`] and [`Fetch`] first.
@@ -43,34 +46,36 @@ use std::ops::Range;
 
 use early_request::EarlyRequest;
 
-/// Distance ahead of the flushed bytes up to which a streamed object is requested: bytes that
-/// arrive early wait in memory.
+/// Number of bytes beyond the flushed bytes within which a streamed object is requested. Bytes that
+/// arrive out of order wait in memory.
 const AHEAD_BYTES: u64 = 64 << 20;
 /// Maximum length of a piece of a streamed object, in bytes.
 const AHEAD_PIECE_BYTES: u64 = 16 << 20;
-/// Interval between datagrams that show a silent server where packets are taken.
+/// Interval between datagrams that show the client's address to a server whose packets have not
+/// arrived.
 const SHOW_EVERY: Duration = Duration::from_ms(50);
-/// Time from the connection to the second such datagram: the first may have been lost, or may have
-/// arrived before the server knew the connection's keys.
+/// Time from the connection to the second such datagram. The first datagram may have been lost, or
+/// may have arrived before the server knew the connection's keys.
 const SHOW_AGAIN: Duration = Duration::from_ms(5);
-/// Maximum wait for a description by the first listed server, if another server answers earlier.
+/// Maximum wait for the first listed server to connect, before another connected holder is asked
+/// for a description.
 const FIRST_WAIT: Duration = Duration::from_ms(500);
-/// Interval between checks for late answers.
+/// Interval between checks for overdue answers.
 const LOOK_EVERY: Duration = Duration::from_ms(200);
 
 /// Settings of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FetchConfig {
-    /// Settings of the client. Its limit of silence holds for descriptions, too, plus any hashing
-    /// time.
+    /// Settings of the client. Its silence limit also applies to requests for descriptions; hashing
+    /// time is added.
     pub client: ClientConfig,
-    /// Whether the single object is passed on in order as it arrives. It is then requested only a
-    /// little ahead, and no second try is possible.
+    /// Whether the single object is passed on in order as it arrives. The object is then requested
+    /// only up to 64 MiB ahead of the flushed bytes, and has no second try.
     pub streams: bool,
     /// Whether an object fails if two of its holders have different versions.
     pub is_strict: bool,
-    /// Maximum objects under way at once, at least 1. A driver may hold open files, and a short
-    /// content in memory, for each of them.
+    /// Maximum number of objects under way at once, at least 1. A driver may hold an open file, and
+    /// a short content in memory, for each of these objects.
     pub objects_max: usize,
 }
 
@@ -83,13 +88,13 @@ enum ObjectStage {
     Describing,
     /// The driver is finding out which bytes are missing.
     Opening,
-    /// Its pieces are being pulled; the number of unfinished ones.
+    /// The object's pieces are being pulled. The value is the number of unfinished pieces.
     Getting(usize),
-    /// All bytes are written; the hash or the attributes are still unknown.
+    /// All bytes are written, but the hash or the attributes are still unknown.
     Finishing,
-    /// The driver is checking and naming it.
+    /// The driver is checking the object's hash and naming its file.
     Checking,
-    /// The hash does not match: the hashes of these parts are awaited from these servers.
+    /// The hash does not match. The set holds the parts and the servers whose hashes are awaited.
     Comparing(BTreeSet<(usize, ServerId)>),
     Verified,
     Failed(FetchFailure),
@@ -100,36 +105,37 @@ enum ObjectStage {
 pub struct Object {
     wanted: RequestedObject,
     stage: ObjectStage,
-    /// Index of the holder of the first part that was last asked for a description.
+    /// Index of the last holder asked for a description, among the holders of the first part.
     asked: Option<usize>,
-    /// Indices of the holders asked so far; none is asked twice.
+    /// Indices of the holders asked so far. No holder is asked twice.
     tried: BTreeSet<usize>,
-    /// Whether the asked holder cannot describe it, and the next one is not connected yet.
+    /// Whether the asked holder cannot describe the object and the next holder is not connected
+    /// yet.
     is_waiting: bool,
-    /// Time of the request, or of the last notice that the answer takes longer.
+    /// Time of the request, or of the server's last notice that the hash takes longer.
     asked_at: Instant,
     first_asked_at: Option<Instant>,
-    /// Whether the user knows that a server is still reading it.
+    /// Whether the user has been notified that a server is still hashing the object.
     is_told: bool,
-    /// Whether no holder gave attributes.
+    /// Whether the object is finished without attributes, because no holder gave any in time.
     lacks_attributes: bool,
-    /// Versions at its holders.
+    /// Versions of the object at its holders.
     agreement: agree::Agreement,
     /// Refusals by servers, each with its reason.
     refusals: BTreeMap<ServerId, String>,
-    /// Parts not requested from a server that has another version of them.
+    /// Parts with servers that have another version of them, from which they are not requested.
     spoilt: BTreeSet<(usize, ServerId)>,
-    /// Whether the last comparison found further such parts.
+    /// Whether the last comparison found further entries for `spoilt`.
     is_wiser: bool,
     fetched_bytes: u64,
     kept_bytes: u64,
-    /// Whether its hash was wrong, so that this is a further try.
+    /// Whether the object's hash was wrong once, so that the current pulls are a further try.
     was_wrong: bool,
-    /// The server asked for the whole content, and the time of the request.
+    /// The server asked for the object's whole content, and the time of the request.
     brings: Option<(ServerId, Instant)>,
-    /// The whole content from a server, until the object's place is open.
+    /// The whole content from a server, until the object's destination is open.
     content: Option<Content>,
-    /// Whether the place is open and the content is expected whole.
+    /// Whether the destination is open and a server is expected to send the whole content.
     awaits_content: bool,
     ended_at: Option<Instant>,
 }
@@ -151,34 +157,34 @@ impl Object {
     pub const fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
-    /// Servers known to have another version, and that version.
+    /// Servers known to have another version of the object, each with its version.
     pub const fn others(&self) -> &BTreeMap<ServerId, Version> {
         &self.agreement.others
     }
-    /// The server that was last asked to describe it; `None` before the first request.
+    /// The server that was last asked to describe the object; `None` before the first request.
     pub fn described_by(&self) -> Option<ServerId> {
         self.asked_server()
     }
-    /// Time at which it was verified or failed.
+    /// Time at which the object was verified or failed.
     pub const fn ended_at(&self) -> Option<Instant> {
         self.ended_at
     }
-    /// Whether it is complete, with the right hash.
+    /// Whether the object is complete and has the right hash.
     pub const fn is_verified(&self) -> bool {
         matches!(self.stage, ObjectStage::Verified)
     }
-    /// Why it failed; `None` if it has not.
+    /// Why the object failed; `None` if it has not failed.
     pub const fn failure(&self) -> Option<&FetchFailure> {
         match &self.stage {
             ObjectStage::Failed(failure) => Some(failure),
             _ => None,
         }
     }
-    /// Whether it is neither verified nor failed.
+    /// Whether the object is neither verified nor failed.
     const fn is_under_way(&self) -> bool {
         !matches!(self.stage, ObjectStage::Verified | ObjectStage::Failed(_))
     }
-    /// Whether its length or its hash is still unknown.
+    /// Whether the object's length or hash is still unknown.
     const fn lacks_description(&self) -> bool {
         match self.stage {
             ObjectStage::Describing => true,
@@ -188,7 +194,7 @@ impl Object {
             _ => false,
         }
     }
-    /// Whether it lacks a description and no holder is asked for one.
+    /// Whether the object lacks a description and no holder is currently asked for one.
     const fn waits_to_be_described(&self) -> bool {
         self.lacks_description() && (self.asked.is_none() || self.is_waiting)
     }
@@ -203,18 +209,19 @@ impl Object {
 struct Link {
     is_connected: bool,
     lost: Option<String>,
-    /// Whether a packet has arrived from it.
+    /// Whether a packet has arrived from the server.
     is_heard: bool,
-    /// Objects whose content it owes, by time of request: at most [`short::CONTENTS_MAX`].
+    /// Objects whose whole content the server was asked for, by time of request: at most
+    /// [`short::CONTENTS_MAX`].
     contents: BTreeSet<(Instant, usize)>,
-    /// Maximum contents that it may owe at present.
+    /// Current maximum number of contents requested from the server at once.
     contents_max: usize,
-    /// Time of the last reduction of that maximum. `slow_until` is the end of the period in which
-    /// it counts as slow.
+    /// Time of the last reduction of `contents_max`. `slow_until` is the end of the period in which
+    /// the server counts as slow.
     cut_at: Option<Instant>,
     slow_until: Option<Instant>,
     rtt: Option<Duration>,
-    /// Time of its last answer about an object.
+    /// Time of the server's last answer about an object.
     answered_at: Option<Instant>,
 }
 
@@ -232,13 +239,13 @@ impl Link {
             answered_at: None,
         }
     }
-    /// Whether the server may not know yet where packets are taken.
+    /// Whether the server may not know the client's address for packets yet.
     const fn is_silent(&self) -> bool {
         self.is_connected && !self.is_heard
     }
 }
 
-/// A piece to request later: its start in the object, and the length of the servers' object.
+/// A piece to request later: the start of its part in the object, and the part's length in bytes.
 #[derive(Debug)]
 struct DeferredPiece {
     start: u64,
@@ -260,32 +267,33 @@ pub struct Fetch<S> {
     pulls_max: usize,
     /// Whether there are several objects, so that short ones may arrive whole.
     is_many: bool,
-    /// The first object that waits for its turn. `active` are the objects under way: at most
-    /// `objects_max`.
+    /// Index of the first object that waits for its turn. `active` holds the objects under way: at
+    /// most `objects_max`.
     next: usize,
     active: BTreeSet<usize>,
-    /// Objects by the names of their parts at servers.
+    /// Indices of objects, by the names of their parts at servers.
     by_name: BTreeMap<String, Vec<usize>>,
-    /// Object of each piece, and the start of the piece's part in it; `None` for a dropped piece.
+    /// Index of each piece's object, and the start of the piece's part in the object; `None` for a
+    /// dropped piece.
     pieces: Vec<Option<(usize, u64)>>,
-    /// The beginning of the single object, until its place is open.
+    /// Received beginning of the single object, until its destination is open.
     early: Option<EarlyRequest<S>>,
-    /// Pieces to request once the stream has advanced.
+    /// Pieces of the streamed object to request once more bytes are flushed.
     ahead: VecDeque<DeferredPiece>,
     done_bytes: u64,
-    /// Queued requests for descriptions: at most one of each kind per object and holder.
+    /// Queued requests for descriptions. At most one of each kind per object and holder is queued.
     control: VecDeque<(ServerId, Control)>,
     events: VecDeque<FetchEvent<S>>,
-    /// Servers due for a datagram that shows where packets are taken, without duplicates.
+    /// Servers that are due for a datagram which shows the client's address, without duplicates.
     shows: VecDeque<ServerId>,
     show_at: Instant,
-    /// End of the wait for the first listed server.
+    /// End of the wait for the first listed server to connect.
     first_at: Option<Instant>,
     look_at: Instant,
 }
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// A fetch of `objects` from `servers` servers, before any is connected.
+    /// A fetch of the objects `wanted` from `servers` servers, before any server is connected.
     ///
     /// Errors: a setting is out of range.
     /// Panics: if an object has no parts, or a holder is none of the servers.
@@ -365,7 +373,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             first_at: Some(now + FIRST_WAIT),
             look_at: now + LOOK_EVERY,
         };
-        // If a manifest gives the lengths, files are opened while servers are connecting.
+        // If a manifest gives the lengths, files are opened while the connections are set up.
         fetch.settle(now);
         Ok(fetch)
     }
@@ -378,7 +386,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     pub fn objects(&self) -> &[Object] {
         &self.objects
     }
-    /// Bytes present of all objects, earlier runs included.
+    /// Bytes of all objects that are present, including bytes of earlier runs.
     pub const fn done_bytes(&self) -> u64 {
         self.done_bytes
     }
@@ -398,13 +406,13 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     pub fn held_bytes(&self) -> u64 {
         self.client.held_bytes()
     }
-    /// Pulls under way: server, and loss event rate.
+    /// Pulls under way: the server, and the loss rate (with TFRC, the loss event rate).
     pub fn pulls(&self) -> impl Iterator<Item = (ServerId, f64)> + '_ {
         self.client.pulls().map(|(_, server, loss)| (server, loss))
     }
 
-    /// Reports that a server's control channel is open at this end; the server may still drop it.
-    /// `rtt` is the round-trip time, if known; `block_bytes` is the longest block that fits the
+    /// Reports that a server's control channel is open at the client; the server may still drop it.
+    /// `rtt` is the round-trip time, if known. `block_bytes` is the longest block that fits the
     /// path's known MTU.
     pub fn handle_connected(
         &mut self,
@@ -452,8 +460,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.settle(now);
     }
 
-    /// Reports that a part of a server's control message has arrived: a long one may take longer
-    /// than silence is tolerated.
+    /// Reports that a part of a server's control message has arrived. Without this report, a long
+    /// message may take longer than the limit of silence.
     pub fn handle_heard(&mut self, now: Instant, server: ServerId) {
         self.client.handle_heard(now, server);
     }
@@ -465,7 +473,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.settle(now);
     }
 
-    /// Reports that an object's place is open and lacks the ranges `missing`.
+    /// Reports that an object's destination is open, and which byte ranges it lacks.
     pub fn handle_opened(&mut self, now: Instant, object: ObjectId, missing: &[Range<u64>]) {
         let object = object.0 as usize;
         if self.objects[object].stage == ObjectStage::Opening {
@@ -480,7 +488,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.settle(now);
     }
 
-    /// Reports that an object has its name.
+    /// Reports that an object's file has its final name.
     pub fn handle_finished(&mut self, now: Instant, object: ObjectId) {
         let it = &mut self.objects[object.0 as usize];
         if it.stage == ObjectStage::Checking {
@@ -501,7 +509,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     }
 
     /// Reports that an object cannot be written, with a reason in one line. The driver may skip
-    /// later orders for it.
+    /// later events for this object.
     pub fn handle_unwritable(&mut self, now: Instant, object: ObjectId, reason: String) {
         self.fail(now, object.0 as usize, FetchFailure::NotWritten(reason));
         self.settle(now);
@@ -538,7 +546,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(ServerId, Feedback)> {
         self.client.poll_transmit(now)
     }
-    /// The next server due for an empty sealed datagram, which shows where packets are taken.
+    /// The next server due for an empty sealed datagram, which shows the client's address to the
+    /// server.
     pub fn poll_show(&mut self) -> Option<ServerId> {
         self.shows.pop_front()
     }
@@ -551,8 +560,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.events.pop_front()
     }
 
-    /// Schedules the datagram that shows where packets are taken, for every server without a
-    /// received packet.
+    /// Queues the datagram that shows the client's address, for every server from which no packet
+    /// has arrived.
     fn show(&mut self, now: Instant) {
         self.show_at = now + SHOW_EVERY;
         let silent = (0u32..).zip(&self.links).filter(|(_, link)| link.is_silent());
@@ -565,7 +574,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             while let Some(event) = self.client.poll_event() {
                 self.on_client(now, event);
             }
-            // An object that fails at once makes room for the next.
+            // An object that fails at once frees its turn for the next object.
             if !self.begin_more(now) {
                 break;
             }
@@ -595,8 +604,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 }
             }
             ClientEvent::Left { failure, .. } => {
-                // This server may not deliver the hash either, so another is asked. A server that
-                // is only slow may still deliver it.
+                // A server that did not deliver a piece may not deliver the hash either, so another
+                // server is asked. A server that is only slow may still deliver the hash.
                 let it = &self.objects[object];
                 let was_asked = it.asked_server() == Some(failure.server) && self.may_ask(it);
                 let was_asked = was_asked && !self.client.is_slow(piece, failure.server);
@@ -721,17 +730,18 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.client.begin(now);
     }
 
-    /// All bytes of an object have arrived.
+    /// Handles the arrival of an object's last missing byte.
     fn finish(&mut self, now: Instant, object: usize) {
         self.objects[object].stage = ObjectStage::Finishing;
         self.finish_if_known(now, object);
     }
 
-    /// Has an object checked and named, once its description is complete.
+    /// Requests the check and the naming of an object, once its description is complete.
     fn finish_if_known(&mut self, now: Instant, object: usize) {
         let it = &self.objects[object];
         let (ObjectStage::Finishing, Some(hash)) = (&it.stage, it.wanted.hash) else { return };
-        // For an object of several parts, servers know no more than the manifest.
+        // For an object of several parts, no server has attributes: only the manifest describes the
+        // whole.
         let lacks = it.wanted.attributes.is_none() && !self.streams && it.wanted.parts.len() == 1;
         if lacks && !it.lacks_attributes {
             if it.asked.is_none() {
@@ -752,7 +762,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.events.push_back(FetchEvent::Finish { object: ObjectId(object as u32), hash, attributes });
     }
 
-    /// Records that a server has another version of an object than the one pulled.
+    /// Records that a server has a different version of an object than the version pulled.
     fn note_other(&mut self, object: usize, server: ServerId, version: Version) {
         if self.objects[object].agreement.others.insert(server, version.clone()).is_none() {
             let object = ObjectId(object as u32);

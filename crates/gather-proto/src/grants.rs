@@ -1,10 +1,10 @@
-//! Max-min fair shares, by which a client divides its last hop among pulls.
+//! Max-min fair shares, with which a client divides its last hop.
 
-/// Max-min fair shares of `capacity` among pulls with the given demands; `None` is an unlimited
+/// Max-min fair shares of `capacity` among users with the given demands; `None` is an unlimited
 /// demand.
 ///
-/// Units: the same for all; rates here. The shares sum to the capacity, or to the demands if their
-/// sum is lower.
+/// Units: the capacity, demands and shares have the same unit; here it is a rate. The shares sum to
+/// the capacity, or to the demands if their sum is lower.
 /// Source: Bertsekas and Gallager, *Data Networks*, section 6.5.2, on one link.
 pub fn share(capacity: f64, demands: &[Option<f64>]) -> Vec<f64> {
     let mut by_demand: Vec<usize> = (0..demands.len()).collect();
@@ -25,7 +25,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_one_does_not_want_the_others_get() {
+    fn unused_share_is_divided_among_other_pulls() {
         assert_eq!(share(10.0, &[None, None]), [5.0, 5.0]);
         assert_eq!(share(10.0, &[None, Some(2.0), None]), [4.0, 2.0, 4.0]);
         assert_eq!(share(10.0, &[Some(1.0), Some(2.0)]), [1.0, 2.0]);
@@ -34,7 +34,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_gets_more_while_another_wants_it(capacity in 0.0f64..1e9, demands in proptest::collection::vec(proptest::option::of(0.0f64..1e9), 1..20)) {
+        fn largest_share_is_given_to_every_unsatisfied_pull(capacity in 0.0f64..1e9, demands in proptest::collection::vec(proptest::option::of(0.0f64..1e9), 1..20)) {
             let shares = share(capacity, &demands);
             let sum: f64 = shares.iter().sum();
             prop_assert!(sum <= capacity * (1.0 + 1e-9));

@@ -1,8 +1,8 @@
 //! Division of a pull's bytes into generations of blocks.
 //!
-//! The first generations have one block more than the others, or all have the same number (RFC 6330
-//! section 4.4.1.2 divides an object that way). Blocks have one length; the last block is padded
-//! with zeros.
+//! Either all generations have the same number of blocks, or the first generations have one block
+//! more than the later ones (RFC 6330 section 4.4.1.2 divides an object that way). All blocks have
+//! the same length; the last block is padded with zeros.
 
 use crate::mode::Mode;
 use anabranch_codes::lt::{self, BLOCKS_MAX, Params};
@@ -10,26 +10,27 @@ use anabranch_codes::{Symbol, mds};
 use std::fmt;
 use std::ops::Range;
 
-/// Division of bytes into generations of blocks.
+/// Division of a pull's bytes into generations of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     bytes: u64,
     block_bytes: u32,
     generations: u32,
-    /// Number of blocks of a shorter generation.
+    /// Number of blocks of a generation without the additional block.
     fewer: u32,
-    /// Number of generations that have one block more.
+    /// Number of generations with one additional block.
     longer: u32,
 }
 
-/// Maximum block length in bytes: the largest UDP datagram less headers.
+/// Maximum block length in bytes: the longest UDP datagram without headers.
 pub const BLOCK_BYTES_MAX: u32 = 65_000;
 
-/// Minimum block length of a longer pull, in bytes: headers and bookkeeping per block stay small in
-/// comparison. With all headers its packet fits [`crate::MTU_MIN`].
+/// Minimum block length in bytes, unless the pull is shorter. It keeps headers and bookkeeping
+/// small in comparison with the block. A packet of this length, headers included, fits
+/// [`crate::MTU_MIN`].
 pub const BLOCK_BYTES_MIN: u32 = 480;
 
-/// Why bytes cannot be divided.
+/// Why a pull's bytes cannot be divided.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -37,11 +38,11 @@ pub enum LayoutError {
     BlockBytes(u32),
     /// Number of blocks per generation out of range.
     Blocks(u32),
-    /// More generations than there are numbers.
+    /// More generations than there are generation numbers.
     TooLong {
         /// Bytes to divide.
         bytes: u64,
-        /// Maximum bytes with such blocks.
+        /// Maximum number of bytes with these blocks.
         limit: u64,
     },
 }
@@ -60,7 +61,8 @@ impl fmt::Display for LayoutError {
 impl std::error::Error for LayoutError {}
 
 impl Layout {
-    /// Divides `bytes` into blocks of `block_bytes`, at most `blocks_max` of them per generation.
+    /// Divides `bytes` into blocks of `block_bytes`, with at most `blocks_max` blocks per
+    /// generation.
     ///
     /// Errors: see [`LayoutError`]. Zero bytes give zero generations.
     pub fn new(bytes: u64, block_bytes: u32, blocks_max: u32) -> Result<Self, LayoutError> {
@@ -83,7 +85,7 @@ impl Layout {
         Ok(Self { bytes, block_bytes, generations, fewer, longer })
     }
 
-    /// Total bytes.
+    /// Number of bytes of the pull.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -117,7 +119,8 @@ impl Layout {
 /// Code of a generation.
 #[derive(Clone, Debug)]
 pub(crate) enum Code {
-    /// MDS code for a few blocks in [`Mode::Counted`]: as many packets as blocks suffice.
+    /// MDS code for generations of a few blocks in [`Mode::Counted`]: as many packets as blocks
+    /// suffice.
     Mds(mds::Code),
     Lt(lt::Code),
 }
@@ -137,7 +140,7 @@ impl Code {
             (Mode::Counted, Err(_)) => lt(lt::Code::systematic(blocks as usize)),
         }
     }
-    /// A packet of these blocks.
+    /// Encodes these blocks into the packet with this id.
     pub(crate) fn encode<S: Symbol>(&self, blocks: &[S], id: u32, len: usize) -> S {
         match self {
             Self::Mds(code) => code.encode(blocks, id, len),
@@ -146,7 +149,7 @@ impl Code {
     }
 }
 
-/// Codes of a layout's generations, which have one of two lengths.
+/// Codes of a layout's generations, which have at most two different numbers of blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     longer: Option<Code>,
@@ -176,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn generations_are_all_bytes_once_and_nearly_equal(bytes in 0u64..3_000_000, block_bytes in 1u32..2_000, blocks_max in 1u32..300) {
+        fn generations_cover_all_bytes_once_in_nearly_equal_parts(bytes in 0u64..3_000_000, block_bytes in 1u32..2_000, blocks_max in 1u32..300) {
             let layout = Layout::new(bytes, block_bytes, blocks_max).expect("within limits");
             let mut at = 0;
             for generation in 0..layout.generations() {
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_said() {
+    fn values_beyond_the_limits_are_refused() {
         assert_eq!(Layout::new(1, 0, 1), Err(LayoutError::BlockBytes(0)));
         assert!(Layout::new(1, BLOCK_BYTES_MAX, 1).is_ok());
         assert_eq!(Layout::new(1, BLOCK_BYTES_MAX + 1, 1), Err(LayoutError::BlockBytes(65_001)));

@@ -1,24 +1,25 @@
-//! `gather`: one client pulls from many servers at once, and its last hop never collapses.
+//! `gather`: one client pulls from many servers at once without congestion collapse on the client's
+//! last hop.
 //!
 //! Source: Jiang, Li and Xu, *LTTP: An LT-Code Based Transport Protocol for Many-to-One
 //! Communication in Data Centers* (JSAC 2014). Coordination (thesis, chapter 1): hierarchical
-//! partitioning. The client alone knows the number of servers, and divides its last hop among them;
-//! each server reacts by itself (TFRC) to the network between them.
+//! partitioning. Only the client knows the number of servers, and divides its last hop among them.
+//! Each server's rate control reacts by itself to the network between server and client.
 //!
-//! Terms: a *pull* is one range of one object from one server. Its bytes are divided into
-//! *generations* of *blocks*; a *packet* carries a block, or a sum of blocks, of one generation. A
-//! server's rate is *granted* by the client and bounded by TFRC. Control messages travel on a
-//! stream (TLS over TCP), packets and feedback as datagrams.
+//! Terms: a *pull* is one range of one object from one server. The pull's bytes are divided into
+//! *generations* of *blocks*. A *packet* carries a block, or a sum of blocks, of one generation.
+//! The client *grants* a server its maximum rate, and the server's rate control limits the rate
+//! further. Control messages travel on a stream (TLS over TCP), packets and feedback as datagrams.
 //!
 //! Two modes: [`Mode::Lttp`] is the paper's protocol. [`Mode::Counted`], the default, sends blocks
-//! before sums; feedback tells it how many packets each generation lacks, it sends no more than
-//! those, and it begins at its granted rate.
+//! before sums. Feedback reports how many packets each generation lacks, and the server sends no
+//! more sums than that. The server begins at its granted rate.
 //!
 //! Entry points: a [`Fetch`] delivers whole verified objects. Inside it, a [`Client`] requests
-//! pieces from servers and assembles them; a [`Server`] answers one client. All are state machines
+//! pieces from servers and assembles them. A [`Server`] answers one client. All are state machines
 //! without sockets or files. `Sender` and [`Receiver`] are the two ends of one pull, [`msg`]
-//! defines the messages, [`Layout`] divides bytes into blocks, [`simulated`] runs scenarios. Leaves
-//! out: sockets, encryption and files, which are in the room `gather`.
+//! defines the messages, [`Layout`] divides bytes into blocks, and [`simulated`] runs scenarios.
+//! Leaves out: sockets, encryption and files, which are in the crate `gather`.
 //!
 //! A client and a server in one process, connected by hand (`examples/in_memory.rs` adds the
 //! object's bytes):

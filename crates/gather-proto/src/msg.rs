@@ -1,13 +1,13 @@
 //! Messages between client and servers: packets and feedback as datagrams, control messages on a
 //! stream.
 //!
-//! All integers are big-endian. A control message follows its length in two bytes
-//! ([`Control::encode_framed`]). Encryption and its header are below this layer ([`SEAL_BYTES`] per
-//! datagram). Leaves out: the effects of messages (`client`, `server`). Read [`Packet`],
+//! All integers are big-endian. Each control message is preceded by its length in two bytes
+//! ([`Control::encode_framed`]). The layer below encrypts, and adds [`SEAL_BYTES`] to each
+//! datagram. Leaves out: the effects of messages (`client`, `server`). Read [`Packet`],
 //! [`Feedback`] and [`Control`] first.
 //!
-//! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (its id),
-//! where the paper lists them.
+//! Source: LTTP section III-B and Figure 2. Differs: a packet names its blocks by a seed (the
+//! packet's id), where the paper lists them.
 
 mod reader;
 
@@ -20,31 +20,31 @@ use crate::mode::{Mode, RateControl};
 use crate::receipt::{NONCE_BITS, Receipt};
 use reader::Reader;
 
-/// Protocol version, in each [`Control::Hello`].
+/// Protocol version, sent in each [`Control::Hello`].
 pub const VERSION: u8 = 11;
 /// Bytes that authentication adds to a datagram: a channel id of 8 bytes, a packet number of 4, and
 /// a tag of 16.
 pub const SEAL_BYTES: u32 = 28;
 /// Maximum length of an object's name, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 1_024;
-/// Maximum length of a refusal's text, in bytes of UTF-8.
+/// Maximum length of an error or refusal text, in bytes of UTF-8.
 pub const REASON_BYTES_MAX: usize = 512;
-/// Maximum number of open generations.
+/// Maximum number of generations that a client may keep open.
 pub const WINDOW_MAX: u32 = 1_023;
-/// Maximum number of generations whose missing packets a feedback counts: the first ones. Later
-/// ones of a longer window follow once these are complete. The longest feedback fits
-/// [`crate::MTU_MIN`].
+/// Maximum number of generations whose missing packets one feedback counts, from the lowest
+/// incomplete one on. In a longer window, later generations are reported once the earlier ones are
+/// complete. The longest feedback fits [`crate::MTU_MIN`].
 pub const LACKS_MAX: usize = 234;
-/// Maximum length of a control message, without its length field.
+/// Maximum length of a control message in bytes, without its length field.
 pub const CONTROL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 64;
-/// Maximum length of a short object in bytes: [`Control::Inspect`] may return it whole.
+/// Maximum length of a short object in bytes. [`Control::Inspect`] may return a short object whole.
 pub const SHORT_BYTES_MAX: usize = 32 << 10;
-/// Maximum length of a [`Control::Short`], without its length field. Only servers send it.
+/// Maximum length of a [`Control::Short`] in bytes, without its length field. Only servers send it.
 pub const SHORT_MESSAGE_BYTES_MAX: usize = CONTROL_BYTES_MAX + SHORT_BYTES_MAX;
 /// The transmitted bits of a file's mode: its permissions.
 pub const MODE_BITS: u16 = 0o777;
 
-/// Number of a pull, unique for a client at a server. Of two concurrent pulls the older one has the
+/// Number of a pull, unique for a client at a server. Of two concurrent pulls, the older has the
 /// lower number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PullId(pub u16);
@@ -56,18 +56,19 @@ pub struct Packet<P> {
     pub pull: PullId,
     /// Sequence number within the pull, from 0.
     pub sequence: u32,
-    /// Data for TFRC's receiver; `None` under any other rate control.
+    /// Timing for TFRC's receiver; `None` under any other rate control.
     pub timing: Option<Timing>,
-    /// Whether the server's last round trip showed a queue on its path; always false with
+    /// Whether the server saw a queue on its path in the last round trip. Always false with
     /// [`RateControl::Tfrc`].
     pub queued: bool,
-    /// [`NONCE_BITS`] random bits, which feedback uses as proof of arrival.
+    /// [`NONCE_BITS`] random bits; the client's feedback proves with them that the packet arrived.
     pub nonce: u8,
-    /// The generation.
+    /// Number of the generation within the pull, from 0.
     pub generation: u32,
-    /// Id of the summed blocks: see [`anabranch_codes::lt::Code::neighbours`].
+    /// Id of the packet within its generation. It determines the summed blocks: see
+    /// [`anabranch_codes::lt::Code::neighbours`].
     pub id: u32,
-    /// The block or sum.
+    /// The block, or the sum of blocks.
     pub payload: P,
 }
 
@@ -78,14 +79,15 @@ impl<P> Packet<P> {
     /// Length of a packet's header in bytes under this rate control.
     pub const fn header_bytes(rate_control: RateControl) -> u32 {
         match rate_control {
-            // Kind, pull, number, generation and id; the server remembers the time of sending.
+            // Kind, pull, number, generation and id. The sending time is recorded at the server
+            // only.
             RateControl::Bbr => 1 + 2 + 3 + 2 + 2,
             RateControl::Tfrc => 1 + 2 + 4 + TIMING_BYTES + 4 + 4,
         }
     }
 }
 
-/// Ranges of a pull's numbers under one rate control.
+/// Ranges of the numbers within a pull under one rate control.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Numbers {
     /// Number of packets.
@@ -100,14 +102,14 @@ impl Numbers {
     /// Ranges under this rate control.
     pub const fn of(rate_control: RateControl) -> Self {
         match rate_control {
-            // Each byte less per packet gains 0.07 % with packets of 1,500 bytes.
+            // Each byte less in the header gains 0.07 % of goodput with packets of 1,500 bytes.
             RateControl::Bbr => Self { packets: 1 << 24, generations: 1 << 16, ids: 1 << 16 },
             RateControl::Tfrc => Self { packets: u32::MAX, generations: u32::MAX, ids: u32::MAX },
         }
     }
 
-    /// Maximum length in bytes of a pull with such blocks and generations: half of its numbers are
-    /// for retransmissions.
+    /// Maximum length in bytes of a pull with these blocks and generations. Half of the packet
+    /// numbers are reserved for retransmissions.
     pub fn pull_bytes_max(self, block_bytes: u32, blocks_max: u32) -> u64 {
         let blocks = (u64::from(self.generations) * u64::from(blocks_max)).min(u64::from(self.packets) / 2);
         blocks.saturating_mul(block_bytes.into())
@@ -131,7 +133,7 @@ pub struct Feedback {
     pub pull: PullId,
     /// One more than the highest sequence number received.
     pub next: u32,
-    /// Proof of arrival of the last packets; sent only with a report.
+    /// Proof of arrival of the last packets; sent only together with a report.
     pub receipt: Receipt,
     /// Report for the rate control, if due.
     pub report: Option<Report>,
@@ -139,11 +141,11 @@ pub struct Feedback {
     pub grant: Option<BitRate>,
     /// The lowest incomplete generation.
     pub base: u32,
-    /// Missing packets of generation `base` and the following ones; 0 for a complete one. At most
-    /// [`LACKS_MAX`].
+    /// Missing packets of generation `base` and of each following generation; 0 for a complete
+    /// generation. At most [`LACKS_MAX`] entries.
     pub lacks: Vec<u16>,
-    /// Whether the client lacks the server's answer ([`Control::Accepted`]), without which it
-    /// cannot deliver any block to its user.
+    /// Whether the server's answer ([`Control::Accepted`]) has not arrived. Without the answer the
+    /// client cannot deliver any block to its user.
     pub is_unsaid: bool,
 }
 
@@ -161,16 +163,16 @@ pub enum Report {
     Arrived(ArrivalReport),
 }
 
-/// Arrivals of a pull's packets.
+/// Counts of a pull's received and lost packets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ArrivalReport {
     /// Time since the arrival of the packet with the highest number.
     pub delay: Duration,
-    /// Packets received.
+    /// Number of packets received.
     pub received: u32,
-    /// Packets counted as lost.
+    /// Number of packets counted as lost.
     pub lost: u32,
-    /// Runs of lost packets.
+    /// Number of runs of consecutive lost packets.
     pub runs: u32,
 }
 
@@ -189,8 +191,8 @@ pub enum Datagram<P> {
     Packet(Packet<P>),
     /// From a client.
     Feedback(Feedback),
-    /// From a server, on request by [`Feedback::is_unsaid`]: a copy of its answer on the control
-    /// channel, which a lost segment may delay for many round trips.
+    /// From a server, if [`Feedback::is_unsaid`] requests it: a copy of the server's answer on the
+    /// control channel, which a lost TCP segment may delay for many round trips.
     Accepted(PullAcceptance),
 }
 
@@ -198,29 +200,30 @@ const TIMED_PACKET: u8 = 1;
 const FEEDBACK: u8 = 2;
 const PACKET: u8 = 3;
 const ACCEPTED: u8 = 4;
-/// Flag in a packet's kind: its server's path has a queue.
+/// Flag in a packet's kind: the server sees a queue on its path.
 const QUEUED: u8 = 16;
-/// Position of the nonce in a packet's kind: the highest bits.
+/// Position of the nonce in a packet's kind byte: the highest bits.
 const NONCE_SHIFT: u32 = u8::BITS - NONCE_BITS as u32;
 const KIND_MASK: u8 = (1 << NONCE_SHIFT) - 1;
-/// Time and round-trip time.
+/// Length of the sending time and the round-trip time, in bytes.
 const TIMING_BYTES: u32 = 8 + 4;
-/// Length of a feedback without its counts of missing packets: kind, pull, next, base, grant,
-/// number of counts, and kind of report.
+/// Length of a feedback in bytes without its counts of missing packets: kind, pull, next, base,
+/// grant, number of counts, and kind of report.
 const FEEDBACK_BYTES: u32 = 1 + 2 + 4 + 4 + 8 + 1 + 1;
-/// Flag in a request's kind: the range may end at the object's end.
+/// Flag in a request's kind: the range may end early, at the object's end.
 const CUT: u8 = 16;
 /// Flag in a report's kind: the server's answer has not arrived.
 const UNSAID: u8 = 16;
-/// Kind, pull, the lengths of the object and of the pull, block length, and blocks per generation.
+/// Length of an acceptance in bytes: kind, pull, the lengths of the object and of the pull, block
+/// length, and blocks per generation.
 const ACCEPTED_BYTES: u32 = 1 + 2 + 8 + 8 + 4 + 4;
-/// Part of a report: the packets that arrived, and the digest of their nonces.
+/// Length of a receipt in bytes: the bitmap of arrived packets, and the digest of their nonces.
 const RECEIPT_BYTES: u32 = 4 + 2;
-/// Delay of at most 18 minutes.
+/// Length of a delay in bytes, enough for 18 minutes.
 const DELAY_BYTES: u32 = 5;
-/// Time, delay, rate, loss event rate, receipt.
+/// Length of a TFRC report in bytes: time, delay, rate, loss event rate, receipt.
 const TFRC_BYTES: u32 = 8 + DELAY_BYTES + 8 + 4 + RECEIPT_BYTES;
-/// Delay, three counts of packets, receipt.
+/// Length of an arrival report in bytes: delay, three counts of packets, receipt.
 const ARRIVED_BYTES: u32 = DELAY_BYTES + 3 + 3 + 3 + RECEIPT_BYTES;
 
 impl<P: Payload> Message for Packet<P> {
@@ -389,8 +392,8 @@ impl WireMessage for Datagram<Bytes> {
     }
 }
 
-/// Writes the low `bytes` bytes of a number, at most eight; a number that does not fit becomes the
-/// maximum.
+/// Writes the low `bytes` bytes of a number, at most eight. A number that does not fit is replaced
+/// by the maximum.
 fn put_low(out: &mut Vec<u8>, bytes: usize, number: u64) {
     let most = u64::MAX >> (8 * (8 - bytes));
     out.extend_from_slice(&number.min(most).to_be_bytes()[8 - bytes..]);
@@ -405,7 +408,7 @@ fn number(number: f64, most: f64) -> Result<f64, DecodeError> {
     }
 }
 
-/// The rest of a packet: its payload.
+/// Reads the remaining bytes of a packet as its payload.
 fn block(reader: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
     let (payload, limit) = (reader.rest(), BLOCK_BYTES_MAX as usize);
     if payload.len() > limit {
@@ -421,11 +424,12 @@ pub struct Request {
     pub pull: PullId,
     /// The object's name.
     pub object: String,
-    /// Offset of the first byte.
+    /// Offset of the first requested byte in the object.
     pub start: u64,
-    /// Number of bytes; `None` for all up to the object's end.
+    /// Number of requested bytes; `None` for all bytes up to the object's end.
     pub length: Option<u64>,
-    /// Whether fewer bytes will do if the object ends before: the client does not know its length.
+    /// Whether the server may return fewer bytes if the object ends earlier: the client does not
+    /// know the object's length.
     pub is_cut: bool,
     /// Protocol of the pull.
     pub mode: Mode,
@@ -435,17 +439,18 @@ pub struct Request {
     pub block_bytes: u32,
     /// Maximum blocks per generation.
     pub blocks_max: u32,
-    /// Generations that the client keeps open.
+    /// Number of generations that the client keeps open.
     pub window: u32,
-    /// Initial maximum rate in bits of datagrams per second; without it the rate control's start
-    /// decides. With [`RateControl::Bbr`] it applies to all pulls of the server together, and the
-    /// latest value counts.
+    /// Initial maximum rate in bits of datagrams per second. Without a grant the rate control's
+    /// start decides. With [`RateControl::Bbr`] the grant applies to all pulls of the server
+    /// together, and the latest grant counts.
     pub grant: Option<BitRate>,
     /// Delay of the server's first packet, so that servers do not start all at once.
     pub start_after: Duration,
     /// Round-trip time measured by the client.
     pub rtt: Option<Duration>,
-    /// Number of servers that the client may use at once: their first flights share one link.
+    /// Number of servers that the client may use at once. Their first flights share the client's
+    /// link.
     pub servers: u16,
 }
 
@@ -493,7 +498,7 @@ pub struct ObjectDescription {
     pub mode: u16,
     /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// BLAKE3 hash, if requested.
+    /// BLAKE3 hash of the content, if requested.
     pub hash: Option<[u8; 32]>,
 }
 
@@ -503,23 +508,23 @@ pub struct ObjectDescription {
 /// before there is a [`crate::Client`] or [`crate::Server`]; those two ignore them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The client's first message. The client shows where it takes packets by sending a datagram
-    /// from there. Requests may follow at once, before the server's answer.
+    /// The client's first message. The client announces its address for packets by sending a
+    /// datagram from that address. Requests may follow at once, before the server's answer.
     Hello {
-        /// Id of the datagram channel, which also selects its keys. The client draws it; the server
-        /// refuses one in use.
+        /// Id of the datagram channel, which also selects its keys. The client draws the id at
+        /// random; the server refuses an id that is in use.
         channel: u64,
     },
     /// The server's first message.
     Welcome {
-        /// Port for feedback, at the address of the stream.
+        /// UDP port for feedback, at the IP address of the stream.
         port: u16,
     },
     /// Request for an object's description.
     Describe {
         /// The object's name.
         object: String,
-        /// Whether the hash is requested, which may take as long as reading the object.
+        /// Whether the hash is requested. The server may have to read the whole object first.
         with_hash: bool,
     },
     /// Description of an object.
@@ -529,9 +534,9 @@ pub enum Control {
         /// The description, or the reason for its absence in one line.
         found: Result<ObjectDescription, String>,
     },
-    /// Request for the description of an object that may be short ([`SHORT_BYTES_MAX`]). For a
-    /// short object the answer includes the hash; it is [`Control::Short`] if the content is
-    /// requested, too. For a longer object the answer has no hash; a second answer with the hash
+    /// Request for the description of an object that may be short ([`SHORT_BYTES_MAX`]). The answer
+    /// for a short object includes the hash; the answer is [`Control::Short`] if the content is
+    /// requested, too. The answer for a longer object has no hash; a second answer with the hash
     /// follows if requested.
     Inspect {
         /// The object's name.
@@ -550,7 +555,7 @@ pub enum Control {
         /// The whole content.
         content: Bytes,
     },
-    /// Progress on a requested hash, sent repeatedly: the server is reading the object, or serving
+    /// Progress on a requested hash, sent repeatedly while the server reads the object or serves
     /// other clients first.
     Hashing {
         /// The object's name.
@@ -560,7 +565,7 @@ pub enum Control {
     },
     /// Request for a list of objects.
     List {
-        /// Prefix of their names.
+        /// Prefix of the listed objects' names.
         prefix: String,
         /// Start of the page: the position from [`Control::ListEnd`], or empty for the first page.
         after: String,
@@ -574,18 +579,21 @@ pub enum Control {
         /// Time of the last change, in nanoseconds since 1970.
         modified_ns: i64,
     },
-    /// Number of names on a page that cannot be listed, if there are any: nobody could request them.
+    /// Number of objects on a page whose names cannot be listed, if there are any. No client could
+    /// request these objects.
     Unlisted {
-        /// Names that are no text, too long, or nested too deeply.
+        /// Number of names that are not UTF-8, too long, or nested too deeply.
         names: u64,
     },
     /// End of a page.
     ListEnd {
-        /// Start of the next page, if there may be more; or the reason for a failure in one line.
+        /// Start of the next page; `None` if the list is complete. An error is the reason of a
+        /// failure, in one line.
         next: Result<Option<String>, String>,
     },
-    /// The server's next channel of datagrams, as the keys of the current one wear out. The server
-    /// accepts datagrams of both, and switches to the new one once the client has used it.
+    /// The server's next channel of datagrams, sent before the keys of the current channel wear
+    /// out. The server accepts datagrams of both channels, and switches to the new channel once the
+    /// client has used it.
     Channel {
         /// Id of the channel.
         channel: u64,
@@ -608,12 +616,12 @@ pub enum Control {
         /// The reason, in one line.
         reason: String,
     },
-    /// The client needs no more of this pull: LTTP's terminating signal.
+    /// The client needs no more packets of this pull: LTTP's terminating signal.
     Stop {
         /// The pull.
         pull: PullId,
     },
-    /// The server ends a pull: silence of the client, or a read error.
+    /// The server ends a pull because the client is silent or the object cannot be read.
     GaveUp {
         /// The pull.
         pull: PullId,
@@ -641,7 +649,7 @@ impl Control {
                 };
                 out.push(if request.is_cut { CUT | manner } else { manner });
                 out.extend(request.start.to_be_bytes());
-                // 0 encodes a missing length: an empty range needs no pull.
+                // 0 encodes a missing length, because no pull has an empty range.
                 out.extend(request.length.unwrap_or(0).to_be_bytes());
                 out.extend(request.block_bytes.to_be_bytes());
                 out.extend(request.blocks_max.to_be_bytes());
@@ -744,18 +752,18 @@ impl Control {
         out[start..start + 2].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// Decodes the first message of `bytes`. Returns it with its length, prefix included, or `None`
-    /// while it is incomplete.
+    /// Decodes the first message of `bytes`. Returns the message with its length, length field
+    /// included, or `None` while the message is incomplete.
     ///
-    /// Errors: see [`DecodeError`]; the bytes cannot become a message.
+    /// Errors: see [`DecodeError`]; the bytes cannot be the start of a valid message.
     pub fn decode_framed(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
         Self::decode_framed_within(bytes, SHORT_MESSAGE_BYTES_MAX)
     }
 
-    /// The same with a limit on the message's length in bytes: [`CONTROL_BYTES_MAX`] for clients'
-    /// messages.
+    /// As [`Control::decode_framed`], with a limit on the message's length in bytes:
+    /// [`CONTROL_BYTES_MAX`] for clients' messages.
     ///
-    /// Errors: as [`Control::decode_framed`]; the message is longer.
+    /// Errors: as [`Control::decode_framed`]; or the message is longer than `limit`.
     pub fn decode_framed_within(bytes: &[u8], limit: usize) -> Result<Option<(Self, usize)>, DecodeError> {
         let Some(length) = bytes.first_chunk() else { return Ok(None) };
         let got = usize::from(u16::from_be_bytes(*length));
@@ -866,7 +874,7 @@ impl Control {
         Ok(message)
     }
 
-    /// The pull concerned, if any.
+    /// The pull that the message concerns, if any.
     pub const fn pull(&self) -> Option<PullId> {
         match self {
             Self::Pull(request) => Some(request.pull),
@@ -890,7 +898,7 @@ impl Control {
     }
 }
 
-/// The reason, cut to the maximum length of a message's text.
+/// Truncates a reason to [`REASON_BYTES_MAX`] bytes, at a character boundary.
 pub fn reason(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {
         let end = (0..=REASON_BYTES_MAX).rev().find(|end| reason.is_char_boundary(*end)).unwrap_or(0);

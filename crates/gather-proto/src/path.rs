@@ -1,6 +1,6 @@
 //! The path from a server to one client, as [`RateControl::Bbr`](crate::RateControl) models it: the
 //! bytes in flight of all pulls, and the time of the next packet. A new pull starts from the state
-//! learned by earlier pulls.
+//! that earlier pulls learned.
 //!
 //! Leaves out: probable losses of the first flight (`first`), the choice of packets (`sender`), the
 //! model itself ([`anabranch_transport::bbr`]), clients' grants (`server`).
@@ -12,92 +12,99 @@ use anabranch_transport::bbr::{Bbr, Config, PATH_LOSS_MAX, SendRecord, Train};
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed};
 use first::FirstFlight;
 
-/// Share of the in-flight limit left to competing flows between probes, if no queue shows their
-/// presence.
+/// Share of the in-flight limit that is left to competing flows between probes, if no queue shows
+/// such flows.
 ///
 /// Differs: the draft always has 0.15. If the queue holds a tenth of the bandwidth-delay product,
-/// that wastes as much of the rate when there is no competing flow.
+/// 0.15 wastes as much of the rate when there is no competing flow.
 const HEADROOM: f64 = 0.05;
-/// Initial window before the first feedback. All servers together get the bytes of this rate in a
-/// round trip, at most `FIRST_BYTES_ALL`; one server gets at most `FIRST_BYTES`.
+/// Rate that gives the initial window before the first feedback. All servers together may send the
+/// bytes of a round trip at this rate, at most `FIRST_BYTES_ALL`. One server may send at most
+/// `FIRST_BYTES`.
 ///
-/// Differs: RFC 6928 has ten packets on any path. One server delivers 64 KiB in one flight over 20
-/// ms, where ten packets need three. The flight is paced. QUIC servers begin with 32 packets
-/// (Chromium's default), a browser's six connections with sixty together, and Halfback with 141 kB
-/// in a round trip (Li and others, *Halfback: Running Short Flows Quickly and Safely*, 2015). A
-/// path that is too slow drops some packets, and the code treats all packets alike; the part that
-/// arrives sets the further rate ([`anabranch_transport::bbr`]).
+/// Differs: RFC 6928 has ten packets on any path. With this window one server delivers 64 KiB in
+/// one flight over 20 ms, where ten packets need three flights. The flight is paced. QUIC servers
+/// begin with 32 packets (Chromium's default), a browser's six connections with sixty together, and
+/// Halfback with 141 kB in a round trip (Li and others, *Halfback: Running Short Flows Quickly and
+/// Safely*, 2015). A path that is too slow drops some packets, and with the code every arriving
+/// packet is useful. The part that arrives sets the further rate ([`anabranch_transport::bbr`]).
 const FIRST_BYTES_PER_S: f64 = 36e6 / 8.0;
 const FIRST_BYTES_ALL: u64 = 128_000;
 const FIRST_BYTES: u64 = 72_000;
-/// Minimum initial window in packets, then the maximum for many servers together, as a short queue
-/// takes no more, and the minimum per server: BBR keeps at least four in flight.
+/// Initial window in packets: at least `FIRST_PACKETS` for one server, at most `FIRST_PACKETS_ALL`
+/// for many servers together, as a short queue holds no more. Each server has at least
+/// `FIRST_PACKETS_MIN`, because BBR keeps at least four packets in flight.
 pub(crate) const FIRST_PACKETS: u64 = 10;
 pub(crate) const FIRST_PACKETS_ALL: u64 = 64;
 pub(crate) const FIRST_PACKETS_MIN: u64 = 4;
-/// Round-trip time from which the first flight leaves as a train at the rate `TRAIN_BYTES_PER_S`,
-/// and the start continues at the train's arriving rate, for all servers together, as each sees the
-/// client's link. On shorter paths the start costs less (an eighth of the time of 64 MiB over 1
-/// Gbit/s and 20 ms), and slow links hold less than a train.
+/// Round-trip time from which the first flight leaves as a train at the rate `TRAIN_BYTES_PER_S`.
+/// The start then continues at the train's arriving rate, for all servers together, as each server
+/// measures the client's link. On shorter paths the start costs less (an eighth of the time of 64
+/// MiB over 1 Gbit/s and 20 ms), and slow links hold less than a train.
 const TRAIN_RTT_MIN: Duration = Duration::from_ms(50);
 const TRAIN_BYTES_PER_S: f64 = 1e9 / 8.0;
-/// Ratio of grant to model rate below which the grant limits a server; measurements of arrivals are
-/// no more exact than this.
+/// Ratio of the grant to the model's rate below which the grant limits a server. Measurements of
+/// arrivals are no more exact than this ratio.
 const HELD: f64 = 1.02;
-/// Silence after which packets in flight count as lost, in round trips, and at least in time.
+/// Duration of silence after which packets in flight count as lost, in round trips, with a minimum
+/// in time.
 ///
-/// Differs: RFC 6298 section 5.5 doubles the timeout at each further silence. Here one packet of
-/// each pull leaves per timeout until the pull is given up: about five a second.
+/// Differs: RFC 6298 section 5.5 doubles the timeout at each further silence. Here the timeout is
+/// constant, and one packet of each pull leaves per timeout until the pull ends: about five packets
+/// a second.
 const SILENT_RTTS: u64 = 4;
 const SILENT_MIN: Duration = Duration::from_ms(200);
 /// Maximum silence before packets count as lost, or [`SILENT_LATE_RTTS`] round trips if longer. A
-/// client tolerates 32 round trips of silence by default, at least 5 s and at most 60 s: time for
-/// eight tries.
+/// client tolerates 32 round trips of silence by default, at least 5 s and at most 60 s, which
+/// leaves time for eight tries.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 const SILENT_LATE_RTTS: u64 = 2;
-/// Parameters of the probe timeout: the mean deviations added to a round trip, their minimum, and
-/// the deviation of an unmeasured path as a part of its round-trip time. The client's feedback
-/// delay is added, and the timeout doubles with each probe. A probe is one packet beyond the
-/// window: if everything in flight was lost, its feedback shows that before the long timeout.
+/// Parameters of the probe timeout: the number of mean deviations added to a round trip, the
+/// minimum of that sum, and the deviation of an unmeasured path as a part (a divisor) of its
+/// round-trip time. The client's feedback delay is added, and the timeout doubles with each probe.
+/// A probe is one packet beyond the window. If everything in flight was lost, feedback on the probe
+/// shows the loss before the long timeout.
 ///
 /// Source: RFC 9002 section 6.2.1, with its granularity. Differs: the deviation of an unmeasured
 /// path is a fourth of its round trip, not half.
 const PROBE_DEVIATIONS: u64 = 4;
 const PROBE_DEVIATIONS_MIN: Duration = Duration::from_ms(1);
 const DEVIATION_UNHEARD_PART: u64 = 4;
-/// Loss rate assumed before the first feedback: behind a first flight that holds the whole object,
-/// two sums leave unrequested.
+/// Loss rate assumed before the first feedback. With this rate two unrequested sums follow a first
+/// flight that holds the whole object.
 ///
-/// Differs: TCP and QUIC repeat nothing before a loss is known. In that flight a lost packet costs
-/// a round trip, as long as the whole transfer. Of Google's flows nearly a tenth had a loss, and
-/// took five times as long as the rest (Flach and others, *Reducing Web Latency: the Virtue of
-/// Gentle Aggression*, 2013).
+/// Differs: TCP and QUIC repeat nothing before a loss is known. In a first flight a lost packet
+/// costs a round trip, as long as the whole transfer. Nearly a tenth of Google's flows had a loss,
+/// and took five times as long as the other flows (Flach and others, *Reducing Web Latency: the
+/// Virtue of Gentle Aggression*, 2013).
 const LOSS_UNHEARD: f64 = 0.005;
-/// Packets over which the loss rate is averaged; then both sums are halved.
+/// Number of packets over which the loss rate is averaged. Beyond it both sums are halved.
 const LOSS_PACKETS: u64 = 512;
-/// Maximum catch-up after lateness: this many packets, or the bytes of this part of a round trip,
-/// as long paths have longer queues; and at most this time (RFC 5348 section 4.6).
+/// Maximum catch-up after lateness: the longer of the time of `CATCH_UP_PACKETS` packets and a
+/// `CATCH_UP_RTT_PART`-th of a round trip, as long paths have longer queues, but at most
+/// `CATCH_UP_MAX` (RFC 5348 section 4.6).
 const CATCH_UP_PACKETS: u64 = 4;
 const CATCH_UP_RTT_PART: u64 = 16;
 const CATCH_UP_MAX: Duration = Duration::from_ms(20);
-/// Factor by which a grant must exceed the last one that restarted the search for the path's rate.
+/// Factor by which a grant must exceed the last grant that restarted the search for the path's
+/// rate.
 const LOOKS_AGAIN: f64 = 1.25;
-/// Maximum interval of packets that leave together. Linux's TCP likewise hands the card the bytes
-/// of one millisecond at a time (`tcp_tso_autosize`).
+/// Maximum interval of packets that leave together. Linux's TCP likewise passes to the network card
+/// the bytes of one millisecond at a time (`tcp_tso_autosize`).
 const QUANTUM_MAX: Duration = Duration::from_ms(1);
 
-/// Time after which a packet in flight counts as lost, for this round-trip time.
+/// Time after which a packet in flight counts as lost, if the round-trip time is `rtt`.
 pub(crate) fn patience(rtt: Duration) -> Duration {
     (rtt * SILENT_RTTS).min(SILENT_MAX.max(rtt * SILENT_LATE_RTTS)).max(SILENT_MIN)
 }
 
-/// Mean deviation of this round-trip time before the first feedback.
+/// Mean deviation of the round-trip time `rtt` assumed before the first feedback.
 fn unheard_deviation(rtt: Duration) -> Duration {
     Duration::from_ps(rtt.as_ps() / DEVIATION_UNHEARD_PART)
 }
 
-/// Start of the idle time that may be made up for. Lateness of a clock or a busy machine is made up
-/// for, but with no more packets than a queue takes.
+/// Start of the idle time that pacing may make up for at `now`. Lateness of a clock or a busy
+/// machine is made up for, but with no more packets than a queue holds.
 pub(crate) fn made_up_from(now: Instant, gap: Duration, rtt: Option<Duration>) -> Instant {
     let of_rtt = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / CATCH_UP_RTT_PART));
     let most = (gap * CATCH_UP_PACKETS).max(of_rtt).min(CATCH_UP_MAX);
@@ -105,7 +112,7 @@ pub(crate) fn made_up_from(now: Instant, gap: Duration, rtt: Option<Duration>) -
 }
 
 /// Interval within which due packets leave together: at least `least` and up to half a round trip,
-/// as a wake-up costs more than a packet. Zero if `least` is zero.
+/// because a wake-up costs more than a packet. Zero if `least` is zero.
 pub(crate) fn quantum(least: Duration, rtt: Option<Duration>) -> Duration {
     let half = rtt.map_or(Duration::ZERO, |rtt| Duration::from_ps(rtt.as_ps() / 2));
     match least {
@@ -114,12 +121,12 @@ pub(crate) fn quantum(least: Duration, rtt: Option<Duration>) -> Duration {
     }
 }
 
-/// Transmission time of `bytes`.
+/// Transmission time of `bytes` bytes.
 pub(crate) fn gap(bytes: u64, bytes_per_s: f64) -> Duration {
     Duration::from_ps((bytes as f64 / bytes_per_s * 1e12) as u64)
 }
 
-/// New time of the next packet, due at `next_at`, after the rate has grown: the remaining wait
+/// Earlier time of the next packet, due at `next_at`, after the rate has grown. The remaining wait
 /// shrinks in proportion.
 pub(crate) fn sooner(now: Instant, next_at: Instant, before_bytes_per_s: f64, bytes_per_s: f64) -> Instant {
     let waits = next_at.saturating_since(now).as_ps() as f64;
@@ -149,13 +156,13 @@ pub(crate) struct ReportDelta {
     pub(crate) delivered_bytes: u64,
     pub(crate) lost_bytes: u64,
     pub(crate) lost_runs: u32,
-    /// The last sent of the packets that arrived, if it is remembered.
+    /// Record of the last sent packet among the packets that arrived, if the record is kept.
     pub(crate) newest: Option<SendRecord>,
-    /// The round trip of that packet, if it arrived since the last report.
+    /// Round-trip time of that packet, if the packet arrived since the last report.
     pub(crate) rtt: Option<Duration>,
 }
 
-/// A path, while its client is connected.
+/// A server's path to a connected client.
 #[derive(Debug)]
 pub(crate) struct Path {
     bbr: Bbr,
@@ -167,15 +174,16 @@ pub(crate) struct Path {
     /// Smoothed round-trip time, and its smoothed mean deviation.
     rtt: Option<Duration>,
     deviation: Duration,
-    /// Start of the current silence, while `is_waiting`: packets are in flight.
+    /// Start of the current silence. `is_waiting` is whether packets are in flight, so that silence
+    /// is measured.
     silent_since: Instant,
     is_waiting: bool,
-    /// Packets sent beyond the window in this silence, the time of the last one, and whether one
-    /// more may leave.
+    /// Number of packets sent beyond the window in this silence. `probed_at` is the time of the
+    /// last of them, and `may_probe` is whether another packet may leave.
     probes: u32,
     probed_at: Instant,
     may_probe: bool,
-    /// Decaying sums of lost bytes and of all bytes.
+    /// Decaying sums of lost bytes, and of lost and delivered bytes together.
     lost: f64,
     all: f64,
     packet_bytes: u64,
@@ -197,7 +205,8 @@ impl Path {
         (grant, granted_max): (Option<BitRate>, ByteCount),
         servers: u16,
     ) -> Self {
-        // The grant reflects the client's link, which the client knows: no search is needed.
+        // The grant reflects the client's link rate, which the client knows, so no search is
+        // needed.
         let granted =
             grant.zip(rtt).map_or(0.0, |(grant, rtt)| grant.as_bps() as f64 / 8.0 * rtt.as_secs_f64());
         let config = Config {
@@ -243,15 +252,15 @@ impl Path {
             && bytes_per_s > self.bbr.pacing_bytes_per_s()
             && bytes_per_s > LOOKS_AGAIN * self.looked_for_bytes_per_s
         {
-            // The client knows its last hop's rate: this path's rate, learned among competing
-            // flows, is too low.
+            // The client knows the rate of its last hop. The rate learned for this path among
+            // competing flows is therefore too low.
             self.looked_for_bytes_per_s = bytes_per_s;
             self.bbr.start_anew();
         }
         self.next_at = sooner(now, self.next_at, before, self.rate_bytes_per_s());
     }
 
-    /// Raises the packet length to a new pull's, if longer.
+    /// Raises the packet length to a new pull's packet length, if longer.
     pub(crate) fn fit(&mut self, packet_bytes: u64) {
         if packet_bytes > self.packet_bytes {
             self.packet_bytes = packet_bytes;
@@ -267,23 +276,23 @@ impl Path {
     pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
-    /// Whether the last round trip showed a queue, or none has ended yet.
+    /// Whether the last round trip showed a queue, or no round trip has ended yet.
     pub(crate) const fn has_queue(&self) -> bool {
         !self.bbr.is_calm()
     }
-    /// Recent or assumed loss rate, capped at the maximum of a path's own loss: a higher rate comes
-    /// from a flight that was too long.
+    /// Recent or assumed loss rate, capped at the maximum of a path's own loss. A higher loss rate
+    /// is caused by a flight that was too long.
     pub(crate) fn loss_share(&self) -> f64 {
         if self.all > 0.0 { (self.lost / self.all).min(PATH_LOSS_MAX) } else { LOSS_UNHEARD }
     }
 
-    /// Records that the packet just sent was an unrequested sum.
+    /// Records that the packet just sent, of `bytes` bytes, was an unrequested sum.
     pub(crate) const fn note_unasked(&mut self, bytes: u64) {
         self.first.note_unasked(bytes);
     }
 
-    /// Packets of the first flight that are probably lost but not yet known to be, and not yet
-    /// replaced: see [`first`].
+    /// Number of packets of the first flight that are probably lost, not yet reported as lost, and
+    /// not yet replaced: see [`first`].
     pub(crate) fn lost_unheard(&self) -> u32 {
         let bytes = self.bbr.min_rtt().map_or(0, |rtt| self.first.overflow(self.packet_bytes, rtt));
         (bytes / self.packet_bytes) as u32
@@ -294,12 +303,12 @@ impl Path {
         let fits = self.inflight + self.packet_bytes <= self.bbr.window_bytes() || self.inflight == 0;
         fits || self.may_probe
     }
-    /// Time of the next packet by pacing.
+    /// Time at which pacing allows the next packet.
     pub(crate) const fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// Handles a sent packet.
+    /// Records a packet sent at `now`.
     pub(crate) fn handle_sent(&mut self, now: Instant, bytes: u64) -> SendRecord {
         if !std::mem::replace(&mut self.is_waiting, true) {
             self.silent_since = now;
@@ -308,7 +317,7 @@ impl Path {
             (self.probes, self.probed_at) = (self.probes + 1, now);
         }
         if self.inflight == 0 {
-            // Idle time is not lateness.
+            // Idle time is not made up for as lateness.
             self.next_at = self.next_at.max(now);
         }
         self.inflight += bytes;
@@ -317,16 +326,16 @@ impl Path {
         self.next_at = self.next_at.max(made_up_from(now, gap, self.rtt)) + gap;
         let sent = self.bbr.handle_sent(now, bytes, self.inflight);
         if self.ceiling_bytes_per_s < HELD * self.bbr.pacing_bytes_per_s() {
-            // Arrivals then reflect the grant, not the path.
+            // Arrivals then reflect the grant, not the path's capacity.
             self.bbr.note_held();
         }
         sent
     }
 
-    /// Handles room in the window with nothing to send.
+    /// Handles the case that the window has room but no packet can be sent.
     pub(crate) fn handle_idle(&mut self, now: Instant) {
         self.bbr.note_app_limited();
-        // Idle time is not lateness.
+        // Idle time is not made up for as lateness.
         self.next_at = self.next_at.max(now);
     }
 
@@ -340,7 +349,7 @@ impl Path {
         self.bbr.handle_written_off(bytes);
     }
 
-    /// Handles a client's report. The bytes in flight have been updated before.
+    /// Handles a client's report, after the bytes in flight have been updated.
     pub(crate) fn handle_news(&mut self, now: Instant, news: &ReportDelta) {
         (self.silent_since, self.is_waiting) = (now, self.inflight > 0);
         (self.probes, self.may_probe) = (0, false);
@@ -368,7 +377,7 @@ impl Path {
                     self.bbr.handle_lost(now, news.lost_bytes, newest, news.lost_runs);
                 }
             }
-            // Without the packet's record neither rate nor losses can be judged.
+            // Without the newest packet's record, neither the rate nor the losses can be judged.
             None => self.bbr.handle_late(now, news.delivered_bytes),
         }
         let before = self.rate_bytes_per_s();
@@ -396,11 +405,11 @@ impl Path {
         self.rtt.map_or(SILENT_MIN, patience)
     }
 
-    /// End of the tolerated silence; `None` if everything sent was acknowledged.
+    /// End of the tolerated silence; `None` if no packet is in flight.
     fn silent_at(&self) -> Option<Instant> {
         self.is_waiting.then(|| self.silent_since + self.patience())
     }
-    /// Time of the next probe.
+    /// Time of the next probe; `None` if no packet is in flight or a probe is already due.
     fn probe_at(&self) -> Option<Instant> {
         let rtt = self.rtt?;
         let deviations = (self.deviation * PROBE_DEVIATIONS).max(PROBE_DEVIATIONS_MIN);
@@ -432,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_is_some_round_trips() {
+    fn patience_is_at_least_two_round_trips() {
         for ms in [1, 20, 100, 600, 1_000, 1_200] {
             let rtt = Duration::from_ms(ms);
             assert!(patience(rtt) >= rtt * SILENT_LATE_RTTS && patience(rtt) >= SILENT_MIN);
@@ -441,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn first_flight_is_long_where_it_saves_round_trips() {
+    fn first_flight_is_long_if_that_saves_round_trips() {
         let packets =
             |ms: u64, servers: u16| first_bytes(1_500, Some(Duration::from_ms(ms)), servers) / 1_500;
         // 64 KiB are 46 packets.
@@ -451,8 +460,8 @@ mod tests {
         assert_eq!(first_bytes(1_500, None, 1), 15_000);
     }
 
-    /// #19: four fifths of an excessive first flight were lost, and four times as many unrequested
-    /// sums left as were missing.
+    /// Issue #19: four fifths of an excessive first flight were lost, and four times as many
+    /// unrequested sums left as packets were missing.
     #[test]
     fn losses_of_a_long_flight_are_not_path_loss() {
         let mut path =
@@ -464,10 +473,10 @@ mod tests {
         assert!((0.1..0.2).contains(&path.loss_share()), "{}", path.loss_share());
     }
 
-    /// #19: two round trips and 10 ms were twelve round trips on a short path, and ignore a queue
-    /// that comes and goes.
+    /// Issue #19: the probe waited two round trips and 10 ms. That is twelve round trips on a short
+    /// path, and ignores a queue whose length varies.
     #[test]
-    fn feedback_interval_follows_the_spread_of_round_trips() {
+    fn probe_timeout_follows_the_spread_of_round_trips() {
         let waits = |rtts_ms: [u64; 2]| {
             let mut now = Instant::ZERO;
             let mut path =
@@ -493,8 +502,8 @@ mod tests {
         assert!(waits([20, 60]) > Duration::from_ms(60));
     }
 
-    /// #19: of 32 servers on a short queue a third had lost all of their first packets, and stalled
-    /// for 200 ms.
+    /// Issue #19: of 32 servers on a short queue, a third had lost all their first packets and
+    /// stalled for 200 ms.
     #[test]
     fn silent_path_is_probed_with_back_off_until_timeout() {
         let rtt = Duration::from_ms(1);

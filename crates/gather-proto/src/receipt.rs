@@ -1,33 +1,33 @@
 //! Receipts: a client's proof that it has received the packets which it acknowledges.
 //!
 //! Each packet carries [`NONCE_BITS`] bits that only the server can compute. A report names the
-//! packets received among the last [`WINDOW`] numbers, with a digest of their nonces. A client that
-//! names a packet it has not received must guess a nonce: this is detected in seven of eight cases,
-//! and with `n` such packets in all but one of `8^n`. Acknowledging a packet that the server has
-//! not sent yet is always detected. Packets are no longer for it: the bits were free in the first
-//! byte.
+//! packets received among the last [`WINDOW`] numbers, with a digest of their nonces. A client must
+//! guess the nonce of a packet that it names but has not received. A guess is detected in seven of
+//! eight cases, and `n` guesses in all but one of `8^n` cases. An acknowledgement of a packet that
+//! the server has not sent yet is always detected. Nonces do not lengthen packets, because their
+//! bits were free in the first byte.
 //!
-//! Feedback also holds counts, which lost feedback cannot spoil. The server bounds their worth by
-//! the proven packets.
+//! Feedback also holds counts, which lost feedback cannot falsify. The server accepts counts only
+//! up to a multiple of the proven packets.
 //!
 //! Source: the nonce sum of RFC 3540. Differs: the sum there covers all packets, and one loss
-//! spoils it; a digest over named packets survives losses. RFC 9000 section 21.4 skips numbers at
-//! random. That does not detect a client that learns the numbers from the packets which pass a full
-//! link, and inflates its counts.
+//! invalidates it; a digest over named packets survives losses. RFC 9000 section 21.4 skips packet
+//! numbers at random. Skipped numbers do not detect a client that learns the numbers from the
+//! packets that pass a full link, and inflates its counts.
 
-/// Number of latest packets that a receipt covers.
+/// Number of latest packet numbers that a receipt covers.
 pub const WINDOW: u32 = u32::BITS;
-/// Random bits per packet.
+/// Number of random bits per packet.
 pub const NONCE_BITS: usize = 3;
 /// Maximum number of packets counted as received per proven packet.
 ///
-/// If packets take two paths of different delay, half of them arrive after their numbers have left
-/// the window, without proof.
+/// If packets take two paths of different delay, half of the packets arrive without proof, after
+/// their numbers have left the window.
 pub const CREDIT_FACTOR: u32 = 2;
-/// Maximum packets counted as received without proof. With bursts of losses, a sample of the latest
-/// numbers may show less than the mean.
+/// Maximum number of packets counted as received without proof. With bursts of losses, a sample of
+/// the latest numbers may show fewer packets than the mean.
 const CREDIT_MAX: u64 = 4_096;
-/// Packets counted as received without proof at the start.
+/// Number of packets counted as received without proof at the start.
 const CREDIT_FIRST: u64 = WINDOW as u64;
 /// Number of nonces from one hash.
 const BLOCK: u32 = 64;
@@ -35,15 +35,17 @@ const BLOCK: u32 = 64;
 /// Proof of arrival of the latest packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// Bit map of received packets: bit `n` is the packet `n` below the highest one.
+    /// Bitmap of received packets: bit `n` is the packet whose number is `n` below the highest
+    /// number.
     pub came: u32,
-    /// Digest of their nonces.
+    /// Digest of the named packets' nonces.
     pub digest: u16,
 }
 
 /// Digest of the nonces of received packets; `planes` has a word for each bit of a nonce.
 ///
-/// It need not resist a search: a client that does not know a nonce cannot know the digest either.
+/// The digest need not resist a search: a client that does not know a nonce cannot know the digest
+/// either.
 fn digest(came: u32, planes: [u32; NONCE_BITS]) -> u16 {
     const FACTORS: [u64; NONCE_BITS] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
     let sum = planes.iter().zip(FACTORS).fold(0u64, |sum, (plane, factor)| {
@@ -52,7 +54,7 @@ fn digest(came: u32, planes: [u32; NONCE_BITS]) -> u16 {
     (sum >> 48) as u16
 }
 
-/// The client's side: the received packets of one pull.
+/// The client's side of receipts: the received packets of one pull.
 #[derive(Clone, Debug, Default)]
 pub struct ReceivedPackets {
     next: u32,
@@ -77,7 +79,7 @@ impl ReceivedPackets {
         set(&mut self.planes, at, nonce);
     }
 
-    /// Receipt for the latest packets.
+    /// Receipt for the latest packets received.
     pub fn receipt(&self) -> Receipt {
         Receipt { came: self.came, digest: digest(self.came, self.planes) }
     }
@@ -89,17 +91,17 @@ fn set(planes: &mut [u32; NONCE_BITS], at: u32, nonce: u8) {
     }
 }
 
-/// The server's side: the nonces of one pull's packets.
+/// The server's side of receipts: the nonces of one pull's packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Nonces {
     key: [u8; 32],
-    /// Number of the cached block.
+    /// Number of the block of nonces in `block`.
     number: u32,
     block: [u8; BLOCK as usize],
 }
 
 impl Nonces {
-    /// Nonces derived from a number that the client cannot guess.
+    /// Nonces derived from `secret`, which the client cannot guess.
     pub fn new(secret: u64) -> Self {
         let key = blake3::derive_key("anabranch gather 2026 nonces of packets", &secret.to_le_bytes());
         Self { key, number: 0, block: block(&key, 0) }
@@ -114,9 +116,10 @@ impl Nonces {
         self.block[(sequence % BLOCK) as usize] >> (u8::BITS as usize - NONCE_BITS)
     }
 
-    /// Whether a receipt for packets below `next` is true.
+    /// Whether a receipt for packets below `next` is true: its digest matches the nonces of the
+    /// packets that it names.
     pub fn is_true(&self, next: u32, receipt: Receipt) -> bool {
-        // The highest packet has arrived, and no packet has a number below 0.
+        // The highest packet must have arrived, and no packet has a number below 0.
         let above = receipt.came.checked_shr(next).unwrap_or(0);
         if (next > 0) != (receipt.came & 1 == 1) || above > 0 {
             return false;
@@ -141,17 +144,17 @@ fn block(key: &[u8; 32], number: u32) -> [u8; BLOCK as usize] {
 
 /// Bound on a client's counts of packets.
 ///
-/// Of the numbers since the last receipt, those in the window are a sample. A client can choose the
+/// The receipt's window is a sample of the numbers since the last receipt. A client can choose the
 /// time of a receipt, but not which packets pass a full link.
 #[derive(Clone, Debug)]
 pub(crate) struct Credit {
     next: u32,
     came: u32,
-    /// Packets that may still be counted.
+    /// Number of packets that may still be counted as received.
     packets: u64,
-    /// Packets proven by all receipts.
+    /// Number of packets proven by all receipts.
     proven: u64,
-    /// Share of received packets in the last receipt with new ones.
+    /// Share of received packets among the new numbers in the last receipt that had new numbers.
     share: f64,
 }
 
@@ -162,7 +165,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Handles a true receipt for packets below `next`, which never falls.
+    /// Handles a true receipt for packets below `next`. `next` never decreases.
     pub fn handle_receipt(&mut self, next: u32, receipt: Receipt) {
         let passed = next - self.next;
         let window = passed.min(WINDOW);
@@ -172,7 +175,7 @@ impl Credit {
             self.share = f64::from((receipt.came & is_new).count_ones()) / f64::from(window);
             proven = (self.share * f64::from(passed)).ceil() as u64;
         }
-        // Late packets: an earlier receipt covered their numbers.
+        // Packets that arrived late are proven, too, unless an earlier receipt named them.
         let before = self.came.checked_shl(passed).unwrap_or(0);
         proven += u64::from((receipt.came & !is_new & !before).count_ones());
         (self.next, self.came) = (next, receipt.came);
@@ -181,20 +184,20 @@ impl Credit {
             .min(CREDIT_MAX.max(proven * u64::from(CREDIT_FACTOR)));
     }
 
-    /// Takes credit for `packets` counted by the client. Returns the number that counts as
-    /// received.
+    /// Takes credit for `packets` that the client has counted. Returns the number of packets that
+    /// count as received.
     pub fn take(&mut self, packets: u32) -> u32 {
         let taken = u64::from(packets).min(self.packets);
         self.packets -= taken;
         taken as u32
     }
 
-    /// Packets proven by all receipts.
+    /// Number of packets proven by all receipts.
     pub const fn proven(&self) -> u64 {
         self.proven
     }
 
-    /// Share of received packets in the last receipt with new ones.
+    /// Share of received packets among the new numbers in the last receipt that had new numbers.
     pub const fn share(&self) -> f64 {
         self.share
     }

@@ -1,13 +1,14 @@
-//! One pull at its client: assembles packets into generations, and reports the missing packets to
-//! the server.
+//! The client's end of one pull: assembles packets into generations, and reports the missing
+//! packets to the server.
 //!
-//! A packet of a complete generation, or beyond the window, counts for the rate control and is
-//! dropped. Feedback leaves when the rate control needs it (TFRC once a round trip, BBR eight
-//! times; both at each new loss), when the window has moved or the grant has fallen, and repeatedly
-//! during silence. Memory is bounded by the window and by a maximum per generation: a generation
-//! restarts if a server keeps sending sums that yield no block.
+//! A packet of a complete generation, or beyond the window, counts for the rate control and is then
+//! dropped. Feedback leaves when the rate control needs it: with TFRC once a round trip, with BBR
+//! eight times, and with both at each new loss. Feedback also leaves when the window has moved or
+//! the grant has fallen, and repeatedly during silence. Memory is bounded by the window and by a
+//! maximum per generation. Decoding of a generation restarts if a server sends that maximum of sums
+//! without yielding all blocks.
 //!
-//! Leaves out: the choice of pulls, and the division of the last hop (`client`).
+//! Leaves out: the choice of pulls, and the division of the last hop's rate (`client`).
 
 use crate::layout::{Code, Codes, Layout};
 use crate::mode::{DecoderKind, Mode, RateControl, TIMEOUT, slow_start};
@@ -23,65 +24,68 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Packets for which feedback waits in [`Mode::Counted`], if fewer than one arrives per round trip.
+/// Number of packets before a feedback in [`Mode::Counted`], if fewer than one packet arrives per
+/// round trip.
 const FEEDBACK_PACKETS: u64 = 8;
-/// Maximum wait for [`FEEDBACK_PACKETS`].
+/// Maximum time for which feedback waits for [`FEEDBACK_PACKETS`].
 ///
-/// Differs: RFC 5348 section 6.2 then has a feedback for each packet, that is one message up per
-/// message down.
+/// Differs: RFC 5348 section 6.2 sends one feedback per packet in that case, that is, one message
+/// in each direction.
 pub(crate) const FEEDBACK_GAP_MAX: Duration = Duration::from_ms(5);
 /// Packets after which feedback for BBR leaves.
 pub(crate) const ARRIVED_PACKETS: u64 = 16;
-/// Part of a round trip after which feedback for BBR leaves with fewer packets, so that every round
-/// trip yields some measurements.
+/// Part of a round trip (a divisor) after which feedback for BBR leaves with fewer packets. Every
+/// round trip then yields several measurements.
 const ARRIVED_RTT_PART: u64 = 8;
 /// Maximum time for which feedback for BBR waits for more packets.
 const ARRIVED_GAP_MAX: Duration = Duration::from_ms(5);
-/// Steps in a window: the server is told when the window has moved by more than one.
+/// Number of steps in a window. Feedback leaves once the window has moved by more than one step.
 const WINDOW_STEPS: u32 = 8;
-/// Number of slow repeats in a silence. The first repeat leaves after a round trip of silence, the
-/// next after a quarter more. From this one on the silence is an outage: intervals restart as short
-/// as for arriving packets ([`arrived_gap`]).
+/// Number of slow repeats of feedback in a silence. The first repeat leaves after a round trip of
+/// silence, the second after an interval a quarter longer. From the second repeat on, the silence
+/// counts as an outage, and intervals restart as short as for arriving packets ([`arrived_gap`]).
 ///
-/// If they restarted at once, a repeat just before an arriving packet would delay that packet's
-/// report: a pull from one server alongside four flows of Cubic, behind two bandwidth-delay
-/// products, gets 1.64 instead of 1.51 of its share (80 seeds). If no report ever waited for a
+/// Why not 1: a repeat just before an arriving packet would delay that packet's report. A pull from
+/// one server beside four Cubic flows, behind a queue of two bandwidth-delay products, would get
+/// 1.64 instead of 1.51 of its share (80 seeds). Why wait at all: if no report ever waited for a
 /// repeat, 64 MiB from 3 to 32 servers over 1 Gbit/s and 100 ms with losses would take 2 to 4 %
 /// longer.
 const SILENCE_SLOW: u32 = 2;
 /// Maximum interval between feedbacks in a silence.
 const SILENCE_MAX: Duration = Duration::from_ms(500);
-/// Minimum interval in a silence, while no round-trip time is known, and once it is.
+/// Minimum interval in a silence: `SILENCE_FIRST` while no round-trip time is known, `SILENCE_MIN`
+/// afterwards.
 const SILENCE_FIRST: Duration = Duration::from_ms(20);
 const SILENCE_MIN: Duration = Duration::from_ms(1);
 /// Minimum interval in a silence, in packet intervals.
 const SILENCE_GAPS: u64 = 3;
-/// Limit on the packet interval's growth: a later arrival counts as this multiple of the interval
-/// plus this part of a round trip.
+/// Limit on the growth of the packet interval's estimate. A longer interval counts as `PACE_GROWTH`
+/// times the estimate plus a `PACE_RTT_PART`-th of a round trip.
 const PACE_GROWTH: u64 = 2;
 const PACE_RTT_PART: u64 = 4;
-/// Part by which each interval in a silence grows: feedback is short, and an outage's end is then
-/// noticed after at most a quarter of its length.
+/// Divisor of each interval in a silence that gives its growth. Feedback is short, and with this
+/// growth the end of an outage is noticed after at most a quarter of its length.
 const SILENCE_GROWTH_PART: u64 = 4;
 
-/// Maximum time that received packets wait for feedback, if fewer than [`ARRIVED_PACKETS`] arrive
-/// in it.
+/// Maximum time from the arrival of a packet to its report, if fewer than [`ARRIVED_PACKETS`]
+/// packets arrive in that time.
 pub(crate) fn arrived_gap(rtt: Duration) -> Duration {
     Duration::from_ps(rtt.as_ps() / ARRIVED_RTT_PART).min(ARRIVED_GAP_MAX)
 }
 
-/// Maximum packets held of a generation. With [`Code::Mds`] it is the number of blocks, as only
-/// innovative packets are held; otherwise twice the number of blocks, and some more.
+/// Maximum number of packets held of a generation. With [`Code::Mds`] the maximum is the number of
+/// blocks, because only innovative packets are held. With other codes it is twice the number of
+/// blocks plus a constant.
 ///
-/// Maliciously chosen sums may never yield a block, while random ones do: beyond this number the
-/// server does not follow its code.
+/// Maliciously chosen sums may never yield a block, while random sums do. A server that exceeds
+/// this number does not follow its code.
 pub(crate) fn packets_max(mode: Mode, decoder: DecoderKind, blocks: u32) -> u64 {
     if Code::is_mds(blocks, mode) {
         return blocks.into();
     }
     let more = match decoder {
         DecoderKind::Inactivation => 64,
-        // The fewer blocks, the more extra packets peeling needs.
+        // Peeling needs more extra packets, in proportion, the fewer blocks there are.
         DecoderKind::Standard | DecoderKind::Improved => 256,
     };
     2 * u64::from(blocks) + more
@@ -92,7 +96,7 @@ pub(crate) fn packets_max(mode: Mode, decoder: DecoderKind, blocks: u32) -> u64 
 pub struct ReceiverParams {
     /// The client's number for the pull.
     pub pull: PullId,
-    /// Layout of its bytes.
+    /// Layout of the pull's bytes.
     pub layout: Layout,
     /// Protocol of the pull.
     pub mode: Mode,
@@ -100,7 +104,7 @@ pub struct ReceiverParams {
     pub rate_control: RateControl,
     /// Decoder.
     pub decoder: DecoderKind,
-    /// Generations kept open.
+    /// Number of generations kept open.
     pub window: u32,
     /// Minimum interval between feedbacks.
     pub feedback_every: Duration,
@@ -124,7 +128,7 @@ pub struct PullCounts {
     pub malformed: u64,
     /// Feedbacks sent.
     pub feedbacks: u64,
-    /// Packets counted as lost; always 0 with [`RateControl::Tfrc`].
+    /// Number of packets counted as lost; always 0 with [`RateControl::Tfrc`].
     pub lost: u64,
 }
 
@@ -146,7 +150,7 @@ enum Account {
     },
 }
 
-/// A generation of the window, incomplete or complete.
+/// A generation in the window, either incomplete or complete.
 #[derive(Debug)]
 enum GenerationState<S> {
     Lacking(Box<Decoder<S>>),
@@ -173,7 +177,7 @@ pub struct Receiver<S> {
     told_loss: f64,
     told_base: u32,
     told_grant: Option<BitRate>,
-    /// Time after which feedback is repeated in a silence.
+    /// Duration of silence after which feedback is repeated.
     silence: Duration,
     /// Repeats since the last packet.
     repeats: u32,
@@ -181,7 +185,7 @@ pub struct Receiver<S> {
 }
 
 impl<S: Symbol> Receiver<S> {
-    /// A receiver without any packet.
+    /// Creates a receiver that has received no packet.
     pub fn new(receiving: ReceiverParams) -> Self {
         let codes = Codes::new(&receiving.layout, receiving.mode);
         let size = Packet::<S>::header_bytes(receiving.rate_control) + receiving.layout.block_bytes();
@@ -214,11 +218,11 @@ impl<S: Symbol> Receiver<S> {
         }
     }
 
-    /// Layout of the pull.
+    /// Layout of the pull's bytes.
     pub const fn layout(&self) -> &Layout {
         &self.receiving.layout
     }
-    /// Packet counts.
+    /// Packet counts of the pull so far.
     pub const fn counts(&self) -> PullCounts {
         let lost = match &self.account {
             Account::Bbr { arrivals, .. } => arrivals.counts().lost,
@@ -230,9 +234,9 @@ impl<S: Symbol> Receiver<S> {
     pub fn is_complete(&self) -> bool {
         self.base == self.receiving.layout.generations()
     }
-    /// Runs of incomplete generations, in order.
+    /// Runs of incomplete generations, in ascending order.
     ///
-    /// Cost: one step per open generation and one for all later ones, whatever their number.
+    /// Cost: one step per open generation, and one step for all later generations together.
     pub fn incomplete(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         let open = (self.base..).zip(&self.open);
         let lacking =
@@ -240,7 +244,7 @@ impl<S: Symbol> Receiver<S> {
         let behind = self.base + self.open.len() as u32..self.receiving.layout.generations();
         lacking.chain(Some(behind).filter(|behind| !behind.is_empty()))
     }
-    /// Whether packets of its last generation have arrived, so that few are still to come.
+    /// Whether the window covers the last generation, so that few packets are still expected.
     pub fn is_ending(&self) -> bool {
         self.base + self.open.len() as u32 == self.receiving.layout.generations()
     }
@@ -260,7 +264,7 @@ impl<S: Symbol> Receiver<S> {
     pub const fn heard_at(&self) -> Option<Instant> {
         self.heard_at
     }
-    /// Records the server's answer.
+    /// Records that the server's answer has arrived.
     pub const fn set_said(&mut self) {
         self.receiving.is_said = true;
     }
@@ -268,13 +272,13 @@ impl<S: Symbol> Receiver<S> {
     fn is_over(&self) -> bool {
         self.is_complete() && self.receiving.is_said
     }
-    /// Sets the grant, which the server learns with the next feedback. A lower grant triggers
+    /// Sets the grant, which the next feedback carries to the server. A lower grant triggers
     /// feedback at once.
     pub const fn set_grant(&mut self, grant: Option<BitRate>) {
         self.receiving.grant = grant;
     }
-    /// Whether a changed grant is worth an immediate message: a lower one always, as other servers
-    /// may already send more; a higher one if it is much higher.
+    /// Whether a changed grant is worth an immediate feedback: always if it is lower, as other
+    /// servers may already send more; if it is higher, only if by more than a seventh.
     pub fn is_regranted(&self) -> bool {
         match (self.receiving.grant, self.told_grant) {
             (Some(grant), Some(told)) => grant < told || grant.as_bps() / 8 * 7 > told.as_bps(),
@@ -283,7 +287,7 @@ impl<S: Symbol> Receiver<S> {
             (None, None) => false,
         }
     }
-    /// Current grant to the server.
+    /// Current grant to the server; `None` for no limit.
     pub const fn grant(&self) -> Option<BitRate> {
         self.receiving.grant
     }
@@ -295,7 +299,7 @@ impl<S: Symbol> Receiver<S> {
         };
         self.open.iter().map(packets).sum::<u64>() * u64::from(self.receiving.layout.block_bytes())
     }
-    /// Loss rate; with TFRC the loss event rate.
+    /// Loss rate of packets; with TFRC, the loss event rate.
     pub fn loss_rate(&self) -> f64 {
         self.account.loss_rate()
     }
@@ -316,7 +320,7 @@ impl<S: Symbol> Receiver<S> {
     pub fn handle_packet(&mut self, now: Instant, packet: Packet<S>) {
         let ReceiverParams { layout, window, .. } = &self.receiving;
         self.counts.packets += 1;
-        // A sequence number that skips a whole pull was never sent.
+        // No server sends so far ahead: the skipped numbers exceed a whole pull.
         let is_far = packet.sequence.checked_sub(self.next).is_some_and(|ahead| ahead > 1 << 24)
             || packet.sequence == u32::MAX;
         if packet.payload.len() != layout.block_bytes() as usize
@@ -344,8 +348,8 @@ impl<S: Symbol> Receiver<S> {
                 arrivals.handle_packet(sequence);
             }
         }
-        // Neither an outage nor the few probes during one reflect the packet interval: slower
-        // arrivals change it gradually.
+        // Neither an outage nor the few probes during an outage reflect the packet interval. A long
+        // interval therefore changes the estimate only gradually.
         let of_rtt = Duration::from_ps(self.rtt.unwrap_or(SILENCE_FIRST).as_ps() / PACE_RTT_PART);
         let most = self.gap * PACE_GROWTH + of_rtt;
         let gap = now.saturating_since(self.heard_at.replace(now).unwrap_or(now)).min(most);
@@ -384,7 +388,7 @@ impl<S: Symbol> Receiver<S> {
         }
     }
 
-    /// The next completed generation with its blocks; the last block is padded.
+    /// The next completed generation with its blocks; the last block of a pull is padded.
     pub fn poll_complete(&mut self) -> Option<(u32, Vec<S>)> {
         self.complete.pop_front()
     }
@@ -396,7 +400,8 @@ impl<S: Symbol> Receiver<S> {
             return None;
         }
         let report = self.poll_report(now, is_silent);
-        // Told only once a round trip, a server would have one window for two round trips.
+        // If feedback left only once per round trip, the server could send only one window in two
+        // round trips.
         let has_moved = self.base - self.told_base > self.receiving.window / WINDOW_STEPS;
         if report.is_none() && !is_silent && !has_moved && !self.is_regranted() {
             return None;
@@ -414,7 +419,8 @@ impl<S: Symbol> Receiver<S> {
         let mut lacks: Vec<u16> = self.open.iter().map(GenerationState::lacks).take(LACKS_MAX).collect();
         let mut base = self.base;
         if self.is_complete() && !self.receiving.is_said {
-            // The server does not answer for a pull that is over.
+            // A server does not answer feedback on a complete pull, so one generation counts as
+            // incomplete.
             (base, lacks) = (self.base.saturating_sub(1), vec![0]);
         } else if lacks.is_empty() && !self.is_complete() {
             // No packet of the next generation has arrived.
@@ -432,8 +438,8 @@ impl<S: Symbol> Receiver<S> {
         })
     }
 
-    /// The report due at `now`, if any. For BBR a silence makes one due, too: packets in flight are
-    /// then lost.
+    /// The report due at `now`, if any. A silence makes a report for BBR due, too, because packets
+    /// in flight may then be lost.
     fn poll_report(&mut self, now: Instant, is_silent: bool) -> Option<Report> {
         let is_due = is_silent || self.report_at().is_some_and(|at| at <= now);
         match &mut self.account {
@@ -465,7 +471,7 @@ impl<S: Symbol> Receiver<S> {
     fn earliest(&self) -> Option<Instant> {
         let every = self.receiving.feedback_every;
         // The first packets give the server its round-trip time, and a loss is reported at once. A
-        // server without a grant finds its rate by feedback, and needs it every round trip.
+        // server without a grant finds its rate from feedback, and needs feedback every round trip.
         let waits = self.receiving.mode == Mode::Counted
             && self.receiving.rate_control == RateControl::Tfrc
             && self.receiving.grant.is_some()
@@ -475,8 +481,8 @@ impl<S: Symbol> Receiver<S> {
         Some(self.told_at? + if waits { every.max(FEEDBACK_GAP_MAX) } else { every })
     }
 
-    /// Maximum silence while packets are in flight: `part` of the round-trip time, but at least the
-    /// time of some packets.
+    /// Silence that is tolerated while packets are in flight: `part` of the round-trip time, but at
+    /// least the interval of [`SILENCE_GAPS`] packets.
     fn patience(&self, part: impl Fn(Duration) -> Duration) -> Duration {
         let granted = self.receiving.grant.map_or(Duration::ZERO, |grant| {
             let bytes =
@@ -507,7 +513,7 @@ impl<S: Symbol> Receiver<S> {
 }
 
 impl Account {
-    /// A quantity that grows with each loss to report at once.
+    /// A quantity that grows with each loss that must be reported at once.
     fn losses(&self) -> f64 {
         match self {
             Self::Tfrc(tfrc) => tfrc.loss_rate(),
@@ -590,13 +596,13 @@ mod tests {
         Packet { pull: PullId(0), sequence, timing: None, queued: false, nonce: 0, generation, id, payload }
     }
 
-    /// #19: if any packets in the number of blocks complete a generation, no more than that are
-    /// held.
+    /// Issue #19: if any packets in the number of blocks complete a generation, the receiver holds
+    /// no more packets than that.
     #[test]
     fn generation_keeps_at_most_as_many_packets_as_blocks() {
         for blocks in [1, 2, 20, 255] {
             let mut receiver = receiver(Layout::new(blocks, 1, 255).expect("within limits"), None);
-            // One block is never sent, and each sum twice.
+            // One block is never sent, and each sum is sent twice.
             for (sequence, id) in (1..blocks as u32).chain((300..900).map(|id| id / 2)).enumerate() {
                 receiver.handle_packet(Instant::ZERO, packet(sequence as u32, 0, id));
                 assert!(
@@ -609,9 +615,9 @@ mod tests {
         }
     }
 
-    /// #19: a window of more generations than a feedback covers.
+    /// Issue #19: the window may contain more generations than one feedback covers.
     #[test]
-    fn of_a_long_window_the_first_generations_are_told() {
+    fn feedback_on_long_windows_covers_the_first_generations() {
         let mut receiver =
             receiver(Layout::new(2_000, 1, 1).expect("within limits"), Some(Duration::from_ms(10)));
         receiver.receiving.window = 1_000;
@@ -622,10 +628,10 @@ mod tests {
         assert_eq!((feedback.base, &feedback.lacks), (0, &vec![1; LACKS_MAX]));
     }
 
-    /// #17: a server that divided 4 GiB into as many generations made the client visit them all,
-    /// for ten seconds, at a pull's end.
+    /// Issue #17: a server divided 4 GiB into as many generations as bytes. At the end of the pull
+    /// the client visited each generation, which took ten seconds.
     #[test]
-    fn what_lacks_of_endless_generations_is_a_few_runs() {
+    fn missing_ranges_of_many_generations_are_few() {
         let layout = Layout::new(u32::MAX.into(), 1, 1).expect("within limits");
         let generations = layout.generations();
         let mut receiver = receiver(layout, None);
@@ -634,12 +640,12 @@ mod tests {
         for (sequence, generation) in [0, 3].into_iter().enumerate() {
             receiver.handle_packet(Instant::ZERO, packet(sequence as u32, generation, 0));
         }
-        // Compares the iterator's steps: no more than the window and one.
+        // The iterator takes at most one step per open generation and one more.
         assert!(receiver.incomplete().eq([1..2, 2..3, 4..generations]));
     }
 
-    /// #19: after a burst that took the feedback of one round trip, each further try waited twice
-    /// as long, and a short path stalled for half a second.
+    /// Issue #19: a burst delayed the feedback of one round trip. Each further repeat then waited
+    /// twice as long, and a short path stalled for half a second.
     #[test]
     fn feedback_backs_off_moderately_during_silence() {
         let rtt = Duration::from_ms(2);
@@ -659,7 +665,8 @@ mod tests {
             }
         }
         let gaps: Vec<Duration> = at.windows(2).map(|pair| pair[1].saturating_since(pair[0])).collect();
-        // About twice a round trip, and then an eighth of one or a millisecond.
+        // Two intervals of at most two round trips, then an eighth of a round trip or a
+        // millisecond.
         assert!(gaps[..2].iter().all(|&gap| gap <= rtt * 2) && gaps[2] <= SILENCE_MIN, "{gaps:?}");
         assert!(
             gaps[2..].windows(2).all(|pair| pair[0] <= pair[1] && pair[1] * 4 <= pair[0] * 5),
@@ -668,9 +675,9 @@ mod tests {
         assert_eq!(gaps.last(), Some(&SILENCE_MAX));
     }
 
-    /// #19: during silence a server sends a packet each 200 ms. After some of these the client took
-    /// that for the packet interval, and answered each only once: a path whose losses come in runs
-    /// of packets stalled for 3.4 s.
+    /// Issue #19: during silence a server sends a packet each 200 ms. The client took 200 ms for
+    /// the packet interval after some of these packets, and answered each packet only once. A path
+    /// whose losses come in runs of packets stalled for 3.4 s.
     #[test]
     fn feedback_repeats_in_an_outage_despite_rare_packets() {
         let layout = Layout::new(1_000, 1, 1_000).expect("within limits");
@@ -692,9 +699,9 @@ mod tests {
         assert!(of_outage.iter().all(|&count| count >= 2), "{of_outage:?}");
     }
 
-    /// #19: a packet interval longer than a round trip is not a silence.
+    /// Issue #19: a packet interval longer than a round trip must not count as silence.
     #[test]
-    fn feedback_on_a_slow_link_follows_packets_not_time() {
+    fn feedback_on_slow_links_follows_packets_not_time() {
         let layout = Layout::new(200, 1, 200).expect("within limits");
         let mut receiver = receiver(layout, Some(Duration::from_ms(1)));
         let mut now = Instant::ZERO;

@@ -1,26 +1,27 @@
-//! One pull at its server: the choice of the next packet, and its time.
+//! The server's end of one pull: the choice of the next packet, and the packet's time.
 //!
-//! In [`Mode::Counted`] each generation's blocks leave once, in order. Then sums leave, as many as
-//! feedback reports missing beyond those in flight. A packet sent more than one and a half round
-//! trips ago and still not counted is lost. A pull without loss thus sends each block once and
-//! stops by itself. In [`Mode::Lttp`] sums leave until the client stops them. In both modes the
-//! rate control sets the rate, TFRC for the pull or BBR for its path, and the client's grant bounds
-//! it.
+//! In [`Mode::Counted`] each generation's blocks leave once, in order. Sums then leave, as many as
+//! feedback reports missing in excess of the packets in flight. A packet counts as lost if it was
+//! sent more than one and a half round trips ago and is still not acknowledged. A pull without loss
+//! therefore sends each block once and stops by itself. In [`Mode::Lttp`] sums leave until the
+//! client stops the pull. In both modes the rate control sets the rate: TFRC for the pull, or BBR
+//! for its path. The client's grant limits that rate.
 //!
 //! Once all blocks of all the client's pulls have left, nothing else can be sent until the client
-//! reports losses. Then as many sums leave unrequested as are likely to be missing: the expected
+//! reports losses. Sums then leave unrequested, as many as are likely to be missing: the expected
 //! losses at the recent loss rate, plus two standard deviations. For 64 packets over a path with 1
-//! % loss that is three, and the client has to ask once in some two hundred times. Behind a first
-//! flight that holds the whole object, before any feedback, two leave: for 46 packets and 1 % loss
-//! they suffice in 99 of 100 cases. If that flight seems to exceed the path, as many leave as keep
-//! it busy until the client sees the gap (`path::first`). Before the end of the blocks no sum
-//! leaves unrequested, as each unneeded one costs another block's packet. An exception is a
-//! generation that holds the window, over long fast paths: it gets as many sums as it lacks plus
-//! the likely losses, as waiting for a second try would halt the pull.
+//! % loss that is three sums; the client then has to request more in some one of two hundred cases.
+//! If the first flight holds the whole object, two sums follow it before any feedback. For 46
+//! packets and 1 % loss two sums suffice in 99 of 100 cases. If that flight seems to exceed the
+//! path's capacity, enough sums leave to keep the path busy until the client sees the gap
+//! (`path::first`). Before the last block has left, no sum leaves unrequested, because each
+//! unneeded sum delays a block. An exception is a generation that blocks the window, over long fast
+//! paths. That generation gets as many sums as it lacks plus the likely losses, because waiting for
+//! a second retransmission would halt the pull.
 //!
-//! A generation's blocks are requested ([`Sender::poll_wanted`]) before they are sent, and dropped
-//! once the client has them. Leaves out: the owner of the object and the client's limits
-//! (`server`).
+//! A generation's blocks are requested from the owner of the object ([`Sender::poll_wanted`])
+//! before they are sent, and dropped once the client has them. Leaves out: the owner of the object,
+//! and limits per client (`server`).
 
 use crate::layout::{Codes, Layout};
 use crate::mode::{Mode, RateControl, TIMEOUT, slow_start};
@@ -36,20 +37,21 @@ use std::collections::VecDeque;
 
 /// Maximum interval between two packets in [`Mode::Counted`], in seconds.
 ///
-/// Differs: 64 in RFC 5348. At a very high loss rate the rate falls to that interval, and one
-/// packet a minute is of no use. A TCP at Linux's minimum timeout sends as much.
+/// Differs: 64 in RFC 5348. At a very high loss rate the rate falls to one packet per interval, and
+/// one packet a minute is useless. A TCP at Linux's minimum timeout sends as often.
 const COUNTED_GAP_MAX_S: f64 = 0.2;
-/// Maximum records of packets in flight; beyond it the oldest count as lost.
+/// Maximum number of records of packets in flight. Beyond it the oldest packets count as lost.
 const ON_WAY_MAX: usize = 1 << 16;
-/// Minimum time after which an uncounted packet is lost: processes are scheduled less often than
-/// the shortest round trips.
+/// Minimum time after which an unacknowledged packet counts as lost. Processes are scheduled at
+/// longer intervals than the shortest round trips.
 const PATIENCE_MIN: Duration = Duration::from_ms(2);
 /// Standard deviations of the random losses that unrequested sums cover at a pull's end.
 const AHEAD_DEVIATIONS: f64 = 2.0;
-/// Round trips within which an exhausted window counts as held by its first generation: feedback on
-/// a packet sent now takes one round trip, and on its retransmission another.
+/// Number of round trips in which the window must be about to run out for its first generations to
+/// count as blocking it. Feedback on a packet sent now takes one round trip, and feedback on its
+/// retransmission another.
 const PRESSING_RTTS: f64 = 2.0;
-/// Generations requested before they are due.
+/// Number of generations requested from the object's owner before their blocks are due.
 const AHEAD: u32 = 2;
 
 /// Parameters of a pull at its server.
@@ -57,33 +59,34 @@ const AHEAD: u32 = 2;
 pub(crate) struct SenderParams {
     /// The client's number for the pull.
     pub pull: PullId,
-    /// Layout of its bytes.
+    /// Layout of the pull's bytes.
     pub layout: Layout,
     /// Protocol of the pull.
     pub mode: Mode,
     /// Rate control.
     pub rate_control: RateControl,
-    /// Generations that the client keeps open.
+    /// Number of generations that the client keeps open.
     pub window: u32,
-    /// Grant until the first feedback.
+    /// Maximum rate granted until the first feedback.
     pub grant: Option<BitRate>,
     /// Earliest time of the first packet.
     pub start: Instant,
     /// Round-trip time measured by the client.
     pub rtt: Option<Duration>,
-    /// Silence after which the pull ends.
+    /// Duration of the client's silence after which the pull ends.
     pub give_up: Duration,
     /// Interval within which due packets leave together; zero for exact pacing.
     pub quantum: Duration,
-    /// Id of each generation's first packet: 0 if blocks come first.
+    /// Id of each generation's first packet; 0 if the blocks themselves leave first.
     pub first_id: u32,
-    /// Number that the client cannot guess.
+    /// Secret number that the client cannot guess; nonces are computed from it.
     pub secret: u64,
-    /// Maximum bytes that TFRC sends before the first feedback.
+    /// Maximum bytes that TFRC sends before the first feedback proves an arrival.
     pub unproven_max: ByteCount,
 }
 
-/// Number of losses among `packets` that is exceeded in only one of some fifty cases.
+/// Upper bound on the losses among `packets` at a loss rate of `share`, exceeded in one of some
+/// fifty cases.
 fn likely_lost(packets: u32, share: f64) -> u32 {
     let lost = f64::from(packets) * share;
     (lost + AHEAD_DEVIATIONS * lost.sqrt()).ceil() as u32
@@ -96,11 +99,11 @@ pub(crate) enum SenderEvent {
     Complete,
     /// The client was silent for too long.
     GaveUp,
-    /// The client acknowledges packets that it has not received.
+    /// The client acknowledged packets that it has not received.
     FalseReceipt,
 }
 
-/// Whether unrequested sums may leave: see the module documentation.
+/// Whether unrequested sums may leave; see the module documentation.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UnrequestedSums {
     No,
@@ -109,11 +112,11 @@ pub(crate) enum UnrequestedSums {
 
 #[derive(Debug)]
 struct OpenGeneration<S> {
-    /// Empty until they are supplied.
+    /// Blocks of the generation; empty until they are supplied.
     blocks: Vec<S>,
     /// Id of the generation's next packet.
     next_id: u32,
-    /// Missing packets by the last feedback; `None` before the first.
+    /// Number of missing packets by the last feedback; `None` before the first feedback.
     lacks: Option<u32>,
     on_way: u32,
 }
@@ -123,7 +126,7 @@ struct InFlightPacket {
     sequence: u32,
     generation: u32,
     sent_at: Instant,
-    /// Record for BBR.
+    /// BBR's record of the sending; `None` with TFRC.
     sent: Option<SendRecord>,
 }
 
@@ -132,20 +135,20 @@ struct InFlightPacket {
 enum Rate {
     Tfrc {
         tfrc: Box<Tfrc>,
-        /// Packets before this one count as acknowledged: the highest number in feedback, or all
-        /// after a timeout.
+        /// Packets before this number count as acknowledged: those before the highest number in
+        /// feedback, or all packets after a timeout.
         heard: u32,
     },
-    /// The path, shared with other pulls, controls the rate; the fields hold the last feedback on
-    /// this pull.
+    /// The path, shared with other pulls, controls the rate. The fields hold the counts of the last
+    /// feedback on this pull.
     Path {
         received: u32,
         lost: u32,
         runs: u32,
         newest: Option<SendRecord>,
-        /// Packets before this one count as lost after a long silence.
+        /// Packets before this number count as lost after a long silence.
         written_off: u32,
-        /// Whether that has happened since the last feedback.
+        /// Whether packets have been written off since the last feedback.
         is_silent: bool,
         /// Bytes in flight that the path counts for this pull.
         inflight: u64,
@@ -166,29 +169,31 @@ pub(crate) struct Sender<S> {
     sequence: u32,
     nonces: Nonces,
     credit: Credit,
-    /// The lowest incomplete generation at the client; `open` holds it and the following ones.
+    /// The lowest incomplete generation at the client. `open` holds this generation and the
+    /// following ones.
     base: u32,
     open: VecDeque<OpenGeneration<S>>,
     /// The generation whose blocks are being sent.
     fresh: u32,
     on_way: VecDeque<InFlightPacket>,
-    /// Number of the oldest records whose packets should have been counted by now.
+    /// Number of the oldest records in `on_way` whose packets count as lost because their feedback
+    /// is overdue.
     late: usize,
-    /// Number of owed sums; 0 if none needs to be searched for.
+    /// Number of owed sums; 0 if no generation needs to be searched for one.
     owed: u32,
-    /// Highest `next` in feedback.
+    /// Highest `next` in feedback so far.
     heard_next: u32,
     heard_at: Instant,
-    /// Whether less was sent since the last report than TFRC would have allowed.
+    /// Whether the sender has sent less since the last report than TFRC allows.
     is_limited: bool,
-    /// Whether no packet was sent since TFRC's timer was set.
+    /// Whether no packet was sent since TFRC's timer was last set.
     was_idle: bool,
     event: Option<SenderEvent>,
     is_over: bool,
 }
 
 impl<S: Symbol> Sender<S> {
-    /// A pull requested at `now`.
+    /// Creates the sender of a pull requested at `now`.
     pub fn new(now: Instant, sending: SenderParams) -> Self {
         let codes = Codes::new(&sending.layout, sending.mode);
         let size = Packet::<S>::header_bytes(sending.rate_control) + sending.layout.block_bytes();
@@ -196,7 +201,7 @@ impl<S: Symbol> Sender<S> {
         let initial_bytes_per_s = match (sending.mode, sending.grant, sending.rtt) {
             (Mode::Lttp, ..) => 0.0,
             (Mode::Counted, Some(_), _) => ceiling_bytes_per_s,
-            // TCP's initial window (RFC 6928).
+            // The sender starts with TCP's initial window of ten packets per round trip (RFC 6928).
             (Mode::Counted, None, Some(rtt)) => 10.0 * f64::from(size) / rtt.as_secs_f64().max(1e-6),
             (Mode::Counted, None, None) => 0.0,
         };
@@ -258,8 +263,8 @@ impl<S: Symbol> Sender<S> {
     pub const fn sent(&self) -> u32 {
         self.sequence
     }
-    /// Current rate in datagram bytes per second; with a path, the grant only: see
-    /// [`Path::rate_bytes_per_s`].
+    /// Current rate in datagram bytes per second. With a path the result is the grant only; the
+    /// path's rate is [`Path::rate_bytes_per_s`].
     pub fn rate_bytes_per_s(&self) -> f64 {
         match &self.rate {
             Rate::Tfrc { tfrc, .. } => tfrc.rate_bytes_per_s().min(self.ceiling_bytes_per_s),
@@ -270,7 +275,7 @@ impl<S: Symbol> Sender<S> {
     pub const fn has_path(&self) -> bool {
         matches!(self.rate, Rate::Path { .. })
     }
-    /// Updates the path's bytes in flight for this pull: packets neither acknowledged nor lost.
+    /// Updates the pull's bytes in flight in `path`: packets neither acknowledged nor lost.
     pub fn count_inflight(&mut self, path: &mut Path) {
         let (is_over, sequence, packet_bytes) = (self.is_over, self.sequence, self.packet_bytes);
         if let Rate::Path { received, lost, written_off, inflight, .. } = &mut self.rate {
@@ -292,13 +297,14 @@ impl<S: Symbol> Sender<S> {
             Rate::Path { .. } => path.map_or(0.0, Path::loss_share),
         }
     }
-    /// Bytes of the blocks held, with their bookkeeping.
+    /// Bytes of the blocks held, including each block's bookkeeping.
     pub fn held_bytes(&self) -> u64 {
         let bytes = |block: &S| (block.len() + size_of::<S>()) as u64;
         let blocks = |open: &OpenGeneration<S>| open.blocks.iter().map(bytes).sum::<u64>();
         self.open.iter().map(blocks).sum()
     }
-    /// Bytes of all generations, each counted as the longest, and of the packets' records.
+    /// Bytes of all open generations, each counted at the maximum length, plus the records of
+    /// packets in flight.
     pub fn wanted_bytes(&self) -> u64 {
         let records = self.on_way.len() * size_of::<InFlightPacket>();
         self.open.len() as u64 * self.generation_bytes() + records as u64
@@ -308,7 +314,7 @@ impl<S: Symbol> Sender<S> {
         let layout = &self.sending.layout;
         generation_bytes::<S>(layout.block_bytes(), layout.blocks_max())
     }
-    /// Whether it holds no generation and has requested none.
+    /// Whether the sender holds no generation and has requested none.
     pub fn holds_nothing(&self) -> bool {
         self.open.is_empty()
     }
@@ -317,7 +323,8 @@ impl<S: Symbol> Sender<S> {
         self.is_over
     }
 
-    /// The next generation to supply, whose blocks will be sent soon; each is returned once.
+    /// The next generation whose blocks must be supplied, as they will be sent soon. Each
+    /// generation is returned once.
     pub fn poll_wanted(&mut self) -> Option<u32> {
         let next = self.base + self.open.len() as u32;
         let end = self.sending.layout.generations().min(self.base + self.sending.window);
@@ -344,8 +351,8 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Gives up the last requested generation for now, if none of it was sent and it is not the
-    /// only one. Returns false if there is none.
+    /// Drops the last requested generation if no packet of it was sent and another generation is
+    /// open. It is requested again later. Returns false if no generation was dropped.
     pub fn give_back(&mut self) -> bool {
         let last = self.open.back().filter(|last| last.next_id == self.sending.first_id);
         let gives = last.is_some() && self.open.len() > 1;
@@ -359,7 +366,7 @@ impl<S: Symbol> Sender<S> {
         self.open.get_mut(generation.checked_sub(self.base)? as usize)
     }
 
-    /// Handles feedback. `path` is the pull's path, if it controls the rate.
+    /// Handles feedback. `path` is the pull's path if BBR controls the rate.
     pub fn handle_feedback(&mut self, now: Instant, feedback: &Feedback, mut path: Option<&mut Path>) {
         let generations = self.sending.layout.generations();
         let is_old = feedback.next < self.heard_next || feedback.base < self.base;
@@ -393,11 +400,11 @@ impl<S: Symbol> Sender<S> {
             (Rate::Path { .. }, Some(Report::Arrived(arrived)), Some(path)) => {
                 self.handle_arrived(now, feedback.next, arrived, path);
             }
-            // A report of another rate control.
+            // A report for another rate control is ignored.
             _ => {}
         }
         if let Rate::Tfrc { .. } = self.rate {
-            // If the rate has grown, the next packet need not wait for its old time.
+            // If the rate has grown, the next packet leaves earlier than scheduled.
             self.next_at = self.next_at.min(now.max(self.sending.start) + self.gap(None));
         }
         while self.base < feedback.base {
@@ -411,7 +418,7 @@ impl<S: Symbol> Sender<S> {
             && arrived.delay > Duration::ZERO
             && arrived.received == heard
         {
-            // After long silence, packets are lost that left long enough ago to have been
+            // After a long silence, packets count as lost if they left long enough ago to have been
             // acknowledged.
             let until = self.on_way.get(self.late).map_or(self.sequence, |first| first.sequence);
             self.write_off(until, path);
@@ -427,16 +434,16 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Whether feedback makes only possible statements about packets.
+    /// Whether feedback's statements about packets are possible.
     fn is_true(&self, feedback: &Feedback) -> bool {
         let Feedback { next, receipt, report, base, .. } = feedback;
         let counts_more = matches!(report, Some(Report::Arrived(arrived)) if arrived.received > *next);
-        // A generation is complete after as many packets as it has blocks.
+        // A generation is complete only after as many packets as it has blocks.
         let base_max = match self.sending.mode {
             Mode::Counted => self.fresh,
             Mode::Lttp => u32::from(self.sequence >= self.sending.layout.blocks(0)),
         };
-        // Without a report nothing is acknowledged.
+        // Feedback without a report acknowledges no packet.
         let is_proven = report.is_none() || self.nonces.is_true(*next, *receipt);
         *next <= self.sequence && !counts_more && *base <= base_max && is_proven
     }
@@ -446,20 +453,20 @@ impl<S: Symbol> Sender<S> {
         f64::from(CREDIT_FACTOR) * self.credit.share() * self.rate_bytes_per_s()
     }
 
-    /// Whether TFRC has as many packets in flight as the client's receipts allow.
+    /// Whether TFRC has as many unacknowledged packets in flight as the client's receipts allow.
     fn is_unproven(&self) -> bool {
         let Rate::Tfrc { heard, .. } = self.rate else { return false };
         let first = self.sending.unproven_max.as_u64() / self.packet_bytes;
         u64::from(self.sequence - heard) >= first.max(1) + u64::from(CREDIT_FACTOR) * self.credit.proven()
     }
 
-    /// Passes the change since the last report to the path.
+    /// Passes the change between the last report and this report to the path.
     fn handle_arrived(&mut self, now: Instant, next: u32, arrived: &ArrivalReport, path: &mut Path) {
         let first = self.on_way.front().map_or(self.sequence, |first| first.sequence);
         let at = next.checked_sub(1).and_then(|last| last.checked_sub(first));
         let came = at.and_then(|at| self.on_way.get(at as usize)?.sent);
         let Rate::Path { received, lost, runs, newest, is_silent, .. } = &mut self.rate else { return };
-        // No more packets can have arrived or be lost than precede `next`.
+        // At most `next` packets can have arrived or been lost.
         if arrived.received < *received || arrived.received.saturating_add(arrived.lost) > next {
             return;
         }
@@ -467,7 +474,7 @@ impl<S: Symbol> Sender<S> {
         let delivered = self.credit.take(arrived.received - *received);
         // Packets without proof count as lost.
         let unproven = arrived.received - *received - delivered;
-        // The peer's delay may be any value.
+        // The peer may report any delay, so the round-trip time has a minimum.
         let rtt = |sent: SendRecord| {
             let rtt = now.saturating_since(sent.at).as_ps().saturating_sub(arrived.delay.as_ps());
             Duration::from_ps(rtt).max(Duration::from_us(1))
@@ -487,7 +494,8 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Drops the records of packets that have arrived or should have.
+    /// Drops the records of packets before `next`, and counts overdue packets as no longer in
+    /// flight.
     fn forget(&mut self, now: Instant, next: u32, path: Option<&Path>) {
         let patience = self
             .rtt(path)
@@ -520,9 +528,9 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Counts packets as no longer in flight once the path's patience has ended. Until the next
-    /// feedback the pull then has at most one packet in flight: other pulls on the path may do
-    /// better.
+    /// Counts packets as no longer in flight once they are older than the path's patience. Until
+    /// the next feedback the pull then has at most one packet in flight, as other pulls on the path
+    /// may still make progress.
     pub fn expire(&mut self, now: Instant, path: &mut Path) {
         let patience = path.patience();
         let Rate::Path { .. } = self.rate else { return };
@@ -553,14 +561,15 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Sums to send of the generation at index `at`, if the first `pressing` ones hold the window.
+    /// Number of sums to send for the open generation at index `at`. The first `pressing` open
+    /// generations block the window.
     fn owed_of(&self, at: usize, pressing: usize, path: Option<&Path>) -> u32 {
         let (open, generation) = (&self.open[at], self.base + at as u32);
         match open.lacks {
             Some(lacks) if lacks > 0 && generation < self.fresh => {
-                // Adds the recent loss rate to the missing packets; below half a packet the client
-                // asks again. With a path, other packets use the wait, so only a generation that
-                // holds the window gets more.
+                // Adds the expected losses at the recent loss rate. An expectation below half a
+                // packet adds none, and the client requests again. With a path, other packets fill
+                // the waiting time, so only a generation that blocks the window gets more.
                 let more = match self.has_path() {
                     true if at < pressing => likely_lost(lacks, self.loss_share(path)),
                     true => 0,
@@ -572,7 +581,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Number of the first open generations that hold the window ([`PRESSING_RTTS`]).
+    /// Number of the first open generations that block the window ([`PRESSING_RTTS`]).
     fn pressing(&self, path: Option<&Path>) -> usize {
         let SenderParams { layout, window, .. } = &self.sending;
         let Some(rtt) = path.and_then(Path::rtt).filter(|_| self.base + window < layout.generations()) else {
@@ -583,8 +592,9 @@ impl<S: Symbol> Sender<S> {
         (self.fresh - self.base).saturating_add(ahead).saturating_sub(*window) as usize
     }
 
-    /// The first generation that will probably lack packets once those in flight have arrived or
-    /// are lost. All blocks have left, and no sum is owed.
+    /// Index of the first generation that will probably lack packets once the packets in flight
+    /// have arrived or are lost. `None` without a path, before all blocks have left, or if no loss
+    /// is expected.
     fn ahead(&self, path: Option<&Path>) -> Option<usize> {
         let loss = self.loss_share(path);
         let unheard = path.map_or(0, Path::lost_unheard);
@@ -599,8 +609,8 @@ impl<S: Symbol> Sender<S> {
         })
     }
 
-    /// Generation and id of the next packet. A pull that has used up its numbers sends nothing
-    /// more, and is given up.
+    /// Generation and id of the next packet. A pull that has used up its packet numbers or ids
+    /// sends nothing more, and ends by timeout.
     fn next_packet(&self, path: Option<&Path>, unasked: UnrequestedSums) -> Option<(u32, u32)> {
         let most = Numbers::of(self.sending.rate_control);
         let next = self.next_of(path, unasked).filter(|_| !self.is_over && self.sequence < most.packets);
@@ -628,7 +638,8 @@ impl<S: Symbol> Sender<S> {
         Some((self.fresh, open.next_id))
     }
 
-    /// The next packet due. `path` is the pull's path, if it controls the rate, and must have room.
+    /// The next packet due. `path` is the pull's path if BBR controls the rate, and must have room
+    /// for a packet.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -645,7 +656,7 @@ impl<S: Symbol> Sender<S> {
         let Some((generation, id)) = self.next_packet(path.as_deref(), unasked) else {
             self.is_limited = true;
             if let Rate::Tfrc { .. } = self.rate {
-                // Idle time is not lateness.
+                // Idle time is not made up for as lateness.
                 self.next_at = self.next_at.max(now);
             }
             return None;
@@ -661,7 +672,7 @@ impl<S: Symbol> Sender<S> {
             if generation == self.fresh && open.next_id == blocks {
                 self.fresh += 1;
             }
-            // An owed sum is now in flight.
+            // The owed sum is now in flight.
             self.owed = self.owed.saturating_sub(u32::from(id >= blocks));
         }
         let sequence = self.sequence;
@@ -703,7 +714,7 @@ impl<S: Symbol> Sender<S> {
         })
     }
 
-    /// Transmission time of a packet.
+    /// Transmission time of a packet at the current rate.
     fn gap(&self, path: Option<&Path>) -> Duration {
         let rate = path.map_or(f64::INFINITY, Path::rate_bytes_per_s);
         gap(self.packet_bytes, self.rate_bytes_per_s().min(rate))
@@ -714,14 +725,15 @@ impl<S: Symbol> Sender<S> {
         self.heard_at
     }
 
-    /// Time at which a silent client is given up; `heard_at` is the last feedback on any of its
-    /// pulls.
+    /// Time at which the pull of a silent client ends. `heard_at` is the time of the last feedback
+    /// on any of its pulls.
     fn gives_up_at(&self, heard_at: Instant) -> Instant {
         self.heard_at.max(heard_at) + self.sending.give_up
     }
 
     /// Time of the next call of [`Sender::handle_timeout`] or [`Sender::poll_transmit`]. `heard_at`
-    /// is the last feedback on any pull: a pull that waits for earlier ones gets none.
+    /// is the time of the last feedback on any of the client's pulls: a pull that waits for earlier
+    /// pulls gets no feedback.
     pub fn poll_timeout(&self, path: Option<&Path>, heard_at: Instant) -> Option<Instant> {
         if self.is_over {
             return None;
@@ -744,7 +756,8 @@ impl<S: Symbol> Sender<S> {
         Some(send_at.map_or(due, |at| due.min(at)))
     }
 
-    /// Handles the passing of time up to `now`; `heard_at` as above.
+    /// Handles the passing of time up to `now`. `heard_at` is the time of the last feedback on any
+    /// of the client's pulls.
     pub fn handle_timeout(&mut self, now: Instant, heard_at: Instant) {
         if self.is_over {
             return;
@@ -763,12 +776,12 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Schedules one packet more in a silence, to which the client responds.
+    /// Schedules one more packet during a silence. The client responds to the packet with feedback.
     fn ask_for_word(&mut self, now: Instant, path: Option<&mut Path>) {
         if self.sending.mode == Mode::Counted && self.sequence > 0 {
             self.forget(now, self.sequence, path.as_deref());
             if let Some(path) = path {
-                // Dropped records will not expire.
+                // The records were dropped, so their packets cannot expire one by one.
                 self.write_off(self.sequence, path);
             }
             if let Some(open) = self.open.front_mut().filter(|_| self.base < self.fresh) {
@@ -804,13 +817,13 @@ impl<S: Symbol> Sender<S> {
     }
 }
 
-/// Memory in bytes for a generation of `blocks` blocks, bookkeeping included.
+/// Memory in bytes for a generation of `blocks` blocks, including bookkeeping.
 pub(crate) fn generation_bytes<S>(block_bytes: u32, blocks: u32) -> u64 {
     let block = u64::from(block_bytes) + size_of::<S>() as u64;
     u64::from(blocks) * block + size_of::<OpenGeneration<S>>() as u64
 }
 
-/// The grant in bytes per second; infinite without one.
+/// The grant in bytes per second; infinite if there is no grant.
 fn bytes_per_s(grant: Option<BitRate>) -> f64 {
     grant.map_or(f64::INFINITY, |grant| grant.as_bps() as f64 / 8.0)
 }

@@ -1,9 +1,9 @@
-//! A server for one client: answers requests, and sends its pulls, older ones first.
+//! A server for one client: answers requests, and sends the client's pulls, older pulls first.
 //!
-//! The machine holds no object: it asks for an object's description ([`ServerEvent::Asked`]) and
-//! for the blocks of generations ([`Server::poll_wanted`]), and drops them once they are sent and
-//! confirmed. [`ServerConfig`] bounds the memory and the traffic that a client can cause. No packet
-//! leaves before a request has arrived on the control channel.
+//! The state machine holds no object. It requests an object's description ([`ServerEvent::Asked`])
+//! and the blocks of generations ([`Server::poll_wanted`]) from its user, and drops the blocks once
+//! they are sent and confirmed. [`ServerConfig`] bounds the memory and the traffic that a client
+//! can cause. No packet leaves before a request has arrived on the control channel.
 
 use crate::config::ServerConfig;
 use crate::layout::{Layout, LayoutError};
@@ -25,8 +25,8 @@ pub struct Offer {
     /// Length of the object in bytes.
     pub object_bytes: u64,
     /// Random number. In [`Mode::Lttp`] it is the id of the first packet, so that two servers do
-    /// not send the same sums. In [`Mode::Counted`] ids begin with the blocks, and it spreads the
-    /// times at which servers probe.
+    /// not send the same sums. In [`Mode::Counted`] ids begin with the blocks, and the number
+    /// randomizes the times at which the server probes.
     pub first_id: u32,
     /// Random number that the client cannot guess, from which the packets' nonces derive.
     pub secret: u64,
@@ -35,11 +35,11 @@ pub struct Offer {
 /// Use of a client's memory by its pulls.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of one generation per pull: the part that each may always hold.
+    /// Bytes of one generation per pull: the memory that every pull may always hold.
     pub least: u64,
     /// Bytes of generations held or requested, and of records of packets.
     pub wanted: u64,
-    /// Sum over pulls of the greater of the two.
+    /// Sum over all pulls of the greater of `least` and `wanted`.
     pub reserved: u64,
 }
 
@@ -64,7 +64,7 @@ pub enum ServerEvent {
         /// The object's name as sent by the client, untrusted.
         object: String,
     },
-    /// A pull is complete, or stopped by the client.
+    /// A pull is complete, or the client has stopped it.
     Complete {
         /// The pull.
         pull: PullId,
@@ -76,8 +76,8 @@ pub enum ServerEvent {
         /// The pull.
         pull: PullId,
     },
-    /// The client acknowledges packets that it has not received. All its pulls have ended and
-    /// nothing more is answered; the driver must close the connection.
+    /// The client acknowledged packets that it has not received. All its pulls have ended, and no
+    /// further message is answered. The driver must close the connection.
     FalseReceipt {
         /// The pull.
         pull: PullId,
@@ -92,7 +92,7 @@ pub struct Server<S> {
     config: ServerConfig,
     /// Memory use of the same client's other connections to this process.
     others: Usage,
-    /// Requests that the user has not answered.
+    /// Requests that the user has not answered yet, each with its time.
     asked: BTreeMap<PullId, (Instant, Request)>,
     pulls: BTreeMap<PullId, Pull<S>>,
     /// The path to the client, once a pull uses it for rate control.
@@ -103,9 +103,10 @@ pub struct Server<S> {
     events: VecDeque<ServerEvent>,
     /// Time of the next datagram under the total rate limit.
     next_at: Instant,
-    /// Time of the last feedback on any pull.
+    /// Time of the last feedback on any of the client's pulls.
     heard_at: Instant,
-    /// Whether the client has acknowledged packets that it has not received.
+    /// Whether the client has acknowledged packets that it has not received, so that all input is
+    /// ignored.
     is_closed: bool,
 }
 
@@ -145,7 +146,7 @@ impl<S: Symbol> Server<S> {
         self.pulls.values().map(|pull| pull.sender.held_bytes()).sum()
     }
 
-    /// Memory use of its pulls.
+    /// Memory use of this server's pulls.
     pub fn usage(&self) -> Usage {
         self.pulls.values().fold(Usage::default(), |sum, pull| {
             let (least, wanted) = (pull.sender.generation_bytes(), pull.sender.wanted_bytes());
@@ -153,7 +154,7 @@ impl<S: Symbol> Server<S> {
         })
     }
 
-    /// Sets the memory use of the client's other connections, which share its limit.
+    /// Sets the memory use of the client's other connections, which count towards the same limit.
     pub const fn set_others(&mut self, others: Usage) {
         self.others = others;
     }
@@ -207,7 +208,7 @@ impl<S: Symbol> Server<S> {
             return self.refuse(pull, format!("bytes {start} to {end}: the object has {whole}"));
         }
         let bytes = end - request.start;
-        // A short range needs no full-length block.
+        // A range shorter than the requested block length is one shorter block.
         let longest = request.block_bytes.min(self.config.block_bytes_max);
         let block_bytes = u64::from(longest).min(bytes.max(1)) as u32;
         let least = self.config.block_bytes_min;
@@ -259,7 +260,8 @@ impl<S: Symbol> Server<S> {
         let (rtt, grant, unproven_max) = (sending.rtt, sending.grant, sending.unproven_max);
         let sender = Sender::new(now, sending);
         if sender.has_path() {
-            // A short object has shorter packets than later ones.
+            // Uses the longest block length, because a later pull may have longer packets than a
+            // short object.
             let packet_bytes = u64::from(Packet::<S>::header_bytes(RateControl::Bbr) + longest);
             let path = self.path.get_or_insert_with(|| {
                 Path::new(now, offer.first_id, packet_bytes, rtt, (grant, unproven_max), request.servers)
@@ -290,8 +292,9 @@ impl<S: Symbol> Server<S> {
 
     /// The next byte range of an object to supply, with its pull and generation.
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
-        // Each pull has room for one generation; older pulls give it back at once if they have not
-        // begun to send. The rest goes to the first that asks.
+        // Each pull has room for one generation. Pulls drop further generations without sent
+        // packets, until every pull's first generation fits. The first pull that requests memory
+        // receives what is left.
         let most = self.config.memory_max.as_u64();
         while self.pulls.values().any(|pull| pull.sender.holds_nothing() && !pull.sender.is_over())
             && (self.usage() + self.others).reserved > most
@@ -311,8 +314,8 @@ impl<S: Symbol> Server<S> {
         })
     }
 
-    /// Whether a pull waits for memory of other pulls: [`Server::poll_wanted`] may return more once
-    /// they have freed it.
+    /// Whether a pull waits for memory of other pulls. [`Server::poll_wanted`] may return more once
+    /// other pulls have freed memory.
     pub fn is_short(&self) -> bool {
         self.pulls.values().any(|pull| pull.sender.holds_nothing())
     }
@@ -355,14 +358,14 @@ impl<S: Symbol> Server<S> {
         }
     }
 
-    /// The next answer to repeat in a datagram, as the client lacks the copy on the control
-    /// channel.
+    /// The next acceptance to repeat in a datagram, because the client lacks the copy on the
+    /// control channel.
     pub fn poll_unsaid(&mut self) -> Option<PullAcceptance> {
         std::iter::from_fn(|| self.unsaid.pop_first()).find_map(|pull| Some(self.pulls.get(&pull)?.accepted))
     }
 
-    /// The next packet due. Of pulls that share a path's rate, the oldest goes first, so that the
-    /// client requests more before the last one ends.
+    /// The next packet due. Among pulls that share a path's rate, the oldest pull sends first, so
+    /// that the client can request more before its last pull ends.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet<S>> {
         if self.config.rate_max.is_some() && self.next_at > now + self.config.quantum {
             return None;

@@ -1,17 +1,18 @@
-//! `gather` in the simulator: a workload in which the protocol's state machines answer one client.
+//! `gather` in the simulator: a workload in which the protocol's state machines serve one client.
 //!
-//! Control messages travel on simulated TCP connections that are open before the first round, as
-//! TLS records. Packets and feedback travel as datagrams with their size on the wire. Blocks are
-//! represented by their lengths. In LTTP's mode a packet names its blocks as in the paper, by a
-//! byte for its degree and one for each block (section V-D), and nothing is encrypted.
+//! Control messages travel as TLS records on simulated TCP connections, which are open before the
+//! first round. Packets and feedback travel as datagrams with their size on the wire. Only the
+//! lengths of blocks are represented. In LTTP's mode a packet names its blocks as in the paper, by
+//! a byte for its degree and a byte for each block (section V-D), and nothing is encrypted.
 //!
 //! Idealized: coding and hashing take no time, and objects need no reading. The comparison with the
-//! paper concerns packets only, so the client is a [`Client`], and not the [`crate::Fetch`] around
-//! it that real programs run. Differences from a fetch: all pulls of a round begin together, with
-//! their first packets spread over the link (a fetch requests each object as its place is opened);
-//! one client keeps its pull numbers and its servers' rates through all rounds (a fetch has all its
-//! objects from the beginning); and the timers for requests, late answers and unshown addresses do
-//! not occur. `tests/faults` runs whole fetches. Read [`Gather`] and [`GatherApp`] first.
+//! paper concerns packets only, so the client is a [`Client`], not the [`crate::Fetch`] around it
+//! that real programs run. Differences from a fetch: all pulls of a round begin together, with
+//! their first packets spread over the link, while a fetch requests each object when its file is
+//! opened. One client keeps its pull numbers and its servers' rates through all rounds, while a
+//! fetch has all its objects from the beginning. The timers for requests, late answers and unknown
+//! client addresses do not occur. `tests/faults` runs whole fetches. Read [`Gather`] and
+//! [`GatherApp`] first.
 
 mod settings;
 
@@ -31,9 +32,10 @@ use std::collections::VecDeque;
 
 pub use settings::plan;
 
-/// Maximum records of datagrams in flight on a channel; beyond it the oldest have been lost.
+/// Maximum number of records of datagrams in flight on a channel. Beyond it the oldest datagrams
+/// count as lost.
 const FLIGHT_MAX: usize = 1 << 15;
-/// The client's timer; servers' timers follow.
+/// Token of the client's timer. The servers' tokens follow, in order.
 const CLIENT: u16 = 0;
 
 /// `gather` in scenarios.
@@ -78,7 +80,7 @@ impl Gather {
         let draw = self.settings.random_servers.then_some(seed);
         network.servers(self.client, self.settings.servers, draw)
     }
-    /// Bytes from each server in a round, or from all servers together if the block is the same.
+    /// Bytes from each server in a round, or from all servers together if they hold the same block.
     pub const fn block(&self) -> ByteCount {
         self.settings.block
     }
@@ -98,7 +100,7 @@ impl Gather {
     pub fn link(&self) -> Option<BitRate> {
         self.config.link
     }
-    /// A setting that real programs do not support, if one is set.
+    /// Name of a used setting that real programs do not support, if any.
     pub fn only_simulated(&self) -> Option<&'static str> {
         self.settings.only_simulated()
     }
@@ -126,8 +128,8 @@ pub struct GatherApp {
     client: Client<Len>,
     client_armed_at: Option<Instant>,
     servers: Vec<ServerSide>,
-    /// The first server's stream; its channel and the other servers' streams and channels follow in
-    /// turn.
+    /// Number of the first server's stream. The first server's channel and the other servers'
+    /// streams and channels follow in turn.
     first_flow: u32,
     /// Number of connections that are not open yet.
     connecting: usize,
@@ -139,13 +141,14 @@ pub struct GatherApp {
     /// Random ids of first packets in LTTP's mode.
     random: RandomStream,
     secrets: RandomStream,
-    /// Code of a block in LTTP's mode, which gives the number of blocks that a packet names.
+    /// Code of a block in LTTP's mode; it gives the number of blocks that each packet names.
     code: Option<Code>,
     neighbours: Vec<u32>,
-    /// Total packets sent by servers. `named` counts the blocks that packets of LTTP's mode name.
+    /// Number of packets sent by all servers. `named` counts the blocks named by packets in LTTP's
+    /// mode.
     sent: u64,
     named: u64,
-    /// Maximum time for opening a connection.
+    /// Longest time for opening a connection so far.
     rtt: Duration,
 }
 
@@ -164,9 +167,9 @@ struct ServerSide {
 /// Messages in one direction of a stream.
 #[derive(Debug, Default)]
 struct Stream {
-    /// Messages with their bytes on the wire.
+    /// Messages in flight, each with its bytes on the wire.
     messages: VecDeque<(Control, u64)>,
-    /// Received bytes of the first message.
+    /// Bytes received of the first message.
     bytes: u64,
 }
 
@@ -186,7 +189,7 @@ impl Stream {
     }
 }
 
-/// Contents of datagrams in flight, by number.
+/// Contents of datagrams in flight, by datagram number.
 #[derive(Debug)]
 struct Flight<M> {
     first: u64,
@@ -296,7 +299,7 @@ impl GatherApp {
         self.stir_client(cx);
     }
 
-    /// Lets the client do all possible work.
+    /// Performs all possible work of the client.
     fn stir_client(&mut self, cx: &mut AppCx<'_, '_>) {
         while let Some((to, feedback)) = self.client.poll_transmit(cx.now()) {
             let server = to.0 as usize;
@@ -333,7 +336,7 @@ impl GatherApp {
         }
     }
 
-    /// Lets a server do all possible work.
+    /// Performs all possible work of a server.
     fn stir_server(&mut self, cx: &mut AppCx<'_, '_>, server: usize) {
         let (stream, channel) = (self.stream(server), self.channel(server));
         let now = cx.now();
@@ -363,7 +366,8 @@ impl GatherApp {
         while let Some(packet) = side.machine.poll_transmit(now) {
             let mut bytes = packet.wire_len() + self.settings.seal_bytes() + self.settings.header_bytes;
             if let Some(code) = &self.code {
-                // A byte for the degree and one for each block instead of the id.
+                // The packet has a byte for the degree and a byte for each block instead of the
+                // id's four bytes.
                 code.neighbours(packet.id, &mut self.neighbours);
                 bytes = bytes - 4 + 1 + self.neighbours.len() as u32;
                 self.named += self.neighbours.len() as u64;
@@ -483,7 +487,7 @@ impl App for GatherApp {
         self.ended_at
     }
     fn allowed_bps(&self, flow: u32) -> Option<f64> {
-        // Streams and channels alternate.
+        // Each server has two flow numbers: its stream, then its channel.
         let server = self.servers.get(flow.checked_sub(self.first_flow)? as usize / 2)?;
         Some(server.machine.allowed_bps())
     }
@@ -496,7 +500,8 @@ impl App for GatherApp {
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let bytes = self.settings.round_bytes(self.servers.len());
         if self.rounds.is_empty() {
-            // The run's time ended first: received bytes count, packets without use included.
+            // The run's time ended before the first round. The row then keeps the received bytes,
+            // including useless packets.
             return;
         }
         row.rounds(self.rounds.iter().map(|(began, ended)| us(*ended - *began)).collect(), bytes);
@@ -505,8 +510,8 @@ impl App for GatherApp {
         row.more.insert("sent_packets_per_block", self.sent as f64 / blocks as f64);
         row.more.insert("received_packets_per_block", self.client.counts().packets as f64 / blocks as f64);
         if self.code.is_some() && self.sent > 0 {
-            // Table I of the paper: each received packet has a byte for its degree and one for each
-            // block it names.
+            // Table I of the paper: each received packet has a byte for its degree, and a byte for
+            // each block that it names.
             let pulls = f64::from(all_rounds.max(1)) * self.servers.len() as f64;
             let (packets, degree) =
                 (self.client.counts().packets as f64 / pulls, self.named as f64 / self.sent as f64);
@@ -515,7 +520,8 @@ impl App for GatherApp {
             row.more.insert("packets_degree_mean", degree);
             row.more.insert("overhead_share", came / self.settings.block.as_u64() as f64 - 1.0);
         }
-        // All blocks with their headers, at the rate of the last hop, after one round trip.
+        // Ideal time: all blocks with their headers at the rate of the last hop, plus one round
+        // trip.
         let header = Packet::<Len>::header_bytes(self.client.rate_control());
         let packet = header + self.settings.header_bytes + self.settings.seal_bytes();
         let pulls = if self.settings.same_block { 1 } else { self.servers.len() as u64 };

@@ -1,5 +1,5 @@
-//! Two servers of one file and a pull from both, in one program: `cargo run -p anabranch-gather
-//! --example pull`.
+//! Two servers of one file, and a pull from both servers, in one program: `cargo run -p
+//! anabranch-gather --example pull`.
 #![allow(clippy::disallowed_methods, reason = "an example: it opens files and sockets")]
 
 use anabranch_gather::keys::{Role, SetRequest, make_set, write_set};

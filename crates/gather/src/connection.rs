@@ -1,20 +1,20 @@
-//! A client's connection to one server: control messages over TLS, keys for datagrams.
+//! A client's connection to one server: control messages over TLS, and keys for datagrams.
 //!
-//! The client draws the channel id of its datagrams, so it has keys as soon as the TLS handshake is
-//! done. Its requests leave together with its greeting, one round trip earlier than after the
-//! server's answer. Written messages are kept until the server has answered. If the server drops
-//! the connection instead, all of them are written again to the next connection, which has another
-//! channel.
+//! The client draws the channel id of its datagrams, so its keys exist as soon as the TLS handshake
+//! is complete. Its requests leave together with its greeting, one round trip earlier than after
+//! the server's answer. Written messages are kept until the server has answered. If the server
+//! drops the connection instead, all messages are written again to the next connection, which has
+//! another channel.
 //!
-//! A server that this machine has called before gets TLS's first message with the first packet (TCP
-//! Fast Open, RFC 7413), if its system allows that. The first data then arrives one round trip
-//! after the answer to that packet; otherwise it takes two.
+//! With TCP Fast Open (RFC 7413), a server to which this machine has connected before receives
+//! TLS's first message in the first packet, if the server's system allows that. The first data then
+//! arrives one round trip after the answer to that packet; otherwise it takes two round trips.
 //!
 //! Leaves out: TLS's early data (RFC 8446, section 2.3), which would save one more round trip. A
-//! command would have to keep session secrets on disk, which rustls does not hand out; an
-//! eavesdropper could replay the data; and a channel whose keys two sessions share would repeat
-//! packet numbers. Sessions are not resumed either. Resumption would save processor time only, and
-//! a resumed session does not check certificates.
+//! command would have to keep session secrets on disk, which rustls does not export. An
+//! eavesdropper could replay the data. A channel whose keys two sessions share would repeat packet
+//! numbers. Sessions are not resumed either. Resumption would save processing time only, and a
+//! resumed session does not check certificates.
 
 use crate::control::{Reader, farewell, is_away};
 use crate::targets::Holder;
@@ -33,22 +33,23 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Maximum time for each of a server's first answers: to TCP, to TLS, and to the greeting. A
-/// description has the shorter limit of silence, from TLS on.
+/// Maximum time for each of a server's first answers: to TCP, to TLS, and to the greeting. From TLS
+/// on, the shorter limit of silence applies to descriptions.
 ///
-/// TCP sends its SYN six times in a minute (RFC 6298, section 5.5). With 30 % of the packets lost
-/// each way, all six fail in 2 % of the cases. Four, which fit into 10 s, fail in 7 %.
+/// TCP sends its SYN six times in a minute (RFC 6298, section 5.5). If 30 % of the packets are lost
+/// in each direction, all six SYNs fail in 2 % of the cases. Four SYNs, which fit into 10 s, fail
+/// in 7 %.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
-/// Minimum of this time where the user sets the limit of silence.
+/// Minimum of that time if the user sets the limit of silence.
 const ANSWER_TIME_MIN: Duration = Duration::from_secs(10);
-/// Maximum number of greetings sent to a server that drops the connection unanswered, and the pause
-/// between them.
+/// Maximum number of greetings sent to a server that drops the connection unanswered. `GREET_AGAIN`
+/// is the pause between greetings.
 const GREETINGS: u32 = 5;
 const GREET_AGAIN: Duration = Duration::from_millis(20);
-/// Interval between keep-alive messages: a server closes connections that are idle for minutes.
+/// Interval between keep-alive messages. Servers close connections that are idle for minutes.
 const HERE_EVERY: Duration = Duration::from_secs(60);
 
-/// Errors of the first write that mean, with TCP Fast Open, that no connection was established.
+/// Errors of the first write that, with TCP Fast Open, mean that no connection was established.
 const NEVER_STOOD: [io::ErrorKind; 4] = [
     io::ErrorKind::ConnectionRefused,
     io::ErrorKind::HostUnreachable,
@@ -56,21 +57,21 @@ const NEVER_STOOD: [io::ErrorKind; 4] = [
     io::ErrorKind::TimedOut,
 ];
 
-/// Messages from a connection's task to its client.
+/// Messages from a connection's task to the client that owns it.
 #[derive(Debug)]
 pub enum ConnectionMessage {
     /// The connection is established; the server has not answered the greeting yet.
     Connected(Box<EstablishedConnection>),
     /// The server dropped the connection before answering, and a new connection replaces it.
-    /// Messages of the old one are sent again on the new one.
+    /// Messages of the old connection are sent again on the new connection.
     Again(Box<DatagramPath>),
-    /// The server has answered the greeting: it takes datagrams at this port.
+    /// The server has answered the greeting, and takes datagrams at this port.
     Welcome(u16),
-    /// A control message of the server; its text is printable.
+    /// A control message of the server, whose reasons are printable.
     Control(Control),
-    /// New channel for datagrams, as the keys of the current one wear out.
+    /// The next channel for datagrams, because the keys of the current channel are nearly used up.
     Channel(Box<Channel>),
-    /// The connection ended, or was never established; the reason, in one line that begins with the
+    /// The connection ended, or was never established. The reason is one line that begins with the
     /// server's action.
     Lost(String),
 }
@@ -80,13 +81,14 @@ pub enum ConnectionMessage {
 pub struct DatagramPath {
     /// The server's name in its certificate, printable.
     pub name: String,
-    /// Address for feedback: the port of the TLS stream, until the server names another.
+    /// Address for feedback. Its port is the port of the TLS stream until the server names another
+    /// port.
     pub datagrams_to: SocketAddr,
     /// Keys that seal and open datagrams.
     pub channel: Channel,
     /// Round-trip time.
     pub rtt: Duration,
-    /// Bytes of control messages received so far.
+    /// Number of bytes of control messages received so far.
     pub received: Arc<AtomicU64>,
 }
 
@@ -95,15 +97,15 @@ pub struct DatagramPath {
 pub struct EstablishedConnection {
     /// Address and channel of the server.
     pub way: DatagramPath,
-    /// The previous channel, whose last datagrams may be in flight.
+    /// The previous channel; its last datagrams may be in flight.
     pub last_channel: Option<Channel>,
-    /// Queue of messages for the server. Bounded by the requests of a fetch: one request of a kind
-    /// per object, and two messages per pull.
+    /// Queue of messages for the server. The queue is bounded by the requests of a fetch: one
+    /// request of each kind per object, and two messages per pull.
     pub control: mpsc::UnboundedSender<Control>,
 }
 
 impl EstablishedConnection {
-    /// The opener of channel `id`, if it is the current or the previous one.
+    /// The opener of channel `id`, if the channel is the current or the previous one.
     pub fn opener(&mut self, id: Option<ChannelId>) -> Option<&mut seal::Opener> {
         let all = [Some(&mut self.way.channel), self.last_channel.as_mut()];
         all.into_iter()
@@ -115,8 +117,7 @@ impl EstablishedConnection {
 
 /// Connects to `holder` and forwards its messages to `incoming`, tagged with `server`.
 ///
-/// A server that does not answer is left after 60 s, or after `give_up`, which counts as at least
-/// 10 s.
+/// A server that does not answer is given up after 60 s, or after `give_up`, but not before 10 s.
 pub async fn run(
     identity: Identity,
     holder: String,
@@ -134,7 +135,7 @@ pub async fn run(
     let _ = incoming.send((server, ConnectionMessage::Lost(lost))).await;
 }
 
-/// Speaks with a server until the connection ends; returns the reason.
+/// Exchanges messages with a server until the connection ends. Returns the reason of the end.
 async fn converse(
     identity: &Identity,
     holder: &str,
@@ -185,7 +186,8 @@ async fn converse(
     }
 }
 
-/// The message with printable reasons. Names stay unchanged, as they are compared.
+/// The message with printable reasons. Names are unchanged, because they are compared with the
+/// requested names.
 fn shown(mut message: Control) -> Control {
     let reason = match &mut message {
         Control::Refused { reason, .. } | Control::GaveUp { reason, .. } => reason,
@@ -196,7 +198,7 @@ fn shown(mut message: Control) -> Control {
     message
 }
 
-/// A connection on which the greeting is sent.
+/// A connection on which the greeting has been sent.
 struct GreetingServer {
     /// Reader of the server's messages.
     reader: Reader<tokio_rustls::TlsStream<TcpStream>>,
@@ -217,17 +219,17 @@ pub struct GreetedServer {
 /// Client messages sent before the server has answered the greeting.
 struct StartedConnection<'a> {
     server: u32,
-    /// Receiver of events about each connection.
+    /// Sender of events about each connection.
     incoming: &'a mpsc::Sender<(u32, ConnectionMessage)>,
-    /// Sender of messages for the server; passed on with the first connection.
+    /// Sender of messages for the server, which is passed on with the first connection.
     control: Option<mpsc::UnboundedSender<Control>>,
     messages: &'a mut mpsc::UnboundedReceiver<Control>,
-    /// Messages sent so far, for the next try. Bounded as `messages` are.
+    /// Messages sent so far, which the next try repeats. Bounded like `messages`.
     said: Vec<Control>,
 }
 
 impl StartedConnection<'_> {
-    /// Reports a connection.
+    /// Reports an established connection to the client.
     async fn connected(&mut self, way: DatagramPath) -> Result<(), ConnectError> {
         let what = match self.control.take() {
             Some(control) => ConnectionMessage::Connected(Box::new(EstablishedConnection {
@@ -242,7 +244,7 @@ impl StartedConnection<'_> {
 
     /// Sends the client's messages, earlier ones included, until the server answers the greeting.
     ///
-    /// Errors: [`ConnectError::Dropped`], after which all of them may be sent on another
+    /// Errors: [`ConnectError::Dropped`], after which all messages may be sent on another
     /// connection; or the server's other answer.
     async fn welcomed(&mut self, opened: GreetingServer) -> Result<GreetedServer, ConnectError> {
         let GreetingServer { mut reader, mut guard } = opened;
@@ -270,7 +272,7 @@ impl StartedConnection<'_> {
 /// Reads the server's answer to a greeting: the port for datagrams. Cancel safe: bytes of a partial
 /// message are kept.
 ///
-/// Errors: another message, or the end of the stream.
+/// Errors: the server sent another message, or the stream ended.
 async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Result<u16, ConnectError> {
     // Older servers close the connection at a greeting of another version.
     let more = |error: &io::Error| {
@@ -285,8 +287,8 @@ async fn welcome(reader: &mut Reader<tokio_rustls::TlsStream<TcpStream>>) -> Res
     }
 }
 
-/// Why a connection failed or ended: the server's action. Displays as one line without the server's
-/// name.
+/// The reason why a connection failed or ended, as the server's action. Displays as one line
+/// without the server's name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -299,21 +301,21 @@ pub enum ConnectError {
     /// No server accepts a connection at the address.
     #[error("it cannot be reached ({0}): does `anabranch gather serve` run there?")]
     Unreachable(io::ErrorKind),
-    /// One side rejects the other's certificate; the reason.
+    /// One side rejects the certificate of the other side, for this reason.
     #[error("{0}")]
     Untrusted(String),
     /// The server closed the connection before answering the greeting; the reason.
     #[error("it {0}")]
     Dropped(String),
-    /// Another server answers at the address.
+    /// Another server than the expected one answers at the address.
     #[error("server `{name}` answers there, not `{expected}`: check the address, or the name before the @")]
     OtherName {
-        /// The name in its certificate.
+        /// Name in the answering server's certificate.
         name: String,
-        /// The name that was expected.
+        /// Name that was expected.
         expected: String,
     },
-    /// The server refuses this client: no room, or another version; its words.
+    /// The server refuses this client, because it has no room or another version; its reason.
     #[error("it does not let this client in: {0}")]
     TurnedAway(String),
     /// The server's first message is not a welcome.
@@ -328,7 +330,7 @@ pub enum ConnectError {
     /// Datagrams cannot be sealed.
     #[error(transparent)]
     Seal(#[from] seal::SealError),
-    /// The receiver of the connection's events is gone.
+    /// The receiver of the connection's events was dropped.
     #[error("channel closed")]
     NotHeard,
 }
@@ -340,9 +342,9 @@ pub async fn greet(identity: &Identity, holder: &str) -> Result<GreetedServer, C
     patiently(identity, holder, ANSWER_TIME, None).await
 }
 
-/// Connects to a server that gives each first answer within `patience`, with further tries if the
-/// server drops the connection unanswered. A server with many silent connections makes room that
-/// way.
+/// Connects to a server that must give each first answer within `patience`. Further tries are made
+/// if the server drops the connection unanswered, as a server with many silent connections does to
+/// free a slot.
 async fn patiently(
     identity: &Identity,
     holder: &str,
@@ -359,7 +361,7 @@ async fn patiently(
     }
 }
 
-/// The result of `answer`, if it comes within `patience`.
+/// The result of `answer`, if it is available within `patience`.
 async fn within<T>(
     patience: Duration,
     answer: impl Future<Output = Result<T, ConnectError>>,
@@ -367,7 +369,7 @@ async fn within<T>(
     timeout(patience, answer).await.unwrap_or(Err(ConnectError::Silent(patience.as_secs())))
 }
 
-/// Connects once and waits for the answer to the greeting; in the meantime the messages in `begun`
+/// Connects once and waits for the answer to the greeting. In the meantime the messages in `begun`
 /// are sent.
 async fn attempt(
     identity: &Identity,
@@ -394,7 +396,7 @@ async fn open(
         anabranch_net::address::lookup(holder.at).await.map_err(|_| ConnectError::NoSuchHost)
     });
     let address = addresses.await?.first().copied().ok_or(ConnectError::NoSuchHost)?;
-    // TCP Fast Open may deliver the first bytes twice, which is harmless for a TLS handshake.
+    // TCP Fast Open may deliver the first bytes twice, which does no harm in a TLS handshake.
     let options = socket::TcpOptions { opens_fast: true, ..socket::TcpOptions::default() };
     let tcp = within(patience, async {
         socket::connect(address, &options).await.map_err(|error| ConnectError::Unreachable(error.kind()))
@@ -414,7 +416,8 @@ async fn open(
     })?;
     let rtt = round_trip(socket::rtt(stream.get_ref().0), connected.elapsed());
     let name = printable(&peer.name).into_owned();
-    // Checked before any message is sent: a trusted server's certificate is valid for any address.
+    // The name is checked before any message is sent, because a trusted server's certificate is
+    // valid for any address.
     if let Some(expected) = holder.name.filter(|expected| peer.name != *expected) {
         return Err(ConnectError::OtherName { name, expected: expected.to_owned() });
     }
@@ -431,9 +434,9 @@ async fn open(
     ))
 }
 
-/// Round-trip time to a server: the kernel's measurement, at most the duration of TLS's handshake.
-/// The handshake takes one round trip, or two if it waits for TCP's. The kernel's figure exceeds a
-/// second if TCP's first packet was lost.
+/// Round-trip time to a server: the kernel's measurement, but at most the duration of TLS's
+/// handshake. The handshake takes one round trip, or two if it waits for TCP's handshake. The
+/// kernel's measurement exceeds a second if TCP's first packet was lost.
 fn round_trip(measured: Option<Duration>, handshake: Duration) -> Duration {
     measured.map_or(handshake, |rtt| rtt.min(handshake))
 }
@@ -442,8 +445,8 @@ fn round_trip(measured: Option<Duration>, handshake: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    /// #19: on a lossy path one connection in ten had a measured round trip of a second, and its
-    /// pull found its rate late.
+    /// Issue #19: on a lossy path one connection in ten had a measured round trip of a second, and
+    /// its pull found its rate late.
     #[test]
     fn lost_first_packet_does_not_count_as_round_trip() {
         let ms = Duration::from_millis;

@@ -13,36 +13,35 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Unwritten bytes above which a server stops reading, as input may be requests. A client always
-/// reads, so the two never wait for each other.
+/// Number of unwritten bytes above which a server stops reading, because input may consist of
+/// requests. A client always reads, so the two ends never wait for each other.
 const WAITING_MAX: usize = 256 << 10;
-/// Minimum bytes per read.
+/// Minimum size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 << 10;
 
-/// Reads and writes control messages. Holds a partly read message with the bytes behind it, and
-/// unwritten bytes.
+/// Reads and writes control messages. Buffers partly read messages and unwritten bytes.
 pub struct Reader<R> {
     io: R,
     buffer: Vec<u8>,
     /// Start of the next message in `buffer`.
     at: usize,
-    /// Bytes received so far.
+    /// Number of bytes received so far.
     received: Arc<AtomicU64>,
-    /// Maximum length of an incoming message.
+    /// Maximum length of an incoming message in bytes.
     limit: usize,
-    /// Whether incoming messages may be requests that add to the output.
+    /// Whether incoming messages may be requests whose answers add to the output.
     answers: bool,
     waiting: Vec<u8>,
-    /// Bytes of `waiting` already written.
+    /// Number of bytes of `waiting` that were written.
     written: usize,
-    /// Whether written bytes may not have been flushed.
+    /// Whether written bytes may not have been flushed yet.
     is_unflushed: bool,
     /// Time since which the peer has accepted none of the waiting bytes.
     stuck_since: Instant,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// A reader of a client's messages.
+    /// Creates a reader of a client's messages.
     pub fn new(io: R) -> Self {
         Self {
             io,
@@ -57,7 +56,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             stuck_since: Instant::now(),
         }
     }
-    /// A reader of a server's messages, which may be longer.
+    /// Creates a reader of a server's messages, which may be longer.
     pub fn of_server(io: R) -> Self {
         Self { limit: SHORT_MESSAGE_BYTES_MAX, answers: false, ..Self::new(io) }
     }
@@ -65,11 +64,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     pub const fn get_ref(&self) -> &R {
         &self.io
     }
-    /// Counter of the bytes received so far, of incomplete messages, too.
+    /// Counter of the bytes received so far, including bytes of incomplete messages.
     pub fn received(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.received)
     }
-    /// The next message, if it has been received already.
+    /// The next message, if it has been received completely.
     ///
     /// Errors: malformed bytes (`InvalidData`).
     pub fn next_here(&mut self) -> io::Result<Option<Control>> {
@@ -83,7 +82,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// The next message; `None` after the end of the stream. Cancel safe: bytes of a partial
     /// message are kept.
     ///
-    /// Errors: the stream's; malformed bytes (`InvalidData`).
+    /// Errors: errors of the stream; malformed bytes (`InvalidData`).
     pub async fn next(&mut self) -> io::Result<Option<Control>> {
         loop {
             if let Some(message) = self.next_here()? {
@@ -104,15 +103,15 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 }
 
 impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
-    /// Writes messages together.
+    /// Writes messages together, and all bytes queued before.
     ///
-    /// Errors: the stream's.
+    /// Errors: errors of the stream.
     pub async fn write(&mut self, messages: impl IntoIterator<Item = Control>) -> io::Result<()> {
         self.queue(messages);
         poll_fn(|cx| self.poll_write(cx)).await
     }
 
-    /// Queues messages, which [`Reader::exchange`] writes.
+    /// Queues messages for [`Reader::exchange`], which writes them.
     pub fn queue(&mut self, messages: impl IntoIterator<Item = Control>) {
         if self.waiting.is_empty() {
             self.stuck_since = Instant::now();
@@ -120,9 +119,9 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         messages.into_iter().for_each(|message| message.encode_framed(&mut self.waiting));
     }
 
-    /// Writes as many of the queued bytes as the stream takes at once.
+    /// Writes as many of the queued bytes as the stream accepts at once.
     ///
-    /// Errors: the stream's.
+    /// Errors: errors of the stream.
     pub async fn write_some(&mut self) -> io::Result<()> {
         poll_fn(|cx| match self.poll_write(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -131,20 +130,20 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         .await
     }
 
-    /// Whether the unwritten bytes are few enough to accept more requests.
+    /// Whether the unwritten bytes are few enough to accept further requests.
     pub const fn has_room(&self) -> bool {
         self.waiting.len() - self.written <= WAITING_MAX
     }
 
-    /// Time since which the peer has accepted none of the waiting bytes; `None` if nothing waits.
+    /// Time since which the peer has accepted none of the waiting bytes; `None` if no bytes wait.
     pub fn stuck_since(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.stuck_since)
     }
 
-    /// As [`Reader::next`], while queued messages are written. Above `WAITING_MAX` unwritten
-    /// bytes a server reads nothing. Cancel safe.
+    /// As [`Reader::next`], but writes queued messages in the meantime. A server with more than
+    /// `WAITING_MAX` unwritten bytes reads nothing. Cancel safe.
     ///
-    /// Errors: the stream's; malformed bytes (`InvalidData`).
+    /// Errors: errors of the stream; malformed bytes (`InvalidData`).
     pub async fn exchange(&mut self) -> io::Result<Option<Control>> {
         poll_fn(|cx| self.poll_exchange(cx)).await
     }
@@ -169,7 +168,7 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
         }
     }
 
-    /// Ready once every queued byte is written.
+    /// Writes queued bytes; ready once every queued byte is written.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.waiting.len() {
             let some = Pin::new(&mut self.io).poll_write(cx, &self.waiting[self.written..]);
@@ -191,10 +190,10 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
 }
 
 impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
-    /// Closes the stream for writing and discards input until the peer closes it, for at most
-    /// `bytes_max` bytes and `time`.
+    /// Closes the stream for writing, and discards input until the peer closes the stream, for at
+    /// most `bytes_max` bytes and `time`.
     ///
-    /// Errors: the stream's.
+    /// Errors: errors of the stream.
     pub async fn drain(&mut self, bytes_max: usize, time: Duration) -> io::Result<()> {
         self.io.shutdown().await?;
         let mut left = bytes_max;
@@ -212,7 +211,7 @@ impl<R: AsyncRead + AsyncWrite + Unpin> Reader<R> {
     }
 }
 
-/// Whether the peer closed the connection, or is gone.
+/// Whether the error means that the peer closed the connection or is unreachable.
 pub fn is_away(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
@@ -225,7 +224,7 @@ pub fn is_away(error: &io::Error) -> bool {
     )
 }
 
-/// The peer's protocol version, if that is the cause of the error.
+/// The peer's protocol version, if another version is the cause of the error.
 pub fn other_version(error: &io::Error) -> Option<u8> {
     match error.get_ref()?.downcast_ref::<DecodeError>()? {
         DecodeError::UnknownVersion(version) => Some(*version),
@@ -233,8 +232,8 @@ pub fn other_version(error: &io::Error) -> Option<u8> {
     }
 }
 
-/// Why an established connection ended, worded as the peer's action, such as "went away", without
-/// library jargon.
+/// The reason why an established connection ended, as the peer's action, such as "went away",
+/// without library jargon.
 pub fn farewell(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
     if let Some(refused) = anabranch_net::tls::refusal(error) {
@@ -262,7 +261,7 @@ mod tests {
 
     /// Issue #19: two ends that only wrote would have waited for each other forever.
     #[tokio::test]
-    async fn two_talkative_ends_receive_all_messages() {
+    async fn two_writing_ends_receive_all_messages() {
         let (a, b) = tokio::io::duplex(1_000);
         let message =
             |number: usize| Control::Hashing { object: "x".repeat(900), hashed_bytes: number as u64 };
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_servers_say_long_messages() {
+    async fn only_servers_may_send_long_messages() {
         let content = vec![7; anabranch_gather_proto::msg::SHORT_BYTES_MAX];
         let (hash, bytes) = (Some([1; 32]), content.len() as u64);
         let found = anabranch_gather_proto::msg::ObjectDescription { bytes, mode: 0, modified_ns: 0, hash };
@@ -296,10 +295,10 @@ mod tests {
         assert!(of_client.next_here().is_err());
     }
 
-    /// #17: users read "peer closed connection without sending TLS close_notify" when a server had
-    /// gone away.
+    /// Issue #17: when a server had gone away, users read "peer closed connection without sending
+    /// TLS close_notify".
     #[test]
-    fn end_of_a_connection_is_reported_in_our_words() {
+    fn end_of_a_connection_is_reported_without_library_jargon() {
         let eof = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls";
         assert_eq!(farewell(&io::Error::new(io::ErrorKind::UnexpectedEof, eof)), "went away");
         let version = io::Error::new(io::ErrorKind::InvalidData, DecodeError::UnknownVersion(1));

@@ -1,5 +1,5 @@
-//! Pulls objects from many servers at once, verifies them and gives them their names: the driver of
-//! a [`Fetch`] machine with its sockets and files.
+//! Pulls objects from many servers at once, verifies the objects, and gives their files the final
+//! names. The module is the driver of a [`Fetch`] machine, with its sockets and files.
 //!
 //! Read [`GetConfig`], [`get`] and [`Report`] first.
 
@@ -30,44 +30,45 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant as Clock;
 use tokio::sync::mpsc;
 
-/// Minimum interval between feedback messages. Shorter ones do not help on the shortest paths, and
-/// cost both ends time.
+/// Minimum interval between feedback messages. Shorter intervals do not help on the shortest paths,
+/// and cost both ends processing time.
 const FEEDBACK_EVERY: Duration = Duration::from_us(500);
 /// Maximum number of queued messages from connections.
 const INCOMING_MAX: usize = 1_024;
 /// Maximum number of messages from connections and files handled in a row.
 const HEARD_MAX: usize = 64;
-/// Maximum number of objects under way: enough to fill long paths, with little memory for their
-/// state.
+/// Maximum number of objects under way: enough to fill long paths, with little memory for the
+/// objects' state.
 const OBJECTS_MAX: u64 = 512;
-/// Descriptors of an object under way: its folder, its bytes, its journal, and a file under
-/// inspection.
+/// Number of descriptors for an object under way: its folder, its bytes, its journal, and a file
+/// under inspection.
 const OBJECT_DESCRIPTORS: u64 = 4;
-/// Descriptors of a server's connection. `OWN_DESCRIPTORS` counts the rest: the runtime, sockets,
-/// keys, the terminal.
+/// Number of descriptors for a server's connection. `OWN_DESCRIPTORS` counts the other descriptors:
+/// the runtime, sockets, keys, and the terminal.
 const SERVER_DESCRIPTORS: u64 = 4;
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Settings of a fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GetConfig {
-    /// Rate of this machine's own link, which is divided among the servers. `None` if each server
+    /// Rate of this machine's own link, which is divided among the servers. If `None`, each server
     /// must find its rate.
     pub link: Option<BitRate>,
     /// Rate control of the servers.
     pub rate_control: RateControl,
     /// Maximum memory for received blocks that are not yet written.
     pub memory: ByteCount,
-    /// Maximum datagram length, in bytes of UDP payload. Paths with a smaller MTU get shorter
-    /// datagrams.
+    /// Maximum datagram length, in bytes of UDP payload. Datagrams are shorter on paths with a
+    /// smaller MTU.
     pub datagram: ByteCount,
-    /// Silence after which a server is left. `None` derives it from the path to each server,
-    /// between 5 s and 60 s. First answers have 60 s, or this time, which counts as at least 10 s.
+    /// Duration of silence after which a server is given up. `None` derives the duration from the
+    /// path to each server, between 5 s and 60 s. A server's first answers have 60 s by default, or
+    /// this time, but at least 10 s.
     pub give_up: Option<Duration>,
     /// Whether an object fails if two servers have different versions of it. Each server is asked
-    /// for its hash, and reads the whole object for it.
+    /// for the object's hash, and must read the whole object.
     pub is_strict: bool,
-    /// Whether files are synced to disk before they get their names.
+    /// Whether files are synced to disk before they are given their final names.
     pub syncs: bool,
     /// Whether existing files are replaced, whatever their content.
     pub replace: bool,
@@ -91,7 +92,7 @@ impl Default for GetConfig {
     }
 }
 
-/// Why the whole fetch cannot run. Displays as one line.
+/// The reason why the whole fetch cannot run. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GetError {
@@ -128,7 +129,7 @@ pub enum GetError {
 }
 
 impl GetConfig {
-    /// Minimum memory: two generations of a pull, and one batch from the kernel.
+    /// Minimum memory: two generations of a pull, and one batch of datagrams from the kernel.
     pub const MEMORY_MIN: ByteCount = ByteCount::mib(16);
 
     /// Checks that every setting is in range.
@@ -169,7 +170,7 @@ impl GetConfig {
 }
 
 /// Block size for datagrams of `datagram` bytes. Long blocks are whole BLAKE3 chunks, so that no
-/// two generations share one.
+/// two generations share a chunk.
 fn block_bytes(rate_control: RateControl, datagram: u32) -> u32 {
     let headers = SEAL_BYTES + Packet::<()>::header_bytes(rate_control);
     let fits = datagram.saturating_sub(headers).max(1);
@@ -177,7 +178,8 @@ fn block_bytes(rate_control: RateControl, datagram: u32) -> u32 {
     if fits >= 4 * chunk { fits / chunk * chunk } else { fits }
 }
 
-/// All servers that hold some of these targets, without duplicates, in the order of first mention.
+/// All servers that hold any of these targets, without duplicates, in the order in which they are
+/// first named.
 pub fn holders(targets: &[Target]) -> Vec<&str> {
     let mut holders: Vec<&str> = Vec::new();
     for holder in targets.iter().flat_map(|target| &target.parts).flat_map(|part| &part.holders) {
@@ -188,8 +190,8 @@ pub fn holders(targets: &[Target]) -> Vec<&str> {
     holders
 }
 
-/// Pulls all targets, each to its path, and reports the outcome of each. [`Get`] adds interruption
-/// and events.
+/// Pulls all targets, each to its path, and reports the outcome of each target. [`Get`] also
+/// supports interruption and events.
 ///
 /// Errors: the whole fetch cannot run. A failed object is in the report, not an error.
 pub async fn get(identity: &Identity, targets: Vec<Target>, config: &GetConfig) -> Result<Report, GetError> {
@@ -205,13 +207,13 @@ pub struct Get<'a> {
 }
 
 impl<'a> Get<'a> {
-    /// A fetch of `targets`, each to its path.
+    /// A fetch of `targets`, each to its destination path.
     pub const fn new(identity: &'a Identity, targets: Vec<Target>, config: &'a GetConfig) -> Self {
         Self { identity, targets, config, stream: None }
     }
 
-    /// Writes the one object to `stream`, in order and as it arrives, instead of to a path. Its
-    /// hash is verified only at the end.
+    /// Writes the single object to `stream`, in order and as it arrives, instead of to a path. The
+    /// object's hash is verified only at the end.
     ///
     /// Panics: if there are several targets.
     #[must_use]
@@ -221,8 +223,8 @@ impl<'a> Get<'a> {
         self
     }
 
-    /// Runs until every object has ended, or until `stop` resolves; received bytes are then kept.
-    /// `hear` gets progress and other events. It must return soon.
+    /// Runs until every object has ended, or until `stop` resolves; received bytes are kept in that
+    /// case. `hear` is called with progress and other events, and must return soon.
     ///
     /// Errors: the whole fetch cannot run. A failed object is in the report, not an error.
     pub async fn until(
@@ -249,9 +251,9 @@ struct Link {
     connected: Option<Box<EstablishedConnection>>,
     lost: Option<String>,
     received_bytes: u64,
-    /// Bytes of control messages that the machine has been told of.
+    /// Number of bytes of control messages whose arrival was reported to the machine.
     told_bytes: u64,
-    /// Number of changes of its datagram keys.
+    /// Number of changes of the server's datagram keys.
     key_changes: u64,
 }
 
@@ -263,7 +265,7 @@ struct Run<F> {
     streams: bool,
     socket: DatagramSocket,
     links: Vec<Link>,
-    /// Index of the link that has each channel.
+    /// Index of the link to which each channel belongs, by channel id.
     channels: BTreeMap<u64, usize>,
     targets: Vec<Target>,
     output: Output,
@@ -271,19 +273,21 @@ struct Run<F> {
     progress_every: std::time::Duration,
     progress_at: Clock,
     connected_at: Option<Clock>,
-    /// Time of the first packet, and of the last.
+    /// Times of the first and the last packet.
     packets_at: Option<(Clock, Clock)>,
     unknown_datagrams: u64,
     malformed_datagrams: u64,
 }
 
-/// Maximum objects under way, given the process's limit of descriptors and the number of servers.
+/// Maximum number of objects under way, given the process's limit of descriptors and the number of
+/// servers.
 fn objects_max(descriptors: u64, servers: u64) -> usize {
     let left = descriptors.saturating_sub(OWN_DESCRIPTORS + SERVER_DESCRIPTORS.saturating_mul(servers));
     (left / OBJECT_DESCRIPTORS).clamp(1, OBJECTS_MAX) as usize
 }
 
-/// Description of a target for the state machine; `holders` are the servers' names, by number.
+/// Description of a target for the state machine. `holders` are the servers' names, by server
+/// number.
 fn wanted(target: &Target, holders: &[&str], streams: bool) -> fetch::RequestedObject {
     let number = |holder: &String| holders.iter().position(|known| known == holder);
     let part = |part: &ManifestPart| fetch::ObjectPart {
@@ -413,7 +417,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
     }
 
-    /// Reports parts of control messages: a long one takes seconds on a slow link.
+    /// Reports the arrival of parts of control messages, because a long message takes seconds on a
+    /// slow link.
     fn hear_streams(&mut self, now: Instant) {
         for (server, link) in (0u32..).zip(&mut self.links) {
             let Some(connected) = &link.connected else { continue };
@@ -438,7 +443,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 continue;
             };
             let Some(connected) = link.connected.as_deref_mut() else { continue };
-            // The opener counts datagrams that fail to open.
+            // The opener itself counts the datagrams that it cannot open.
             let length = datagram.bytes.len() as u64;
             let Some(opener) = connected.opener(id) else { continue };
             let Ok(opened) = opener.open(datagram.bytes) else { continue };
@@ -474,7 +479,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
         while let Some((server, message)) = self.fetch.poll_control() {
             if let Some(connected) = &self.links[server.0 as usize].connected {
-                // A closed connection takes no more messages; its loss is reported separately.
+                // A closed connection accepts no further messages; its loss is reported separately.
                 let _ = connected.control.send(message);
             }
         }
@@ -533,7 +538,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         self.note(note);
     }
 
-    /// The reason of a failure, with servers' names.
+    /// The reason of a failure, with the servers' names.
     fn named(&self, failure: &FetchFailure) -> ObjectFailure {
         match failure {
             FetchFailure::NotBrought(failures) => {
@@ -558,7 +563,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
             ConnectionMessage::Connected(connected) => {
                 let to = connected.way.datagrams_to;
                 let rtt = Duration::from_std(connected.way.rtt);
-                // The path MTU known to this machine; smaller ones further on show as silence.
+                // The path MTU known to this machine. A smaller MTU further along the path shows as
+                // silence.
                 let fits = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
                 let fits = fits.map_or(self.datagram, |fits| self.datagram.min(fits as u32));
                 self.channels.insert(connected.way.channel.opener.channel().0, server);
@@ -578,8 +584,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
                 let link = &mut self.links[server];
                 let Some(connected) = link.connected.as_deref_mut() else { return };
                 connected.way.datagrams_to.set_port(port);
-                // The server did not receive datagrams sent before it knew the channel, or to the
-                // port of a forwarded stream.
+                // The server did not receive datagrams that were sent before it knew the channel,
+                // or that were sent to the port of a forwarded stream.
                 if link.received_bytes == 0 {
                     show(&self.socket, connected);
                 }
@@ -606,7 +612,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         }
     }
 
-    /// Switches to the next keys of a server's datagrams, as the current ones wear out.
+    /// Switches to the next keys of a server's datagrams, because the current keys are nearly used
+    /// up.
     fn change_keys(&mut self, server: usize, channel: Channel) {
         let link = &mut self.links[server];
         let Some(connected) = link.connected.as_deref_mut() else { return };
@@ -649,7 +656,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         rows
     }
 
-    /// Reports progress.
+    /// Reports the progress of the fetch.
     fn progress(&mut self) {
         self.progress_at = Clock::now() + self.progress_every;
         let servers = self.servers();
@@ -660,7 +667,7 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
         });
     }
 
-    /// The final report.
+    /// The final report of the fetch.
     fn report(&self, is_interrupted: bool) -> Report {
         let elapsed = self.begun_at.elapsed();
         let objects = self.targets.iter().zip(self.fetch.objects()).map(|(target, object)| ObjectReport {
@@ -708,8 +715,8 @@ impl<F: FnMut(GetEvent<'_>)> Run<F> {
     }
 }
 
-/// Seals the payload in `buffer`, which leaves room for the header in front, and sends it. If the
-/// kernel has no room the datagram is lost, as on any path.
+/// Seals the payload in `buffer`, which has room for the header in front, and sends the datagram.
+/// If the kernel has no room, the datagram is lost, as on any path.
 fn send(socket: &DatagramSocket, connected: &mut EstablishedConnection, buffer: &mut Vec<u8>) {
     buffer.resize(buffer.len() + seal::TAG_BYTES, 0);
     if connected.way.channel.sealer.seal(buffer).is_ok()
@@ -719,7 +726,7 @@ fn send(socket: &DatagramSocket, connected: &mut EstablishedConnection, buffer: 
     }
 }
 
-/// Shows a server where packets are taken, by an empty datagram.
+/// Shows a server the client's address for packets, by an empty datagram.
 fn show(socket: &DatagramSocket, connected: &mut EstablishedConnection) {
     send(socket, connected, &mut vec![0; seal::HEADER_BYTES]);
 }

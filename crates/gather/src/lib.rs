@@ -1,17 +1,18 @@
 //! `gather` for programs that embed it: a server of the files below a folder, and a client that
 //! pulls from many servers at once.
 //!
-//! [`Server`] serves, [`get`] pulls and reports the outcome of each [`Target`], [`list()`] lists a
-//! server's objects, [`stripe()`] cuts a file for many servers. Both ends authenticate by
-//! certificates of one authority ([`keys`]). Every error is an enum whose text is fit for a user.
-//! Events arrive as [`GetEvent`]s and [`ServeEvent`]s, and in the log ([`tracing`]).
+//! [`Server`] serves files, [`get`] pulls objects and reports the outcome of each [`Target`],
+//! [`list()`] lists a server's objects, and [`stripe()`] cuts a file for many servers. Both ends
+//! authenticate with certificates of one authority ([`keys`]). Every error is an enum whose text is
+//! fit for a user. Events are passed on as [`GetEvent`]s and [`ServeEvent`]s, and logged
+//! ([`tracing`]).
 //!
-//! Decisions are made in `anabranch_gather_proto`, state machines without I/O; this room adds
-//! sockets, files and the clock. Leaves out: arguments, printing, exit codes (`cli`), and reloading
-//! keys when their files change ([`Identity::reload`] does it once). Read [`ServeConfig`],
-//! [`GetConfig`] and [`Report`] first.
+//! The crate `anabranch_gather_proto` makes the decisions, in state machines without I/O. This
+//! crate adds sockets, files and the clock. Leaves out: arguments, printing and exit codes (`cli`),
+//! and the reloading of keys when their files change ([`Identity::reload`] reloads them once). Read
+//! [`ServeConfig`], [`GetConfig`] and [`Report`] first.
 //!
-//! A server and a pull from it, in one program:
+//! A server, and a pull from it, in one program:
 //!
 //! ```
 //! use anabranch_gather::keys::{Role, SetRequest, make_set, write_set};
@@ -71,7 +72,7 @@ const _: () = assert!(
 );
 
 anabranch_net::system! {
-    /// Parties of `gather`, and their rights.
+    /// The parties of `gather`, and their rights.
     pub SYSTEM = anabranch_net::keys::SystemSpec {
         word: "gather",
         site: "server",

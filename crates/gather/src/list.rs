@@ -10,13 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Maximum time for a page.
+/// Maximum time for each page of a list.
 const PAGE_TIME: Duration = Duration::from_secs(60);
 
 /// An object offered by a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Name as sent by the server; not safe to print unescaped.
+    /// Name as sent by the server, which is not safe to print unescaped.
     pub object: String,
     /// Length in bytes.
     pub bytes: u64,
@@ -24,7 +24,8 @@ pub struct Entry {
     pub modified_ns: i64,
 }
 
-/// Why a server's objects cannot be listed. Displays as one line without the server's name.
+/// The reason why a server's objects cannot be listed. Displays as one line without the server's
+/// name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
@@ -34,22 +35,22 @@ pub enum ListError {
     /// No answer within this many seconds.
     #[error("no answer in {0} s")]
     Silent(u64),
-    /// The server cannot list its objects; its words.
+    /// The server cannot list its objects; its reason.
     #[error("{0}")]
     Refused(String),
-    /// The server closed the connection; its words.
+    /// The server closed the connection, with its reason.
     #[error("it closed the connection: {0}")]
     Goodbye(String),
-    /// The server closed the connection.
+    /// The server closed the connection without a reason.
     #[error("it closed the connection")]
     Closed,
-    /// The connection ended; the server's action.
+    /// The connection ended; the reason as the server's action.
     #[error("it {0}")]
     Gone(String),
-    /// The server continues at a name that was listed before.
+    /// The server's next page would start at a name that was listed before.
     #[error("it lists the same names again")]
     Again,
-    /// The caller's function failed for an entry.
+    /// The caller's function failed for an object.
     #[error("{0}")]
     Each(io::Error),
 }
@@ -59,9 +60,9 @@ fn gone(error: io::Error) -> ListError {
 }
 
 /// Passes all objects of a server whose names begin with `prefix` to `each`, in order. Returns the
-/// number of further names that cannot be listed.
+/// number of further objects whose names cannot be listed.
 ///
-/// Errors: see [`ListError`]; the first error of `each`.
+/// Errors: see [`ListError`]; or the first error of `each`.
 pub async fn list(
     identity: &Identity,
     holder: &str,

@@ -1,6 +1,6 @@
 //! A server that lets clients pull the files of a folder.
 //!
-//! One UDP socket serves all clients; each client has one TLS connection. Each client's
+//! One UDP socket serves all clients; each connection of a client uses TLS. Each client's
 //! connections, pulls, memory and rate are bounded. No packet leaves before the client has proved
 //! its address twice: by its connection, and by an authenticated datagram from the address that
 //! takes packets. Read [`ServeConfig`], [`Server`] and [`ServeEvent`] first, then `session`.
@@ -47,11 +47,11 @@ use tokio::task::JoinSet;
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
-    /// The folder whose files are offered, by their paths below it. Symbolic links out of it are
-    /// not followed.
+    /// The folder whose files are offered, by their paths below the folder. Symbolic links that
+    /// lead out of the folder are not followed.
     pub dir: PathBuf,
-    /// The address and port to listen on, TCP for control and UDP for data. Port 0 picks a free
-    /// port.
+    /// Address and port on which the server listens: TCP for control and UDP for data. Port 0
+    /// selects a free port.
     pub listen: SocketAddr,
     /// UDP port announced to clients, if a forwarded port differs from the port of `listen`.
     pub advertise_port: Option<u16>,
@@ -61,26 +61,29 @@ pub struct ServeConfig {
     pub secrets: Vec<PathBuf>,
     /// Maximum rate of one connection, in bits of datagrams per second; `None` for no limit.
     pub rate_max: Option<BitRate>,
-    /// Maximum connections at once. One client, that is one key, may have a quarter of them.
+    /// Maximum number of connections at once. One client, that is, one key, may have a quarter of
+    /// them.
     pub clients_max: usize,
-    /// Maximum pulls of one client at once, over all its connections. A pull is one object, or a
-    /// part of one.
+    /// Maximum number of pulls of one client at once, over all its connections. A pull is for one
+    /// object, or for a part of an object.
     pub pulls_max: usize,
     /// Maximum memory for the blocks of one client, over all its connections.
     pub memory: ByteCount,
-    /// A pull ends after this time without feedback from its client.
+    /// Duration without feedback from its client after which a pull ends.
     pub give_up: Duration,
-    /// A connection without pulls and requests is closed after this time.
+    /// Duration without pulls and requests after which a connection is closed.
     pub idle: Duration,
-    /// File of known hashes, outside `dir`, that survives restarts. `None` keeps hashes in memory
+    /// File of known hashes, outside `dir`, which survives restarts. `None` keeps hashes in memory
     /// only.
     pub cache: Option<PathBuf>,
-    /// Maximum packets that one key seals; for tests, as ciphers have their limits.
+    /// Maximum number of packets that one key seals. For tests only, because ciphers have their own
+    /// limits; `None` otherwise.
     pub key_packets: Option<u64>,
 }
 
 impl ServeConfig {
-    /// Serves `dir` on a free port of the loopback address, with limits for a few dozen clients.
+    /// Settings that serve `dir` on a free port of the loopback address, with limits for a few
+    /// dozen clients.
     pub fn new(dir: PathBuf, credentials: CredentialFiles) -> Self {
         Self {
             dir,
@@ -100,7 +103,7 @@ impl ServeConfig {
     }
 }
 
-/// Why a server cannot run. Displays as one line.
+/// The reason why a server cannot run. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -118,7 +121,7 @@ pub enum ServeError {
         /// Name of the setting in [`ServeConfig`].
         setting: &'static str,
     },
-    /// A key, or the file of hashes, lies in the folder.
+    /// A key, or the file of hashes, lies inside the folder.
     #[error("{0}")]
     Inside(io::Error),
     /// The file of hashes cannot be used.
@@ -127,19 +130,19 @@ pub enum ServeError {
     /// The certificate or its key cannot be used.
     #[error(transparent)]
     Credentials(#[from] TlsError),
-    /// The process's limit of descriptors is too low for the configured clients.
+    /// The process's limit of descriptors is too low for the configured number of clients.
     #[error(
         "clients_max {clients_max} and pulls_max {pulls_max} may need {needed} descriptors, and there are {descriptors} \
          (ulimit -Hn): choose less, or allow more"
     )]
     Descriptors {
-        /// Maximum connections.
+        /// Configured maximum number of connections.
         clients_max: usize,
-        /// Maximum pulls of each client.
+        /// Configured maximum number of pulls of each client.
         pulls_max: usize,
-        /// Descriptors needed.
+        /// Number of descriptors needed.
         needed: u64,
-        /// Descriptors that the process may have.
+        /// Number of descriptors that the process may have.
         descriptors: u64,
     },
     /// The system refuses a socket, or an operation on it.
@@ -147,19 +150,21 @@ pub enum ServeError {
     Socket(#[from] io::Error),
 }
 
-/// Maximum datagrams queued for a session; more are dropped, as by a full socket.
+/// Maximum number of datagrams queued for a session. Further datagrams are dropped, as at a full
+/// socket.
 const WAITING_MAX: usize = 1_024;
-/// Divisor of the connection limit: one identity may have one place in this many.
+/// Divisor of the connection limit that gives the maximum number of connections per identity.
 pub const CLIENT_SHARE: usize = 4;
-/// Descriptors of a connection besides its pulls: its socket, its timer, and a file under hashing.
+/// Number of descriptors of a connection besides its pulls: its socket, its timer, and a file under
+/// hashing.
 const CONNECTION_DESCRIPTORS: u64 = 3;
-/// Descriptors besides connections and pulls: the runtime, the folder, files under hashing, the
-/// terminal.
+/// Number of descriptors besides connections and pulls: the runtime, the folder, files under
+/// hashing, and the terminal.
 const OWN_DESCRIPTORS: u64 = 128;
-/// Time within which due packets may leave together.
+/// Interval within which due packets may leave together.
 const QUANTUM: Duration = Duration::from_us(150);
 
-/// Maximum length of a client's datagram: a feedback.
+/// Maximum length of a client's datagram in bytes. The longest one is feedback.
 const DATAGRAM_BYTES_MAX: usize = OVERHEAD_BYTES + Feedback::BYTES_MAX as usize;
 
 /// A received datagram and its source address.
@@ -175,11 +180,11 @@ struct Shared {
     config: ServerConfig,
     /// UDP port to which clients send datagrams.
     port: u16,
-    /// Queue of each channel's datagrams.
+    /// Queue for the datagrams of each channel.
     channels: Mutex<Channels>,
-    /// Admitted clients, each with its resources besides connections.
+    /// Admitted clients and their connections, each client with its resources.
     places: ConnectionSlots<Share>,
-    /// Number of connections so far.
+    /// Number of connections accepted so far.
     connections: AtomicU64,
     refusals: Refusals,
     idle: std::time::Duration,
@@ -189,7 +194,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Reports an event. It is also logged unless its connection has used up its log lines.
+    /// Reports an event. The event is also logged, unless its connection has used up its log lines.
     fn say(&self, event: &ServeEvent, is_logged: bool) {
         if is_logged {
             event.log();
@@ -200,25 +205,25 @@ impl Shared {
 
 /// A running server. Dropping it ends the server.
 ///
-/// Its tasks block on file reads, so it needs a multi-threaded runtime (the default of
+/// The server's tasks block on file reads, so it needs a multi-threaded runtime (the default of
 /// `#[tokio::main]`).
 pub struct Server {
     at: SocketAddr,
     identity: Identity,
     shared: Arc<Shared>,
-    /// The tasks that accept connections and receive datagrams.
+    /// Tasks that accept connections and receive datagrams.
     tasks: JoinSet<io::Error>,
 }
 
 impl Server {
-    /// Starts a server. Events go to the log only ([`tracing`]).
+    /// Starts a server whose events are only logged ([`tracing`]).
     ///
     /// Errors: see [`ServeError`].
     pub async fn start(config: ServeConfig) -> Result<Self, ServeError> {
         Self::start_with(config, |_| ()).await
     }
 
-    /// Starts a server whose events go to `hear`, called from all of its tasks. `hear` must return
+    /// Starts a server that calls `hear` with its events, from all of its tasks. `hear` must return
     /// soon.
     ///
     /// Errors: see [`ServeError`].
@@ -266,7 +271,7 @@ impl Server {
         if let Err(error) = let_open_fast(&listener) {
             tracing::debug!(%error, "no caller's first packet says anything");
         }
-        // With port 0 the system picks a TCP port; UDP uses the same.
+        // With port 0 the system selects a free TCP port, and UDP uses the same port number.
         let at = listener.local_addr()?;
         let socket = DatagramSocket::bind(at, &DatagramOptions::default())?;
         let shared = Arc::new(Shared {
@@ -292,7 +297,7 @@ impl Server {
         Ok(Self { at, identity, shared, tasks })
     }
 
-    /// The address on which it listens.
+    /// The address on which the server listens.
     pub const fn address(&self) -> SocketAddr {
         self.at
     }
@@ -303,13 +308,13 @@ impl Server {
         &self.identity
     }
 
-    /// The server's metrics in Prometheus' text format, while it runs as well.
+    /// A function that returns the server's metrics in Prometheus' text format, at any time.
     pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
         let metrics = Arc::clone(&self.shared.metrics);
         move || metrics.text()
     }
 
-    /// Waits until the server fails, which no client can cause, and returns the error.
+    /// Waits until the server fails, and returns the error. No client can cause a failure.
     pub async fn failed(&mut self) -> ServeError {
         match self.tasks.join_next().await {
             Some(Ok(error)) => ServeError::Socket(error),
@@ -318,7 +323,7 @@ impl Server {
         }
     }
 
-    /// Stops the server: once this returns, no client is admitted and connections are being closed.
+    /// Stops the server. On return no further client is admitted, and connections are being closed.
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
         let ServerMetrics { strays, crowded, .. } = &*self.shared.metrics;
@@ -333,7 +338,7 @@ pub fn exercise_cache(bytes: &[u8]) {
     hashes::exercise(bytes);
 }
 
-/// Passes datagrams to their sessions, until the socket fails.
+/// Passes datagrams to their sessions until the socket fails.
 async fn demultiplex(shared: &Shared) -> io::Error {
     let mut batch = Batch::with_messages(8);
     loop {
@@ -361,7 +366,7 @@ async fn accept(
     half_open: AdmissionLimits,
 ) -> Infallible {
     let admission = Admission::new(half_open);
-    // Dropping the set, at the end of this task, aborts the sessions.
+    // Dropping the set at the end of this task aborts the sessions.
     let mut sessions = JoinSet::new();
     loop {
         let arrival = admission.accept(listener).await;

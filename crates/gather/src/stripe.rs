@@ -1,5 +1,5 @@
-//! Cuts a file into parts for many servers, and writes the manifest from which clients reassemble
-//! them.
+//! Cuts a file into parts for many servers, and writes the manifest with which clients reassemble
+//! the file.
 
 use crate::targets::{Manifest, ManifestPart, Object, TargetError, check_holder, check_name};
 use anabranch_gather_proto::msg::MODE_BITS;
@@ -10,28 +10,29 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Maximum number of parts: each is a separate object for the client.
+/// Maximum number of parts. Each part is a separate object for the client.
 pub const PARTS_MAX: u64 = 65_536;
 const READ_BYTES: usize = 1 << 20;
 
-/// A file to cut, and the servers for its parts.
+/// A request to cut a file, and the servers for its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stripe {
     /// The file to cut.
     pub file: PathBuf,
-    /// The folder to write to. Subfolder `0` gets the parts of the first server, `1` those for the
-    /// second, and so on. The manifest is `NAME.toml` next to them, where `NAME` is the file's
-    /// name.
+    /// The folder to write to. Subfolder `0` receives the parts for the first server, `1` those for
+    /// the second, and so on. The manifest is `NAME.toml` beside the subfolders, where `NAME` is
+    /// the file's name.
     pub into: PathBuf,
-    /// The servers, as clients reach them: `[NAME@]HOST:PORT`.
+    /// Addresses of the servers, as clients reach them: `[NAME@]HOST:PORT`.
     pub servers: Vec<String>,
-    /// Number of parts; `None` for one per server. No part is empty unless the file is.
+    /// Number of parts; `None` for one part per server. No part is empty unless the file is empty.
     pub parts: Option<u64>,
-    /// Number of servers that get each part. The object survives the loss of all of these but one.
+    /// Number of servers that store each part. The object remains available until all of a part's
+    /// servers are lost.
     pub copies: usize,
 }
 
-/// Result of a cut.
+/// Result of cutting a file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StripeResult {
@@ -39,21 +40,21 @@ pub struct StripeResult {
     pub manifest: PathBuf,
     /// Content of the manifest.
     pub object: Object,
-    /// The folder of parts for each server.
+    /// The folder with the parts for each server.
     pub folders: Vec<PathBuf>,
 }
 
-/// Why a file was not cut. Displays as one line.
+/// The reason why a file was not cut. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StripeError {
     /// A malformed server address.
     #[error("servers: {0}")]
     Server(TargetError),
-    /// A server given twice.
+    /// A server is named twice.
     #[error("servers: {0} is named twice")]
     Twice(String),
-    /// More copies than servers, or 0 copies.
+    /// More copies than servers are requested, or 0 copies.
     #[error("copies {copies}: must be 1 to {servers} servers")]
     Copies {
         /// Copies requested.
@@ -61,13 +62,13 @@ pub enum StripeError {
         /// Number of servers.
         servers: usize,
     },
-    /// Too many parts, or 0 parts.
+    /// Too many parts are requested, or 0 parts.
     #[error("parts {0}: must be 1 to {max}", max = PARTS_MAX)]
     Parts(u64),
-    /// A file whose name is not UTF-8.
+    /// The file's name is not UTF-8.
     #[error("{}: a file whose name is plain text", .0.display())]
     NotText(PathBuf),
-    /// A name that no object may have.
+    /// The file's name is not valid as an object's name.
     #[error(transparent)]
     Name(TargetError),
     /// The file cannot be opened.
@@ -81,7 +82,7 @@ pub enum StripeError {
     /// The path is not a plain file.
     #[error("{}: not a plain file", .0.display())]
     NotPlain(PathBuf),
-    /// A modification time that does not fit in nanoseconds since 1970.
+    /// The file's modification time does not fit in nanoseconds since 1970.
     #[error("{}: its time is no time: {error}", path.display())]
     Time {
         /// The file.
@@ -119,7 +120,7 @@ pub enum StripeError {
 }
 
 impl StripeError {
-    /// Whether the request itself is at fault, whatever the state of the files.
+    /// Whether the request itself is invalid, whatever the state of the files.
     pub const fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -136,7 +137,7 @@ impl StripeError {
 
 /// Cuts a file into parts.
 ///
-/// Errors: see [`StripeError`]. Parts written before the error stay.
+/// Errors: see [`StripeError`]. Parts that were written before the error are kept.
 pub fn stripe(stripe: &Stripe) -> Result<StripeResult, StripeError> {
     let (name, parts) = checked(stripe)?;
     let Stripe { file: path, into, servers, copies, .. } = stripe;
@@ -147,7 +148,7 @@ pub fn stripe(stripe: &Stripe) -> Result<StripeResult, StripeError> {
         return Err(StripeError::NotPlain(path.clone()));
     }
     let bytes = found.len();
-    // No part is empty unless the file is.
+    // No part is empty unless the file is empty.
     let parts = parts.min(bytes.max(1));
     let modified = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     let modified_ns =
@@ -188,7 +189,7 @@ pub fn stripe(stripe: &Stripe) -> Result<StripeResult, StripeError> {
     let manifest = into.join(format!("{name}.toml"));
     let text = toml::to_string(&Manifest { object: vec![object.clone()] })?;
     let write = || -> io::Result<()> {
-        // Permissions as for any program's new file: limited by the user's umask.
+        // The permissions are the same as for any program's new file, limited by the user's umask.
         let mut written = beside(&manifest, 0o666)?;
         written.write_all(text.as_bytes())?;
         keep(written, &manifest)
@@ -197,9 +198,9 @@ pub fn stripe(stripe: &Stripe) -> Result<StripeResult, StripeError> {
     Ok(StripeResult { manifest, object, folders })
 }
 
-/// Name of the file, and the number of parts.
+/// Name of the file, and number of parts, of a valid request.
 ///
-/// Errors: an invalid request.
+/// Errors: the request is invalid.
 fn checked(stripe: &Stripe) -> Result<(&str, u64), StripeError> {
     let Stripe { file, servers, copies, parts, .. } = stripe;
     servers.iter().try_for_each(|server| check_holder(server)).map_err(StripeError::Server)?;
@@ -217,27 +218,27 @@ fn checked(stripe: &Stripe) -> Result<(&str, u64), StripeError> {
     }
     let name = file.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| StripeError::NotText(file.clone()))?;
-    // Leaves room for the longest part number.
+    // The name must leave room for the longest part number.
     check_name(&format!("{name}.{PARTS_MAX}")).map_err(StripeError::Name)?;
     Ok((name, parts))
 }
 
-/// A new temporary file for `path` with permissions `mode`, limited by the user's umask.
+/// Creates a temporary file beside `path` with permissions `mode`, limited by the user's umask.
 fn beside(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let permissions = Permissions::from_mode(mode);
     tempfile::Builder::new().permissions(permissions).tempfile_in(folder)
 }
 
-/// Syncs the temporary file and gives it its final name.
+/// Syncs the temporary file, and renames it to its final name.
 fn keep(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
 }
 
-/// Writes the next `length` bytes of `file`, which is at `path`, to each of `paths`. The copies are
-/// readable by no user who may not read `file`. Returns their hash.
+/// Writes the next `length` bytes of `file`, which is at `path`, to each of `paths`. No user may
+/// read the copies who may not read `file`. Returns the hash of these bytes.
 fn cut(
     path: &Path,
     file: &mut File,

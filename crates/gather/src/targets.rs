@@ -1,12 +1,12 @@
-//! Objects that a user names, each with the servers that hold it:
+//! Objects that a user names, each with the servers that hold the object:
 //! `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT`, or a manifest.
 //!
-//! A manifest is a TOML file with, for each object, its `name`, `bytes` and `blake3`. An object has
-//! either `holders` that each have all of it, or `part`s in order, each with its own `name`,
-//! `bytes`, `blake3` (optional) and `holders`. An object of parts may give its `mode` and
+//! A manifest is a TOML file with the `name`, `bytes` and `blake3` of each object. An object has
+//! either `holders`, which each hold the whole object, or `part`s in order. Each part has its own
+//! `name`, `bytes`, `blake3` (optional) and `holders`. An object of parts may give its `mode` and
 //! `modified_ns`, which no server knows. `anabranch gather stripe` writes manifests. A list is
-//! simpler: one object per line, as a user names it; empty lines and lines that begin with `#` are
-//! skipped.
+//! simpler: one object per line, in the form that users type. Empty lines and lines that begin with
+//! `#` are skipped.
 
 use anabranch_gather_proto::msg::{MODE_BITS, NAME_BYTES_MAX};
 use anabranch_pieces::Attributes;
@@ -19,12 +19,12 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum objects of one command.
+/// Maximum number of objects in one command.
 const OBJECTS_MAX: usize = 100_000;
-/// Maximum length of a manifest, and of a list.
+/// Maximum length in bytes of a manifest or a list.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
-/// Why a target is invalid. Displays as one line.
+/// The reason why a target is invalid. Displays as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -40,10 +40,10 @@ pub enum TargetError {
     /// An HTTP URL.
     #[error("`{0}`: servers are not asked over HTTP: write HOST:PORT/OBJECT, as host1:7180/big.bin")]
     Http(String),
-    /// Servers without an object.
+    /// The target names servers but no object.
     #[error("write [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT")]
     NoObject,
-    /// More objects than one `get` takes.
+    /// More objects than one `get` accepts.
     #[error("{0} objects: at most {max} in one command", max = OBJECTS_MAX)]
     TooMany(usize),
     /// Two objects with the same destination file.
@@ -51,7 +51,7 @@ pub enum TargetError {
     SameFile(PathBuf),
 }
 
-/// Why a manifest cannot be used. Displays as one line.
+/// The reason why a manifest cannot be used. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
@@ -69,10 +69,10 @@ pub enum ManifestError {
     /// The manifest is too long.
     #[error("a manifest of more than {}: write several", ByteCount::new(MANIFEST_BYTES_MAX))]
     TooLong,
-    /// The text is not TOML, or has fields that no manifest has.
+    /// The text is not TOML, or has fields that manifests do not have.
     #[error("line {line}: {message}")]
     Syntax {
-        /// The line, counted from 1.
+        /// Line number, counted from 1.
         line: usize,
         /// The parser's message.
         message: String,
@@ -90,7 +90,7 @@ pub enum ManifestError {
     },
 }
 
-/// Why a list of objects cannot be used. Displays as one line.
+/// The reason why a list of objects cannot be used. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectListError {
@@ -110,7 +110,7 @@ pub enum ObjectListError {
     Line {
         /// The list.
         path: PathBuf,
-        /// The line, counted from 1.
+        /// Line number, counted from 1.
         line: usize,
         /// The error.
         error: TargetError,
@@ -120,7 +120,7 @@ pub enum ObjectListError {
     Empty(PathBuf),
 }
 
-/// Why an object of a manifest is invalid. Displays as one line.
+/// The reason why an object of a manifest is invalid. Displays as one line.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
@@ -130,22 +130,22 @@ pub enum ObjectError {
     /// An invalid hash.
     #[error("blake3: 64 hexadecimal digits: {0}")]
     Hash(blake3::HexError),
-    /// Both holders and parts, or neither.
+    /// The object has both holders and parts, or neither.
     #[error("give either holders or parts")]
     HoldersOrParts,
-    /// A part without holders.
+    /// A part has no holders.
     #[error("part `{0}`: has no holders")]
     NotHeld(String),
-    /// An invalid hash of a part.
+    /// A part's hash is invalid.
     #[error("part `{0}`: blake3: 64 hexadecimal digits")]
     PartHash(String),
-    /// A part without a length.
+    /// A part has no length.
     #[error("part `{0}`: bytes: missing")]
     PartBytes(String),
-    /// Parts whose total length overflows.
+    /// The total length of the parts overflows.
     #[error("its parts are longer than any file")]
     TooLong,
-    /// Parts whose total length differs from the object's.
+    /// The total length of the parts differs from the object's length.
     #[error("its parts have {parts} bytes together, it has {bytes}")]
     Sum {
         /// Bytes of the parts.
@@ -153,25 +153,25 @@ pub enum ObjectError {
         /// Bytes of the object.
         bytes: u64,
     },
-    /// A mode with bits other than read, write and execute.
+    /// The mode has bits other than read, write and execute.
     #[error("mode: {0:#o}: at most {max:#o}", max = MODE_BITS)]
     Mode(u16),
-    /// Mode without time, or time without mode.
+    /// The object has a mode without a time, or a time without a mode.
     #[error("give both mode and modified_ns, or neither")]
     Attributes,
 }
 
-/// A server, as users name it: `[NAME@]HOST:PORT`.
+/// A server in the form that users type: `[NAME@]HOST:PORT`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Holder<'a> {
-    /// Expected name in the server's certificate; `None` if any name will do.
+    /// Expected name in the server's certificate; `None` if any name is accepted.
     pub name: Option<&'a str>,
-    /// `HOST:PORT`.
+    /// Address: `HOST:PORT`.
     pub at: &'a str,
 }
 
 impl<'a> Holder<'a> {
-    /// Splits a holder into name and address.
+    /// Splits a holder into its name and its address.
     pub fn of(holder: &'a str) -> Self {
         match holder.rsplit_once('@') {
             Some((name, at)) => Self { name: Some(name), at },
@@ -180,14 +180,14 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// An object, and the location of its bytes.
+/// An object to fetch, and the servers that hold its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Name of the object on this machine.
     pub name: String,
     /// Destination path.
     pub path: PathBuf,
-    /// Length, if known.
+    /// Length in bytes, if known.
     pub bytes: Option<u64>,
     /// BLAKE3 hash, if known.
     pub hash: Option<[u8; 32]>,
@@ -216,25 +216,25 @@ impl Target {
         Ok(Self { name, path: PathBuf::new(), bytes: None, hash: None, attributes: None, parts: vec![part] })
     }
 
-    /// The same target with destination `path`.
+    /// Returns the same target with destination `path`.
     #[must_use]
     pub fn at(self, path: PathBuf) -> Self {
         Self { path, ..self }
     }
 }
 
-/// A part of an object, as its holders have it.
+/// A part of an object, as its holders store it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestPart {
-    /// The name at its holders.
+    /// Name of the part at its holders.
     pub name: String,
-    /// Length; optional for a single part.
+    /// Length in bytes; optional for a single part.
     pub bytes: Option<u64>, // tidy-allow: quantity: a manifest's own word
-    /// BLAKE3 hash in hexadecimal, which identifies the holder of a wrong part.
+    /// BLAKE3 hash in hexadecimal. With the hash, the holder of a wrong part can be identified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<String>,
-    /// `[NAME@]HOST:PORT` of each holder.
+    /// Address `[NAME@]HOST:PORT` of each holder.
     pub holders: Vec<String>,
 }
 
@@ -252,12 +252,12 @@ pub struct Manifest {
 pub struct Object {
     /// Name of the object.
     pub name: String,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64, // tidy-allow: quantity: a manifest's own word
     /// BLAKE3 hash in hexadecimal.
     pub blake3: String,
-    /// Permission bits, as in `0o640`. If missing, the servers' bits; for an object of parts,
-    /// access for the owner only.
+    /// Permission bits, as in `0o640`. Without the field the servers' bits are used; a file of
+    /// parts is then accessible to its owner only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u16>,
     /// Time of the last change, in nanoseconds since 1970.
@@ -271,22 +271,23 @@ pub struct Object {
     pub part: Vec<ManifestPart>,
 }
 
-/// Checks that `name` is valid for an object.
+/// Checks that `name` is valid as an object's name.
 ///
-/// Errors: one line.
+/// Errors: the reason, in one line.
 pub fn check_name(name: &str) -> Result<(), TargetError> {
     let is_plain = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
     if !is_plain || name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('\0') {
         return Err(TargetError::ObjectName(name.to_owned()));
     }
-    // A name that cannot be a file's here is never requested, least of all a partial file's.
+    // A name that cannot be a file name on this machine is never requested, least of all a partial
+    // file's.
     normal(name)?;
     Ok(())
 }
 
-/// Checks that `holder` is `[NAME@]HOST:PORT`.
+/// Checks that `holder` has the form `[NAME@]HOST:PORT`.
 ///
-/// Errors: one line.
+/// Errors: the reason, in one line.
 pub fn check_holder(holder: &str) -> Result<(), TargetError> {
     let Holder { name, at } = Holder::of(holder);
     let port = at.rsplit_once(':').and_then(|(host, port)| {
@@ -299,7 +300,7 @@ pub fn check_holder(holder: &str) -> Result<(), TargetError> {
 
 /// Reads a manifest from a file.
 ///
-/// Errors: one line that names the file: it cannot be read, is too long, or is invalid
+/// Errors: one line that names the file: the file cannot be read, is too long, or is invalid
 /// ([`parse_manifest`]).
 #[expect(clippy::disallowed_methods, reason = "the user's own file")]
 pub fn read_manifest(path: &Path) -> Result<Vec<Target>, ManifestError> {
@@ -410,10 +411,10 @@ pub fn read_object_list(path: &Path) -> Result<Vec<Target>, ObjectListError> {
     if targets.is_empty() { Err(ObjectListError::Empty(path.to_owned())) } else { Ok(targets) }
 }
 
-/// Sets the destination of each object: `output` for a single object, or each object's name below
-/// it.
+/// Sets the destination of each object: `output` itself for a single object, or the object's name
+/// below `output`.
 ///
-/// Errors: too many objects, or two with the same destination.
+/// Errors: too many objects, or two objects with the same destination.
 pub fn place(targets: &mut [Target], output: &Path, is_folder: bool) -> Result<(), TargetError> {
     if targets.len() > OBJECTS_MAX {
         return Err(TargetError::TooMany(targets.len()));
@@ -434,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_and_objects_are_told_apart() {
+    fn servers_and_object_names_are_parsed() {
         let target = Target::parse("a:1,[::1]:2/dir/x").expect("good");
         assert_eq!(target.name, "dir/x");
         assert_eq!(target.parts[0].holders, ["a:1", "[::1]:2"]);
@@ -461,13 +462,13 @@ mod tests {
             let error = format!("{}", Target::parse(bad).expect_err("must be refused"));
             assert!(!error.contains('\n'), "{error}");
         }
-        // #17: the message called the object wrong, "/host1:7180/x".
+        // Issue #17: the error message called the object wrong, "/host1:7180/x".
         let error = format!("{:#}", Target::parse("http://host1:7180/x").expect_err("not over HTTP"));
         assert!(error.contains("write HOST:PORT/OBJECT"), "{error}");
     }
 
     #[test]
-    fn manifests_say_what_objects_are_made_of() {
+    fn manifests_are_parsed_and_mistakes_are_named() {
         let hash = "a".repeat(64);
         let object = |rest: &str| {
             parse_manifest(&format!("[[object]]\nname = \"x\"\nbytes = 5\nblake3 = \"{hash}\"\n{rest}"))
@@ -498,9 +499,9 @@ mod tests {
         assert_eq!(known[0].attributes, Some(Attributes { mode: 0o640, modified_ns: -5 }));
     }
 
-    /// #17: a manifest of any length was read whole.
+    /// Issue #17: a manifest of any length was read as a whole.
     #[test]
-    fn a_manifest_that_is_too_long_is_refused() {
+    fn manifest_above_the_length_limit_is_refused() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("m.toml");
         let file = std::fs::File::create(&path).expect("it can be made");
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_an_object_a_line() {
+    fn object_list_has_one_object_per_line() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("list");
         let read = |text: &str| {
@@ -538,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn many_objects_go_into_a_folder_by_their_names() {
+    fn several_objects_are_placed_in_a_folder_by_name() {
         let mut targets = [Target::parse("a:1/x").expect("good"), Target::parse("a:1/d/y").expect("good")];
         place(&mut targets, Path::new("out"), false).expect("apart");
         assert_eq!(targets[1].path, Path::new("out/d/y"));

@@ -1,8 +1,8 @@
-//! Attributes of a file that travel with its bytes.
+//! Attributes of a file that are transferred with its bytes.
 
 use serde::{Deserialize, Serialize};
 
-/// Attributes of a file that travel with its bytes.
+/// Attributes of a file that are transferred with its bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// Permission bits: the nine lowest bits of a Unix mode. Other bits are ignored.
@@ -12,7 +12,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Returns `mode` without the rights of group and others that `source` does not give.
+    /// Returns `mode` without the permissions of group and others that `source` does not grant.
     pub const fn narrowed(mode: u32, source: u32) -> u32 {
         mode & (source | !0o077)
     }

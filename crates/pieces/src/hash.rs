@@ -4,12 +4,13 @@
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileHash(pub [u8; 32]);
 
-/// BLAKE3 of the plain bytes of a generation (coded group) or of a chunk (routed group), without
-/// padding, as part of the tree of their file: see [`PieceHasher`](crate::PieceHasher).
+/// BLAKE3 hash of the plain bytes of a generation (coded group) or of a chunk (routed group),
+/// without padding. The bytes are hashed as a part of the tree of their file: see
+/// [`PieceHasher`](crate::PieceHasher).
 ///
-/// It travels in the header of every packet and relays copy it. A sink can thus check at once that
-/// the decoded bytes equal the bytes that the source read. It is all zeros for the zeros that flush
-/// a code.
+/// The hash is in the header of every packet, and relays copy it. With it a sink checks at once
+/// that the decoded bytes equal the bytes that the source read. The hash is all zeros for the zeros
+/// that flush a code.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub struct GenerationHash(pub [u8; 32]);
 

@@ -1,22 +1,22 @@
-//! Names of files: which are valid, which are reserved for the working files of a transfer, and
-//! when two are equal.
+//! Names of files: which names are valid, which are reserved for the working files of a transfer,
+//! and when two names are equal.
 //!
-//! Leaves out: folders and links, which only the machine that holds them knows. Read [`normal`]
+//! Leaves out: folders and links, which only the machine with the files knows. Read [`normal`]
 //! first.
 
 use anabranch_units::text::printable;
 
-/// Prefix of the names of working files. No object, and no folder of an object, can have a name
-/// with this prefix.
+/// Prefix of the names of working files. Neither an object nor a folder of an object may have a
+/// name with this prefix.
 pub const RESERVED: &str = ".anabranch-";
-/// Maximum bytes between two slashes: no usual file system accepts more.
+/// Maximum number of bytes between two slashes. No common file system accepts more.
 pub const COMPONENT_BYTES_MAX: usize = 255;
 
-/// Why a text is not a file's name.
+/// The reason why a text is not a valid file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NameError {
-    /// The name is empty after normalisation, or ends with a slash and is a folder's name.
+    /// The name is empty after normalisation, or is a folder's name because it ends with a slash.
     Folder {
         /// The name.
         name: String,
@@ -31,7 +31,7 @@ pub enum NameError {
         /// The name.
         name: String,
     },
-    /// A component may be the name of a working file.
+    /// A component is reserved for working files.
     Reserved {
         /// The name.
         name: String,
@@ -40,7 +40,7 @@ pub enum NameError {
     TooLong {
         /// The component.
         component: String,
-        /// Its length in bytes.
+        /// Length of the component in bytes.
         bytes: usize,
     },
 }
@@ -78,9 +78,8 @@ impl std::fmt::Display for NameError {
 }
 impl std::error::Error for NameError {}
 
-/// Whether a component of a path may be the name of a working file on some file system. File
-/// systems may ignore case, and may ignore some characters (only non-ASCII ones) when they compare
-/// names.
+/// Whether a component of a path is the name of a working file on some file system. File systems
+/// may ignore case when they compare names, and may ignore some characters (only non-ASCII ones).
 ///
 /// ```
 /// use anabranch_pieces::name::is_reserved;
@@ -92,10 +91,10 @@ pub fn is_reserved(component: &[u8]) -> bool {
     ascii.take(RESERVED.len()).eq(RESERVED.bytes())
 }
 
-/// The normal form of a name: no empty components, and none that is `.`. An absolute name stays
-/// absolute.
+/// The normal form of a name: without empty components, and without components that are `.`. An
+/// absolute name stays absolute.
 ///
-/// Errors: a text that is not a valid file name on any site.
+/// Errors: the text is not a valid file name on every site.
 ///
 /// ```
 /// use anabranch_pieces::name::normal;
@@ -130,9 +129,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// #17: a file sent as `x.partial` replaced the working file of `x`.
+    /// Issue #17: a file sent as `x.partial` replaced the working file of `x`.
     #[test]
-    fn a_working_files_name_is_refused_in_every_spelling() {
+    fn working_file_names_are_refused_in_every_spelling() {
         for bad in [
             ".anabranch-0.partial",
             "a/.anabranch-0.journal",
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn component_may_reach_the_file_systems_limit() {
+    fn component_may_be_as_long_as_file_systems_allow() {
         assert!(normal(&"x".repeat(255)).is_ok());
         assert_eq!(
             normal(&format!("a/{}", "x".repeat(256))).map_err(|e| e.to_string().contains("256 bytes")),
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_file_is_told_in_one_line() {
+    fn error_for_an_invalid_name_is_one_line() {
         for bad in ["", ".", "/", "sub/", "sub/.", "a/../b", "a\u{1b}[2Jb", "a\nb", "\u{85}"] {
             let said = normal(bad).expect_err(bad).to_string();
             assert!(!said.contains('\n') && !said.contains('\u{1b}'), "{said}");
@@ -166,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_has_one_normal_spelling(parts in proptest::collection::vec("[a-zäß .]{1,6}", 1..5), noise in any::<u8>()) {
+        fn normal_form_of_a_name_is_unique(parts in proptest::collection::vec("[a-zäß .]{1,6}", 1..5), noise in any::<u8>()) {
             let parts: Vec<_> = parts.into_iter().filter(|p| p != "." && p != "..").collect();
             prop_assume!(!parts.is_empty());
             let plain = parts.join("/");

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes `start..end` of the file.
+/// A range of bytes of a file: `start..end`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ByteRange {
-    /// First byte.
+    /// Position of the first byte.
     pub start: u64,
-    /// One past the last byte.
+    /// Position after the last byte.
     pub end: u64,
 }
 
@@ -16,7 +16,7 @@ impl ByteRange {
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
-    /// Whether the range contains no bytes.
+    /// Whether the range contains no byte.
     pub const fn is_empty(self) -> bool {
         self.start >= self.end
     }
@@ -36,7 +36,7 @@ impl RangeSet {
         set
     }
 
-    /// Adds `range` and returns how many of its bytes are new.
+    /// Adds `range`. Returns the number of its bytes that were not in the set.
     pub fn insert(&mut self, range: ByteRange) -> u64 {
         if range.is_empty() {
             return 0;
@@ -56,12 +56,13 @@ impl RangeSet {
         range.is_empty() || self.0.get(at).is_some_and(|r| r.start <= range.start)
     }
 
-    /// Whether adding `range` would extend an existing range instead of adding a new one.
+    /// Whether `range` overlaps or adjoins a range of the set, so that its insertion adds no
+    /// further range.
     pub fn touches(&self, range: ByteRange) -> bool {
         self.0.get(self.0.partition_point(|r| r.end < range.start)).is_some_and(|r| r.start <= range.end)
     }
 
-    /// Bytes of `0..length` that are not in the set.
+    /// Ranges of the bytes of `0..length` that are not in the set, ascending.
     pub fn missing(&self, length: u64) -> Vec<ByteRange> {
         let mut gaps = Vec::new();
         let mut at = 0;
@@ -87,7 +88,7 @@ impl RangeSet {
         self.0.iter().map(|r| r.len()).sum()
     }
 
-    /// The ranges, ascending.
+    /// The ranges of the set, ascending.
     pub fn ranges(&self) -> &[ByteRange] {
         &self.0
     }
@@ -104,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn range_sets_agree_with_a_set_of_bytes(ranges in proptest::collection::vec((0u64..60, 0u64..12), 0..12)) {
+        fn range_set_equals_a_plain_set_of_bytes(ranges in proptest::collection::vec((0u64..60, 0u64..12), 0..12)) {
             let ranges: Vec<_> = ranges.iter().map(|&(s, n)| range(s, s + n)).collect();
             let set = RangeSet::from_ranges(ranges.iter().copied());
             let bytes: std::collections::BTreeSet<u64> = ranges.iter().flat_map(|r| r.start..r.end).collect();
@@ -121,7 +122,7 @@ mod tests {
         }
 
         #[test]
-        fn a_range_that_touches_the_set_adds_no_range(ranges in proptest::collection::vec((0u64..60, 1u64..12), 0..12), start in 0u64..60, n in 1u64..12) {
+        fn inserting_a_touching_range_adds_no_range(ranges in proptest::collection::vec((0u64..60, 1u64..12), 0..12), start in 0u64..60, n in 1u64..12) {
             let mut set = RangeSet::from_ranges(ranges.iter().map(|&(s, n)| range(s, s + n)));
             let (before, touches) = (set.ranges().len(), set.touches(range(start, start + n)));
             set.insert(range(start, start + n));

@@ -1,54 +1,53 @@
-//! Hashing with BLAKE3, in one pass for both a piece of a file and the file.
+//! Hashing with BLAKE3: one pass gives both the hash of a piece and its part of the file's hash.
 //!
 //! BLAKE3 hashes a tree whose leaves are chunks of 1 KiB, and whose shape depends only on the
 //! length (BLAKE3 specification, section 2.1). From its first whole chunk on, a piece is a sequence
-//! of whole subtrees of its file's tree. The hashes of the subtrees (*chaining values*, section
+//! of whole subtrees of its file's tree. The hashes of these subtrees (*chaining values*, section
 //! 2.2) identify the piece as reliably as a separate hash, and combined they give the hash of the
-//! file. A program that reads or writes a file once, piece by piece, therefore does not hash it
-//! twice.
+//! file. A program that reads or writes a file once, piece by piece, therefore does not hash the
+//! file twice.
 //!
-//! Leaves out: chunks that begin in one piece and end in another; neither piece's hash covers them
-//! for the file. Read [`PieceHasher`] and [`FileHasher`] first.
+//! Leaves out: chunks that begin in one piece and end in another, which neither piece covers in the
+//! hash of the file. Read [`PieceHasher`] and [`FileHasher`] first.
 
 use crate::{ByteRange, FileHash, GenerationHash};
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use std::collections::{BTreeMap, VecDeque};
 
 const CHUNK: u64 = blake3::CHUNK_LEN as u64;
-/// Maximum number of subtrees, with gaps between them, whose values a [`FileHasher`] keeps: about 4
-/// MiB.
+/// Maximum number of subtrees, with gaps between them, that a [`FileHasher`] keeps: about 4 MiB.
 const SUBTREES_MAX: usize = 65_536;
 
-/// A whole subtree of a file's tree: its length and chaining value.
+/// A whole subtree of a file's tree: its length in bytes, and its chaining value.
 type Subtree = (u64, ChainingValue);
 
 /// Hashes one piece, whose bytes may arrive in portions of any size.
 pub struct PieceHasher {
-    /// Lengths of the parts that have not begun: of the head, if the piece begins within a chunk,
-    /// and of the subtrees.
+    /// Lengths of the parts that have not begun: the head, if the piece begins within a chunk, and
+    /// then the subtrees.
     ahead: VecDeque<u64>,
-    /// Beginning of the current part, and the number of its missing bytes.
+    /// Beginning of the current part in the file. `lacks` is the number of its missing bytes.
     start: u64,
     lacks: u64,
     hasher: blake3::Hasher,
-    /// Hash of the head: the bytes before the piece's first whole chunk.
+    /// Hash of the head: the bytes before the first whole chunk of the piece.
     head: Option<[u8; 32]>,
     done: Vec<Subtree>,
 }
 
-/// Lengths of the head and of the subtrees of `range`; each is as long as its position and the
-/// range allow.
+/// Lengths of the head and of the subtrees of `range`. Each subtree is as long as its position and
+/// the range allow.
 fn parts(range: ByteRange) -> VecDeque<u64> {
     let mut lengths = VecDeque::new();
     let mut at = range.start;
     while at < range.end {
         let left = range.end - at;
         let length = match at % CHUNK {
-            // The available bytes of the last chunk.
+            // The last chunk may be shorter than a whole chunk.
             0 if left < CHUNK => left,
-            // A power of two of chunks.
+            // A subtree has a power of two of chunks.
             0 => (1 << left.ilog2()).min(1u64.checked_shl(at.trailing_zeros()).unwrap_or(u64::MAX)),
-            // The head.
+            // The head ends at the next chunk boundary.
             gone => left.min(CHUNK - gone),
         };
         lengths.push_back(length);
@@ -58,9 +57,9 @@ fn parts(range: ByteRange) -> VecDeque<u64> {
 }
 
 impl PieceHasher {
-    /// A hasher for the piece that is `range` of its file.
+    /// Creates a hasher for the piece that consists of the bytes `range` of its file.
     ///
-    /// Cost: as BLAKE3; several subtrees add one short hash.
+    /// Cost: as BLAKE3; a piece of several subtrees needs one more short hash.
     pub fn new(range: ByteRange) -> Self {
         let mut hasher = Self {
             ahead: parts(range),
@@ -77,7 +76,7 @@ impl PieceHasher {
     fn begin(&mut self) {
         if let Some(length) = self.ahead.pop_front() {
             self.lacks = length;
-            // BLAKE3's `reset` keeps the offset of the last subtree.
+            // BLAKE3's `reset` keeps the offset of the last subtree, so a new hasher is needed.
             self.hasher = blake3::Hasher::new();
             if self.start.is_multiple_of(CHUNK) {
                 self.hasher.set_input_offset(self.start);
@@ -85,7 +84,7 @@ impl PieceHasher {
         }
     }
 
-    /// Hashes the next bytes. Bytes beyond the piece's end are ignored.
+    /// Hashes the next bytes of the piece. Bytes beyond the piece's end are ignored.
     ///
     /// Cost: BLAKE3 processes up to 16 chunks at once, so portions shorter than 8 KiB take up to
     /// five times as long.
@@ -115,8 +114,8 @@ impl PieceHasher {
             return None;
         }
         let hash = match (&self.head, &self.done[..]) {
-            // Distinguished from the hash of several values only by its bits, which nobody can
-            // choose.
+            // A single value and the hash of several values differ only in their bits, which nobody
+            // can choose.
             (Some(only), []) | (None, [(_, only)]) => *only,
             (head, subtrees) => {
                 let mut all = blake3::Hasher::new();
@@ -131,32 +130,32 @@ impl PieceHasher {
     }
 }
 
-/// Hash of a piece, and its part of the file's hash. The default value belongs to no data.
+/// Hash of a piece, and its part of the file's hash. The default value is the hash of no data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
     /// Hash that identifies the piece.
     pub hash: GenerationHash,
-    /// Beginning of its first subtree.
+    /// Position of the piece's first subtree in the file.
     start: u64,
     subtrees: Vec<Subtree>,
 }
 
-/// Combines the hashes of the pieces into the hash of the file. The pieces may come in any order,
-/// repeatedly and with any boundaries.
+/// Combines the hashes of pieces into the hash of the file. Pieces may be inserted in any order,
+/// repeatedly, and with any boundaries.
 ///
-/// Cost: one short hash for each two neighbours. They become one subtree as soon as both are known,
-/// so little is kept for any order of pieces. For pieces in order, at most one value per level of
-/// the tree is kept.
+/// Cost: one short hash for each two neighbours. Neighbours become one subtree as soon as both are
+/// known. Only few subtrees are therefore kept, for any order of pieces. For pieces in order, at
+/// most one value per level of the tree is kept.
 #[derive(Clone, Debug)]
 pub struct FileHasher {
     length: u64,
-    /// Subtrees by their first byte. They are disjoint, no two are the halves of a third, and none
-    /// is the whole file.
+    /// Known subtrees by the position of their first byte. They are disjoint, no two of them are
+    /// the halves of a third subtree, and none of them is the whole file.
     known: BTreeMap<u64, Subtree>,
 }
 
 impl FileHasher {
-    /// A hasher for a file of `length` bytes, with no known bytes.
+    /// Creates a hasher for a file of `length` bytes, with no known bytes.
     pub const fn new(length: u64) -> Self {
         Self { length, known: BTreeMap::new() }
     }
@@ -166,10 +165,10 @@ impl FileHasher {
         self.length
     }
 
-    /// Adds the subtrees of `piece` to the known ones. Both must be of the same bytes; otherwise
-    /// call [`FileHasher::forget`] first. A part is ignored if it is not a subtree of the file (a
-    /// chunk that ends before the file's end) or if it is the whole file. Subtrees beyond
-    /// `SUBTREES_MAX` are ignored too.
+    /// Adds the subtrees of `piece` to the known subtrees. The piece must have the same bytes as
+    /// known subtrees that it overlaps; otherwise call [`FileHasher::forget`] first. A part of the
+    /// piece is ignored if it is not a subtree of the file (a chunk that ends before the file's
+    /// end), or if it is the whole file. Subtrees beyond `SUBTREES_MAX` are ignored, too.
     pub fn insert(&mut self, piece: &Piece) {
         let mut start = piece.start;
         for (length, value) in &piece.subtrees {
@@ -189,8 +188,8 @@ impl FileHasher {
         }
         self.forget(ByteRange { start, end });
         // The halves of the whole file stay separate, because they are combined as its root. A
-        // shorter last chunk stays separate too: how far its parent extends to the left is known
-        // only at the end.
+        // shorter last chunk stays separate, too, because the left end of its parent is known only
+        // at the end.
         while length >= CHUNK && 2 * length < self.length {
             let sibling = start ^ length;
             let Some((_, other)) = self.known.get(&sibling).filter(|(l, _)| *l == length) else { break };
@@ -205,19 +204,19 @@ impl FileHasher {
         }
     }
 
-    /// The last subtree that begins before `end`.
+    /// The last known subtree that begins before `end`.
     fn before(&self, end: u64) -> Option<(u64, Subtree)> {
         self.known.range(..end).next_back().map(|(start, subtree)| (*start, *subtree))
     }
 
-    /// Forgets every subtree that contains bytes of `range`, because they have changed.
+    /// Removes every subtree that contains bytes of `range`, because these bytes have changed.
     pub fn forget(&mut self, range: ByteRange) {
         while let Some((start, _)) = self.before(range.end).filter(|(s, (l, _))| s + l > range.start) {
             self.known.remove(&start);
         }
     }
 
-    /// The unknown bytes: ascending ranges that begin and end at chunk boundaries or at the file's
+    /// Ranges of unknown bytes, ascending. They begin and end at chunk boundaries or at the file's
     /// end.
     pub fn missing(&self) -> Vec<ByteRange> {
         let mut gaps = Vec::new();
@@ -231,8 +230,9 @@ impl FileHasher {
         gaps
     }
 
-    /// Hash of the file. `None` if bytes are missing, or if the file is empty or a single subtree
-    /// that came as one piece: its hash as a file differs from its hash as a part of one.
+    /// Hash of the file. `None` if bytes are missing, if the file is empty, or if the file is a
+    /// single subtree that was inserted as one piece. The hash of a subtree differs from the hash
+    /// of a file with the same bytes.
     pub fn finish(&self) -> Option<FileHash> {
         let mut subtrees = self.known.iter().rev();
         let (start, (length, right)) = subtrees.next()?;
@@ -303,14 +303,14 @@ mod tests {
                 }
                 None => prop_assert!(length <= size, "several pieces are several subtrees"),
             }
-            // 200,000 bytes are less than 2^8 chunks.
+            // 200,000 bytes are fewer than 2^8 chunks.
             prop_assert!(!is_ordered || most <= 9, "{} subtrees in order", most);
         }
 
         /// Bytes are overwritten repeatedly, a few chunks or a few bytes at a time. The reference
         /// is the hash of the final bytes.
         #[test]
-        fn what_is_written_over_is_forgotten(
+        fn overwritten_bytes_are_forgotten(
             length in 1usize..40_000,
             writes in proptest::collection::vec((any::<usize>(), 1usize..12_000, any::<bool>(), 0u8..3), 0..40),
         ) {
@@ -325,7 +325,7 @@ mod tests {
                 hasher.forget(range);
                 hasher.insert(&piece(&file, start, end, 700));
                 gaps.insert(range);
-                // A repeated insert changes nothing.
+                // A repeated insertion changes no subtree.
                 let before = hasher.known.clone();
                 hasher.insert(&piece(&file, start, end, 1024));
                 prop_assert_eq!(&before, &hasher.known);
@@ -343,7 +343,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pieces_hash_depends_on_every_byte(start in 0usize..20_000, length in 1usize..20_000, flip: usize, portion in 1usize..5000) {
+        fn hash_of_a_piece_depends_on_every_byte(start in 0usize..20_000, length in 1usize..20_000, flip: usize, portion in 1usize..5000) {
             let mut file = bytes(40_000);
             let end = start + length;
             let hash = piece(&file, start, end, portion).hash;
@@ -363,7 +363,7 @@ mod tests {
         }
 
         #[test]
-        fn a_piece_ends_where_it_ends(start in 0usize..4, length in 1usize..9000, more in 0usize..3000) {
+        fn bytes_beyond_the_end_of_a_piece_are_ignored(start in 0usize..4, length in 1usize..9000, more in 0usize..3000) {
             let (file, start) = (bytes(20_000), start * 1024);
             let mut hasher = PieceHasher::new(ByteRange { start: start as u64, end: (start + length) as u64 });
             hasher.update(&file[start..start + length + more]);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_lacks_bytes_has_no_hash() {
+    fn piece_that_lacks_bytes_has_no_hash() {
         for start in [0, 1024, 7] {
             let mut hasher = PieceHasher::new(ByteRange { start, end: start + 5000 });
             hasher.update(&bytes(4999));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_one_subtree_is_left_to_its_reader() {
+    fn file_of_one_subtree_has_no_combined_hash() {
         for length in [0, 1, 1024, 4096] {
             let file = bytes(length);
             let whole = ByteRange { start: 0, end: length as u64 };
@@ -389,7 +389,7 @@ mod tests {
             hasher.insert(&piece(&file, 0, length, 100));
             assert_eq!(hasher.finish(), None, "{length} bytes");
         }
-        // In two pieces it is known.
+        // The hash of the file is known if it is inserted as two pieces.
         let file = bytes(4096);
         let mut hasher = FileHasher::new(4096);
         for (start, end) in [(2048, 4096), (0, 2048)] {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_to_keep_is_missing() {
+    fn subtrees_beyond_the_limit_are_ignored() {
         let length = (2 * SUBTREES_MAX as u64 + 2) * CHUNK;
         let mut hasher = FileHasher::new(length);
         let (file, chunk) = (vec![0; 1024], |i: u64| ByteRange { start: i * CHUNK, end: (i + 1) * CHUNK });
@@ -410,7 +410,7 @@ mod tests {
         };
         (0..=SUBTREES_MAX as u64).for_each(|i| hasher.insert(&hashed(2 * i)));
         assert_eq!(hasher.known.len(), SUBTREES_MAX);
-        // A neighbour takes no more room, so there is room again.
+        // A subtree that merges with its neighbours frees room.
         hasher.insert(&hashed(1));
         hasher.insert(&hashed(3));
         assert_eq!(hasher.known.len(), SUBTREES_MAX - 1);

@@ -1,35 +1,35 @@
-//! Strict reader of Prometheus' text format, and the tables of metrics in documents.
+//! Strict reader of Prometheus' text format, and checks of the tables of metrics in documents.
 //!
-//! Accepts less than Prometheus does: each metric has a line of help, a line of type and then its
-//! samples, without timestamps and without other comments. Names follow Prometheus' conventions.
-//! Source: Prometheus, "Exposition formats", version 0.0.4, and "Metric and label naming". Read
-//! [`Exposition`] first.
+//! The reader accepts less than Prometheus does: each metric has a line of help, a line of type and
+//! then its samples, without timestamps and without other comments. Names must follow Prometheus'
+//! conventions. Source: Prometheus, "Exposition formats", version 0.0.4, and "Metric and label
+//! naming". Read [`Exposition`] first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Labels with a fixed list of values, which tables name.
+/// Labels with a fixed list of values. The tables name these values.
 const LISTED_LABELS: [&str; 5] = ["cause", "outcome", "reason", "state", "verdict"];
-/// Units that are no base units.
+/// Units that are not base units, and must not end a metric's name.
 const SCALED_UNITS: [&str; 7] = ["ms", "us", "milliseconds", "kb", "mb", "kilobytes", "percent"];
 
-/// One metric with all of its series.
+/// One metric with all its series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metric {
-    /// Help, with its full stop.
+    /// Text of the help line, with its full stop.
     pub help: String,
-    /// `counter`, `gauge` or `histogram`.
+    /// Type of the metric: `counter`, `gauge` or `histogram`.
     pub kind: String,
-    /// Value of each sample, by its name and labels as written: `name{label="value"}`.
+    /// Value of each sample, by the sample's name and labels as written: `name{label="value"}`.
     pub samples: BTreeMap<String, f64>,
-    /// Values of each label.
+    /// Values of each label, by the label's name.
     pub labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// A whole answer of `/metrics`.
+/// A whole response to a request for `/metrics`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exposition {
-    /// Metrics by their names, in the order of the answer.
+    /// Metrics with their names, in the order of the response.
     pub metrics: Vec<(String, Metric)>,
 }
 
@@ -39,7 +39,7 @@ fn is_name(text: &str) -> bool {
         && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Splits `name="value",…` into its labels, with escapes undone.
+/// Splits `name="value",…` into labels with unescaped values.
 fn labels(mut text: &str) -> Option<Vec<(String, String)>> {
     let mut found = Vec::new();
     while !text.is_empty() {
@@ -68,7 +68,7 @@ fn labels(mut text: &str) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Reads a value, which is a number or an infinity.
+/// Parses a value, which is a number or positive infinity.
 fn value(text: &str) -> Option<f64> {
     match text {
         "+Inf" => Some(f64::INFINITY),
@@ -107,7 +107,8 @@ impl Metric {
         }
     }
 
-    /// Checks that buckets of a histogram only grow, and end with its count.
+    /// Checks that the buckets of a histogram never decrease, and that the last bucket equals the
+    /// count.
     fn check_buckets(&self, name: &str) -> Result<(), String> {
         let mut last: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
         for (series, count) in self.samples.iter().filter(|(series, _)| series.contains("le=\"")) {
@@ -134,7 +135,7 @@ impl Metric {
         Ok(())
     }
 
-    /// Checks the name against Prometheus' conventions.
+    /// Checks a metric's name against Prometheus' conventions.
     fn check_name(&self, name: &str) -> Result<(), String> {
         let last = name.strip_suffix("_total").unwrap_or(name).rsplit('_').next().unwrap_or_default();
         if (self.kind == "counter") != name.ends_with("_total") {
@@ -154,9 +155,9 @@ impl Metric {
 }
 
 impl Exposition {
-    /// Reads an answer.
+    /// Parses a response.
     ///
-    /// Errors: the first line against the format or a convention, with the reason.
+    /// Errors: the first line that violates the format or a convention, with the reason.
     pub fn read(text: &str) -> Result<Self, String> {
         if !text.ends_with('\n') {
             return Err("the last line ends with a line feed".to_owned());
@@ -188,21 +189,21 @@ impl Exposition {
         Ok(all)
     }
 
-    /// Returns the value of a series, written as in the answer but without the prefix `anabranch_`.
+    /// Returns the value of a series, named as in the response but without the prefix `anabranch_`.
     pub fn value(&self, series: &str) -> Option<f64> {
         let series = format!("anabranch_{series}");
         self.metrics.iter().find_map(|(_, metric)| metric.samples.get(&series)).copied()
     }
 
-    /// Returns the sum of all series of a metric, named without the prefix `anabranch_`.
+    /// Returns the sum over all series of a metric, named without the prefix `anabranch_`.
     pub fn sum(&self, name: &str) -> Option<f64> {
         let name = format!("anabranch_{name}");
         let found = self.metrics.iter().find(|(other, _)| *other == name);
         found.map(|(_, metric)| metric.samples.values().sum())
     }
 
-    /// Returns true if this is the table of the metrics. Labels of metrics without samples are not
-    /// known, and may be any.
+    /// Whether `table` is the table of these metrics. The labels of metrics without samples are
+    /// unknown, and are not compared.
     fn has_table(&self, table: &str) -> bool {
         let known = |line: &str, name: &str| {
             let metric = self.metrics.iter().find(|(other, _)| name == format!("`{other}`"));
@@ -215,7 +216,7 @@ impl Exposition {
         table.lines().map(cells).eq(self.table().lines().map(cells))
     }
 
-    /// Returns the metrics as a table in Markdown.
+    /// Returns a table of the metrics in Markdown.
     pub fn table(&self) -> String {
         let mut table = "| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n".to_owned();
         for (name, metric) in &self.metrics {
@@ -236,11 +237,11 @@ impl Exposition {
     }
 }
 
-/// Checks that a document has the table of a daemon's metrics, between the lines
-/// `<!-- metrics: DAEMON -->` and `<!-- end -->`. `document` is a path from the root of the
-/// workspace.
+/// Checks that a document contains the table of a daemon's metrics, between the lines `<!--
+/// metrics: DAEMON -->` and `<!-- end -->`. `document` is a path from the root of the workspace.
 ///
-/// Panics: on an answer against the format, and on another table; then prints the right one.
+/// Panics: if the response violates the format, or if the table differs. The message then contains
+/// the right table.
 pub fn check_table(document: &str, daemon: &str, text: &str) {
     let all = Exposition::read(text).unwrap_or_else(|why| panic!("{daemon}: {why}"));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
@@ -263,7 +264,7 @@ mod tests {
         anabranch_b_seconds_bucket{le=\"+Inf\"} 2\nanabranch_b_seconds_sum 40.5\nanabranch_b_seconds_count 2\n";
 
     #[test]
-    fn whole_answer_is_read() {
+    fn valid_response_is_read_completely() {
         let all = Exposition::read(GOOD).expect("the format");
         assert_eq!(all.value("b_seconds_count"), Some(2.0));
         assert_eq!(all.sum("a_total"), Some(3.0));
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_count_where_samples_show_them() {
+    fn labels_are_compared_only_for_metrics_with_samples() {
         let empty = "# HELP anabranch_c Links.\n# TYPE anabranch_c gauge\n";
         let all = Exposition::read(&(GOOD.to_owned() + empty)).expect("the format");
         let table = all.table();
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn each_departure_from_the_format_is_refused() {
+    fn each_violation_of_the_format_is_refused() {
         for (from, to) in [
             ("# TYPE anabranch_a_total counter\n", ""),
             ("# HELP anabranch_a_total Bytes.\n", ""),

@@ -1,7 +1,9 @@
-//! Fault schedules in virtual time, each drawn from its seed: events, kinds of faults, the log, and the repeat of one seed.
+//! Fault schedules in virtual time, each drawn from its seed: events, kinds of faults, the log, and
+//! the repetition of a single seed.
 //!
-//! `ANABRANCH_FAULTS` is the number of schedules in place of the sample of 200, `ANABRANCH_FAULTS_SEED` the first seed. `cargo xtask
-//! bench faults` reads the last line. Leaves out: a system's world. Read [`Schedule`] and [`run`] first, then [`FaultChances`].
+//! `ANABRANCH_FAULTS` sets the number of schedules, 200 by default, and `ANABRANCH_FAULTS_SEED` the
+//! first seed. `cargo xtask bench faults` reads the last line of the output. Leaves out: the system
+//! under test and its environment. Read [`Schedule`] and [`run`] first, then [`FaultChances`].
 
 use anabranch_units::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
@@ -11,17 +13,17 @@ use std::hash::Hasher as _;
 use std::panic::{UnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
-/// Schedules of a system in `make test`.
+/// Number of schedules of each system in `make test`.
 const SAMPLE: u64 = 200;
-/// Schedules of a system that `make test` runs twice.
+/// Number of schedules of each system that `make test` runs twice.
 const TWICE: u64 = 5;
-/// The most steps of one schedule: a longer one is an endless loop.
+/// Maximum number of steps of one schedule. A longer schedule counts as an endless loop.
 const STEPS_MAX: u64 = 3_000_000;
 
 /// A schedule's clock, its planned events and its log.
 pub struct Schedule<E> {
     now: Instant,
-    /// By time, and then in the order of planning.
+    /// Planned events, by time and then in the order of planning.
     events: BTreeMap<(Instant, u64), E>,
     planned: u64,
     steps: u64,
@@ -40,25 +42,26 @@ impl<E> Schedule<E> {
         Self { now: Instant::ZERO, events: BTreeMap::new(), planned: 0, steps: 0, log: DefaultHasher::new() }
     }
 
-    /// The schedule's time.
+    /// Current time of the schedule.
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// Plans an event at a time, and at once if that time is over.
+    /// Plans an event at time `at`, or at once if that time has passed.
     pub fn at(&mut self, at: Instant, event: E) {
         self.planned += 1;
         self.events.insert((at.max(self.now), self.planned), event);
     }
 
-    /// Plans an event after a delay.
+    /// Plans an event after the delay `time`.
     pub fn after(&mut self, time: Duration, event: E) {
         self.at(self.now + time, event);
     }
 
-    /// Advances the clock to the next event and returns it. Returns `None` if a machine's deadline `due` comes first.
+    /// Advances the clock to the next event and returns the event. Returns `None` if a machine's
+    /// deadline `due` is earlier.
     ///
-    /// Panics: without events and deadlines, and after the most steps.
+    /// Panics: if there are neither events nor deadlines, and after the maximum number of steps.
     pub fn step(&mut self, due: Option<Instant>) -> Option<E> {
         self.steps += 1;
         assert!(self.steps <= STEPS_MAX, "no end after {STEPS_MAX} steps");
@@ -68,7 +71,7 @@ impl<E> Schedule<E> {
         Some(entry.remove())
     }
 
-    /// Writes a line into the log, and prints it if one schedule alone runs.
+    /// Writes a line to the log. The line is also printed if only one schedule runs.
     pub fn say(&mut self, line: impl Display) {
         let line = format!("{:.6} {line}", self.now.as_secs_f64());
         self.log.write(line.as_bytes());
@@ -77,45 +80,47 @@ impl<E> Schedule<E> {
         }
     }
 
-    /// The schedule's result.
+    /// Result of the schedule.
     pub fn ended(&self) -> ScheduleEnd {
         ScheduleEnd { log: self.log.finish(), seconds: self.now.as_secs_f64() }
     }
 }
 
-/// A random half of the kinds of faults, so that one kind does not hide the violations that another kind finds.
+/// A random selection of about half of the kinds of faults, so that one kind does not hide the
+/// violations that another kind reveals.
 ///
 /// Source: Groce et al., *Swarm Testing* (ISSTA 2012).
 pub fn some_of<T>(random: &mut RandomStream, kinds: impl IntoIterator<Item = T>) -> Vec<T> {
     kinds.into_iter().filter(|_| random.below(2) == 0).collect()
 }
 
-/// The kinds of faults of a schedule, each with its chance in a million, or with the longest delay in microseconds.
+/// The kinds of faults of a schedule, each with its probability in parts per million, or with its
+/// longest delay in microseconds.
 pub struct FaultChances<K>(BTreeMap<K, u32>);
 
 impl<K: Copy + Ord> FaultChances<K> {
-    /// Some of the kinds in `all`, each with a chance below its highest one.
+    /// Selects some of the kinds in `all`, each with a random probability below the given maximum.
     pub fn draw(random: &mut RandomStream, all: impl IntoIterator<Item = (K, u64)>) -> Self {
         let kinds = some_of(random, all);
         Self(kinds.into_iter().map(|(kind, most)| (kind, random.below(most) as u32)).collect())
     }
 
-    /// The chance of a kind: 0 if the schedule has no such faults.
+    /// Probability of a kind in parts per million; 0 if the schedule has no such faults.
     pub fn ppm(&self, kind: K) -> u32 {
         self.0.get(&kind).copied().unwrap_or_default()
     }
 
-    /// The kinds, in order.
+    /// The kinds of faults in this schedule, in ascending order.
     pub fn kinds(&self) -> impl Iterator<Item = K> {
         self.0.keys().copied()
     }
 
-    /// Keeps the kinds for which `is_kept` is true.
+    /// Keeps only the kinds for which `is_kept` returns true.
     pub fn retain(&mut self, is_kept: impl Fn(K) -> bool) {
         self.0.retain(|kind, _| is_kept(*kind));
     }
 
-    /// Ends all faults.
+    /// Ends all faults by removing their kinds.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -127,12 +132,12 @@ impl<K: Debug> Debug for FaultChances<K> {
     }
 }
 
-/// The result of a schedule.
+/// Result of a schedule.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct ScheduleEnd {
-    /// Hash of the log.
+    /// Hash of the log's lines.
     pub log: u64,
-    /// Virtual time of the schedule.
+    /// Duration of the schedule in virtual seconds.
     pub seconds: f64,
 }
 
@@ -143,16 +148,16 @@ fn number(variable: &str, default: u64) -> u64 {
     }
 }
 
-/// Whether the log is printed: so it is if one schedule alone runs.
+/// Whether the log is printed, which is the case if only one schedule runs.
 pub fn is_shown() -> bool {
     static IS_SHOWN: LazyLock<bool> = LazyLock::new(|| number("ANABRANCH_FAULTS", SAMPLE) == 1);
     *IS_SHOWN
 }
 
-/// Runs the schedules of `kept` seeds, which failed once, and a sample of seeds. Prints one hash of all logs: a change that
-/// keeps it has changed no schedule.
+/// Runs the schedules of the seeds in `kept`, which failed once, and a sample of further seeds.
+/// Prints one hash of all logs: a change to the code that keeps this hash has changed no schedule.
 ///
-/// Panics: if a schedule does, with the command that repeats it.
+/// Panics: if a schedule panics, with the command that repeats that schedule.
 pub fn run(kept: &[u64], schedule: impl Fn(u64) -> ScheduleEnd + Copy + UnwindSafe) {
     let (first, count) = (number("ANABRANCH_FAULTS_SEED", 0), number("ANABRANCH_FAULTS", SAMPLE));
     let kept = kept.iter().copied().filter(|_| count >= SAMPLE);
@@ -165,9 +170,9 @@ pub fn run(kept: &[u64], schedule: impl Fn(u64) -> ScheduleEnd + Copy + UnwindSa
     println!("faults: {count} schedules, {seconds:.0} simulated seconds, logs {:016x}", logs.finish());
 }
 
-/// Runs a few schedules twice.
+/// Runs a few schedules twice, and compares the results.
 ///
-/// Panics: if a schedule does, or if the two results differ.
+/// Panics: if a schedule panics, or if the two results differ.
 pub fn run_twice(schedule: impl Fn(u64) -> ScheduleEnd + Copy + UnwindSafe) {
     for seed in 0..TWICE {
         assert_eq!(watched(seed, schedule), watched(seed, schedule), "seed {seed}");

@@ -1,7 +1,8 @@
-//! Parts that the tests of several rooms share: fault schedules, skip reasons, replay of fuzz corpora,
-//! a reader of metrics.
+//! Parts that the tests of several crates share: fault schedules, skip reasons, the replay of fuzz
+//! corpora, and a reader of metrics.
 //!
-//! Rooms have it as a dev-dependency only. Read [`faults::Schedule`], [`skip::skip`] or [`replay`].
+//! Crates use this crate as a dev-dependency only. Read [`faults::Schedule`], [`skip::skip`] or
+//! [`replay`].
 #![allow(clippy::disallowed_methods, reason = "tests read the environment and their corpora")]
 
 pub mod exposition;

@@ -1,9 +1,9 @@
-//! The replay of a fuzz target's corpus, for a test of the parser's room.
+//! Replay of a fuzz target's corpus, for a test in the crate of the parser.
 
-/// Runs every file of `corpus/TARGET`. The target is false for a file whose name begins with `bad`, and true for any other
-/// file. Returns the number of files.
+/// Runs the fuzz target on every file of `corpus/TARGET`. The target must return false for a file
+/// whose name begins with `bad`, and true for any other file. Returns the number of files.
 ///
-/// Panics: on another answer of the target, and on an empty corpus.
+/// Panics: if the target returns another value, or if the corpus is empty.
 pub fn replay(target: &str, exercise: impl Fn(&[u8]) -> bool) -> usize {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");

@@ -1,9 +1,10 @@
-//! The report of a test that this machine cannot run.
+//! Reports of tests that this machine cannot run.
 
 use std::io::Write as _;
 
-/// Prints the reason why the running test is skipped. Where `ANABRANCH_SKIPPED` names a file, appends a line to it: `make test`
-/// counts the lines, as cargo hides the output of a passing test.
+/// Prints the reason why the running test is skipped. If `ANABRANCH_SKIPPED` names a file, a line
+/// is appended to that file. `make test` counts the lines, because cargo hides the output of a
+/// passing test.
 ///
 /// Panics: if `ANABRANCH_NO_SKIP` is set.
 pub fn skip(why: &str) {
@@ -19,17 +20,18 @@ pub fn skip(why: &str) {
         let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
         let line = format!("{package}\t{test}\t{why}\n");
         let file = std::fs::File::options().append(true).create(true).open(&path);
-        // In one piece, as many tests may write at once.
+        // The line is written in one call, because many tests may write at once.
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("ANABRANCH_SKIPPED {}: {error}", path.display()));
     }
 }
 
-/// Whether the error means that this machine or this user lacks something. `codes` are further error numbers with that meaning
-/// for the caller's step. Any other error may come from a fault of ours, and fails the test.
+/// Whether the error means that this machine or this user lacks a feature or a permission. `codes`
+/// are further error numbers with that meaning at the caller's step. Any other error may be caused
+/// by a bug in the project, and fails the test.
 pub fn is_lacking(error: &std::io::Error, codes: &[i32]) -> bool {
     use std::io::ErrorKind as Kind;
-    // No such address family.
+    // Error number for an unsupported address family.
     const EAFNOSUPPORT: i32 = 97;
     matches!(error.kind(), Kind::Unsupported | Kind::PermissionDenied)
         || error.raw_os_error().is_some_and(|code| code == EAFNOSUPPORT || codes.contains(&code))

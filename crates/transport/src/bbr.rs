@@ -1,11 +1,11 @@
-//! BBR: a sending rate and a window from a model of the path, which consists of the delivery rate
-//! and the minimum round-trip time.
+//! BBR congestion control: a sending rate and a window from a model of the path. The model consists
+//! of the delivery rate and the minimum round-trip time.
 //!
 //! The sender measures both from acknowledgements and sends at the delivery rate. Every few seconds
-//! it sends faster for some round trips to see whether more would arrive, and more slowly to
-//! measure a round trip without a queue. A loss by itself is not a sign of congestion; a high loss
-//! rate is. This is the control only, driven alongside the user's data channel. It serves simulated
-//! TCP and `gather`.
+//! it sends faster for some round trips to test whether more would arrive. It sends more slowly to
+//! measure a round trip without a queue. A single loss is not a sign of congestion; a high loss
+//! rate is. The module contains the control only, and is driven beside the user's data channel.
+//! Simulated TCP and `gather` use the module.
 //!
 //! [`Bbr::handle_sent`] returns a [`SendRecord`] for each packet, to be kept until the packet is
 //! acknowledged or lost. For each acknowledgement, call [`Bbr::handle_delivered`] and
@@ -14,13 +14,14 @@
 //!
 //! Source: Cardwell, Swett and Beshay, *BBR Congestion Control*, draft-ietf-ccwg-bbr-06 (CCWG, work
 //! in progress), whose sections are cited. Differs: a spurious recovery is not undone (section
-//! 5.5.11), as no user of this detects one. There is no response to ECN, so users may not let
-//! packets be marked (section 3.7). With [`Config::learns_loss`] the path's own loss is told from
-//! congestion's (see `congestion`); the draft gives half its rate away at 3 % random loss.
+//! 5.5.11), because no user of the module detects one. There is no response to ECN, so users must
+//! not send packets as ECN-capable (section 3.7). With [`Config::learns_loss`] the path's own loss
+//! is distinguished from congestion's (see `congestion`); the draft gives up half of its rate at 3
+//! % random loss.
 //!
-//! Rates are in bytes per second, in `f64`: only sums, products, quotients and square roots, which
-//! are the same on every machine. Leaves out: pacing of single packets (the user's), loss
-//! detection, retransmission. Read [`Bbr`] first.
+//! Rates are in bytes per second, in `f64`. Only sums, products, quotients and square roots are
+//! used, which are the same on every machine. Leaves out: pacing of single packets (the user's
+//! task), loss detection, and retransmission. Read [`Bbr`] first.
 
 mod arrivals;
 mod congestion;
@@ -44,24 +45,28 @@ use first_flight::FirstFlight;
 use phases::Cycle;
 use trains::Trains;
 
-/// Fraction by which pacing stays below the delivery rate (PacingMarginPercent, section 2.5).
+/// Fraction by which the pacing rate stays below the delivery rate (PacingMarginPercent, section
+/// 2.5).
 const PACING_MARGIN: f64 = 0.01;
-/// Minimum packets in flight (MinPipeCwnd, section 2.8).
+/// Minimum number of packets in flight (MinPipeCwnd, section 2.8).
 const LEAST_PACKETS: u64 = 4;
-/// Round-trip time assumed for the first pacing rate if none is known (section 5.6.2).
+/// Round-trip time assumed for the first pacing rate if no round-trip time is known (section
+/// 5.6.2).
 const FIRST_RTT: Duration = Duration::from_ms(1);
-/// Duration of a quantum, which leaves together, and its maximum length (section 5.6.3).
+/// Duration of a quantum, whose packets leave together. `QUANTUM_MAX_BYTES` is the maximum length
+/// of a quantum (section 5.6.3).
 const QUANTUM_TIME: Duration = Duration::from_ms(1);
 const QUANTUM_MAX_BYTES: u64 = 64 << 10;
 
-/// Share of the bytes in flight left to competing flows between probes (Headroom, section 2.8).
+/// Share of the in-flight limit that is left to competing flows between probes (Headroom, section
+/// 2.8).
 pub const HEADROOM: f64 = 0.15;
-/// Share of the path's capacity without a queue that is left to competing flows which keep a queue.
+/// Share of the path's capacity without a queue that is left to competing flows if they keep a
+/// queue.
 ///
-/// Differs: the draft leaves [`HEADROOM`] only, and of an amount that includes the queue. With that
-/// share of the path alone, one server of `gather` had up to 2.2 times its share alongside four
-/// flows of Cubic, and a pull from three servers 3.2 times its share
-/// (`experiments/gather-fairness`).
+/// Differs: the draft leaves only [`HEADROOM`], of an amount that includes the queue. If only that
+/// share of the path was left, one server of `gather` had up to 2.2 times its share beside four
+/// Cubic flows, and a pull from three servers 3.2 times its share (`experiments/gather-fairness`).
 const HEADROOM_WITH_COMPETITORS: f64 = 0.45;
 
 /// Settings of a [`Bbr`].
@@ -71,32 +76,32 @@ pub struct Config {
     pub packet_bytes: u64,
     /// Bytes allowed in flight before the first acknowledgement (RFC 6928: ten packets).
     pub initial_window_bytes: u64,
-    /// Round-trip time, if measured already.
+    /// Round-trip time, if it was measured before.
     pub initial_rtt: Option<Duration>,
-    /// Bytes that the peer may receive before it acknowledges them (section 5.5.8).
+    /// Number of bytes that the peer may receive before it acknowledges them (section 5.5.8).
     pub ack_bytes: u64,
     /// Whether the path's own loss rate is learned, and not taken for congestion.
     pub learns_loss: bool,
-    /// Share of the maximum in flight left to competing flows between probes, if losses set that
-    /// maximum and round trips show no queue. While a queue shows, competing flows are present and
-    /// get the draft's [`HEADROOM`]. If the queue lasts, they get all of it, and 45 % of the path,
-    /// unless they are loss-insensitive (see `congestion`). Without [`Config::learns_loss`] the
-    /// draft's share always applies.
+    /// Share of the in-flight limit that is left to competing flows between probes, if losses set
+    /// that limit and round trips show no queue. If they show a queue, competing flows are present
+    /// and are left the draft's [`HEADROOM`]. If the queue persists, they are left the whole queue
+    /// and 45 % of the path, unless they are loss-insensitive (see `congestion`). Without
+    /// [`Config::learns_loss`] the draft's share always applies.
     pub headroom: f64,
-    /// Number of senders to one receiver, this one included, that count as one party. Each uses its
-    /// part of the rate that a train shows, and tolerates its part of the losses alongside
-    /// loss-insensitive flows. `None` counts as one.
+    /// Number of senders to one receiver, this one included, that count as one party. Each sender
+    /// uses its part of the rate that a train shows, and tolerates its part of the losses beside
+    /// loss-insensitive flows. 0 counts as one sender.
     pub senders: u16,
     /// Whether quanta and aggregated acknowledgements are limited to half a round trip. The draft
-    /// uses one millisecond; inside a data centre that is many times the path's capacity, and all
-    /// of it stands in a queue.
+    /// uses one millisecond. Inside a data centre a millisecond is many times the path's capacity,
+    /// and all of it stands in a queue.
     pub fits_rtt: bool,
     /// Whether the start continues at the arriving rate of the first flight: see `first_flight`.
     pub heeds_first_flight: bool,
-    /// Parameters of trains that shorten the start over a long path; `None` for none.
+    /// Parameters of trains that shorten the start over a long path; `None` for no trains.
     pub train: Option<Train>,
-    /// Seed of the times of probes: flows that share a link should not probe together (section
-    /// 5.3.3.7).
+    /// Seed of the random times of probes: flows that share a link should not probe together
+    /// (section 5.3.3.7).
     pub seed: Seed,
 }
 
@@ -111,33 +116,33 @@ pub struct Bbr {
     min_rtt: MinRtt,
     congestion: Congestion,
     cycle: Cycle,
-    /// Highest rates measured in the current cycle of probes and in the previous one
+    /// Highest rates measured in the previous cycle of probes and in the current one
     /// (BBR.max_bw_filter).
     rates: [f64; 2],
     /// Current rate of the model (BBR.bw).
     rate: f64,
     pacing: f64,
     window: u64,
-    /// Last window before a recovery or a probe for the round-trip time reduced it
+    /// Last window before a recovery, or a probe for the round-trip time, reduced the window
     /// (BBR.prior_cwnd).
     prior_window: u64,
     first_flight: FirstFlight,
     trains: Trains,
     is_repairing: bool,
-    /// Whether bytes that count as lost after a silence may still arrive.
+    /// Whether bytes that count as lost since a timeout may still arrive.
     is_silent: bool,
     /// Bytes in flight after the last acknowledgement.
     inflight: u64,
 }
 
-/// Pacing rate of a first flight, in bytes per second (section 5.6.2).
+/// Pacing rate for a first flight of `window` bytes, in bytes per second (section 5.6.2).
 fn first_pacing(gain: f64, window: u64, rtt: Option<Duration>) -> f64 {
     let rtt = rtt.unwrap_or(FIRST_RTT).max(Duration::from_us(1));
     gain * window as f64 / rtt.as_secs_f64()
 }
 
 impl Bbr {
-    /// Model of an unmeasured path.
+    /// Creates the model of an unmeasured path.
     ///
     /// Source: section 5.2.1, OnInit.
     pub fn new(now: Instant, config: Config) -> Self {
@@ -211,8 +216,8 @@ impl Bbr {
     pub const fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.least()
     }
-    /// Loss rate of the path that is independent of this sender: without a queue, or alongside
-    /// loss-insensitive flows. 0 unless it is learned.
+    /// Loss rate of the path that is independent of this sender: without a queue, or beside
+    /// loss-insensitive flows. 0 without [`Config::learns_loss`].
     pub fn path_loss(&self) -> f64 {
         self.congestion.path_loss()
     }
@@ -230,13 +235,13 @@ impl Bbr {
             if self.delivery.is_app_limited() {
                 self.handle_restart(now);
             }
-            // After a silence no packet counts as in flight. For packets that arrive nevertheless,
+            // After a timeout no packet counts as in flight. If such packets arrive nevertheless,
             // only the time since they left gives a rate.
             if !self.is_silent {
                 self.delivery.handle_idle(now);
             }
         }
-        // No full packet would fit: the window limits the sender (C.is_cwnd_limited).
+        // If no further full packet fits, the window limits the sender (C.is_cwnd_limited).
         if inflight + self.config.packet_bytes > self.window {
             self.rounds.is_window_limited = true;
         }
@@ -248,7 +253,7 @@ impl Bbr {
         self.delivery.sent(now, bytes, inflight, self.congestion.lost(), self.cycle.pressure())
     }
 
-    /// Marks the sender as application-limited: arrivals are not evidence of the path's rate.
+    /// Marks the sender as application-limited: arrivals are then no evidence of the path's rate.
     ///
     /// Source: section 4.1.2.4, MarkConnectionAppLimited.
     pub fn note_app_limited(&mut self) {
@@ -256,20 +261,21 @@ impl Bbr {
         self.delivery.mark_app_limited(self.inflight, false);
     }
 
-    /// Marks the sender as limited by an external rate: arrivals are not evidence of the path's
-    /// rate, but losses are. If the window limits the sender more than that rate, arrivals count
-    /// nevertheless.
+    /// Marks the sender as limited by an external rate. Arrivals are then no evidence of the path's
+    /// rate, but losses are. If the window limits the sender more than that rate, arrivals are
+    /// evidence nevertheless.
     ///
-    /// Differs: the draft has no such rate. Treated as application-limited, the start would last
-    /// forever, without response to losses, and a rate found before competing flows began would
-    /// stay.
+    /// Differs: the draft has no external rate. If the sender counted as application-limited, the
+    /// start would last forever, without response to losses. A rate found before competing flows
+    /// began would also stay.
     pub fn note_held(&mut self) {
         if !self.rounds.has_filled_window() {
             self.delivery.mark_app_limited(self.inflight, true);
         }
     }
 
-    /// Handles the delivery of `bytes`; `sent` is the last sent packet among them.
+    /// Handles the delivery of `bytes` bytes; `sent` is the record of the last sent packet among
+    /// them.
     pub fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &SendRecord) {
         let packet_bytes = self.config.packet_bytes;
         if let Some(rate) = self.first_flight.handle_delivered(now, bytes, sent, packet_bytes)
@@ -282,17 +288,18 @@ impl Bbr {
         self.delivery.handle_delivered(now, bytes, sent);
     }
 
-    /// The same for packets whose records were dropped: they are not evidence of the rate.
+    /// Handles the delivery of `bytes` bytes whose records were dropped. They are no evidence of
+    /// the rate.
     pub const fn handle_late(&mut self, now: Instant, bytes: u64) {
         self.delivery.handle_late(now, bytes);
     }
 
-    /// Handles the loss of `bytes` sent as `sent`; `runs` of them follow a packet that was not
-    /// lost.
+    /// Handles the loss of `bytes` bytes, which is attributed to the packet of the record `sent`.
+    /// `runs` is the number of runs of lost packets that begin among them.
     ///
     /// Source: section 5.5.10.2, HandleLostPacket.
     pub fn handle_lost(&mut self, now: Instant, bytes: u64, sent: &SendRecord, runs: u32) {
-        // The start loses runs of packets at a short queue.
+        // In the start a short queue loses packets in runs, so each lost packet counts as a run.
         let packets = bytes as f64 / self.config.packet_bytes as f64;
         let learnt_runs = if self.cycle.has_filled_pipe { f64::from(runs) } else { packets };
         self.congestion.note_loss(bytes, (runs, learnt_runs), self.delivery.delivered(), sent.pressure);
@@ -307,8 +314,8 @@ impl Bbr {
         }
     }
 
-    /// Counts `bytes` as lost after a long silence; [`Bbr::handle_lost`] may follow. The model uses
-    /// this for the first flight only.
+    /// Counts `bytes` bytes as lost after a long silence; [`Bbr::handle_lost`] may follow. The
+    /// model uses the count for the first flight only.
     pub fn handle_written_off(&mut self, bytes: u64) {
         let window = self.first_flight.handle_lost(bytes, self.window, self.config.packet_bytes);
         if !self.cycle.has_filled_pipe {
@@ -317,8 +324,8 @@ impl Bbr {
         }
     }
 
-    /// Completes an acknowledgement: `inflight` bytes are left in flight, and its last sent packet
-    /// took `rtt`.
+    /// Completes an acknowledgement. `inflight` bytes are left in flight, and `rtt` is the
+    /// round-trip time of the last sent packet among the acknowledged ones.
     ///
     /// Source: section 5.2.3, UpdateOnACK.
     pub fn handle_ack(&mut self, now: Instant, inflight: u64, rtt: Option<Duration>) {
@@ -383,16 +390,16 @@ impl Bbr {
         }
     }
 
-    /// Searches for the path's rate as in the beginning, because the path is known to carry more
-    /// than found.
+    /// Restarts the search for the path's rate as at the beginning, because the path is known to
+    /// carry more than the model's rate.
     ///
-    /// Differs: the draft has no such case, as no external information exists.
+    /// Differs: the draft has no such case, because it assumes no external information.
     pub fn start_anew(&mut self) {
         self.congestion.forget_bounds();
         self.cycle.start_anew();
     }
 
-    /// Starts a recovery after a loss. Called once per recovery, or not at all.
+    /// Starts a recovery after a loss. Called at most once per recovery.
     ///
     /// Source: section 5.6.4.4, OnEnterFastRecovery.
     pub fn handle_repair(&mut self) {
@@ -400,8 +407,8 @@ impl Bbr {
         self.is_repairing = true;
     }
 
-    /// Handles a retransmission timeout: everything in flight counts as lost, and one more packet
-    /// may leave.
+    /// Handles a retransmission timeout: all bytes in flight count as lost, and one more packet may
+    /// leave.
     ///
     /// Source: section 5.6.4.4, OnEnterRTO.
     pub fn handle_timeout(&mut self) {
@@ -412,7 +419,7 @@ impl Bbr {
         self.delivery.mark_app_limited(0, false);
     }
 
-    /// Ends a recovery: the window returns to its value before.
+    /// Ends a recovery: restores the window from before the recovery.
     ///
     /// Source: section 5.6.4.4, RestoreCwnd.
     pub fn handle_recovered(&mut self) {
@@ -427,12 +434,12 @@ impl Bbr {
         self.prior_window = if is_cut { self.prior_window.max(self.window) } else { self.window };
     }
 
-    /// Maximum rate of the last two cycles (BBR.max_bw).
+    /// Maximum rate of the last two cycles of probes (BBR.max_bw).
     const fn max_rate(&self) -> f64 {
         self.rates[0].max(self.rates[1])
     }
 
-    /// Sending rate at which the model's rate arrives.
+    /// Sending rate at which `rate` arrives despite the path's own loss.
     fn sending_rate(&self, rate: f64) -> f64 {
         rate / (1.0 - self.congestion.path_loss())
     }
@@ -456,7 +463,7 @@ impl Bbr {
 
     /// Source: section 5.6.2.
     fn set_pacing(&mut self, gain: f64) {
-        // A sender below the path's rate builds no queue that would have to drain.
+        // A sender below the path's rate builds no queue, so no margin is needed to drain one.
         let margin = if self.delivery.is_held() { 0.0 } else { PACING_MARGIN };
         let rate = gain * self.sending_rate(self.rate) * (1.0 - margin);
         if let (Some(shown), Some(rtt)) = (self.trains.bytes_per_s(), self.min_rtt.least()) {

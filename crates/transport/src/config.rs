@@ -20,8 +20,8 @@ pub struct Config {
     pub control: Control,
     /// Segments that may be sent before the first acknowledgement (RFC 6928: 10).
     pub initial_window_segments: u32,
-    /// Maximum growth of the window per acknowledgement in slow start, in segments, however many it
-    /// acknowledges: L of RFC 3465.
+    /// Maximum growth of the window per acknowledgement in slow start, in segments, however many
+    /// segments are acknowledged: L of RFC 3465.
     ///
     /// Differs: RFC 5681 section 3.1 has 1, as here; Linux has no limit.
     pub abc_limit_segments: u32,
@@ -36,7 +36,7 @@ pub struct Config {
     /// Weight of a window's marks in DCTCP's mean, in millionths: g of RFC 8257 section 3.3, which
     /// has 1/16.
     pub dctcp_gain_ppm: u32,
-    /// Initial value of that mean, in millionths: RFC 8257 section 3.3 has 1, so that the first
+    /// Initial value of DCTCP's mean, in millionths: RFC 8257 section 3.3 has 1, so that the first
     /// marks count as much as a loss; the ns-2 code of DCTCP's authors has 0.
     pub dctcp_alpha_ppm: u32,
     /// Whether selective acknowledgements are sent and used.
@@ -60,7 +60,7 @@ pub struct Config {
     #[schemars(with = "Duration")]
     pub delayed_ack: Option<Duration>,
     /// Maximum full segments per acknowledgement, if acknowledgements may wait. Above 2, one in
-    /// this many segments is acknowledged, out-of-order ones included.
+    /// this many segments is acknowledged, out-of-order segments included.
     ///
     /// Differs: RFC 5681 section 4.2 has 2, as here, with immediate acknowledgement of out-of-order
     /// segments; larger values are not TCP's.
@@ -86,8 +86,8 @@ pub struct Config {
     pub reads_at_once: bool,
     /// Whether the window restarts after a pause of one timeout (RFC 5681 section 4.1).
     pub slow_start_restart: bool,
-    /// Whether the connection begins with SYN segments. Without them both ends are connected at
-    /// once.
+    /// Whether the connection begins with SYN segments. Without SYN segments both ends are
+    /// connected at once.
     pub handshake: bool,
 }
 
@@ -140,7 +140,7 @@ impl Default for Config {
     }
 }
 
-/// Why settings are invalid.
+/// The reason why settings are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -148,21 +148,21 @@ pub enum ConfigError {
     OutOfRange {
         /// The setting.
         what: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: u64,
-        /// Minimum and maximum allowed.
+        /// Minimum and maximum allowed value.
         allowed: (u64, u64),
     },
     /// A congestion control lacks a setting that it needs.
     ControlNeeds {
         /// The control.
         control: Control,
-        /// The reason that messages give.
+        /// The reason in error messages.
         reason: &'static str,
         /// The setting as written in a scenario.
         remedy: &'static str,
     },
-    /// Loss detection by time is on without selective acknowledgements, which it needs.
+    /// Loss detection by time is on, but the selective acknowledgements that it needs are off.
     RackWithoutSack,
 }
 
@@ -184,7 +184,7 @@ impl std::fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Checks that a connection can have these settings.
+    /// Checks that the settings are valid for a connection.
     ///
     /// Errors: see [`ConfigError`].
     pub fn check(&self) -> Result<(), ConfigError> {

@@ -1,7 +1,7 @@
-//! One end of a TCP connection: both halves, the handshake, and the interface to the driver.
+//! One end of a TCP connection: its two halves, the handshake, and the interface to the driver.
 //!
-//! Differs from RFC 9293: no reset, no urgent data, no TIME-WAIT (a connection's number is never
-//! reused). A connection closed on both sides is over.
+//! Differs from RFC 9293: no reset, no urgent data, and no TIME-WAIT (a connection's number is
+//! never reused). A connection that both sides have closed is over.
 
 use crate::config::{Config, ConfigError};
 use crate::congestion::Window;
@@ -14,17 +14,17 @@ use anabranch_units::{BitRate, RunInstant, Seed};
 /// State of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Waits for a SYN.
+    /// The connection waits for a SYN.
     Listening,
-    /// Has sent a SYN, and waits for the answer.
+    /// The connection has sent a SYN, and waits for the answer.
     SynSent,
-    /// Has answered a SYN, and waits for the acknowledgement.
+    /// The connection has answered a SYN, and waits for the acknowledgement.
     SynReceived,
     /// Both sides may send.
     Established,
     /// Both streams are complete and acknowledged.
     Over,
-    /// Given up: the peer was silent for too long.
+    /// The connection was given up, because the peer was silent for too long.
     GivenUp,
 }
 
@@ -36,36 +36,36 @@ pub enum Event {
     Connected,
     /// Further bytes have arrived in order.
     Received {
-        /// Number of bytes.
+        /// Number of further bytes.
         bytes: u64,
     },
     /// Further bytes are acknowledged.
     Acknowledged {
-        /// Number of bytes.
+        /// Number of further bytes.
         bytes: u64,
     },
     /// The peer's stream has ended.
     PeerClosed,
-    /// Everything written is acknowledged, the end included.
+    /// All written bytes and the end of the stream are acknowledged.
     Finished,
-    /// The peer was silent for too long.
+    /// The connection was given up, because the peer was silent for too long.
     GivenUp,
 }
 
-/// Counters of one end since it was made.
+/// Counters of one end since its creation.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Segments with data sent, retransmissions included.
+    /// Number of segments with data sent, retransmissions included.
     pub sent_segments: u64,
-    /// Segments with data retransmitted.
+    /// Number of segments with data retransmitted.
     pub retransmitted_segments: u64,
-    /// Expirations of the retransmission timer with unacknowledged data.
+    /// Number of expirations of the retransmission timer with unacknowledged data.
     pub timeouts: u64,
-    /// Congestion window at the first of them, in bytes; `None` if there was none.
+    /// Congestion window at the first such expiration, in bytes; `None` before it.
     pub first_timeout_cwnd_bytes: Option<u64>,
-    /// Losses shown by duplicates or selective acknowledgements.
+    /// Number of losses found by duplicate or selective acknowledgements.
     pub fast_recoveries: u64,
-    /// Segments with data that arrived beyond a gap.
+    /// Number of segments with data that arrived beyond a gap.
     pub out_of_order_segments: u64,
 }
 
@@ -105,15 +105,15 @@ pub struct Connection {
     retransmitted_segments: u64,
     peer_closed: bool,
     finished: bool,
-    /// Unanswered SYN segments, and the time of the next.
+    /// Number of unanswered SYN segments. `syn_at` is the time of the next SYN.
     syn_timeouts: u32,
     syn_at: Option<Instant>,
     syn_now: bool,
-    /// Time at which the peer's SYN was sent, for the answer's echo.
+    /// Time at which the peer's SYN was sent, echoed in the answer.
     syn_echo: Option<RunInstant>,
     /// An acknowledgement that must precede the last received data (RFC 8257 section 3.2).
     early: Option<Segment>,
-    /// Pending events for the user. Counts are accumulated, so that the state stays small.
+    /// Pending events for the user. Byte counts are accumulated, so that the state stays small.
     connected: bool,
     received: u64,
     acknowledged: u64,
@@ -123,16 +123,16 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that sends a SYN to `peer` as soon as it is polled.
+    /// Creates a connection that sends a SYN to `peer` as soon as it is polled.
     ///
-    /// Errors: settings that no connection can have.
+    /// Errors: the settings are invalid.
     pub fn connect(config: &Config, peer: PeerId) -> Result<Self, ConfigError> {
         Self::new(config, peer, State::SynSent)
     }
 
-    /// A connection that waits for a SYN from `peer`.
+    /// Creates a connection that waits for a SYN from `peer`.
     ///
-    /// Errors: settings that no connection can have.
+    /// Errors: the settings are invalid.
     pub fn listen(config: &Config, peer: PeerId) -> Result<Self, ConfigError> {
         Self::new(config, peer, State::Listening)
     }
@@ -166,7 +166,8 @@ impl Connection {
         };
         if !config.handshake {
             (new.state, new.syn_now) = (State::Established, false);
-            // Without a handshake both ends have the same settings.
+            // Without a handshake the peer's buffer is unknown, so it is assumed to equal this
+            // end's.
             new.send.open(config.receive_buffer.as_u64());
         }
         Ok(new)
@@ -187,24 +188,24 @@ impl Connection {
             out_of_order_segments: self.receive.out_of_order_total(),
         }
     }
-    /// The congestion window and threshold.
+    /// The congestion window and slow start threshold.
     pub fn window(&self) -> &Window {
         self.send.window()
     }
-    /// Smoothed round-trip time, once known.
+    /// Smoothed round-trip time; `None` before the first measurement.
     pub fn srtt(&self) -> Option<Duration> {
         self.send.srtt()
     }
-    /// Bytes written but not acknowledged.
+    /// Number of bytes written but not acknowledged.
     pub fn unacknowledged_bytes(&self) -> u64 {
         self.send.unacknowledged()
     }
-    /// Bytes received in order but not read.
+    /// Number of bytes received in order but not read.
     pub fn unread_bytes(&self) -> u64 {
         self.receive.unread()
     }
 
-    /// Adds `bytes` to the stream. The user limits the waiting bytes
+    /// Adds `bytes` bytes to the stream. The user must limit the bytes that wait
     /// ([`Self::unacknowledged_bytes`]).
     ///
     /// Panics: in a debug build, after [`Self::close`].
@@ -215,27 +216,29 @@ impl Connection {
     pub fn close(&mut self) {
         self.send.close();
     }
-    /// Limits the rate of data from now on, in addition to the windows; `None` removes the limit.
+    /// Limits the rate of data from now on, in addition to the windows. `None` removes the limit.
     /// The connection must be polled afterwards.
     ///
-    /// Units: counts data, retransmissions included, but not headers, acknowledgements and the
-    /// handshake. In any interval it sends at most the limit times the interval, and one segment
-    /// more. Panics: if the limit is zero. Cost: a timer per segment; nothing without a limit.
+    /// Units: the rate counts data, retransmissions included, but not headers, acknowledgements and
+    /// the handshake. In any interval the connection sends at most the limit times the interval,
+    /// plus one segment. Panics: if the limit is zero. Cost: a timer per segment; none without a
+    /// limit.
     pub fn set_pacing_limit(&mut self, limit: Option<BitRate>) {
         self.send.set_pacing_limit(limit);
     }
-    /// Seeds the congestion control's random draws. Must be called before the first segment leaves.
+    /// Seeds the congestion control's random draws. Must be called before the first segment is
+    /// sent.
     pub fn set_seed(&mut self, seed: Seed) {
         self.send.set_seed(seed);
     }
-    /// Removes `bytes` from the receive buffer, which makes room for more.
+    /// Removes `bytes` bytes from the receive buffer, so that more data is accepted.
     pub fn read(&mut self, bytes: u64) {
         if self.receive.read(bytes) {
             self.receive.ask_ack();
         }
     }
 
-    /// A segment without data, with all other fields set.
+    /// Creates a segment without data, with all other fields set.
     fn segment(&mut self, now: Instant) -> Segment {
         let mut segment = Segment {
             seq: self.send.next(),
@@ -289,7 +292,7 @@ impl Connection {
                 self.establish();
                 self.receive.ask_ack();
             }
-            // Repeats the answer: the acknowledgement was lost.
+            // Repeats the answer, because the peer repeated its SYN: the acknowledgement was lost.
             State::Established | State::Over => self.receive.ask_ack(),
             State::SynSent | State::GivenUp => {}
         }

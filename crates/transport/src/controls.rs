@@ -28,9 +28,9 @@ macro_rules! controls {
             Nscc: nscc::Nscc, "nscc", Box<nscc::Nscc>;
             /// reTCP over NewReno (Mukerjee, 2018, §2.4.4). Needs a network that marks circuits.
             ReTcp: retcp::ReTcp<newreno::NewReno>, "retcp", retcp::ReTcp<newreno::NewReno>;
-            /// The same over Cubic.
+            /// reTCP over Cubic. Needs a network that marks circuits.
             ReTcpCubic: retcp::ReTcp<cubic::Cubic>, "retcp-cubic", Box<retcp::ReTcp<cubic::Cubic>>;
-            /// The same over DCTCP. Needs `ecn`.
+            /// reTCP over DCTCP. Needs `ecn`, and a network that marks circuits.
             ReTcpDctcp: retcp::ReTcp<dctcp::Dctcp>, "retcp-dctcp", Box<retcp::ReTcp<dctcp::Dctcp>>;
             /// TDTCP over Cubic (Chen et al., 2022). Needs a network that marks circuits.
             Tdtcp: tdtcp::Tdtcp<cubic::Cubic>, "tdtcp", Box<tdtcp::Tdtcp<cubic::Cubic>>;

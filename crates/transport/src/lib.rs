@@ -1,12 +1,12 @@
 //! Transports as protocol machines: TCP with its congestion controls, BBR and TFRC for other
 //! streams, and UDP sources.
 //!
-//! Each is an [`anabranch_endpoint::Endpoint`]: its inputs are time and segments, its outputs
-//! segments, events and a deadline. Segments carry lengths, not bytes: a stream is known by its
-//! positions, and a caller that needs contents keeps them by position.
+//! Each machine is an [`anabranch_endpoint::Endpoint`]: its inputs are time and segments; its
+//! outputs are segments, events and a deadline. Segments carry lengths, not bytes. A stream is
+//! identified by its positions, and a caller that needs contents stores them by position.
 //!
-//! Terms: a *position* counts the bytes of one direction of a connection from 0; bytes *in flight*
-//! were sent and are neither acknowledged nor found lost; an *episode* is one recovery from loss.
+//! Terms: a *position* counts the bytes of one direction of a connection from 0. Bytes *in flight*
+//! were sent and are neither acknowledged nor found lost. An *episode* is one recovery from loss.
 //!
 //! Sources: RFC 9293 (TCP), 5681 and 6582 (NewReno), 2018 and 6675 (SACK), 6298 (retransmission
 //! timer), 7323 (timestamps), 8985 (RACK and TLP), 2883 (DSACK), 3042 (limited transmit), 6928
@@ -16,12 +16,12 @@
 //! cites its sections and marks where it differs.
 //!
 //! Invariants: nothing is sent beyond the peer's window except probes, or beyond the congestion
-//! window except limited transmit, loss probes and the first segment of a recovery. With a pacing
-//! limit nothing is sent faster. Bytes are delivered once and in order. Every loss is repaired, or
-//! the connection is given up with an event.
+//! window except limited transmit, loss probes and the first segment of a recovery. A pacing limit
+//! is never exceeded. Bytes are delivered once and in order. Every loss is repaired, or the
+//! connection is given up with an event.
 //!
-//! Leaves out: packets and links (`fabric`), and real sockets (`net`; there the kernel's TCP is
-//! used). Read [`Connection`], [`Config`] and [`Segment`] first.
+//! Leaves out: packets and links (`fabric`), and real sockets (`net`, which uses the kernel's TCP).
+//! Read [`Connection`], [`Config`] and [`Segment`] first.
 
 pub mod bbr;
 mod config;

@@ -1,21 +1,24 @@
-//! Loss detection by time (RFC 8985): RACK finds lost segments, TLP probes for the loss of a tail.
+//! Loss detection by time (RFC 8985): RACK detects lost segments, and TLP probes for the loss of a
+//! flight's last segments.
 //!
-//! RACK records the departure of each segment. A segment is lost if it left before the last arrived
-//! one, and a round trip plus the reordering window have passed without its acknowledgement; this
-//! holds for retransmissions, too. TLP sends one more segment after two round trips without
-//! acknowledgement, so that the loss of a tail shows long before the timeout.
+//! RACK records the time at which each segment leaves. A segment counts as lost if it left before
+//! the last sent of the arrived segments, and a round trip plus the reordering window have passed
+//! without its acknowledgement. Retransmissions are detected as lost in the same way. TLP sends one
+//! more segment after two round trips without acknowledgement, so that the loss of the last
+//! segments is detected long before the timeout.
 //!
 //! Invariant: each sent position is acknowledged, cumulatively or selectively, or lies in exactly
 //! one entry of `first` or `again`, or in `lost`.
 //!
 //! Differs: the minimum round trip covers the whole connection, where section 6.2 step 1 uses some
-//! minutes. The reordering window is not adapted by DSACK (step 4), which ends a probe's episode
-//! only. The reordering timer is set for the first segment to be due, where step 5 uses the last. A
-//! segment found lost that arrives before its retransmission does not count as reordering (step 3).
+//! minutes. The reordering window is not adapted by DSACK (step 4); DSACK only ends a probe's
+//! episode. The reordering timer is set for the first segment to be due, where step 5 uses the
+//! last. If a segment that was found lost arrives before its retransmission, the arrival does not
+//! count as reordering (step 3).
 //!
 //! Leaves out: the effect of a loss on the window, and the choice of segments to send (`send`). The
-//! path model's (`bbr`) record of a segment is kept here, and returned when the segment is
-//! acknowledged or lost. Read [`Rack`] first.
+//! path model (`bbr`) has a record of each segment, which is kept here and returned when the
+//! segment is acknowledged or lost. Read [`Rack`] first.
 
 use crate::bbr;
 use crate::ranges::Ranges;
@@ -23,7 +26,7 @@ use crate::segment::Segment;
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Probe timeout before the first round trip is known (section 7.2).
+/// Probe timeout while no round-trip time is known (section 7.2).
 const PTO_INITIAL: Duration = Duration::from_secs(1);
 
 /// A segment in flight.
@@ -32,30 +35,30 @@ struct SentSegment {
     start: u64,
     end: u64,
     at: Instant,
-    /// Number among all sent segments.
+    /// Number of the segment among all sent segments.
     number: u64,
 }
 
 impl SentSegment {
-    /// Order of segments by departure (section 6.2 step 2, RACK_sent_after).
+    /// Order of segments by the time they left (section 6.2 step 2, RACK_sent_after).
     const fn order(&self) -> (Instant, u64) {
         (self.at, self.end)
     }
 }
 
-/// A loss probe whose fate is unknown.
+/// A loss probe that is neither acknowledged nor superseded.
 #[derive(Copy, Clone, Debug)]
 struct Probe {
-    /// Position behind everything sent, the probe included.
+    /// Position after all bytes sent, the probe included.
     end: u64,
     is_retransmission: bool,
 }
 
-/// The path model's records of segments, by number. Stored separately, as most connections have no
-/// model.
+/// The path model's records of segments, by segment number. They are stored separately because most
+/// connections have no model.
 #[derive(Clone, Debug, Default)]
 struct SendRecords {
-    /// Number of the first record.
+    /// Segment number of the first record.
     first: u64,
     sent: VecDeque<bbr::SendRecord>,
 }
@@ -70,23 +73,23 @@ impl SendRecords {
     }
 }
 
-/// Lost positions.
+/// Positions that were found lost.
 #[derive(Clone, Debug, Default)]
 struct LostRanges {
-    /// Positions found lost and not retransmitted.
+    /// Positions that were found lost and not retransmitted yet.
     ranges: Ranges,
     /// Lost segments not yet reported to the path model.
     found: Vec<LostSegment>,
-    /// Position behind the last segment found lost.
+    /// Position after the last segment found lost.
     end: Option<u64>,
 }
 
-/// A segment found lost, for the path model.
+/// A segment that was found lost, as reported to the path model.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct LostSegment {
     pub(crate) sent: bbr::SendRecord,
     pub(crate) bytes: u64,
-    /// Whether the segment before it was not lost.
+    /// Whether the previous segment was not lost.
     pub(crate) begins_run: bool,
 }
 
@@ -107,20 +110,21 @@ impl LostRanges {
 /// Loss detection state of a sender.
 #[derive(Clone, Debug)]
 pub(crate) struct Rack {
-    /// Segments sent once, ascending in position and time. Some may be selectively acknowledged.
+    /// Segments sent once, ascending in position and time. Some of them may be selectively
+    /// acknowledged.
     first: VecDeque<SentSegment>,
-    /// Retransmitted segments, in order of sending.
+    /// Retransmitted segments, in the order of their retransmission.
     again: Vec<SentSegment>,
-    /// Number of sent segments.
+    /// Number of segments sent so far.
     count: u64,
     known: SendRecords,
     lost: LostRanges,
-    /// Last sent segment among the arrived ones, and its round trip (RACK.xmit_ts, RACK.end_seq,
-    /// RACK.rtt).
+    /// Last sent segment among the segments that arrived (RACK.xmit_ts, RACK.end_seq). `rtt` is the
+    /// segment's round-trip time (RACK.rtt).
     newest: Option<(Instant, u64)>,
     rtt: Duration,
     rtt_min: Option<Duration>,
-    /// Highest arrived position (RACK.fack).
+    /// Highest position that arrived (RACK.fack).
     highest: u64,
     reordering_seen: bool,
     reorder_at: Option<Instant>,
@@ -132,20 +136,20 @@ pub(crate) struct Rack {
     is_sampled: bool,
     /// Maximum delay of the peer's acknowledgements (TLP.max_ack_delay).
     ack_delay_max: Duration,
-    /// Width of the reordering window (RACK.reo_wnd_mult).
+    /// Width of the reordering window in quarters of the minimum round trip (RACK.reo_wnd_mult).
     reo_wnd_mult: u32,
-    /// Round trip of the newest segment in the last acknowledgement.
+    /// Round-trip time of the newest segment in the last acknowledgement.
     sample: Option<Duration>,
 }
 
-/// The sender's state for loss detection, besides its segments.
+/// The sender's state that loss detection needs, apart from segments.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct SenderView<'a> {
     pub(crate) sacked: &'a Ranges,
     pub(crate) srtt: Option<Duration>,
     /// Whether a recovery is under way.
     pub(crate) is_repairing: bool,
-    /// Bytes beyond a gap that are equivalent to DupThresh segments.
+    /// Number of bytes beyond a gap that counts as DupThresh segments.
     pub(crate) dup_bytes: u64,
     /// Whether everything written has been sent.
     pub(crate) is_tail: bool,
@@ -188,29 +192,29 @@ impl Rack {
         all.forget_below(una);
         bytes == sent - una && all.total() == sent - una
     }
-    /// Bytes lost and not retransmitted.
+    /// Number of bytes that were found lost and not retransmitted yet.
     pub(crate) fn lost_bytes(&self) -> u64 {
         self.lost.ranges.total()
     }
-    /// The first range to retransmit.
+    /// The first range that must be retransmitted.
     pub(crate) fn first_lost(&self) -> Option<(u64, u64)> {
         self.lost.ranges.first()
     }
-    /// Round trip of the last sent segment among the segments that the last acknowledgement newly
-    /// acknowledged.
+    /// Round-trip time of the newest segment in the last acknowledgement: the last sent of the
+    /// segments that it newly acknowledged.
     pub(crate) const fn sample(&self) -> Option<Duration> {
         self.sample
     }
-    /// Removes the lost segments not yet reported to the path model.
+    /// Removes and returns the lost segments that were not yet reported to the path model.
     pub(crate) fn take_found(&mut self) -> impl Iterator<Item = LostSegment> + '_ {
         self.lost.found.drain(..)
     }
-    /// Time of the next check for losses or probe, whichever is first (section 8).
+    /// Time of the next check for losses or of the next probe, whichever is first (section 8).
     pub(crate) fn timer(&self) -> Option<Instant> {
         Instant::earliest([self.reorder_at, self.probe_at])
     }
 
-    /// Records the departure of the range `start` to `end`.
+    /// Records that the range `start` to `end` leaves at `now`.
     ///
     /// Source: section 6.1.
     pub(crate) fn note_sent(
@@ -235,15 +239,15 @@ impl Rack {
         self.again.push(sent);
     }
 
-    /// The last segment of the stream sent so far, which a probe retransmits.
+    /// The last segment of the stream sent so far. A probe retransmits this segment.
     pub(crate) fn last(&self) -> Option<(u64, u64)> {
         let last = self.first.back().into_iter().chain(&self.again).max_by_key(|sent| sent.end);
         last.map(|sent| (sent.start, sent.end))
     }
 
-    /// Handles an acknowledgement, before `sacked` includes it. `blocks` are the new blocks.
-    /// Returns the path model's record of the last sent segment among the newly acknowledged ones,
-    /// if it is known.
+    /// Handles an acknowledgement, before `sacked` includes it. `blocks` are the new selective
+    /// blocks. Returns the path model's record of the last sent segment among the newly
+    /// acknowledged ones, if the record is kept.
     ///
     /// Source: section 6.2 steps 1 to 3.
     pub(crate) fn handle_ack(
@@ -285,8 +289,8 @@ impl Rack {
         again.retain(|sent| {
             let has_arrived =
                 sent.end <= ack || blocks.clone().any(|(start, end)| start <= sent.start && sent.end <= end);
-            // The first copy may be the acknowledged one (step 2). For a segment beyond a gap, the
-            // echo belongs to an earlier segment.
+            // The acknowledgement may be for the first copy (step 2). For a segment beyond a gap,
+            // the echo belongs to an earlier segment.
             let is_its_own = (sent.end > ack || echo.is_some_and(|echo| echo >= sent.at))
                 && self.rtt_min.is_none_or(|least| now.saturating_since(sent.at) >= least);
             if has_arrived && is_its_own {
@@ -308,7 +312,8 @@ impl Rack {
         news
     }
 
-    /// The last segment within `start` to `end` among those sent once, which is also the last sent.
+    /// The last segment within `start` to `end` among the segments sent once. It is also the last
+    /// sent of these segments.
     fn last_within(&self, start: u64, end: u64) -> Option<SentSegment> {
         let behind = self.first.partition_point(|sent| sent.end <= end);
         behind.checked_sub(1).map(|last| self.first[last]).filter(|sent| sent.start >= start)
@@ -325,10 +330,11 @@ impl Rack {
 
     /// Width of the reordering window.
     ///
-    /// Source: section 6.2 step 4. Differs with more than one quarter, as for a flow over many
-    /// paths: reordering is expected before it was seen, and a smoothed round trip is not a limit,
-    /// as the slowest path takes longer. Once everything is sent the window is half as wide: then
-    /// nothing else waits, and a spurious retransmission takes no capacity from new data.
+    /// Source: section 6.2 step 4. Differs: a multiplier above one is for flows over many paths.
+    /// Reordering is then expected before it was seen, and a smoothed round trip does not limit the
+    /// window, because the slowest path takes longer. Once all data is sent the window is half as
+    /// wide: no other data is waiting then, and a spurious retransmission takes no capacity from
+    /// new data.
     fn reorder_window(&self, view: &SenderView<'_>) -> Duration {
         let quarter = self.rtt_min.unwrap_or(Duration::ZERO).as_ps() / 4;
         let quarters = |count: u32| Duration::from_ps(quarter * u64::from(count));
@@ -341,9 +347,10 @@ impl Rack {
         view.srtt.map_or(quarters(1), |srtt| srtt.min(quarters(1)))
     }
 
-    /// Finds lost segments, and sets the reordering timer. Returns the newly lost bytes.
+    /// Detects lost segments, and sets the reordering timer. Returns the number of newly lost
+    /// bytes.
     ///
-    /// Source: section 6.2 step 5. Cost: a check of each retransmitted segment; segments sent once
+    /// Source: section 6.2 step 5. Cost: a check of each retransmitted segment. Segments sent once
     /// are checked once.
     pub(crate) fn detect(&mut self, now: Instant, view: &SenderView<'_>) -> u64 {
         self.reorder_at = None;
@@ -382,7 +389,8 @@ impl Rack {
         self.lost.ranges.total() - lost_before
     }
 
-    /// Handles the retransmission timer: the first segment is lost, and each that has had its time.
+    /// Handles the retransmission timer: the first segment counts as lost, and so does each overdue
+    /// segment.
     ///
     /// Source: section 6.3.
     pub(crate) fn handle_timeout(&mut self, now: Instant, una: u64, view: &SenderView<'_>) {
@@ -404,21 +412,21 @@ impl Rack {
         self.forget_probe();
     }
 
-    /// Whether the probe timer has expired; [`Self::take_probe`] then asks for a probe.
+    /// Whether the probe timer has expired. [`Self::take_probe`] then returns true.
     pub(crate) fn is_probe_due(&mut self, now: Instant) -> bool {
         self.must_probe |= self.probe_at.take_if(|at| *at <= now).is_some();
         self.must_probe
     }
-    /// Returns true once if a probe is due.
+    /// Whether a probe is due. Returns true once per probe.
     pub(crate) fn take_probe(&mut self) -> bool {
         std::mem::take(&mut self.must_probe)
     }
-    /// Whether it is time to check for losses.
+    /// Whether the reordering timer has expired, so that losses must be checked.
     pub(crate) fn must_detect(&self, now: Instant) -> bool {
         self.reorder_at.is_some_and(|at| at <= now)
     }
 
-    /// Sets the probe timer, or stops it if there is nothing to probe.
+    /// Sets the probe timer, or stops the timer if no probe is needed.
     ///
     /// Source: section 7.2, TLP_calc_PTO. `rto_at` is the expiration of the retransmission timer.
     pub(crate) fn mind_probe(
@@ -439,7 +447,7 @@ impl Rack {
         });
     }
 
-    /// Records the departure of a probe; `end` is the position behind everything sent.
+    /// Records that a probe left. `end` is the position after all bytes sent.
     ///
     /// Source: section 7.3.
     pub(crate) fn note_probe(&mut self, end: u64, is_retransmission: bool) {
@@ -457,7 +465,7 @@ impl Rack {
     /// Source: section 7.4.2.
     pub(crate) fn handle_probe_ack(&mut self, ack: u64, segment: &Segment, is_duplicate: bool) -> bool {
         let Some(probe) = self.probe.filter(|probe| ack >= probe.end) else { return false };
-        // Both copies arrived.
+        // Both copies of the segment arrived, so nothing was lost.
         let was_there = segment.sack.iter().any(|(_, end)| end == probe.end)
             || is_duplicate && ack == probe.end && segment.sack.is_empty();
         if !probe.is_retransmission || was_there || ack > probe.end {

@@ -1,6 +1,6 @@
-//! Sets of positions, for selective acknowledgements.
+//! Sets of stream positions, for selective acknowledgements.
 
-/// Disjoint ranges of positions, ascending.
+/// Disjoint ranges of positions, in ascending order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
     ranges: Vec<(u64, u64)>,
@@ -65,7 +65,7 @@ impl Ranges {
     pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
         self.containing(start).is_some_and(|(_, behind)| behind >= end)
     }
-    /// The ranges from `start` to `end` that are missing from the set.
+    /// The ranges between `start` and `end` that are not in the set.
     pub(crate) fn gaps(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.ranges.partition_point(|(_, e)| *e <= start);
         let last = self.ranges.partition_point(|(s, _)| *s < end).max(first);
@@ -74,13 +74,13 @@ impl Ranges {
         let ends = inside.iter().map(|(s, _)| *s).chain(std::iter::once(end));
         starts.zip(ends).filter(|(s, e)| s < e)
     }
-    /// Number of ranges beyond `position`, and their bytes.
+    /// Number of ranges beyond `position`, and the number of their bytes.
     pub(crate) fn beyond(&self, position: u64) -> (usize, u64) {
         let at = self.ranges.partition_point(|(start, _)| *start <= position);
         let rest = &self.ranges[at..];
         (rest.len(), rest.iter().map(|(s, e)| e - s).sum())
     }
-    /// The gaps from `from` to the last range.
+    /// The gaps between `from` and the start of the last range.
     pub(crate) fn holes(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let ranges = &self.ranges[self.ranges.partition_point(|(_, end)| *end <= from)..];
         let starts = std::iter::once(from).chain(ranges.iter().map(|(_, end)| *end));
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_of_ranges_is_a_set_of_positions(
+        fn range_set_equals_a_plain_set_of_positions(
             steps in prop::collection::vec((any::<bool>(), 0u64..60, 1u64..20), 0..40), from in 0u64..60, len in 1u64..30,
         ) {
             let (mut ranges, mut plain) = (Ranges::default(), std::collections::BTreeSet::new());

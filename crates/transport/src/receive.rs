@@ -1,13 +1,14 @@
 //! The receiving half of a connection: orders data, decides when to acknowledge, and announces the
-//! window.
+//! receive window.
 //!
-//! Leaves out: segments (`connection` makes them), and retransmission (the peer's `send`).
+//! Leaves out: segments (made in `connection`), and retransmission (the peer's `send`).
 
 use crate::config::Config;
 use crate::segment::Segment;
 use anabranch_units::{Duration, Instant, RunInstant};
 
-/// Maximum number of recorded gaps. Data beyond one more is dropped, and sent again by the peer.
+/// Maximum number of recorded gaps. Data that would add another gap is dropped, and the peer sends
+/// it again.
 const GAPS_MAX: usize = 4_096;
 
 /// The receiving half.
@@ -18,48 +19,51 @@ pub(crate) struct ReceiveHalf {
     mss: u64,
     delayed_ack: Option<Duration>,
     ack_every: u32,
-    /// Whether marks are echoed segment by segment.
+    /// Whether ECN marks are echoed for each segment.
     has_exact_echo: bool,
-    /// The first missing position.
+    /// Position of the first missing byte.
     next: u64,
-    /// Position behind the bytes read.
+    /// Position after the last byte read by the user.
     read: u64,
-    /// End of the stream, once the FIN has arrived.
+    /// Position of the stream's end, once the FIN has arrived.
     end: Option<u64>,
-    /// Ranges beyond `next`, the last changed one first. Disjoint, with gaps between them.
+    /// Received ranges beyond `next`, the last changed one first. The ranges are disjoint, with
+    /// gaps between them.
     beyond: Vec<(u64, u64)>,
-    /// Highest announced position.
+    /// Highest position that was announced as acceptable.
     edge: u64,
-    /// Full segments since the last acknowledgement.
+    /// Number of full segments since the last acknowledgement.
     unacked: u32,
     ack_at: Option<Instant>,
     ack_now: bool,
-    /// Departure of the segment that the next acknowledgement echoes (RFC 7323 section 4.3).
+    /// Time at which the segment left that the next acknowledgement echoes (RFC 7323 section 4.3).
     echo: Option<RunInstant>,
-    /// Whether marks are to echo: until CWR (RFC 3168), or for the last segment (RFC 8257).
+    /// Whether the next acknowledgement echoes a mark: until CWR (RFC 3168), or for the last
+    /// segment only (RFC 8257).
     ece: bool,
     out_of_order_total: u64,
-    /// State of optional features; `None` if the settings use none, which keeps a flow small.
+    /// State of optional features; `None` if the settings use no optional feature, which keeps a
+    /// flow small.
     extras: Option<Box<OptionalState>>,
 }
 
 /// State of optional features.
 #[derive(Clone, Debug)]
 struct OptionalState {
-    /// Whether duplicates are reported (RFC 2883), and the last one.
+    /// Whether duplicates are reported (RFC 2883). `repeat` is the last duplicate.
     says_repeats: bool,
     repeat: Option<(u64, u64)>,
     quick: QuickAck,
 }
 
-/// Immediate acknowledgements despite a delay.
+/// Immediate acknowledgements in spite of a configured delay.
 ///
-/// Source: Linux, net/ipv4/tcp_input.c, `tcp_event_data_recv` and `tcp_enter_quickack_mode`: a
-/// number of acknowledgements is immediate when a connection is new, was idle, or has a gap, so
-/// that a window in slow start grows fast. An end that sends data soon after it received some is in
-/// conversation ("pingpong mode"), where acknowledgements travel with the answer, until a gap.
-/// Differs: idle is a pause of the minimum retransmission timeout, where Linux takes the current
-/// one; the delay does not adapt; an early read causes no early acknowledgement.
+/// Source: Linux, net/ipv4/tcp_input.c, `tcp_event_data_recv` and `tcp_enter_quickack_mode`. A
+/// number of acknowledgements is immediate if a connection is new, was idle, or has a gap, so that
+/// a window in slow start grows fast. An end that sends data soon after it received data is in
+/// conversation ("pingpong mode"): until a gap, its acknowledgements travel with its data. Differs:
+/// a connection is idle after a pause of the minimum retransmission timeout, where Linux takes the
+/// current timeout. The delay does not adapt, and an early read causes no early acknowledgement.
 #[derive(Clone, Debug)]
 struct QuickAck {
     most: u32,
@@ -87,7 +91,7 @@ impl QuickAck {
 /// Effect of a segment's data.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DataEffect {
-    /// Bytes newly in order.
+    /// Number of bytes that are newly in order.
     pub(crate) in_order: u64,
     /// Whether the stream is now complete.
     pub(crate) ended: bool,
@@ -126,8 +130,8 @@ impl ReceiveHalf {
         self.out_of_order_total
     }
 
-    /// Whether the mark of `segment` differs from the waiting segments' marks, so that those must
-    /// be acknowledged first.
+    /// Whether the mark of `segment` differs from the marks of the segments that wait for an
+    /// acknowledgement. The waiting segments must then be acknowledged first.
     ///
     /// Source: RFC 8257 section 3.2.
     pub(crate) fn must_ack_before(&self, segment: &Segment) -> bool {
@@ -151,11 +155,12 @@ impl ReceiveHalf {
             extras.quick.note_data(now);
         }
         if segment.seq <= self.next {
-            // Echoes the segment that moves the edge, or the first of the waiting ones.
+            // The acknowledgement echoes the segment that moves the edge, or the first of the
+            // waiting segments.
             self.echo = Some(self.echo.filter(|_| self.unacked > 0).unwrap_or(segment.sent_at));
         }
         if start >= end {
-            // A duplicate, or data beyond the window (a probe): acknowledge at once (RFC 9293
+            // A duplicate, or data beyond the window (a probe), is acknowledged at once (RFC 9293
             // section 3.10.7.4).
             self.ack_now = true;
             if let Some(extras) = &mut self.extras {
@@ -171,7 +176,8 @@ impl ReceiveHalf {
         if start > self.next {
             self.keep(start, end);
             self.out_of_order_total += 1;
-            // RFC 5681 section 4.2: at once, unless an acknowledgement covers many segments.
+            // RFC 5681 section 4.2: the acknowledgement is immediate, unless one acknowledgement
+            // covers many segments.
             if self.ack_every > 2 {
                 self.unacked += 1;
                 self.wait_to_ack(now, true);
@@ -197,8 +203,8 @@ impl ReceiveHalf {
         if self.reads_at_once {
             self.read = self.next;
         }
-        // RFC 5681 section 4.2: every second full segment, at once if a gap closes, otherwise
-        // within the delay.
+        // RFC 5681 section 4.2: every second full segment is acknowledged. The acknowledgement is
+        // immediate if a gap closes, and otherwise leaves within the delay.
         self.unacked += 1;
         let is_quick = self.extras.as_ref().is_some_and(|extras| extras.quick.is_on());
         self.wait_to_ack(now, (!had_gap || self.ack_every > 2) && !taken.ended && !is_quick);
@@ -215,7 +221,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// Records that the user's data leaves now.
+    /// Records that the user's data leaves at `now`.
     pub(crate) fn note_data_sent(&mut self, now: Instant) {
         if let (Some(extras), Some(wait)) = (&mut self.extras, self.delayed_ack) {
             extras.quick.in_conversation |=
@@ -236,10 +242,10 @@ impl ReceiveHalf {
         }
     }
 
-    /// Records that the user has read `bytes`. Returns true if the window must be announced at
-    /// once.
+    /// Records that the user has read `bytes` bytes. Returns true if the window must be announced
+    /// at once.
     ///
-    /// Source: RFC 9293 section 3.8.6.2.2: a window moves by at least a segment or half of the
+    /// Source: RFC 9293 section 3.8.6.2.2. The window moves by at least a segment or half of the
     /// buffer.
     pub(crate) fn read(&mut self, bytes: u64) -> bool {
         self.read = (self.read + bytes).min(self.next);
@@ -261,9 +267,9 @@ impl ReceiveHalf {
         self.ack_now || self.ack_at.is_some_and(|t| t <= now)
     }
 
-    /// Writes the acknowledgement fields of a segment, which counts as sent.
+    /// Writes the acknowledgement fields of a segment that is about to be sent.
     pub(crate) fn stamp(&mut self, segment: &mut Segment, sack: bool) {
-        // The right edge never moves back, and only moves by a useful amount.
+        // The window's right edge never moves back, and moves only by a useful amount.
         let gain = (self.read + self.buffer).saturating_sub(self.edge);
         if gain >= self.mss.min(self.buffer / 2) {
             self.edge += gain;
@@ -273,7 +279,7 @@ impl ReceiveHalf {
         segment.ece = self.ece;
         segment.echo = self.echo;
         if sack {
-            // The duplicate goes first (RFC 2883 section 4).
+            // The duplicate block is first (RFC 2883 section 4).
             let repeat = self.extras.as_mut().and_then(|extras| extras.repeat.take());
             repeat.into_iter().for_each(|(start, end)| segment.sack.push(start, end));
             self.beyond.iter().for_each(|(start, end)| segment.sack.push(*start, *end));
@@ -284,7 +290,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// Bytes that wait for the user to read them.
+    /// Number of bytes that wait for the user to read them.
     pub(crate) fn unread(&self) -> u64 {
         let fin = u64::from(self.end.is_some_and(|end| self.next > end));
         (self.next - fin).saturating_sub(self.read)
@@ -341,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_beyond_a_gap_is_reported_newest_first() {
+    fn ranges_beyond_a_gap_are_reported_newest_first() {
         let mut half = ReceiveHalf::new(&config());
         for seq in [2_000, 6_000, 4_000] {
             assert_eq!(half.handle_segment(Instant::ZERO, &data(seq, MSS)).in_order, 0);
@@ -350,7 +356,7 @@ mod tests {
         let ack = stamped(&mut half);
         assert_eq!(ack.ack, Some(0));
         assert_eq!(ack.sack.iter().collect::<Vec<_>>(), [(4_000, 5_000), (6_000, 7_000), (2_000, 3_000)]);
-        // Two blocks merge into one.
+        // The new segment merges two blocks into one.
         half.handle_segment(Instant::ZERO, &data(5_000, MSS));
         assert_eq!(stamped(&mut half).sack.iter().collect::<Vec<_>>(), [(4_000, 7_000), (2_000, 3_000)]);
         let taken = half.handle_segment(Instant::ZERO, &data(0, 2 * MSS));
@@ -359,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn window_closes_unread_and_opens_by_a_segment() {
+    fn window_closes_without_reads_and_reopens_by_a_segment() {
         let mut half = ReceiveHalf::new(&Config { reads_at_once: false, ..config() });
         for n in 0..10 {
             half.handle_segment(Instant::ZERO, &data(n * 1_000, MSS));

@@ -1,21 +1,22 @@
-//! The retransmission timeout (RFC 6298).
+//! The retransmission timeout, estimated from round-trip samples (RFC 6298).
 
 use anabranch_units::Duration;
 
 /// Estimates the round-trip time and the retransmission timeout.
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
-    /// Smoothed round-trip time and its variation, once there is a sample.
+    /// Smoothed round-trip time and its variation; `None` before the first sample.
     estimate: Option<(Duration, Duration)>,
     rto: Duration,
-    /// Doublings since the last new acknowledgement.
+    /// Number of doublings since the last acknowledgement of new data.
     backoff: u32,
     rto_min: Duration,
     rto_max: Duration,
 }
 
 impl RttEstimator {
-    /// An estimator without samples; `rto_initial` is the timeout until the first (section 2.1).
+    /// An estimator without samples. `rto_initial` is the timeout until the first sample (section
+    /// 2.1).
     pub fn new(rto_initial: Duration, rto_min: Duration, rto_max: Duration) -> Self {
         Self { estimate: None, rto: rto_initial, backoff: 0, rto_min, rto_max }
     }
@@ -23,9 +24,9 @@ impl RttEstimator {
     /// Adds a round-trip sample.
     ///
     /// Source: sections 2.2 and 2.3, alpha = 1/8, beta = 1/4. With timestamps every acknowledgement
-    /// gives one, so both are divided by half the number expected in a window of `flight_segments`
-    /// (RFC 7323, appendix G). Differs: the clock granularity G of section 2.2 is zero here; the
-    /// minimum is a setting.
+    /// gives a sample. Both factors are therefore divided by half the number of samples expected in
+    /// a window of `flight_segments` (RFC 7323, appendix G). Differs: the clock granularity G of
+    /// section 2.2 is zero here, and the minimum timeout is a setting.
     pub fn sample(&mut self, rtt: Duration, flight_segments: u64) {
         let (ps, shift) = (rtt.as_ps(), (flight_segments / 2).max(1));
         let (srtt, var) = match self.estimate {
@@ -48,17 +49,17 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// Doubles the timeout after an expiration (section 5.5).
+    /// Doubles the timeout after an expiration of the timer (section 5.5).
     pub fn back_off(&mut self) {
         self.backoff += 1;
     }
 
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time; `None` before the first sample.
     pub fn srtt(&self) -> Option<Duration> {
         self.estimate.map(|(srtt, _)| srtt)
     }
 
-    /// Current timeout.
+    /// Current retransmission timeout.
     pub fn rto(&self) -> Duration {
         let factor = 1u64.checked_shl(self.backoff).unwrap_or(u64::MAX);
         Duration::from_ps(self.rto.as_ps().saturating_mul(factor)).min(self.rto_max)
@@ -78,7 +79,7 @@ mod tests {
         let mut e = estimator();
         assert_eq!(e.rto(), Duration::from_secs(1));
         e.sample(Duration::from_ms(100), 1);
-        // SRTT + 4 * SRTT / 2.
+        // The timeout is SRTT + 4 * SRTT / 2.
         assert_eq!(e.rto(), Duration::from_ms(300));
     }
 
@@ -87,7 +88,7 @@ mod tests {
         let mut e = estimator();
         e.sample(Duration::from_ms(100), 1);
         e.sample(Duration::from_ms(180), 1);
-        // 100 + 80/8 = 110; 50 + (80 - 50)/4 = 57.5.
+        // SRTT is 100 + 80/8 = 110 ms; its variation is 50 + (80 - 50)/4 = 57.5 ms.
         assert_eq!((e.srtt(), e.rto()), (Some(Duration::from_ms(110)), Duration::from_ms(340)));
     }
 

@@ -1,10 +1,11 @@
 //! The sending half of a connection: the data that may be sent, loss detection, and retransmission.
 //!
-//! Three ways of recovery: NewReno (RFC 6582) with cumulative acknowledgements; with selective ones
-//! RFC 6675, or RFC 8985 by time (`rack`). After a timeout the first two restart at the first
-//! unacknowledged byte and skip acknowledged ranges; the third retransmits the segments found lost.
+//! Three methods of recovery: NewReno (RFC 6582) if acknowledgements are only cumulative; RFC 6675
+//! if they are selective; RFC 8985, which detects losses by time (`rack`). After a timeout the
+//! first two methods restart at the first unacknowledged byte and skip acknowledged ranges. The
+//! third method retransmits only the segments found lost.
 //!
-//! Leaves out: segments (`connection` makes them), changes of the window (`congestion`).
+//! Leaves out: segments (made in `connection`), and changes of the window (`congestion`).
 
 use crate::config::{Config, WINDOW_BYTES_MAX};
 use crate::congestion::{Ack, Arrival, CircuitMark, Congestion, ModelControl, Window};
@@ -15,7 +16,7 @@ use crate::rtt::RttEstimator;
 use crate::segment::Segment;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
-/// Number of duplicate acknowledgements that mean a loss (RFC 5681 section 3.2).
+/// Number of duplicate acknowledgements that indicate a loss (RFC 5681 section 3.2).
 const DUP_THRESHOLD: u32 = 3;
 /// Initial slow start threshold if none is set: above every window (RFC 5681 section 3.1,
 /// "arbitrarily high").
@@ -31,38 +32,38 @@ pub(crate) struct SendHalf {
     initial_window: u64,
     slow_start_restart: bool,
     timeouts_max: u32,
-    /// End of the stream so far, and whether it is final.
+    /// End of the stream so far. `closed` is whether that end is final.
     written: u64,
     closed: bool,
-    /// First unacknowledged position.
+    /// Position of the first unacknowledged byte.
     una: u64,
-    /// Next position to send; below `sent` during recovery from a timeout.
+    /// Next position to send. It is below `sent` during recovery from a timeout.
     next: u64,
-    /// Position behind everything sent.
+    /// Position after the last byte sent.
     sent: u64,
-    /// Position up to which the peer accepts data.
+    /// Position up to which the peer's window accepts data.
     edge: u64,
     dup_acks: u32,
     repair: Repair,
-    /// Value of `sent` at the last loss: duplicates below it belong to that loss (RFC 6582 section
-    /// 3.2, "recover").
+    /// Value of `sent` at the last loss. Duplicates below this position belong to that loss (RFC
+    /// 6582 section 3.2, "recover").
     recover: Option<u64>,
     sacked: Ranges,
-    /// Ranges retransmitted in this recovery that have not arrived, ascending.
+    /// Ranges that were retransmitted in this recovery and have not arrived, ascending.
     resent: Vec<RetransmittedRange>,
-    /// Whether to retransmit the first unacknowledged segment, whatever the window.
+    /// Whether to retransmit the first unacknowledged segment without regard to the window.
     again: bool,
     /// Whether to send a probe of the peer's window.
     probe: bool,
     timeouts: u32,
-    /// The retransmission timer, or the timer of a closed window's probes.
+    /// Expiration of the retransmission timer, or of the timer for probes of a closed window.
     timer: Option<Instant>,
-    /// Loss detection by time, if enabled.
+    /// Loss detection by time; `None` unless enabled.
     rack: Option<Box<Rack>>,
-    /// External rate limit, if set.
+    /// Pacing by an external rate limit; `None` without a limit.
     pacing: Option<Box<Pacing>>,
     last_sent_at: Option<Instant>,
-    /// Position below which echoed marks belong to an earlier reaction.
+    /// Position below which echoed ECN marks belong to an earlier reaction.
     marks_seen: u64,
     say_cwr: bool,
     timeouts_total: u32,
@@ -75,12 +76,13 @@ pub(crate) struct SendHalf {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Repair {
     Nothing,
-    /// Recovery from a loss shown by duplicates, until `end` is acknowledged.
+    /// Recovery from a loss that duplicate acknowledgements revealed, until `end` is acknowledged.
     Fast {
         end: u64,
-        /// Whether the one segment of RFC 6675's NextSeg rule 4 was sent.
+        /// Whether the single segment of RFC 6675's NextSeg rule 4 was sent.
         rescued: bool,
-        /// Whether a partial acknowledgement has restarted the timer, which only the first may do.
+        /// Whether a partial acknowledgement has restarted the timer. Only the first one may
+        /// restart it.
         partial: bool,
     },
     /// Recovery from a timeout, until `end` is acknowledged.
@@ -94,7 +96,7 @@ enum Repair {
 struct RetransmittedRange {
     start: u64,
     end: u64,
-    /// Value of `sent` at its retransmission: positions beyond were sent later.
+    /// Value of `sent` at the retransmission. Data beyond this position was sent later.
     behind: u64,
 }
 
@@ -111,7 +113,7 @@ pub(crate) struct Piece {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckEffect {
     pub(crate) bytes: u64,
-    /// Whether all of a closed stream is acknowledged.
+    /// Whether the stream is closed and all of it is acknowledged.
     pub(crate) finished: bool,
 }
 
@@ -181,16 +183,16 @@ impl SendHalf {
     pub(crate) fn srtt(&self) -> Option<Duration> {
         self.rtt.srtt()
     }
-    /// Bytes not acknowledged, sent or not.
+    /// Bytes written but not acknowledged, whether or not they were sent.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.written - self.una.min(self.written)
     }
-    /// Position for segments without data.
+    /// Sequence number of segments without data.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
-    /// Time of the next call of [`Self::handle_timeout`]: the first of five timers, for
-    /// retransmission, reordering, loss probes, the pacing limit, and pacing by the congestion
+    /// Time of the next call of [`Self::handle_timeout`]: the earliest of five timers, which are
+    /// for retransmission, reordering, loss probes, the pacing limit, and pacing by the congestion
     /// control.
     pub(crate) fn timer(&self) -> Option<Instant> {
         let rack = self.rack.as_ref().and_then(|rack| rack.timer());
@@ -229,16 +231,17 @@ impl SendHalf {
         self.closed = true;
     }
 
-    /// Bytes in flight, as far as known (RFC 5681: FlightSize).
+    /// Bytes sent and not cumulatively acknowledged (RFC 5681: FlightSize).
     fn flight(&self) -> u64 {
         self.next - self.una
     }
-    /// Whether `flight` bytes use the window: half of it in slow start, as it is about to double.
+    /// Whether `flight` bytes use up the window. In slow start half of the window suffices, because
+    /// the window is about to double.
     fn is_limited(&self, flight: u64) -> bool {
         let w = &self.window;
         (if w.is_slow_start() { 2 * flight } else { flight + w.mss }) >= w.cwnd
     }
-    /// Position behind the stream written so far, its end included.
+    /// Position after the stream written so far; the end of a closed stream takes a position, too.
     fn end(&self) -> u64 {
         self.written + u64::from(self.closed)
     }
@@ -320,7 +323,7 @@ impl SendHalf {
         let (una, flight) = (self.una, self.flight() + bytes);
         let Some(rack) = &mut self.rack else { return };
         if rack.handle_probe_ack(una, segment, is_duplicate) && self.repair == Repair::Nothing {
-            // There was a loss, and it is repaired: only the window reduction is left.
+            // The lost segment was repaired by the probe, so only the window must be reduced.
             self.control.handle_loss(&mut self.window, flight);
             self.window.cwnd = self.window.ssthresh;
         }
@@ -332,7 +335,8 @@ impl SendHalf {
         }
     }
 
-    /// Whether the state of `rack` is consistent. Long flights are sampled, to save time in tests.
+    /// Whether the state of `rack` is consistent. Long flights are checked only sometimes, to save
+    /// time in tests.
     #[cfg(test)]
     fn looks_whole(&self) -> bool {
         let is_passed =
@@ -359,7 +363,7 @@ impl SendHalf {
         self.tell_lost(now);
     }
 
-    /// Reports lost segments to the path model.
+    /// Reports lost segments to the congestion control's path model.
     fn tell_lost(&mut self, now: Instant) {
         if let (Some(rack), Some(model)) = (&mut self.rack, self.control.model()) {
             rack.take_found().for_each(|found| model.handle_segment_lost(now, &found));
@@ -368,8 +372,8 @@ impl SendHalf {
 
     /// Sets the timer of the loss probe.
     ///
-    /// Source: RFC 8985 section 7.2: not in a recovery, and not with anything acknowledged beyond a
-    /// gap.
+    /// Source: RFC 8985 section 7.2. No probe is sent in a recovery, nor while data beyond a gap is
+    /// acknowledged.
     fn mind_loss_probe(&mut self, now: Instant) {
         let is_due = self.repair == Repair::Nothing && self.sacked.is_empty() && self.flight() > 0;
         if let Some(rack) = &mut self.rack {
@@ -391,8 +395,8 @@ impl SendHalf {
         let mss = self.window.mss;
         match &mut self.repair {
             Repair::Fast { end, .. } if ack >= *end => {
-                // RFC 6582 section 3.2 step 3, full acknowledgement: the first option, which sends
-                // no burst.
+                // RFC 6582 section 3.2 step 3, full acknowledgement. The first option is used,
+                // which sends no burst.
                 if !self.sack {
                     let left = (self.next - self.una).max(mss) + mss;
                     self.window.cwnd = self.window.ssthresh.min(left);
@@ -440,8 +444,8 @@ impl SendHalf {
         match &self.repair {
             Repair::Nothing => {
                 let lost = self.dup_acks >= DUP_THRESHOLD || self.sack && self.is_lost(self.una);
-                // RFC 6582 section 3.2 step 1: not for segments sent before the last loss was
-                // found.
+                // RFC 6582 section 3.2 step 1: no recovery starts for segments that were sent
+                // before the last loss was found.
                 if lost && self.recover.is_none_or(|recover| self.una >= recover) {
                     self.enter_recovery(now);
                 }
@@ -468,15 +472,16 @@ impl SendHalf {
         self.timer = Some(now + self.rtt.rto());
     }
 
-    /// Whether the byte at `position` counts as lost: enough was acknowledged beyond it.
+    /// Whether the byte at `position` counts as lost, because enough data beyond it was
+    /// acknowledged.
     ///
     /// Source: RFC 6675 section 4, IsLost.
     fn is_lost(&self, position: u64) -> bool {
         position < self.lost_edge()
     }
 
-    /// Position below which every unacknowledged byte counts as lost: the start of the last ranges
-    /// that suffice as evidence.
+    /// Position below which every unacknowledged byte counts as lost: the start of the highest
+    /// acknowledged ranges that together are enough evidence.
     fn lost_edge(&self) -> u64 {
         let enough = u64::from(DUP_THRESHOLD - 1) * self.window.mss;
         let (mut ranges, mut bytes) = (0, 0);
@@ -490,7 +495,7 @@ impl SendHalf {
     /// Bytes in flight by selective acknowledgements.
     ///
     /// Source: RFC 6675 section 4, SetPipe. Cost: a check of the retransmitted ranges, and of the
-    /// last three ranges.
+    /// last three acknowledged ranges.
     fn pipe(&self) -> u64 {
         let highest = self.sacked.end().unwrap_or(self.una);
         let mut pipe = self.sent.saturating_sub(highest.max(self.una));
@@ -499,11 +504,11 @@ impl SendHalf {
         pipe + self.resent.iter().map(|resent| resent.end - resent.start).sum::<u64>()
     }
 
-    /// Drops records of retransmissions that have arrived or were lost again: data sent three
-    /// segments later has arrived, and the retransmission has not.
+    /// Drops records of retransmissions that have arrived or were lost again. A retransmission was
+    /// lost if data sent three segments later has arrived and the retransmission has not.
     ///
-    /// Differs: RFC 6675 leaves this loss to the timer. Linux found it this way
-    /// (`tcp_mark_lost_retrans`) until it had RACK (RFC 8985), which finds it by time.
+    /// Differs: RFC 6675 leaves this loss to the timer. Linux detected it this way
+    /// (`tcp_mark_lost_retrans`) until it had RACK (RFC 8985), which detects it by time.
     fn review_resent(&mut self) {
         let late = u64::from(DUP_THRESHOLD) * self.window.mss;
         let (una, highest, sacked) = (self.una, self.sacked.end().unwrap_or(self.una), &self.sacked);
@@ -513,8 +518,8 @@ impl SendHalf {
         });
     }
 
-    /// The first part of a hole that was not retransmitted: of lost bytes, or of any. Cost: a check
-    /// of the earlier holes and of their retransmissions.
+    /// The first part of a hole that was not retransmitted. With `lost` only bytes that count as
+    /// lost are considered. Cost: a check of the earlier holes and of their retransmissions.
     fn hole(&self, lost: bool) -> Option<(u64, u64)> {
         let edge = if lost { self.lost_edge() } else { u64::MAX };
         let mut resent = self.resent.iter().peekable();
@@ -526,7 +531,7 @@ impl SendHalf {
                 }
                 start = start.max(next.end);
                 if next.end > end {
-                    // The range continues in the next hole.
+                    // The retransmitted range continues in the next hole.
                     break;
                 }
                 resent.next();
@@ -544,7 +549,7 @@ impl SendHalf {
         self.resent.insert(at, RetransmittedRange { start, end, behind: self.sent });
     }
 
-    /// The next range to send, until `None`. It counts as sent.
+    /// The next range to send, which then counts as sent; `None` if no range may be sent.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Piece> {
         let is_modelled = self.control.model().is_some();
         if self.pacing.is_none() && !is_modelled {
@@ -576,7 +581,7 @@ impl SendHalf {
         }
     }
 
-    /// Tells the path model if the sender is application-limited.
+    /// Notifies the path model if the sender is application-limited.
     ///
     /// Source: draft-ietf-ccwg-bbr-06 section 4.1.2.4, CheckIfApplicationLimited.
     fn mind_app_limit(&mut self) {
@@ -589,7 +594,7 @@ impl SendHalf {
     fn poll_unpaced(&mut self, now: Instant) -> Option<Piece> {
         if std::mem::take(&mut self.probe) {
             // RFC 9293 section 3.8.6.1. The probe repeats an acknowledged byte, or sends the first
-            // byte beyond a closed window. The peer must answer either.
+            // byte beyond a closed window. The peer must answer in both cases.
             return Some(Piece {
                 seq: self.una.saturating_sub(1),
                 len: 1,
@@ -613,21 +618,21 @@ impl SendHalf {
         if self.slow_start_restart && self.flight() == 0 {
             self.note_idle(now);
         }
-        // Skips ranges that the peer has, after a timeout.
+        // Skips ranges that the peer has already acknowledged, after a timeout.
         while let Some((_, end)) = self.sacked.containing(self.next).filter(|_| self.next < self.sent) {
             self.next = end;
         }
-        // RFC 3042: a new segment for each of the first two duplicates.
+        // RFC 3042: a new segment may leave for each of the first two duplicates.
         let extra = match self.repair {
             Repair::Nothing => u64::from(self.dup_acks.min(DUP_THRESHOLD - 1)) * self.window.mss,
             _ => 0,
         };
-        // Bytes that the peer has are no longer in flight.
+        // Bytes that the peer has acknowledged selectively are no longer in flight.
         let arrived = self.sacked.total() - self.sacked.beyond(self.next).1;
         let may = (self.una + self.window.cwnd + extra + arrived).min(self.edge);
         let piece = self.piece(self.next, may.max(self.next).min(self.end()))?;
         let is_cut = u64::from(piece.len) < self.window.mss.min(self.written.saturating_sub(self.next));
-        // A segment cut short by the window waits for a larger window while anything is in flight
+        // A segment that the window cuts short waits for a larger window while data is in flight
         // (RFC 1122 section 4.2.3.4).
         if is_cut && self.flight() > 0 && piece.seq == self.sent {
             return None;
@@ -646,8 +651,8 @@ impl SendHalf {
         if pipe > 0 && self.window.cwnd < pipe + self.window.mss {
             return None;
         }
-        // Rule 1: lost data. Rule 2: new data. Rule 3: data that may be lost. Rule 4: the last
-        // segment, once.
+        // NextSeg rules of RFC 6675: 1. lost data; 2. new data; 3. data that may be lost; 4. the
+        // last segment, once.
         let piece = if let Some((start, end)) = self.hole(true) {
             self.piece(start, end)?
         } else if let Some(new) = self.piece(self.sent, self.edge.min(self.end()).max(self.sent)) {
@@ -675,7 +680,7 @@ impl SendHalf {
         Some(self.note_sent(now, piece))
     }
 
-    /// Bytes in flight with loss detection by time.
+    /// Bytes in flight according to loss detection by time.
     ///
     /// Source: RFC 6675 section 4, SetPipe.
     fn pipe_by_time(&self) -> u64 {
@@ -712,7 +717,7 @@ impl SendHalf {
         let may = self.sent + self.window.cwnd.saturating_sub(pipe);
         let piece = self.piece(self.sent, may.min(new_end))?;
         let is_cut = u64::from(piece.len) < mss.min(self.written.saturating_sub(self.sent));
-        // A segment cut short by the window waits for a larger one, as without RACK (RFC 1122
+        // A segment that the window cuts short waits for a larger window, as without RACK (RFC 1122
         // section 4.2.3.4).
         if is_cut && self.flight() > 0 {
             return None;
@@ -734,7 +739,7 @@ impl SendHalf {
         piece
     }
 
-    /// A segment from `seq` up to `end`; `None` if it would be empty.
+    /// A segment from `seq` up to `end` or the maximum segment size; `None` if it would be empty.
     fn piece(&self, seq: u64, end: u64) -> Option<Piece> {
         let len = (end.min(self.written).saturating_sub(seq)).min(self.window.mss);
         let fin = self.closed && seq + len == self.written && end > self.written;
@@ -759,8 +764,8 @@ impl SendHalf {
         }
     }
 
-    /// Must be called when nothing more can be sent: a stream blocked by a closed window has to
-    /// probe it.
+    /// Sets the timer for a window probe if the peer's closed window blocks the stream. Must be
+    /// called when nothing more can be sent.
     pub(crate) fn mind_probe(&mut self, now: Instant) {
         let held_up = self.flight() == 0 && self.next < self.end() && self.edge <= self.next;
         if held_up && self.timer.is_none() {
@@ -782,12 +787,14 @@ impl SendHalf {
         self.timer.is_none_or(|at| at > now) || self.handle_rto(now)
     }
 
-    /// Handles the retransmission timer. Returns false if the connection must be given up.
+    /// Handles the expiration of the retransmission timer. Returns false if the connection must be
+    /// given up.
     fn handle_rto(&mut self, now: Instant) -> bool {
         self.rtt.back_off();
         self.timer = Some(now + self.rtt.rto());
         if self.flight() == 0 && self.una == self.sent {
-            // Probes continue while the peer answers; its silence to data would show otherwise.
+            // Window probes continue as long as the peer answers them. An unreachable peer is
+            // detected by its silence to data.
             self.probe = self.next < self.end();
             if !self.probe {
                 self.timer = None;
@@ -816,13 +823,13 @@ impl SendHalf {
         true
     }
 
-    /// Returns once whether to announce the reduced window.
+    /// Whether to announce the reduced window (CWR). Returns true once per reduction.
     pub(crate) fn take_cwr(&mut self) -> bool {
         std::mem::take(&mut self.say_cwr)
     }
 }
 
-/// The blocks of a segment's acknowledgement beyond a gap.
+/// The selective blocks of a segment's acknowledgement that lie beyond `una`.
 fn news_of(segment: &Segment, una: u64, sent: u64) -> impl Iterator<Item = (u64, u64)> + Clone + '_ {
     segment.sack.iter().filter(move |(start, end)| *start > una && *end <= sent)
 }

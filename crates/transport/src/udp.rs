@@ -1,7 +1,7 @@
 //! UDP sources: datagrams at a constant rate, or in bursts with pauses.
 //!
-//! A source only sends; the receiver counts arrivals. Intervals are kept exactly: a late call sends
-//! all due datagrams, each once.
+//! A source only sends; the receiver counts arrivals. Intervals do not drift: a late call sends all
+//! due datagrams, each once.
 
 use anabranch_endpoint::{Endpoint, Message, PeerId, Transmit};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Serialiser};
@@ -9,11 +9,11 @@ use anabranch_units::{BitRate, Duration, Instant, RandomStream, Serialiser};
 /// One datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Number, from 0.
+    /// Number of the datagram, from 0.
     pub number: u64,
     /// Bytes on the wire, headers included.
     pub size_bytes: u32,
-    /// Due time of departure.
+    /// Time at which the datagram was due to leave.
     pub sent_at: Instant,
 }
 
@@ -26,17 +26,17 @@ impl Message for Datagram {
 /// Sending pattern of a source.
 #[derive(Clone, Debug)]
 pub enum Pattern {
-    /// Without a pause.
+    /// Datagrams leave at a constant rate without pauses.
     Constant,
-    /// At random, a batch at a time: intervals are exponentially distributed with the rate's mean
-    /// (a Poisson process).
+    /// Batches of datagrams leave at random: intervals are exponentially distributed, and their
+    /// mean gives the rate (a Poisson process).
     Poisson {
-        /// Datagrams that leave back to back, at least 1.
+        /// Number of datagrams that leave together, at least 1.
         batch: u32,
         /// Random stream of the intervals.
         random: RandomStream,
     },
-    /// Bursts and pauses in turns, a burst first; both lengths are exponentially distributed with
+    /// Bursts and pauses alternate, a burst first. Both lengths are exponentially distributed with
     /// these means.
     OnOff {
         /// Mean length of a burst.
@@ -63,9 +63,9 @@ pub struct UdpSource {
 }
 
 impl UdpSource {
-    /// A source that sends at `rate` (during bursts) from `start` on, until `stop_at` if given.
-    /// Returns `None` if the rate is too low or too high to be kept ([`BitRate::serialiser`]), or
-    /// if the size or batch is zero.
+    /// Creates a source that sends at `rate` (during bursts) from `start` on, until `stop_at` if
+    /// given. Returns `None` if the rate is too low or too high to be kept exactly
+    /// ([`BitRate::serialiser`]), or if the size or batch is zero.
     pub fn new(
         peer: PeerId,
         rate: BitRate,
@@ -98,14 +98,14 @@ impl UdpSource {
     }
 }
 
-/// Mean above which draws are whole nanoseconds.
+/// Mean above which random durations are rounded to whole nanoseconds.
 const EXACT_MEAN_MAX: Duration = Duration::from_ms(1);
 
 /// A draw from the exponential distribution with this mean, in whole picoseconds, or in whole
 /// nanoseconds if the mean exceeds `EXACT_MEAN_MAX`.
 pub fn exponential(mean: Duration, random: &mut RandomStream) -> Duration {
-    // 1 - u is above 0. The logarithm's last digits may differ between machines: for 1 ms they are
-    // far below a picosecond.
+    // The argument 1 - u is above 0. The last digits of the logarithm may differ between machines;
+    // for 1 ms they are far below a picosecond.
     let factor = -(1.0 - random.unit_f64()).ln();
     let ps = mean.as_ps() as f64 * factor;
     if mean > EXACT_MEAN_MAX {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_source_keeps_its_rate_to_the_datagram() {
+    fn constant_source_keeps_its_rate_exactly() {
         let stop = Some(Instant::ZERO + Duration::from_secs(1));
         let mut source =
             UdpSource::new(PeerId(1), BitRate::mbps(8), 1_000, Pattern::Constant, Instant::ZERO, stop)
@@ -189,8 +189,8 @@ mod tests {
             .expect("a good rate");
         let seconds = 300;
         let all = sent(&mut source, Instant::ZERO + Duration::from_secs(seconds));
-        // A third of the time, with some 3,300 bursts: two percent is more than three standard
-        // deviations.
+        // The source sends for a third of the time, in some 3,300 bursts. Two percent is more than
+        // three standard deviations.
         let share = all.len() as f64 / (1_000 * seconds) as f64;
         assert!((0.31..0.37).contains(&share), "{share}");
     }
@@ -204,12 +204,12 @@ mod tests {
         let all = sent(&mut source, Instant::ZERO + Duration::from_secs(seconds));
         assert!(all.chunks_exact(8).all(|batch| batch[0].sent_at == batch[7].sent_at));
         assert!(all.windows(9).all(|w| w[0].sent_at < w[8].sent_at));
-        // 12,500 batches: three percent is more than three standard deviations.
+        // The source sends 12,500 batches. Three percent is more than three standard deviations.
         let share = all.len() as f64 / (1_000 * seconds) as f64;
         assert!((0.97..1.03).contains(&share), "{share}");
     }
 
-    /// #48: intervals were cut to whole nanoseconds: 200 Gbit/s became 245.
+    /// Issue #48: intervals were rounded down to whole nanoseconds, so that 200 Gbit/s became 245.
     #[test]
     fn random_gaps_keep_the_mean_of_fast_links() {
         for (gbps, size_bytes) in [(90, 64), (90, 1_500), (200, 64), (200, 1_500)] {
@@ -224,7 +224,7 @@ mod tests {
                 at
             });
             let measured = f64::from(count) * f64::from(size_bytes) * 8.0 / last.as_ps() as f64 * 1e3;
-            // The mean of a million intervals deviates by a thousandth.
+            // The mean of a million intervals has a standard deviation of a thousandth.
             assert!(
                 (measured / gbps as f64 - 1.0).abs() < 0.004,
                 "{measured} Gbit/s of {gbps}, {size_bytes} B"
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_call_sends_what_was_due() {
+    fn late_call_sends_all_due_datagrams() {
         let mut source =
             UdpSource::new(PeerId(1), BitRate::mbps(8), 1_000, Pattern::Constant, Instant::ZERO, None)
                 .expect("a good rate");

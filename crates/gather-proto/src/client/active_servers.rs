@@ -1,27 +1,27 @@
-//! Limits the number of servers asked for the same piece, if a few of them fill the client's link.
+//! Limits the number of servers asked for the same piece, if a few servers fill the client's link.
 //!
 //! Packets of many servers that meet in a short queue are lost, however slowly each server sends.
 //! With 32 servers behind a queue of four packets, 5 % of packets were lost and the link's rate was
 //! underestimated by 10 %. If each server has fewer than two packets in flight, fewer servers fill
 //! the link just as well, and more evenly. Once the link's rate is known, only half of the servers
-//! get further requests: the first ones to end a pull. At a high loss rate it is a quarter. This
-//! repeats until each server has two packets in flight. If the remaining servers deliver less than
-//! all did, or less than their grants, the link is not the bottleneck, and all servers are asked
-//! again from then on.
+//! get further requests, namely the first servers to end a pull; at a high loss rate it is a
+//! quarter. The reduction repeats until each server has two packets in flight. The remaining
+//! servers may deliver less than all servers did, or less than their grants. The link is then not
+//! the bottleneck, and all servers are asked again from then on.
 //!
-//! Leaves out: the grant of each server (`hop`), the link's rate (`link`), the length of pulls
+//! Leaves out: the grant of each server (`hop`), the link's rate (`link`), and the length of pulls
 //! (`balance`). Read [`ActiveServers`] first.
 
 use super::{Client, ServerId};
 use crate::mode::RateControl;
 use anabranch_codes::Symbol;
 
-/// Packets in flight per server below which the set shrinks. `LEAST` is the minimum number of
-/// servers, as one may stop.
+/// Number of packets in flight per server below which the set shrinks. `LEAST` is the minimum
+/// number of servers, because a server may stop.
 const IN_FLIGHT: f64 = 2.0;
 const LEAST: usize = 4;
-/// Measurements that are judged together, because servers wait for processors; half as many if less
-/// than [`MUCH`] arrives.
+/// Number of measurements that are judged together, because servers wait for processors. Half as
+/// many are judged if less than [`MUCH`] arrives.
 const MEASURES: u32 = 4;
 /// Divisor of the number of servers at each reduction; `PART_LOSSY` applies if the loss rate
 /// exceeds the path's own by `LOSS_MORE`.
@@ -29,12 +29,12 @@ const PART: usize = 2;
 const PART_LOSSY: usize = 4;
 const LOSS_MORE: f64 = 0.01;
 /// Share of the full set's throughput that proves a full link, if the servers also use the share
-/// `USES` of their grants. Below the share `MUCH` the set is too small at once.
+/// `USES` of their grants. Below the share `MUCH` the set counts as too small at once.
 const FILLS: f64 = 0.97;
 const USES: f64 = 0.9;
 const MUCH: f64 = 0.85;
-/// Judgements without success before the full set is restored. A link whose rate was cut needs some
-/// to be found faster again.
+/// Maximum number of judgements without success before all servers are asked again. After a cut of
+/// its rate, a link needs several judgements until it is found to be faster again.
 const DOUBTS: u32 = 4;
 
 /// Sums over measurements that are judged together.
@@ -47,10 +47,10 @@ struct MeasurementSums {
     seconds: f64,
 }
 
-/// The servers that are asked, if not all of them are.
+/// The servers that are asked for further ranges, if not all servers are asked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ActiveServers {
-    /// Maximum number of servers; `None` for all.
+    /// Maximum number of servers in the set; `None` if all servers are asked.
     most: Option<usize>,
     /// The servers in the set, in the order of their first request.
     kept: Vec<ServerId>,
@@ -60,15 +60,15 @@ pub(super) struct ActiveServers {
     all_bps: f64,
     came: MeasurementSums,
     doubts: u32,
-    /// Total grant at the last measurement, in bits per second; `lost` counts lost packets up to
-    /// then.
+    /// Total grant at the last measurement, in bits per second. `lost` counts lost packets up to
+    /// that measurement.
     granted_bps: f64,
     lost: u64,
 }
 
 impl ActiveServers {
-    /// Judges the sums of `busy` servers where `enough` would do; `path_loss` is the path's own
-    /// loss rate. Returns true if the set of servers changed.
+    /// Judges the sums of `busy` servers if `enough` servers would be sufficient. `path_loss` is
+    /// the path's own loss rate. Returns true if the set of servers changed.
     fn judge(&mut self, came: MeasurementSums, busy: usize, enough: usize, path_loss: f64) -> bool {
         let sent_bits = came.bits + came.lost_bits;
         let of_all = came.bits / (self.all_bps * came.seconds).max(1.0);
@@ -94,7 +94,7 @@ impl ActiveServers {
 }
 
 impl<S: Symbol> Client<S> {
-    /// Number of servers sufficient to fill the link; `None` while its rate is unknown.
+    /// Number of servers sufficient to fill the link; `None` while the link's rate is unknown.
     fn enough(&self) -> Option<usize> {
         if self.config.rate_control != RateControl::Bbr || self.overflow.is_unsure() {
             return None;
@@ -103,7 +103,7 @@ impl<S: Symbol> Client<S> {
         Some(((packets / IN_FLIGHT) as usize).max(LEAST))
     }
 
-    /// The servers among `holders` that may be asked for a part of the piece.
+    /// The servers among `holders` that may be asked for further ranges of the piece.
     pub(super) fn asked_of(&self, holders: Vec<ServerId>) -> Vec<ServerId> {
         let few = &self.few;
         let Some(most) = few.most.filter(|most| !few.is_off && holders.len() > *most) else { return holders };
@@ -113,7 +113,7 @@ impl<S: Symbol> Client<S> {
         if kept.len() < most { holders } else { kept }
     }
 
-    /// Adds a server to the set when it is asked for a piece with several holders.
+    /// Adds a server to the set when the client requests a piece with several holders from it.
     pub(super) fn keep(&mut self, server: ServerId) {
         if self.few.most.is_some() && !self.few.kept.contains(&server) {
             self.few.kept.push(server);
@@ -131,14 +131,14 @@ impl<S: Symbol> Client<S> {
         let (path_loss, enough) = (self.overflow.path_loss(), self.enough());
         let few = &mut self.few;
         let last_bps = std::mem::replace(&mut few.granted_bps, granted_bps);
-        // Servers outside the set may still deliver earlier requests, and near the end servers run
-        // out of requests.
+        // Servers outside the set may still deliver earlier requests, and servers run out of
+        // requests near the end.
         let are_all_kept = !few.is_off && few.most.is_none_or(|_| busy <= few.kept.len());
         let Some(enough) = enough.filter(|_| are_all_kept && !self.queue.is_empty()) else {
             few.came = MeasurementSums::default();
             return false;
         };
-        // Probes, and the drain after each, are not evidence.
+        // Probes, and the drain after each probe, are not evidence.
         if !is_held {
             return false;
         }
@@ -167,8 +167,8 @@ mod tests {
 
     const SECONDS: f64 = 0.05;
 
-    /// A client behind a link of `mbps` Mbit/s with eight servers, `us` microseconds away, that
-    /// hold one object and are all asked for it.
+    /// A client behind a link of `mbps` Mbit/s with eight servers, `us` microseconds away. All
+    /// servers hold one object and are asked for it.
     fn client(mbps: u64, us: u64) -> (Client<Bytes>, Vec<ServerId>) {
         let config = ClientConfig { link: Some(BitRate::mbps(mbps)), ..ClientConfig::default() };
         let mut client = Client::new(config).expect("its settings are in range");
@@ -189,14 +189,14 @@ mod tests {
         (0..measures).any(|_| client.note_came(granted_bps, share * granted_bps * SECONDS, SECONDS))
     }
 
-    /// The first `kept` servers have further requests; the rest have ended theirs.
+    /// Gives the first `kept` servers further requests; the other servers have ended their pulls.
     fn only(client: &mut Client<Bytes>, holders: &[ServerId], kept: usize) {
         holders[..kept].iter().for_each(|server| client.keep(*server));
         holders[kept..].iter().for_each(|server| client.servers[server.0 as usize].pulls = 0);
     }
 
     #[test]
-    fn where_few_fill_the_link_only_those_are_asked() {
+    fn only_few_servers_are_asked_if_sufficient() {
         // Less than one packet per server is in flight.
         let (mut client, holders) = client(100, 500);
         assert_eq!(client.asked_of(holders.clone()), holders);
@@ -212,13 +212,13 @@ mod tests {
             "of other holders as many may be asked"
         );
         assert!(!measure(&mut client, 1.0, 10 * MEASURES), "four are the least");
-        // A kept server is lost, and another may take its slot.
+        // A kept server is lost, and another server may replace it.
         client.handle_lost(Instant::ZERO, holders[0], "it is gone");
         assert_eq!(client.asked_of(holders.clone()), holders);
     }
 
     #[test]
-    fn all_servers_are_asked_once_few_leave_capacity() {
+    fn all_servers_are_asked_if_few_leave_capacity() {
         for (share, measures) in [(0.5, MEASURES / 2), (0.87, MEASURES), (0.96, (DOUBTS + 1) * MEASURES)] {
             let (mut client, holders) = client(100, 500);
             assert!(measure(&mut client, 1.0, MEASURES));
@@ -230,23 +230,23 @@ mod tests {
         }
     }
 
-    /// Throughput falls at the end, whatever the number of servers.
+    /// At the end throughput falls, whatever the number of servers.
     #[test]
-    fn no_decision_is_made_when_nothing_remains_to_request() {
+    fn server_set_is_kept_without_ranges_to_request() {
         let (mut client, _) = client(100, 500);
         client.queue.clear();
         assert!(!measure(&mut client, 1.0, 10 * MEASURES));
     }
 
     #[test]
-    fn where_servers_have_packets_in_flight_all_are_asked() {
+    fn all_servers_are_asked_with_many_packets_in_flight() {
         let (mut client, holders) = client(100, 20_000);
         assert!(!measure(&mut client, 1.0, 10 * MEASURES));
         assert_eq!(client.asked_of(holders.clone()), holders);
     }
 
     #[test]
-    fn under_heavy_loss_a_fourth_is_tried_at_once() {
+    fn heavy_loss_reduces_the_set_to_a_fourth() {
         let came = |lost_bits| MeasurementSums {
             measures: 4,
             bits: 1e6,
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Throughput reduced by an overflow is not evidence of slow servers.
+    /// If an overflow reduces the throughput, the servers do not count as slow.
     #[test]
     fn losses_show_that_the_link_is_full() {
         let mut few = ActiveServers::default();

@@ -1,7 +1,7 @@
-//! Division of a piece among its holders, so that all of them end together: the length of each
-//! pull, and when to take work from a slow server.
+//! Division of a piece among its holders so that all holders finish together: the length of each
+//! pull, and the decision to move work away from a slow server.
 //!
-//! Leaves out: pieces and their holders (`client`), rates on the last hop (`hop`).
+//! Leaves out: pieces and their holders (`client`), and rates on the last hop (`hop`).
 
 use super::{Client, PieceId, Pull, PullId, PullState, ServerId, ServerState};
 use crate::layout::BLOCK_BYTES_MIN;
@@ -12,43 +12,45 @@ use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Minimum bytes of a pull if several servers hold the piece and more is missing. Portions end at
-/// multiples of it.
+/// Minimum bytes of a pull if several servers hold the piece and more bytes than that are missing.
+/// Portions end at multiples of this number.
 const PORTION_MIN: u64 = 64 << 10;
-/// Maximum length of a piece that is requested from one server only. Dividing a short piece would
-/// make several servers search for one link's rate, for little gain.
+/// Maximum length in bytes of a piece that is requested from one server only. Several servers for a
+/// short piece would each search for the rate of the same link, for little gain.
 const ALONE_MAX: u64 = 256 << 10;
-/// Minimum duration of a server's shortest portion; it also covers at least `PORTION_RTTS` round
-/// trips.
+/// Minimum duration of a server's shortest portion. The duration is also at least `PORTION_RTTS`
+/// round trips.
 const PORTION_TIME: Duration = Duration::from_ms(50);
 const PORTION_RTTS: u64 = 2;
-/// Ratio of the longest portion to the shortest. It is limited because the rates of servers at its
-/// end are unknown.
+/// Ratio of the longest portion to the shortest. The ratio is limited because the servers' future
+/// rates are unknown.
 const PORTION_LONG: u64 = 8;
-/// Maximum first portion of a server without a measured rate; it gets half the usual share. With
-/// very many servers it is the shortest portion, as a few of them may be enough.
+/// Maximum first portion in bytes of a server without a measured rate, which gets half the usual
+/// share. If there are very many servers, the first portion is the shortest portion, as a few of
+/// them may be enough.
 const PORTION_FIRST: u64 = 1 << 20;
 /// Minimum interval over which a server's delivery rate is measured.
 const PACE_MIN: Duration = Duration::from_ms(200);
-/// Interval between searches for servers to overtake, and minimum age of a pull that may be taken.
+/// Interval between searches for slow pulls, and minimum age of a pull that may be taken from its
+/// server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Interval between searches when no range is left to request and a server is idle; at least
-/// `LOOK_RTTS` round trips.
+/// Interval between searches when no range is left to request and a server is idle. The interval is
+/// at least `LOOK_RTTS` round trips.
 const LOOK_AT_END: Duration = Duration::from_ms(100);
 const LOOK_RTTS: u64 = 4;
-/// Silence after which a server with requests counts as stopped; at least `STOPPED_RTTS` round
-/// trips.
+/// Duration of silence after which a server with requests counts as stopped. The duration is at
+/// least `STOPPED_RTTS` round trips.
 const STOPPED_MIN: Duration = Duration::from_ms(300);
 const STOPPED_RTTS: u64 = 8;
-/// A pull that ends within this time, in seconds, is not taken from its server.
+/// Remaining time in seconds below which a pull is not taken from its server.
 const SOON_S: f64 = 2.0;
-/// Minimum speed-up for which a pull is taken from its server.
+/// Minimum factor by which taking a pull must shorten its remaining time.
 const GAIN_MIN: f64 = 1.25;
-/// Divisor of the remaining bytes: for a server without a measured rate, at most this part may be
-/// lost by taking a pull.
+/// Divisor of the remaining bytes. A pull goes to a server without a measured rate only if at most
+/// this part of the remaining bytes is lost by taking it.
 const STAKE_PART: u64 = 8;
-/// Rate relative to an idle server below which a server crawls and is not asked for that piece
-/// again.
+/// Rate relative to an idle server below which a server crawls. A crawling server is not asked for
+/// that piece again.
 const CRAWL_SHARE: f64 = 0.25;
 
 /// Measurement of a server's recent delivery rate.
@@ -83,20 +85,20 @@ impl DeliveryRate {
     }
 }
 
-/// A server's part of the missing bytes of a piece.
+/// A server's share of the missing bytes of a piece.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct PieceShare {
-    /// Fraction of the missing bytes, proportional to recent rates; 1 if no other server holds the
+    /// Fraction of the missing bytes, in proportion to recent rates; 1 if no other server holds the
     /// piece.
     pub(super) share: f64,
-    /// Minimum and maximum bytes of one request. A piece with a single holder is requested in runs
-    /// of the maximum.
+    /// Minimum and maximum bytes of one request. A piece with a single holder is requested in
+    /// ranges of the maximum.
     pub(super) least: u64,
     pub(super) most: u64,
 }
 
 impl<S: Symbol> Client<S> {
-    /// The part of `server`, one of `holders`, in a piece.
+    /// The share of `server`, one of `holders`, in a piece.
     pub(super) fn part_of(
         &mut self,
         now: Instant,
@@ -104,7 +106,7 @@ impl<S: Symbol> Client<S> {
         server: ServerId,
         holders: &[ServerId],
     ) -> PieceShare {
-        // A pull's packets must fit the range of packet numbers.
+        // The packets of a pull must not exceed the range of packet numbers.
         let block_bytes = self.servers[server.0 as usize].block_bytes;
         let pull_bytes_max = Numbers::of(self.config.rate_control)
             .pull_bytes_max(block_bytes.min(BLOCK_BYTES_MIN), self.config.blocks_of(block_bytes));
@@ -114,7 +116,7 @@ impl<S: Symbol> Client<S> {
         let paces: Vec<Option<f64>> =
             holders.iter().map(|holder| self.servers[holder.0 as usize].pace.bytes_per_s(now)).collect();
         let known: Vec<f64> = paces.iter().copied().flatten().collect();
-        // A server without a measured rate counts as average.
+        // A server without a measured rate counts with the mean rate.
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         let all: f64 = paces.iter().map(|pace| pace.unwrap_or(mean)).sum();
         let own = holders.iter().position(|holder| *holder == server).and_then(|at| paces[at]);
@@ -137,12 +139,13 @@ impl<S: Symbol> Client<S> {
     }
 }
 
-/// Removes the range of the next pull from `missing`. With a single holder it is a whole range, up
-/// to the maximum; otherwise half of the server's share, at least [`PieceShare::least`].
+/// Removes the range of the next pull from `missing`. With a single holder the range is the whole
+/// first range, up to the maximum. With several holders its length is half of the server's share,
+/// at least [`PieceShare::least`].
 ///
-/// Long pulls save requests; short ones at the end let all servers finish together, because a pull
-/// taken from its server loses the bytes in flight. The minimum is worth some round trips, as the
-/// next pull is requested while the last one arrives. Source: guided self-scheduling
+/// Long pulls save requests. Short pulls at the end let all servers finish together; a pull taken
+/// from its server instead would lose the bytes in flight. The minimum is several round trips long,
+/// because the next pull is requested while the last one arrives. Source: guided self-scheduling
 /// (Polychronopoulos and Kuck, IEEE Transactions on Computers 1987), with half the share. Differs:
 /// shares are proportional to recent delivery rates.
 pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: PieceShare) -> Range<u64> {
@@ -164,8 +167,8 @@ pub(super) fn portion(missing: &mut VecDeque<Range<u64>>, part: PieceShare) -> R
 }
 
 impl<S: Symbol> Client<S> {
-    /// Bytes that the server sends before this pull, if none of the pull has arrived but packets of
-    /// the server's other pulls have.
+    /// Bytes that the server must send before this pull, if packets of the server's other pulls
+    /// have arrived but none of this pull.
     fn awaited(&self, now: Instant, pull: &Pull<S>) -> Option<u64> {
         let is_new = matches!(&pull.state, PullState::Receiving(receiver) if receiver.heard_at().is_none());
         let heard_at = self.servers[pull.server.0 as usize].heard.packet_at;
@@ -178,8 +181,8 @@ impl<S: Symbol> Client<S> {
         (is_new && is_busy).then(|| self.pulls.values().filter(is_before).map(left).sum())
     }
 
-    /// Whether a pull's server has stopped: it is frozen, or its path is down. The sender of
-    /// [`Mode::Lttp`] waits as long by itself.
+    /// Whether a pull's server has stopped: its process is frozen, or its path is down. Never true
+    /// in [`Mode::Lttp`], whose sender waits as long by itself.
     fn has_stopped(&self, now: Instant, pull: &Pull<S>) -> bool {
         let server = &self.servers[pull.server.0 as usize];
         let since = server.heard.packet_at.max(Some(pull.asked_at)).unwrap_or(pull.asked_at);
@@ -187,9 +190,9 @@ impl<S: Symbol> Client<S> {
         self.config.mode == Mode::Counted && since + STOPPED_MIN.max(rtt * STOPPED_RTTS) <= now
     }
 
-    /// Takes pulls from servers that will end late, if an idle holder exists and no range is left
-    /// to request. The missing bytes are divided again. A server that crawls or has stopped, or
-    /// that has sent none of the pull, gets no part while another holder is left.
+    /// Takes pulls from servers that will end late, if a holder is idle and no range is left to
+    /// request. The missing bytes are divided again. A server gets no part of them if it crawls,
+    /// has stopped or has sent no packet of the pull, while another holder is left.
     pub(super) fn overtake(&mut self, now: Instant) {
         let is_idle = |server: &ServerState| server.is_connected && server.pulls == 0;
         let is_end = self.queue.is_empty() && self.servers.iter().any(is_idle);
@@ -216,7 +219,7 @@ impl<S: Symbol> Client<S> {
             }
             let PullState::Receiving(receiver) = &pull.state else { continue };
             let age = now.saturating_since(pull.asked_at);
-            // Bytes of incomplete generations are lost with the pull, but count for its rate.
+            // Bytes of incomplete generations are lost with the pull, but count towards its rate.
             let all = receiver.layout().bytes();
             let came = (receiver.complete_bytes() + receiver.held_bytes()).min(all);
             let rate = came as f64 / age.as_secs_f64();
@@ -231,7 +234,7 @@ impl<S: Symbol> Client<S> {
                 late.push((lasts, *id, rate));
             }
         }
-        // The pull with the longest remaining time is taken first.
+        // Pulls with the longest remaining time are taken first.
         late.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut has_taken = false;
         for id in stopped {
@@ -255,11 +258,11 @@ impl<S: Symbol> Client<S> {
             let other = idle[at];
             let PullState::Receiving(receiver) = &pull.state else { continue };
             let left = receiver.layout().bytes() - receiver.complete_bytes();
-            // Both servers then deliver the rest and the lost bytes.
+            // After the change both servers deliver the remaining bytes, lost bytes included.
             let together = rate + rate_of(other).unwrap_or(rate);
             let is_gain = left as f64 / together * GAIN_MIN <= lasts;
-            // A server without a measured rate may share the same narrow link, so little is risked
-            // on it.
+            // A server without a measured rate may share the same slow link. The pull is taken only
+            // if few bytes are lost by that.
             let is_risk = rate_of(other).is_none() && receiver.held_bytes() * STAKE_PART > left;
             if !is_gain || is_risk {
                 continue;

@@ -1,5 +1,5 @@
-//! The client's last hop: the share granted to each server, and the redistribution of unused
-//! shares.
+//! The client's last hop: the share of its rate granted to each server, and the redistribution of
+//! unused shares.
 //!
 //! Leaves out: the arithmetic of shares ([`share`]), the hop's rate if it is not configured
 //! (`link`), and the assignment of pieces (`client`, `balance`).
@@ -14,17 +14,17 @@ use anabranch_units::{BitRate, Duration, Instant};
 
 /// Minimum interval over which the servers' use of their grants is measured.
 const MEASURE_MIN: Duration = Duration::from_ms(20);
-/// Minimum number of packets that each server may send in that interval.
+/// Minimum number of packets that each server's grant allows in that interval.
 const MEASURE_PACKETS: u64 = 16;
-/// Maximum ratio of a server's round-trip time to the median; longer ones are outliers.
+/// Maximum ratio of a server's round-trip time to the median; longer round-trip times are outliers.
 const FAR_TIMES: u64 = 4;
-/// Share of its grant below which a server lends the rest.
+/// Share of its grant below which a server's unused grant is lent to other servers.
 const USED_SHARE: f64 = 0.7;
-/// Minimum grant, relative to an equal share, of a server that has little left to send.
+/// Minimum grant, relative to an equal share, of a server that has few bytes left to send.
 const ENDING_LEAST: f64 = 0.25;
 
 impl<S: Symbol> Pull<S> {
-    /// Bytes still to arrive; `None` if unknown.
+    /// Number of bytes still to arrive; `None` if unknown.
     fn rest(&self) -> Option<u64> {
         match &self.state {
             PullState::Asked { .. } => Some(self.range.1? - self.range.0),
@@ -43,16 +43,16 @@ impl ServerState {
             Some(self.rate_bytes_per_s.map_or(rate_bytes_per_s, |best| best.max(rate_bytes_per_s)));
     }
 
-    /// Best estimate of the round-trip time, if known. If the first packet of a connection was
-    /// lost, connecting took a second longer and later requests were answered sooner. (Measurements
-    /// of the link keep using the round-trip time of connecting.)
+    /// Best estimate of the round-trip time, if known: the lower of two measurements. If the first
+    /// packet of a connection is lost, connecting takes a second longer, and later requests are
+    /// answered sooner. (Measurements of the link use the round-trip time of connecting only.)
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.rtt.map(|rtt| self.answered.map_or(rtt, |answered| rtt.min(answered)))
     }
 }
 
 impl<S: Symbol> Client<S> {
-    /// Total rate that may be granted, in bits of datagrams per second.
+    /// Total rate that may be granted, in bits of datagrams per second; `None` for no limit.
     pub(super) fn granted_bps(&self) -> Option<f64> {
         let datagram = self.datagram_bytes();
         let on_link = datagram + f64::from(self.config.overhead_bytes);
@@ -61,13 +61,13 @@ impl<S: Symbol> Client<S> {
         stated.or_else(|| Some(self.overflow.allowed_bytes_per_s()? * 8.0))
     }
 
-    /// Starts all servers as one, if that is necessary and the link's rate is unknown.
+    /// Begins a common start of all servers, if necessary and if the link's rate is unknown.
     pub(super) fn begin_together(&mut self, now: Instant) {
         let is_known = self.config.link.is_some() || self.config.rate_control != RateControl::Bbr;
         if is_known || self.overflow.has_begun() {
             return;
         }
-        // Servers that connect later may get requests, too.
+        // Counts servers that connect later, because they may get requests, too.
         let servers = self.servers.iter().filter(|server| server.lost.is_none()).count();
         let (rtt, packet_bytes) = (self.farthest(), self.datagram_bytes());
         self.overflow.begin(now, servers, rtt, packet_bytes);
@@ -78,7 +78,7 @@ impl<S: Symbol> Client<S> {
         self.servers.iter().filter(|server| server.pulls > 0).count()
     }
 
-    /// Size in bytes of the shortest packets that servers send; longer ones have less header
+    /// Size in bytes of the shortest packets that servers send. Longer packets have less header
     /// overhead.
     pub(super) fn datagram_bytes(&self) -> f64 {
         let shortest = self.servers.iter().map(|server| server.block_bytes).min();
@@ -86,8 +86,8 @@ impl<S: Symbol> Client<S> {
         f64::from(header + shortest.unwrap_or(self.config.block_bytes))
     }
 
-    /// Round-trip time to the farthest server, as measured when connecting. Outliers are ignored: a
-    /// lost packet makes a server seem a second away.
+    /// Round-trip time to the farthest server, as measured when connecting. Outliers are ignored,
+    /// because a lost packet makes a server seem a second away.
     pub(super) fn farthest(&self) -> Duration {
         let mut rtts: Vec<Duration> = self.servers.iter().filter_map(|server| server.rtt).collect();
         rtts.sort_unstable();
@@ -101,8 +101,8 @@ impl<S: Symbol> Client<S> {
         self.granted_bps().map_or(Duration::ZERO, |bps| Duration::from_ps((bits / bps * 1e12) as u64))
     }
 
-    /// Divides the last hop. With `only_lowers` no grant rises: a share taken from one server may
-    /// go to another only after the first has heard of it.
+    /// Divides the rate of the last hop. With `only_lowers` no grant rises: a share taken from one
+    /// server may be given to another only after the first server has received its lower grant.
     pub(super) fn regrant(&mut self, only_lowers: bool) {
         let Some(capacity) = self.granted_bps() else {
             let rates = self.left_over();
@@ -111,8 +111,9 @@ impl<S: Symbol> Client<S> {
         let is_asked = |server: &&ServerState| server.pulls > 0;
         let mut demands: Vec<Option<f64>> =
             self.servers.iter().filter(is_asked).map(|server| server.demand).collect();
-        // The first connected server must not get the whole link, as it would keep that rate until
-        // it hears of the other servers. If all servers begin as one, the total is small anyway.
+        // The first connected server must not be granted the whole link, because it would keep that
+        // rate until it receives a lower grant. If all servers begin as one, the total rate is low
+        // anyway.
         let awaited = self.servers.iter().filter(|server| !server.was_asked && server.lost.is_none()).count();
         let keeps = self.awaits_until.is_some() && !self.overflow.is_starting();
         let awaited = if keeps { awaited } else { 0 };
@@ -122,8 +123,8 @@ impl<S: Symbol> Client<S> {
             self.end_together(&mut shares, &demands);
         }
         let mut shares = shares.into_iter();
-        // With one control per path, each pull of a server carries the server's whole rate;
-        // otherwise its pulls divide the rate evenly.
+        // With one rate control per path, each pull of a server carries the server's whole rate.
+        // With one per pull, the server's pulls divide the rate evenly.
         let has_path = self.config.rate_control == RateControl::Bbr;
         let of_pull = |server: &ServerState| {
             let share = if server.pulls > 0 { shares.next() } else { None };
@@ -139,8 +140,8 @@ impl<S: Symbol> Client<S> {
     }
 
     /// Divides the shares of servers that use their full grants in proportion to the bytes that
-    /// each still has to send, once no range of the last piece is left to request. The link then
-    /// stays full to the end. With more than one unfinished piece, shares stay equal.
+    /// each server still has to send. The link then stays full to the end. Applies only once no
+    /// range of the last unfinished piece is left to request.
     fn end_together(&self, shares: &mut [f64], demands: &[Option<f64>]) {
         let has_path = self.config.rate_control == RateControl::Bbr;
         if !has_path || self.unfinished != 1 || !self.queue.is_empty() {
@@ -155,7 +156,7 @@ impl<S: Symbol> Client<S> {
         let asked = asked.map(|(_, rest)| rest).enumerate();
         let all: Vec<(usize, f64)> = asked.filter(|(at, _)| demands[*at].is_none()).collect();
         let rest: f64 = all.iter().map(|(_, rest)| rest).sum();
-        // All bytes have arrived but are not reported yet: no share is needed.
+        // All bytes have arrived but are not reported yet, so no share is needed.
         if rest <= 0.0 {
             return;
         }
@@ -167,16 +168,16 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Grants of slow servers when nothing is divided and some servers have run out of requests.
-    /// Each server below an equal part of the link is granted that part, so that it probes for more
-    /// at once.
+    /// Grants of slow servers, if the link is not divided and some servers have run out of
+    /// requests. A server below an equal part of the link is granted that part, so that it probes
+    /// for more at once.
     fn left_over(&self) -> Vec<Option<BitRate>> {
         let busy = self.busy();
         let is_idle = |server: &ServerState| server.is_connected && server.was_asked && server.pulls == 0;
         let is_ending = self.queue.is_empty() && self.servers.iter().any(is_idle);
         let part = self.overflow.carried_bytes_per_s() / busy.max(1) as f64;
         let of_server = |server: &ServerState| {
-            // A server without a measured rate is still finding its rate.
+            // A server without a measured rate is still searching for its rate.
             let is_slow = server.pace.last().is_some_and(|brings| part > brings);
             (is_ending && is_slow && server.pulls > 0).then(|| BitRate::bps((part * 8.0) as u64))
         };
@@ -235,14 +236,15 @@ impl<S: Symbol> Client<S> {
             let grant = grant.map_or(0.0, |grant| grant.as_bps() as f64);
             *granted = if has_path { granted.max(grant) } else { *granted + grant };
         }
-        // A server with low use keeps some headroom, so that a rise of its demand shows.
+        // The grant of a server with low use keeps some headroom, so that a rise of its demand is
+        // detected.
         let least = capacity / 8.0 / busy.max(1) as f64;
         let (mut changed, mut lowers, mut came) = (false, false, 0.0);
         for (server, granted) in self.servers.iter_mut().zip(granted) {
             let bits = 8.0 * std::mem::take(&mut server.bytes) as f64;
             came += bits;
             let used = bits / time.as_secs_f64();
-            // A server that joined during the interval is not judged by it.
+            // A server that joined during the interval is not judged by the interval.
             let is_new = server.asked_at.is_none_or(|at| at + rtt * 2 > since);
             let uses_little = server.pulls > 0 && !is_new && used < USED_SHARE * granted;
             let twice = std::mem::replace(&mut server.used_little, uses_little);

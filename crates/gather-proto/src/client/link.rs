@@ -1,34 +1,35 @@
-//! Estimates the rate of the last hop from arriving packets, if it is not configured and several
-//! servers overflow it.
+//! Estimates the rate of the last hop from arriving packets, if the rate is not configured and
+//! several servers overflow the hop.
 //!
-//! Each server finds the rate of its path alone. If the loss rate of a path rises, the cause is
-//! either random loss or the total rate of all servers. The client tells them apart by a test: it
-//! grants only the rate that arrives. If most of the loss disappears, that rate is the link's
-//! capacity, and it stays divided among the servers. Every few seconds the client probes for more,
-//! as BBR does: it grants a quarter more for a round trip, or less if that was too much before.
+//! At first each server finds the rate of its path alone. If the loss rate of a path rises, the
+//! cause is either random loss or the total rate of all servers. The client tells the two causes
+//! apart by a test: it grants the servers only the rate that arrives. If most of the loss
+//! disappears, that rate is the link's capacity, and the client keeps dividing it among the
+//! servers. Every few seconds the client probes for more, as BBR does: for a round trip it grants a
+//! quarter more, or less than that if the last probe was too high.
 //!
-//! A single measurement may be distorted by a delayed process, or by the burst that follows. An
-//! estimate therefore rises only to the lower of two measurements in a row, and a single low one
-//! reduces it by a limited factor. When many servers have begun as one, processors are busier: the
-//! estimate then rises to the lower of two means of three measurements while the rate is held, and
-//! to the median of three in a probe.
+//! A single measurement may be distorted by a delayed process, or by the burst after the delay. An
+//! estimate therefore rises only to the lower of two successive measurements, and a single low
+//! measurement reduces the estimate by a limited factor. When many servers have begun as one,
+//! processors are busier. The estimate then rises to the lower of two means of three measurements
+//! while the rate is held, and to the median of three measurements in a probe.
 //!
 //! Grants compensate for the path's own loss rate. A rate that is slightly too high loses packets
-//! at the queue, which looks like the path's own loss and would raise the rate further. With many
-//! servers, the path's own loss rate is therefore capped at the one measured while less was
-//! granted, after probes.
+//! at the queue. These losses look like the path's own loss and would raise the rate further. With
+//! many servers, the path's own loss rate is therefore capped: the cap is measured after probes,
+//! while the servers are granted less than the link's rate.
 //!
-//! A divided rate would be held against any competing flow, and would leave a Cubic flow a tenth of
-//! its share. If a divided link has to be cut twice within seconds, each server therefore finds its
-//! rate alone for a while, as fair to competing flows as its BBR is. The link stays divided only if
-//! servers have too few packets in flight for their BBR to send less.
+//! A divided rate does not yield to competing flows, and would leave a Cubic flow a tenth of its
+//! share. If the rate of a divided link must be cut twice within seconds, each server therefore
+//! finds its rate alone for a while, and shares the link with competing flows as its BBR does. The
+//! link stays divided only if servers have too few packets in flight for their BBR to send less.
 //!
-//! In that case losses are random, too, as long as servers see no queue: out of 128 packets, a path
-//! with 5 % loss in runs of 8 loses none or a fifth. The spread of measurements is learned, and
-//! only a loss rate far beyond it cuts the rate. With a queue, the losses come from competing
-//! flows.
+//! If servers have few packets in flight, losses count as random as long as servers see no queue.
+//! Out of 128 packets, a path with 5 % loss in runs of 8 loses none or a fifth. The client learns
+//! the spread of the measurements, and cuts the rate only at a loss rate far beyond that spread. If
+//! servers see a queue, the losses come from competing flows.
 //!
-//! Many servers begin as one before all of this (`start`).
+//! Before the first of these steps, many servers begin as one (`start`).
 //!
 //! Source: the phases and their lengths are taken from BBR's probes (draft-ietf-ccwg-bbr-06 section
 //! 5.3.3), applied to all servers together. Leaves out: the share granted to each server (`hop`).
@@ -40,113 +41,115 @@ use anabranch_transport::bbr::PATH_LOSS_MAX;
 use anabranch_units::{Duration, Instant};
 
 /// Excess loss rate that counts as an overflow, as in BBR (section 2.5, LossThresh). `LOST_MIN` is
-/// the minimum number of lost packets.
+/// the minimum number of lost packets in that measurement.
 const LOSS_MORE: f64 = 0.02;
 const LOST_MIN: u64 = 8;
-/// Minimum length of a measurement, in round trips, time and packets.
+/// Minimum length of a measurement, in round trips, in time, and in packets.
 const MEASURE_RTTS: u64 = 2;
 const MEASURE_MIN: Duration = Duration::from_ms(20);
 const MEASURE_PACKETS: u64 = 128;
-/// Measurements averaged while the link of many servers is held. When processes wait for
-/// processors, 20 ms show from 0.5 to 2 times the link's rate, and the higher of two in a row was
-/// up to 1.5 times too high.
+/// Number of measurements averaged while the link of many servers is held. When processes wait for
+/// processors, a measurement of 20 ms shows 0.5 to 2 times the link's rate. The higher of two
+/// successive measurements was up to 1.5 times too high.
 const LONG_MEASURES: u32 = 3;
-/// Minimum packets of a measurement in a probe or drain; fewer are not evidence, however long it
-/// takes.
+/// Minimum number of packets of a measurement in a probe or drain, however long it takes. Fewer
+/// packets are no evidence.
 const LEAST_PACKETS: u64 = 8;
-/// Minimum packets per server in a measurement.
+/// Minimum number of packets per server in a measurement.
 const EACH_PACKETS: u64 = 2;
-/// Minimum length and packets of the first measurement at a loss rate of [`LOSS_FLOOD`], if servers
-/// have few packets in flight.
+/// Minimum length and packets of the first measurement if the loss rate is at least [`LOSS_FLOOD`]
+/// and servers have few packets in flight.
 const FLOOD_MIN: Duration = Duration::from_ms(5);
 const FLOOD_PACKETS: u64 = 64;
-/// Loss rate assumed for the test after a start that has filled the link: the losses are only found
-/// later.
+/// Loss rate assumed for the test after a start that has filled the link, because the losses are
+/// only detected later.
 const LOSS_FULL: f64 = 2.0 * PATH_LOSS_MAX;
-/// Time after the beginning of a test in which earlier losses may still be found.
+/// Time after the beginning of a test in which losses from before the test may still be detected.
 const SETTLES: Duration = Duration::from_ms(30);
-/// Margin by which the path's loss rate, for many servers, may exceed the one measured while less
-/// was granted. `DRAINED_PART` is the number of such measurements in the moving average.
+/// Margin by which the path's loss rate, for many servers, may exceed the rate measured in drains.
+/// `DRAINED_PART` is the number of such measurements in the moving average.
 const LOSS_DRAINED_MORE: f64 = 0.005;
 const DRAINED_PART: f64 = 4.0;
-/// Share of the arriving rate that a test grants, and that a divided link is granted, so that a
-/// queue drains.
+/// Share of the arriving rate that is granted so that a queue drains: `TEST_SHARE` in a test,
+/// `HOLD_SHARE` on a divided link.
 const TEST_SHARE: f64 = 0.95;
 const HOLD_SHARE: f64 = 0.99;
 /// Loss rate in a test above which the tested rate may still be too high. `TESTS_MORE` is the
 /// maximum number of further tests at lower rates.
 const LOSS_DOUBTED: f64 = 0.1;
 const TESTS_MORE: u32 = 2;
-/// Minimum factor of one cut of the rate. After a probe, for one round trip the grant falls by
-/// `DRAIN_PART` of the probe's excess.
+/// Minimum factor of one cut of the rate. After a probe the grant falls by `DRAIN_PART` of the
+/// probe's excess for one round trip.
 const CUT_SHARE: f64 = 0.85;
 const DRAIN_PART: f64 = 0.6;
-/// Maximum interval between probes, unless twice the minimum is longer. The minimum, in time and in
-/// round trips, applies after the rate was found or cut.
+/// Maximum interval between probes, unless twice the minimum is longer. The minimum, the longer of
+/// `HOLD_LEAST` and `HOLD_RTTS` round trips, applies after the rate was found or cut.
 const HOLD_MOST: Duration = Duration::from_secs(2);
 const HOLD_LEAST: Duration = Duration::from_ms(200);
 const HOLD_RTTS: u64 = 8;
-/// Packets in flight per server below which its own control can hardly send more slowly: BBR keeps
-/// at least four.
+/// Number of packets in flight per server below which the server's own control can hardly send more
+/// slowly: BBR keeps at least four in flight.
 const FEW_PACKETS: f64 = 8.0;
 /// Multiple of the measurements' mean deviation up to which loss counts as random while servers see
-/// no queue. `SPREAD_PART` is the number of measurements in that mean. In simulations with six
-/// seeds, multiples of 4, 6 and 8 gave three servers 76, 81 and 83 Mbit/s over 100 Mbit/s and 1 ms,
-/// with 5 % loss in runs of 8 behind a tenth of a bandwidth-delay product. When every high loss
-/// rate cut the rate, they had 54 Mbit/s.
+/// no queue. `SPREAD_PART` is the number of measurements in the moving average. Simulated for three
+/// servers over 100 Mbit/s and 1 ms, with 5 % loss in runs of 8 and a queue of a tenth of a
+/// bandwidth-delay product (six seeds): multiples of 4, 6 and 8 gave 76, 81 and 83 Mbit/s. When
+/// every high loss rate cut the rate, the servers had 54 Mbit/s.
 const CHANCE_SPREADS: f64 = 8.0;
 const SPREAD_PART: f64 = 8.0;
-/// Maximum loss rate that may count as random; a higher one is an overflow's.
+/// Maximum loss rate that may count as random; a higher loss rate is evidence of an overflow.
 const CHANCE_MOST: f64 = 2.0 * LOSS_FLOOD;
-/// Time within which a second cut means that competing flows share the link.
+/// Time after one cut within which a second cut means that competing flows share the link.
 const CUT_AGAIN: Duration = Duration::from_secs(5);
 /// Minimum and maximum time without division after competing flows were found. The time doubles if
-/// the last division lasted less than twice as long.
+/// the last division lasted at most twice this time.
 const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
 /// Initial and minimum excess of a probe, as a share of the rate.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.05;
-/// Maximum excess of a probe if servers have begun as one. The link is then full if less than
-/// `FILLED_SHARE` of the grant arrives. If less than `ALL_SHARE` arrives, the excess stays at this
-/// maximum.
+/// Maximum excess of a probe if servers have begun as one. In that case the link counts as full if
+/// less than `FILLED_SHARE` of the grant arrives. If less than `ALL_SHARE` arrives, the excess
+/// stays at this maximum.
 const PROBE_MORE_MANY: f64 = 0.125;
 const FILLED_SHARE: f64 = 0.9;
 const ALL_SHARE: f64 = 0.98;
-/// Growth of the rate by which a probe succeeds: in two measurements in a row, or with many servers
-/// in two of three. Below `WAITED_SHARE` of the earlier rate, with little loss, a process had to
-/// wait; up to `PROBE_MEASURES` measurements are tried.
+/// Growth of the rate from which a probe succeeds, if two successive measurements show it, or with
+/// many servers two of three. A measurement below `WAITED_SHARE` of the earlier rate, with little
+/// loss, shows that a process had to wait. A probe makes at most `PROBE_MEASURES` measurements.
 const GROWN: f64 = 0.02;
 const WAITED_SHARE: f64 = 0.9;
 const PROBE_MEASURES: u32 = 3;
-/// Minimum factor by which the loss rate falls from one measurement of a test to the next while
-/// late losses are still found. If it grows by the inverse, the test has not begun at every server.
+/// While late losses are still detected in a test, the loss rate falls below this factor from one
+/// measurement to the next. If it grows by more than the inverse, the test has not begun at every
+/// server.
 const FALLS: f64 = 0.75;
-/// Growth between two measurements above which the link is not full: servers are starting.
+/// Growth between two measurements above which the link is not full, because servers are still
+/// starting.
 const GROWS: f64 = 1.5;
-/// Minimum share of the recent rate that a full link carries. Below it the losses are older, and
-/// servers wait for retransmissions.
+/// Minimum share of the recent rate that a full link carries. Below this share the losses are
+/// older, and servers wait for retransmissions.
 const FULL_SHARE: f64 = 0.7;
-/// Factor by which the recent maximum fades with each measurement.
+/// Factor by which the recent maximum rate fades with each measurement.
 const CARRIED_FADES: f64 = 0.95;
 
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Phase {
-    /// Nothing is granted: each server has its own rate. The fields hold the last measurement:
+    /// No rate is granted: each server finds its own rate. The fields hold the last measurement:
     /// whether the loss rate was high, and the rate.
     Free { was_much: bool, bytes_per_s: f64 },
-    /// Only the arriving rate is granted. `loss` is the loss rate before the test, `last_loss` in
-    /// its last measurement, and `tests` the number of earlier tests at other rates.
+    /// Only the arriving rate is granted. `loss` is the loss rate before the test, `last_loss` the
+    /// loss rate in its last measurement, and `tests` the number of earlier tests at other rates.
     Test { loss: f64, last_loss: f64, tests: u32 },
     /// The link's rate is divided among the servers.
     Hold { since: Instant },
-    /// More is granted; `measures` counts the measurements so far.
+    /// More than the link's rate is granted. `measures` counts the measurements so far.
     Probe { measures: u32 },
     /// The grant is lowered by the fraction `less` while the queue that a probe left drains.
     Drain { less: f64 },
 }
 
-/// Measurement of one step.
+/// One measurement within a phase.
 #[derive(Copy, Clone, Debug)]
 struct StepMeasurement {
     bytes_per_s: f64,
@@ -154,7 +157,7 @@ struct StepMeasurement {
     /// Packets from servers that see a queue.
     queued: u64,
     lost: u64,
-    /// Packets in flight per server at the highest rate of packets so far.
+    /// Packets in flight per server at the highest packet rate so far.
     each_packets: f64,
 }
 
@@ -164,32 +167,32 @@ impl StepMeasurement {
     }
 
     /// Whether each server, with the link to itself, has too few packets in flight for its own
-    /// control to send less. Servers with few packets because of competing flows do not count: held
-    /// to that rate they could never get more.
+    /// control to send less. Servers with few packets because of competing flows are not meant: a
+    /// grant at that rate would keep them from ever sending more.
     fn is_few(&self) -> bool {
         self.each_packets < FEW_PACKETS
     }
 
-    /// Whether servers have few packets in flight and most see no queue: losses are then random
-    /// unless the link overflows.
+    /// Whether servers have few packets in flight and most packets saw no queue. Losses are then
+    /// random unless the link overflows.
     fn is_calm(&self) -> bool {
         self.is_few() && self.queued * 2 <= self.packets
     }
 
-    /// Whether far more arrives than the link carries, and no server can send less by itself.
+    /// Whether far more arrives at the link than it carries, and no server can send less by itself.
     fn is_flood(&self) -> bool {
         self.loss() > LOSS_FLOOD && self.packets >= FLOOD_PACKETS && self.is_few()
     }
 }
 
-/// Measurements that count together, in bytes per second.
+/// Measurements that are averaged or ranked together, in bytes per second.
 #[derive(Copy, Clone, Debug)]
 struct MeasurementGroup {
     measures: u32,
     sum: f64,
     /// Mean of the previous [`LONG_MEASURES`] measurements.
     last_mean: f64,
-    /// The highest measurement, and the second highest.
+    /// The highest measurement. `second` is the second highest.
     highest: f64,
     second: f64,
 }
@@ -221,39 +224,40 @@ const PROBE: Phase = Phase::Probe { measures: 0 };
 #[derive(Clone, Debug)]
 pub(super) struct OverflowEstimator {
     phase: Phase,
-    /// Start of the measurements of this step. `began` is the start and the totals of the current
-    /// measurement.
+    /// Start of the measurements of this phase. `began` holds the start and the initial totals of
+    /// the current measurement.
     measures_from: Instant,
     began: Option<(Instant, Totals)>,
     /// Loss rate while the link does not overflow.
     path_loss: f64,
-    /// Mean deviation of measurements from it, while the link is divided and servers see no queue.
+    /// Mean deviation of the measured loss rate from `path_loss`, while the link is divided and
+    /// servers see no queue.
     spread: f64,
-    /// Recent loss rate while less was granted than the link carries.
+    /// Moving average of the loss rate while the servers are granted less than the link carries.
     drained_loss: f64,
-    /// Highest rate since the last probe, and since the one before, in bytes per second. `last` is
-    /// the last measurement.
+    /// Highest rates in bytes per second: since the last probe, and in the period before that
+    /// probe. `last` is the last measured rate.
     rates: [f64; 2],
     last: f64,
     several: MeasurementGroup,
     probe_more: f64,
     /// Current interval between probes.
     wait: Duration,
-    /// Start of the current division. After competing flows were found, division pauses until
-    /// `rests_until`, for the time `rest`.
+    /// Start of the current division of the link. After competing flows were found, the link is not
+    /// divided until `rests_until`; `rest` is the length of that pause.
     held_from: Instant,
     /// Time of the last cut of the rate.
     cut_at: Option<Instant>,
     rests_until: Instant,
     rest: Duration,
     servers: usize,
-    /// Whether servers have begun as one; `start` is that start while it lasts.
+    /// Whether servers have begun as one. `start` is the state of that common start while it lasts.
     has_begun: bool,
     start: Option<Start>,
-    /// Recent maximum rate of all servers in bytes per second, which fades with each measurement.
+    /// Recent maximum of the total rate in bytes per second, which fades with each measurement.
     carried: f64,
-    /// Highest packet rate so far, confirmed by two measurements in a row; and the rate of the last
-    /// one.
+    /// Highest packet rate so far that two successive measurements confirmed. `last_packets_per_s`
+    /// is the last measured rate.
     most_packets_per_s: f64,
     last_packets_per_s: f64,
 }
@@ -285,13 +289,13 @@ impl OverflowEstimator {
         }
     }
 
-    /// Recent rate, in datagram bytes per second.
+    /// Recent maximum of the total rate, in datagram bytes per second.
     pub(super) const fn carried_bytes_per_s(&self) -> f64 {
         self.carried
     }
 
-    /// Starts `servers` servers as one if necessary. `rtt` is the round-trip time to the farthest,
-    /// `packet_bytes` the size of their packets.
+    /// Begins a common start of `servers` servers if necessary. `rtt` is the round-trip time to the
+    /// farthest server, and `packet_bytes` the size of the servers' packets.
     pub(super) fn begin(&mut self, now: Instant, servers: usize, rtt: Duration, packet_bytes: f64) {
         if let Phase::Free { .. } = self.phase {
             self.start = Start::new(now, servers, rtt, packet_bytes, self.carried);
@@ -301,7 +305,7 @@ impl OverflowEstimator {
         }
     }
 
-    /// Whether servers have begun as one, which happens at most once.
+    /// Whether servers have begun as one. A common start happens at most once.
     pub(super) const fn has_begun(&self) -> bool {
         self.has_begun
     }
@@ -321,7 +325,7 @@ impl OverflowEstimator {
         self.path_loss
     }
 
-    /// Whether servers are beginning as one.
+    /// Whether a common start of the servers is under way.
     pub(super) const fn is_starting(&self) -> bool {
         self.start.is_some()
     }
@@ -339,19 +343,19 @@ impl OverflowEstimator {
             Phase::Hold { .. } if self.has_begun => 1.0,
             Phase::Hold { .. } => HOLD_SHARE,
             Phase::Probe { .. } => 1.0 + self.probe_more,
-            // No compensation: losses at this rate are not caused by a queue.
+            // No compensation for loss: losses at this low rate are not caused by a queue.
             Phase::Drain { less } if self.has_begun => return Some((HOLD_SHARE - less) * rate),
             Phase::Drain { less } => HOLD_SHARE - less,
         };
         Some(share * rate / (1.0 - self.path_loss))
     }
 
-    /// Estimated rate of the link.
+    /// Estimated rate of the link in bytes per second.
     const fn rate(&self) -> f64 {
         self.rates[0].max(self.rates[1])
     }
 
-    /// Handles the totals of these servers. Returns true if the allowed rate changed.
+    /// Handles the servers' totals at `now`. Returns true if the allowed rate changed.
     pub(super) fn observe(&mut self, now: Instant, totals: Totals, from: Servers) -> bool {
         let Servers { asked: servers, rtt, .. } = from;
         let has_more = servers > std::mem::replace(&mut self.servers, servers);
@@ -414,31 +418,32 @@ impl OverflowEstimator {
     }
 
     fn step(&mut self, now: Instant, seen: StepMeasurement, rtt: Duration, servers: usize) -> bool {
-        // With many servers, the loss rate measured while less was granted is the path's own,
-        // whether grants compensated for it or not. At most `LOSS_MORE` is learned while the link
-        // is held, as it may come from a probe.
+        // With many servers, the loss rate measured in drains is the path's own, whether or not
+        // grants compensated for it. While the link is held, at most `LOSS_MORE` is learned,
+        // because the loss may come from a probe.
         let is_known = self.has_begun && self.drained_loss > LOSS_MORE;
         let usual = if is_known { self.path_loss.max(self.drained_loss) } else { self.path_loss };
         let is_much = seen.loss() > usual + LOSS_MORE && seen.lost >= LOST_MIN;
-        // The loss rate is below the estimate: apparently random loss was an overflow, which lasts
-        // as long as grants compensate for it.
+        // Lowers the path's loss rate if the measured loss rate is lower. Loss that seemed random
+        // was then an overflow, which lasts as long as grants compensate for it.
         let parts = match self.phase {
             Phase::Drain { .. } => 2.0,
             Phase::Free { .. } => 8.0,
             Phase::Test { .. } | Phase::Hold { .. } | Phase::Probe { .. } => f64::INFINITY,
         };
         self.path_loss -= (self.path_loss - seen.loss()).max(0.0) / parts;
-        // The rate confirmed by two measurements in a row.
+        // The rate that two successive measurements confirm.
         let last = std::mem::replace(&mut self.last, seen.bytes_per_s);
         let sure = seen.bytes_per_s.min(last);
         self.carried = sure.max(CARRIED_FADES * self.carried);
         match self.phase {
             Phase::Free { bytes_per_s, .. } if self.has_room(bytes_per_s, seen) => {
-                // While the arriving rate keeps growing there is no overflow.
+                // There is no overflow while the arriving rate keeps growing.
                 self.phase = Phase::Free { was_much: false, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            // Starting servers have one burst of losses, and react to it themselves.
+            // The losses of starting servers come in one burst, and the servers react to them by
+            // themselves.
             Phase::Free { was_much, .. }
                 if is_much
                     && servers > 1
@@ -447,7 +452,7 @@ impl OverflowEstimator {
                     && (seen.is_flood() || seen.bytes_per_s >= FULL_SHARE * self.carried) =>
             {
                 let rate = match seen.bytes_per_s {
-                    // The test corrects a rate that is too high.
+                    // The test will correct a rate that is too high.
                     rate if seen.is_flood() => rate.max(last),
                     rate if rate > GROWS * sure => rate,
                     _ => sure,
@@ -459,8 +464,8 @@ impl OverflowEstimator {
                 self.phase = Phase::Free { was_much: is_much, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            // Losses from before the test are often found only now, and servers that begin during
-            // it lose some more.
+            // Losses from before the test are often detected only now, and servers that begin
+            // during the test lose further packets.
             Phase::Test { loss, last_loss, tests }
                 if is_much && !(FALLS * last_loss..last_loss / FALLS).contains(&seen.loss()) =>
             {
@@ -479,7 +484,8 @@ impl OverflowEstimator {
                 self.path_loss = seen.loss().min(PATH_LOSS_MAX);
                 self.drained_loss = self.path_loss;
                 self.held_from = now;
-                // The rate was found while servers began, and may be too high or too low.
+                // The rate was measured while servers were starting, and may be too high or too
+                // low.
                 let rate = self.rate();
                 self.rates = [(seen.bytes_per_s / TEST_SHARE).clamp(CUT_SHARE * rate, rate), 0.0];
                 self.enter(now, PROBE, rtt);
@@ -508,7 +514,7 @@ impl OverflowEstimator {
                     self.rates = [seen.bytes_per_s.max(CUT_SHARE * rate).min(rate), 0.0];
                     self.wait = HOLD_LEAST;
                 } else if is_much {
-                    // As above, but the servers can adapt by themselves.
+                    // Competing flows began, and the servers can adapt to them without a grant.
                     let lasted = now.saturating_since(self.held_from);
                     self.rest =
                         if lasted > self.rest * 2 { REST_LEAST } else { (self.rest * 2).min(REST_MOST) };
@@ -517,8 +523,8 @@ impl OverflowEstimator {
                     return true;
                 } else {
                     self.path_loss += (seen.loss() - self.path_loss) / 8.0;
-                    // Losses of an excessive rate look like the path's own loss, and compensating
-                    // for them raises the rate further.
+                    // Losses caused by too high a rate look like the path's own loss. Compensating
+                    // for them would raise the rate further.
                     let most = if self.has_begun || seen.is_calm() {
                         self.drained_loss + LOSS_DRAINED_MORE
                     } else {
@@ -538,10 +544,10 @@ impl OverflowEstimator {
             Phase::Probe { measures } => {
                 let rate = self.rate();
                 let grown = rate * (1.0 + GROWN);
-                // A delayed process: evidence neither for nor against a higher rate.
+                // A delayed process gives no evidence for or against a higher rate.
                 let is_waiting = seen.bytes_per_s < WAITED_SHARE * rate && !is_much;
-                // Delayed packets arrive in a burst; the median of three measurements is neither
-                // the delay nor the burst.
+                // Delayed packets arrive in a burst. The median of three measurements excludes both
+                // the delay and the burst.
                 self.several.note(seen.bytes_per_s);
                 let sure = if self.has_begun { self.several.second } else { sure };
                 let has_grown = sure > grown;
@@ -551,8 +557,8 @@ impl OverflowEstimator {
                     return false;
                 }
                 let more = self.probe_more;
-                // A short queue absorbs little of a probe by many servers. If less arrives than is
-                // granted, the link is full.
+                // A short queue absorbs little of a probe by many servers. The link is full if
+                // clearly less arrives than is granted.
                 let granted = (1.0 + more) * rate;
                 let (most, is_full, sure) = match self.has_begun {
                     true => (PROBE_MORE_MANY, sure < FILLED_SHARE * granted, sure.min(granted)),
@@ -579,7 +585,7 @@ impl OverflowEstimator {
                         self.enter(now, Phase::Drain { less: beyond * DRAIN_PART }, rtt);
                     }
                     (false, _) => {
-                        // Rates from before the last probe are forgotten.
+                        // Rates from before the last probe are dropped.
                         let last = if self.has_begun && measures > 0 { sure } else { seen.bytes_per_s };
                         let shown = self.rates[1].max(last.min(grown));
                         self.rates = [shown.max(CUT_SHARE * rate), 0.0];
@@ -588,11 +594,12 @@ impl OverflowEstimator {
                 }
             }
             Phase::Drain { less } => {
-                // Losses of a probe may be found even later.
+                // Losses of a probe may be detected even in this measurement, so its growth is
+                // limited.
                 let loss = seen.loss().min(self.drained_loss + LOSS_MORE);
                 self.drained_loss += (loss - self.drained_loss) / DRAINED_PART;
                 if is_much {
-                    // Losses of a probe are often found only now.
+                    // Losses of a probe are often detected only now.
                     self.probe_more = (less / DRAIN_PART / 2.0).max(PROBE_MORE_MIN);
                 }
                 self.enter(now, Phase::Hold { since: now }, rtt);
@@ -601,19 +608,19 @@ impl OverflowEstimator {
         true
     }
 
-    /// Whether the arriving rate grew enough to show that the link is not full yet.
+    /// Whether the arriving rate grew so much that the link cannot have been full.
     fn has_room(&self, before_bytes_per_s: f64, seen: StepMeasurement) -> bool {
         before_bytes_per_s > 0.0
             && seen.bytes_per_s > GROWS * before_bytes_per_s
             && seen.loss() < PATH_LOSS_MAX
     }
 
-    /// Enters a phase. Its measurements begin a round trip later, when the new grant shows in
-    /// arrivals; behind a queue it takes longer.
+    /// Enters a phase. Its measurements begin a round trip later, when arrivals reflect the new
+    /// grant, and later still behind a queue.
     fn enter(&mut self, now: Instant, phase: Phase, rtt: Duration) {
         let settles = match phase {
             Phase::Test { .. } => (rtt * 2).max(SETTLES),
-            // Losses of a probe have been found by then.
+            // By then the losses of a probe have been detected.
             Phase::Drain { .. } if self.has_begun => rtt.max(MEASURE_MIN),
             _ => rtt,
         };

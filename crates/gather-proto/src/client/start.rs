@@ -1,88 +1,92 @@
 //! Common start of a pull from many servers. BBR keeps at least four packets per server in flight
-//! from the first round trip on. With 32 servers that exceeds the path and a short queue, and a
-//! fourth of short objects was dropped before the client could react. Therefore all servers begin
-//! as one: the client grants them together the initial window of a single sender, and doubles it
-//! whenever nearly all of it arrives. Otherwise the link is full, and is divided as `link` does.
-//! Once the grant covers the servers' minimum windows, or the link is fast, each server finds its
-//! rate alone.
+//! from the first round trip on. With 32 servers that exceeds the capacity of the path and a short
+//! queue, and a fourth of the packets of short objects was dropped before the client could react.
+//! Therefore all servers begin as one. The client grants all servers together the initial window of
+//! a single sender, and doubles the grant whenever nearly all of it arrives. If less arrives, the
+//! link is full, and `link` divides its rate. Once the grant covers the servers' minimum windows,
+//! or the link is fast, each server finds its rate alone.
 //!
 //! Source: slow start (RFC 5681 section 3.1), for all servers together and by grants. Differs: a
-//! grant is a rate, so one server may have less than a packet in flight; a full link is detected by
-//! the arriving rate, not by a loss. Leaves out: the link's rate later on (`link`), and each
+//! grant is a rate, so a server may have less than one packet in flight; a full link is detected by
+//! the arriving rate, not by a loss. Leaves out: the link's rate after the start (`link`), and each
 //! server's share (`hop`). Read [`Start`] first.
 
 use super::came::{LOSS_FLOOD, Servers, Totals};
 use crate::path::{FIRST_PACKETS, FIRST_PACKETS_ALL, FIRST_PACKETS_MIN, first_bytes_all, gap};
 use anabranch_units::{Duration, Instant};
 
-/// Servers begin as one if their minimum windows together are at least this multiple of one
+/// Servers begin as one if the sum of their minimum windows is at least this multiple of one
 /// sender's initial window.
 const TIMES: f64 = 4.0;
-/// Rate that is always enough, in bytes per second. At higher rates processors cannot pace the
-/// packets of many servers one by one, and delayed packets look like a full link.
+/// Rate at which each server can continue alone, in bytes per second. At higher rates processors
+/// cannot pace the packets of many servers one by one, and delayed packets look like a full link.
 const FAST_BYTES_PER_S: f64 = 1e9 / 8.0;
 /// Minimum round-trip time in calculations; shorter times cannot be measured exactly.
 const RTT_MIN: Duration = Duration::from_us(100);
 /// Share of the responding servers that must have begun before a measurement starts.
 const BEGUN_SHARE: f64 = 0.8;
-/// Ratio of the arriving to the granted rate above which a process was delayed; the measurement
-/// restarts.
+/// Ratio of the arriving to the granted rate above which a process must have been delayed. The
+/// measurement then restarts.
 const WAITED_TIMES: f64 = 1.25;
-/// Minimum packets of a measurement.
+/// Minimum number of packets in a measurement.
 const LEAST_PACKETS: u64 = 16;
 /// Share of the sent rate whose arrival shows that the link is not full. The measurement takes at
-/// least `1 / MORE_RTT_PART` of a round trip, and the time of `MORE_PACKETS` packets, at most
+/// least a `MORE_RTT_PART`-th of a round trip, and the time of `MORE_PACKETS` packets but at most
 /// `MORE_AFTER`.
 const ARRIVES_SHARE: f64 = 0.8;
 const MORE_RTT_PART: u64 = 4;
 const MORE_PACKETS: u64 = 64;
 const MORE_AFTER: Duration = Duration::from_ms(2);
-/// Minimum time, besides a round trip, before a low arriving rate shows a full link, as a process
-/// may have been delayed: for a grant that was doubled, and for the first one.
+/// Minimum time, in addition to a round trip, before a low arriving rate shows a full link, because
+/// a process may have been delayed. `FULL_AFTER` applies to a doubled grant, `FULL_AFTER_FIRST` to
+/// the first grant.
 const FULL_AFTER: Duration = Duration::from_ms(5);
 const FULL_AFTER_FIRST: Duration = Duration::from_ms(20);
-/// Minimum rate of a full link relative to a grant that was twice the arriving rate; also to the
-/// first grant, if few packets were lost and servers may only have been slow.
+/// Minimum rate of a full link relative to a grant that was twice the arriving rate. The factor
+/// also applies to the first grant, if few packets were lost and servers may only have been slow.
 const FULL_PART: f64 = ARRIVES_SHARE / 2.0;
-/// The same at a high loss rate: the earlier arriving rate may have been a burst.
+/// Minimum rate of a full link relative to the grant at a high loss rate, where the earlier
+/// arriving rate may have been a burst.
 const FULL_PART_FLOOD: f64 = FULL_PART / 2.0;
 
 /// Conclusion from the arriving packets.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum StartConclusion {
-    /// None yet.
+    /// No conclusion yet.
     Nothing,
     /// The grant changed.
     Changed,
-    /// Each server can continue alone.
+    /// Each server can find its rate alone.
     Enough,
     /// The link is full; its rate in bytes per second.
     Full(f64),
 }
 
-/// The start of many servers as one.
+/// State of a common start of many servers.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
-    /// Number of servers; `packet_bytes` is the size of their packets.
+    /// Number of servers. `packet_bytes` is the size of their packets.
     servers: usize,
     packet_bytes: f64,
-    /// First total grant, in datagram bytes per second; then the current one, and the one that is
-    /// enough.
+    /// First total grant, in datagram bytes per second. The next fields are the current total
+    /// grant, and the grant from which each server can continue alone.
     first_bytes_per_s: f64,
     bytes_per_s: f64,
     enough_bytes_per_s: f64,
-    /// Start of the measurements of this grant. `began` is the first measurement: its time, totals,
-    /// and number of responding servers.
+    /// Start of the measurements of this grant. `began` is the first measurement: its time, its
+    /// totals, and the number of responding servers.
     measures_from: Instant,
     began: Option<(Instant, Totals, usize)>,
-    /// Whether the grant stays fixed until all servers have connected, as not all of it arrived.
+    /// Whether the grant stays fixed until all servers have connected, because not all of it
+    /// arrived.
     is_held: bool,
 }
 
 impl Start {
-    /// Starts `servers` servers with round-trip time `rtt` to the farthest and packets of
-    /// `packet_bytes`; `carried_bytes_per_s` arrived before. Returns `None` if they need not begin
-    /// as one, or no round-trip time is known.
+    /// Begins a common start of `servers` servers with packets of `packet_bytes`. `rtt` is the
+    /// round-trip time to the farthest server, and `carried_bytes_per_s` the rate that arrived
+    /// before. Returns `None` if the servers need not begin as one, or if no round-trip time is
+    /// known.
     pub(super) fn new(
         now: Instant,
         servers: usize,
@@ -114,7 +118,7 @@ impl Start {
         self.bytes_per_s
     }
 
-    /// Handles the totals of these servers.
+    /// Handles the totals of the servers at `now`.
     pub(super) fn observe(&mut self, now: Instant, totals: Totals, servers: Servers) -> StartConclusion {
         if now < self.measures_from {
             return StartConclusion::Nothing;
@@ -187,8 +191,8 @@ mod tests {
     const PACKET: f64 = 1_450.0;
     const TICK: Duration = Duration::from_us(50);
 
-    /// A link behind a queue. Its servers send all that they are granted, half a round trip later,
-    /// and their packets arrive after the other half.
+    /// A link behind a queue. The servers send at their granted rate after half a round trip, and
+    /// their packets arrive after the other half.
     struct Link {
         start: Start,
         now: Instant,
@@ -196,15 +200,16 @@ mod tests {
         queue_max: f64,
         queue: f64,
         rtt: Duration,
-        /// Number of servers asked, and of servers from which packets have arrived.
+        /// Number of servers asked. `heard` is the number of servers from which packets have
+        /// arrived.
         asked: usize,
         heard: usize,
-        /// Bytes sent in each tick of the first half of the round trip; bytes arrived and lost in
-        /// each tick of the second half.
+        /// Bytes sent in each tick of the first half of the round trip. `from_link` holds the bytes
+        /// arrived and lost in each tick of the second half.
         to_link: VecDeque<f64>,
         from_link: VecDeque<(f64, f64)>,
         came: (f64, f64),
-        /// Bytes read by the client, and the maximum that it reads at a time.
+        /// Bytes read by the client. `read_max` is the maximum that it reads at a time.
         read: f64,
         read_max: f64,
         lost_bytes: f64,
@@ -246,7 +251,8 @@ mod tests {
             let (came, lost) = self.from_link.pop_front().unwrap_or_default();
             self.came = (self.came.0 + came, self.came.1 + lost);
         }
-        /// The client's conclusion from the arrivals; with `awaits`, further servers may connect.
+        /// The client's conclusion from the arrivals. `awaits` is whether further servers may still
+        /// connect.
         fn look(&mut self, awaits: bool) -> StartConclusion {
             let count = |bytes: f64| (bytes / PACKET) as u64;
             self.read = self.came.0.min(self.read + self.read_max);
@@ -275,15 +281,15 @@ mod tests {
     }
 
     #[test]
-    fn few_servers_and_those_far_away_begin_alone() {
+    fn few_or_distant_servers_begin_alone() {
         let begins =
             |servers, ms| Start::new(Instant::ZERO, servers, Duration::from_ms(ms), PACKET, 0.0).is_some();
         assert_eq!([begins(1, 1), begins(16, 1), begins(17, 1), begins(32, 1)], [false, false, true, true]);
-        // Four packets from each of 32 servers in 100 ms are less than 20 Mbit/s.
+        // Four packets from each of 32 servers per 100 ms are less than 20 Mbit/s.
         assert_eq!([begins(32, 20), begins(32, 100), begins(100, 100)], [false, false, true]);
-        // On one machine or between neighbours, ten packets a round trip exceed 1 Gbit/s.
+        // On one machine or between neighbours, ten packets per round trip exceed 1 Gbit/s.
         assert!(Start::new(Instant::ZERO, 32, Duration::from_us(100), PACKET, 0.0).is_none());
-        // If the minimum rate is known to arrive, no search is needed.
+        // If the minimum rate has already arrived, no common start is needed.
         assert!(Start::new(Instant::ZERO, 32, Duration::from_ms(1), PACKET, 1e8).is_none());
     }
 
@@ -308,41 +314,42 @@ mod tests {
             if said == Some(StartConclusion::Enough) {
                 prop_assert!(capacity > ARRIVES_SHARE * enough / 2.0, "{capacity} B/s are not enough, {enough}");
             } else {
-                // A response fills the interval of its measurement, and the queue lengthens it.
+                // A doubled grant fills the interval of its measurement, and the queue lengthens
+                // that interval.
                 prop_assert!(found > 0.3 * capacity, "{found} of {capacity} B/s");
                 prop_assert!(found < (1.3 * capacity).max(deep * 1.001), "{found} of {capacity} B/s");
             }
-            // At most twice the rate that arrived to 80 %, except for the first flight. Packets
-            // count whole: with the minimum number, the first may have arrived almost entirely
-            // before.
+            // Except for the first flight, the grant is at most twice a rate that arrived to 80 %.
+            // Packets count whole: with the minimum number of packets, the first packet may have
+            // arrived almost entirely before the measurement.
             let most_times = 2.0 / ARRIVES_SHARE * LEAST_PACKETS as f64 / (LEAST_PACKETS - 1) as f64;
             prop_assert!(link.most_granted <= first.max(most_times * capacity), "{}", link.most_granted);
             let too_much = link.most_granted - capacity;
             let time = if link.most_granted > first { FULL_AFTER } else { FULL_AFTER_FIRST };
             let time = time.max(Duration::from_ps((LEAST_PACKETS as f64 * PACKET / capacity * 1e12) as u64));
             let most = too_much * (time.max(rtt) + rtt * 2 + TICK * 2).as_secs_f64();
-            // At the grant before it the queue may have filled a little.
+            // The queue may have filled a little under the previous grant.
             prop_assert!(link.lost_bytes <= 1.3 * most.max(0.0) + 4.0 * PACKET, "{} lost, {most}", link.lost_bytes);
         }
     }
 
-    /// A burst had made the grant eight times the link's rate, and three times that rate was tested
-    /// for 90 ms.
+    /// A burst had raised the grant to eight times the link's rate, and three times that rate was
+    /// tested for 90 ms.
     #[test]
-    fn a_flood_shows_what_the_link_carries_within_twice() {
+    fn excessive_grant_yields_link_rate_within_factor_two() {
         let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         link.start.grant(link.now, 8.0 * link.capacity, link.rtt);
         let Some(StartConclusion::Full(found)) = link.ends() else { panic!("it is full") };
         assert!((0.9..2.0).contains(&(found / link.capacity)), "{found}");
     }
 
-    /// A client that paused reading took the rate of its later reads for a faster link.
+    /// A client paused its reading, and took the rate of its later reads for a faster link.
     #[test]
-    fn what_waited_for_the_client_is_no_faster_link() {
+    fn paused_reading_does_not_raise_the_link_estimate() {
         for stall_ms in [1, 3, 10, 30] {
             let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
             link.read_max = 4.0 * PACKET;
-            // It pauses for half of the time.
+            // The client pauses its reading for half of the time.
             let every = Duration::from_ms(2 * stall_ms).as_ps();
             let said = loop {
                 link.pass(1.0);
@@ -361,10 +368,10 @@ mod tests {
         }
     }
 
-    /// A link without arrivals was estimated at 0 and 32 servers stalled for five seconds; with few
-    /// arrivals the estimate was too low.
+    /// A link without arrivals was estimated at 0, and 32 servers stalled for five seconds. With
+    /// few arrivals the estimate was too low.
     #[test]
-    fn nothing_that_came_says_nothing() {
+    fn missing_arrivals_yield_no_conclusion() {
         let mut link = Link::new(1.25e7, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         link.heard = 2;
         for at in 0..40_000 {
@@ -378,9 +385,9 @@ mod tests {
         );
     }
 
-    /// Packets of a further server are not evidence of a faster link.
+    /// Packets of a server that begins later are not evidence of a faster link.
     #[test]
-    fn servers_that_begin_later_are_no_evidence() {
+    fn late_servers_do_not_raise_the_link_estimate() {
         let mut link = Link::new(1e7, 640_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         let first = link.start.allowed_bytes_per_s();
         for at in 0..320 {
@@ -393,9 +400,9 @@ mod tests {
     }
 
     /// While servers connect, processors have no time for packets, and the low arriving rate was
-    /// taken for the link's.
+    /// taken for the link's rate.
     #[test]
-    fn arrivals_during_connects_bound_nothing_without_heavy_loss() {
+    fn arrivals_during_connects_do_not_lower_the_grant() {
         // Two of three packets wait for a processor.
         let mut link = Link::new(1.25e8, 64_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         let first = link.start.allowed_bytes_per_s();
@@ -405,13 +412,13 @@ mod tests {
             assert!(matches!(link.look(true), StartConclusion::Nothing | StartConclusion::Changed));
             assert!(link.start.allowed_bytes_per_s() >= first);
         }
-        // After this measurement, no more is granted until all servers have connected.
+        // After this measurement the grant does not grow until all servers have connected.
         for _ in 0..4_000 {
             link.pass(1.0);
             assert_eq!(link.look(true), StartConclusion::Nothing);
         }
         assert!(matches!(link.ends(), Some(StartConclusion::Enough | StartConclusion::Full(5e7..))));
-        // A link that is slower than a first flight, and loses it.
+        // A link that is slower than the first flight, and loses packets of the flight.
         let mut link = Link::new(1.25e6, 15_000.0, Duration::from_ms(1), 32).expect("they begin as one");
         link.heard = 16;
         let said = loop {

@@ -1,5 +1,5 @@
-//! Tests of pull numbers, the choice of servers, and round-trip estimates. Leaves out: whole pulls
-//! with servers (`tests/it`).
+//! Tests of pull numbers, of the choice of servers, and of round-trip estimates. Leaves out: whole
+//! pulls with servers (`tests/it`).
 
 use super::*;
 use anabranch_endpoint::Bytes;
@@ -35,10 +35,10 @@ fn older_pull_has_the_lower_number_after_wraparound() {
     assert_eq!(asked(&mut client), [0, 1]);
 }
 
-/// #19: several servers searched for the rate of one slow link, each with a first flight, in a time
-/// in which one had delivered everything.
+/// Issue #19: several servers searched for the rate of one slow link, each with a first flight. In
+/// that time a single server would have delivered everything.
 #[test]
-fn short_piece_uses_one_server_long_piece_all() {
+fn short_piece_uses_one_server_and_long_piece_several() {
     let now = Instant::ZERO;
     for (kib, servers) in [(10, 1), (256, 1), (512, 3)] {
         let mut client: Client<Bytes> =
@@ -58,7 +58,7 @@ fn short_piece_uses_one_server_long_piece_all() {
     }
 }
 
-/// A user that fed packets in and never polled feedback had a list that grew with each packet.
+/// The list of pulls with feedback grew with each packet if the user never polled feedback.
 #[test]
 fn pulls_that_may_have_feedback_are_listed_once() {
     let now = Instant::ZERO;
@@ -90,8 +90,8 @@ fn pulls_that_may_have_feedback_are_listed_once() {
     assert!(client.touched.len() <= 2, "{} are listed", client.touched.len());
 }
 
-/// #19: one of 32 servers had lost a packet while connecting, and the link's rate was measured only
-/// every two seconds.
+/// Issue #19: one of 32 servers had lost a packet while connecting. The link's rate was then
+/// measured only every two seconds.
 #[test]
 fn slow_handshake_does_not_count_as_distance() {
     let farthest = |ms: &[u64]| {
@@ -108,8 +108,8 @@ fn slow_handshake_does_not_count_as_distance() {
     assert_eq!(farthest(&[20, 1_020, 30, 70]), Duration::from_ms(70));
 }
 
-/// #19: the last pull of 1 MiB over 10 Mbit/s arrived at a third of the link's rate for most of a
-/// round trip, as the other pulls had ended.
+/// Issue #19: the last pull of 1 MiB over 10 Mbit/s arrived at a third of the link's rate for most
+/// of a round trip, because the other pulls had ended.
 #[test]
 fn servers_of_the_last_piece_share_the_remaining_grant() {
     let now = Instant::ZERO;
@@ -121,7 +121,7 @@ fn servers_of_the_last_piece_share_the_remaining_grant() {
         for server in &holders {
             client.handle_connected(now, *server, None);
         }
-        // Portions of 64 KiB, two per server, and the rest.
+        // Each server gets two portions of 64 KiB; the remaining bytes are shorter.
         let ranges = Some(std::iter::once(0..300 << 10).collect());
         for _ in 0..pieces {
             client.add(Piece {
@@ -131,8 +131,8 @@ fn servers_of_the_last_piece_share_the_remaining_grant() {
             });
         }
         client.begin(now);
-        // The second server delivers nothing; the first delivers all but some blocks of each of its
-        // last pulls.
+        // The second server delivers nothing. The first delivers all blocks of its last pulls
+        // except a few.
         let mut left = 0;
         while let Some((server, message)) = client.poll_control() {
             let Control::Pull(request) = message else { continue };
@@ -175,7 +175,7 @@ fn servers_of_the_last_piece_share_the_remaining_grant() {
         let [first, second] =
             [holders[0], holders[1]].map(|of| granted(of).expect("the link is known").as_bps() as f64);
         let (left, others) = (f64::from(left), 128.0 * 1024.0);
-        // A server with little left has at least a quarter of an equal share.
+        // A server with few bytes left has at least a quarter of an equal share.
         let weight = left.max((left + others) / 8.0);
         let part = if lacks.is_some() { weight / (weight + others) } else { 0.5 };
         assert!(
@@ -185,8 +185,8 @@ fn servers_of_the_last_piece_share_the_remaining_grant() {
     }
 }
 
-/// #19: after the loss of a connection's first packet the server seemed a second away, and lost
-/// feedback was repeated as late.
+/// Issue #19: the loss of a connection's first packet made the server seem a second away, and lost
+/// feedback was repeated only after a second.
 #[test]
 fn feedback_repeats_after_a_servers_first_round_trip() {
     let at = |ms| Instant::ZERO + Duration::from_ms(ms);
@@ -226,8 +226,8 @@ fn feedback_repeats_after_a_servers_first_round_trip() {
     }
 }
 
-/// #19: a server whose first packet was lost, so that connecting took a second longer, got a fourth
-/// of an object at once, and delivered its end alone.
+/// Issue #19: a server lost its first packet, so that connecting took a second longer. That server
+/// was asked for a fourth of an object at once, and delivered the object's end alone.
 #[test]
 fn slow_handshake_does_not_lengthen_portions() {
     let mut now = Instant::ZERO;

@@ -1,9 +1,10 @@
-//! Comparison of an object's holders before it is finished: all should have the same version.
+//! Comparison of an object's holders before the object is finished: all holders should have the
+//! same version.
 //!
-//! A long object arrives from several holders, so another version of equal length shows as a wrong
-//! hash (`compare`). A short one arrives from a single holder. A fetch of one short object asks its
-//! other holders for the hash and waits briefly. A strict fetch asks every holder and waits; an
-//! object with two versions fails.
+//! A long object arrives from several holders, so another version of equal length causes a hash
+//! mismatch (`compare`). A short object arrives from a single holder. A fetch of one short object
+//! therefore asks the object's other holders for the hash, and waits briefly. A strict fetch asks
+//! every holder and waits longer; an object with two versions then fails.
 //!
 //! Leaves out: objects of several parts, whose hashes a manifest gives. Read
 //! [`Fetch::ask_version`] first.
@@ -22,11 +23,12 @@ use std::collections::BTreeMap;
 /// Versions of an object at its holders.
 #[derive(Debug, Default)]
 pub(super) struct Agreement {
-    /// Versions that differ from the described one.
+    /// Versions that differ from the described version, by server.
     pub(super) others: BTreeMap<ServerId, Version>,
     /// Holders that were asked for their hash and have not answered, with the time of the request.
     awaited: BTreeMap<ServerId, Instant>,
-    /// Lengths and hashes at holders; `None` for a holder that refused to tell.
+    /// Length and hash of the object at each holder that answered; `None` if the holder refused to
+    /// report them.
     said: BTreeMap<ServerId, Option<(u64, [u8; 32])>>,
 }
 
@@ -44,8 +46,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         it.wanted.parts.len() == 1 && (self.is_strict || (is_short && self.objects.len() == 1))
     }
 
-    /// Asks a server for its version of an object, if another server is asked for the rest: for its
-    /// length, or for its hash where hashes are compared.
+    /// Asks a server for its version of an object, if another server describes the object. The
+    /// server is asked for its hash if hashes are compared, and otherwise for its length.
     pub(super) fn ask_version(&mut self, now: Instant, object: usize, server: ServerId) {
         let it = &self.objects[object];
         let part = &it.wanted.parts[0];
@@ -55,7 +57,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             return;
         }
         let (name, with_hash) = (part.name.clone(), self.compares_hashes(it));
-        // A manifest gives the length.
+        // The length need not be requested if a manifest gives it.
         let knows_length = part.bytes.is_some() || it.comes_whole();
         let agreement = &mut self.objects[object].agreement;
         let is_known = if with_hash {
@@ -80,7 +82,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.name_others(object);
     }
 
-    /// Names the holders whose hash is not the expected one.
+    /// Reports the holders whose hash differs from the expected hash.
     pub(super) fn name_others(&mut self, object: usize) {
         let it = &self.objects[object];
         let Some(expected) = it.wanted.hash.filter(|_| it.wanted.parts.len() == 1) else { return };
@@ -92,10 +94,10 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Whether an object with all its bytes waits for the hashes of its holders.
+    /// Whether an object whose bytes are all present waits for the hashes of its holders.
     pub(super) fn awaits_versions(&mut self, now: Instant, object: usize) -> bool {
         if self.is_strict {
-            // A holder of an object with a known hash may not have been asked for anything yet.
+            // A holder of an object with a known hash may not have been sent any request yet.
             (0..self.links.len() as u32).for_each(|link| self.ask_version(now, object, ServerId(link)));
         }
         let it = &self.objects[object];
@@ -115,7 +117,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         it.agreement.awaited.iter().any(is_awaited) || it.wanted.parts[0].holders.iter().any(may_come)
     }
 
-    /// Finishes the objects whose holders have been waited for long enough.
+    /// Finishes the objects whose holders have been awaited for long enough.
     pub(super) fn finish_compared(&mut self, now: Instant) {
         self.each_active(|fetch, object| {
             if fetch.objects[object].stage == ObjectStage::Finishing {
@@ -124,7 +126,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         });
     }
 
-    /// Fails an object with two known versions, in a strict fetch. Returns whether it has failed.
+    /// Fails an object with two known versions in a strict fetch. Returns whether the object has
+    /// failed.
     pub(super) fn fail_if_they_differ(&mut self, now: Instant, object: usize) -> bool {
         let others = &self.objects[object].agreement.others;
         let is_version = |other: &Version| !matches!(other, Version::Refused(_));

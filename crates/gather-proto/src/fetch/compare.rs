@@ -1,7 +1,7 @@
 //! The second try for an object that does not match its hash: all its servers are asked for their
-//! hashes, and the object is pulled again from those with the right version. A server that was not
-//! connected then may have another version, too. Further tries are made for as long as each
-//! comparison excludes one more server.
+//! hashes, and the object is pulled again from the servers with the right version. A server that
+//! was not connected during the comparison may have another version, too. Further tries are made as
+//! long as each comparison excludes another server.
 
 use super::{Fetch, FetchEvent, FetchFailure, ObjectId, ObjectPart, ObjectStage, Version};
 use crate::client::ServerId;
@@ -33,7 +33,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.compared(now, object);
     }
 
-    /// Continues once all servers have answered: the wrong parts are pulled again from the
+    /// Continues once all servers have answered. The wrong parts are pulled again from the
     /// remaining servers.
     pub(super) fn compared(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];
@@ -45,7 +45,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         };
         let is_held = it.wanted.parts.iter().enumerate().all(is_held);
         match it.wanted.bytes {
-            // Bounded by the number of holders: each further try excludes at least one more.
+            // The number of tries is bounded by the number of holders, because each further try
+            // excludes at least one more.
             Some(bytes) if is_held && (!it.was_wrong || it.is_wiser) && !self.streams => {
                 it.was_wrong = true;
                 self.open(object, bytes);
@@ -68,7 +69,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     ) {
         let it = &mut self.objects[object];
         let ObjectStage::Comparing(waiting) = &mut it.stage else { return };
-        // An answer to an earlier request has no hash.
+        // An answer without a hash belongs to an earlier request.
         if matches!(found, Ok(ObjectDescription { hash: None, .. })) {
             return;
         }

@@ -1,6 +1,6 @@
 //! Choice of the holder that describes an object: the first one listed, if it connects soon. If a
-//! holder is lost, does not know the object, has another version or takes too long, the next one is
-//! asked.
+//! holder is lost, does not have the object, has another version or takes too long, the next holder
+//! is asked.
 
 use super::{Fetch, FetchEvent, FetchFailure, Object, ObjectId, ObjectStage, Version};
 use crate::client::deadlines::reason;
@@ -11,24 +11,25 @@ use anabranch_endpoint::Bytes;
 use anabranch_pieces::Attributes;
 use anabranch_units::{Duration, Instant};
 
-/// Maximum wait for a server that reports busy hashing, beyond the time for the object itself.
+/// Maximum wait for a server that reports hashing of other objects, in addition to the hashing time
+/// of the object itself.
 pub(super) const BUSY_MAX: Duration = Duration::from_secs(600);
-/// Minimum hashing rate of a server, in bytes per second: from a slow disk that it shares with
-/// other clients.
+/// Minimum assumed hashing rate of a server, in bytes per second: a slow disk shared with other
+/// clients.
 const HASH_BYTES_PER_S: u64 = 20_000_000;
 
-/// Maximum time to hash an object.
+/// Maximum time to hash an object; zero while its length is unknown.
 fn hashing_time(object: &Object) -> Duration {
     Duration::from_secs(object.wanted.bytes.unwrap_or(0) / HASH_BYTES_PER_S)
 }
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// Requests descriptions of waiting objects, from the first listed server if it connects soon.
+    /// Requests descriptions of waiting objects, from the first listed holder if it connects soon.
     pub(super) fn describe_waiting(&mut self, now: Instant) {
         self.each_active(|fetch, object| fetch.describe_if_waiting(now, object));
     }
 
-    /// The same for one object.
+    /// Requests the description of one object, if the object waits for a description.
     pub(super) fn describe_if_waiting(&mut self, now: Instant, object: usize) {
         let it = &self.objects[object];
         if it.waits_to_be_described() && !(it.asked.is_none() && self.first_comes(it)) {
@@ -36,13 +37,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Whether the first listed server may still connect in time.
+    /// Whether the first listed holder may still connect in time.
     pub(super) fn first_comes(&self, it: &Object) -> bool {
         let first = it.wanted.parts[0].holders.first().map(|first| &self.links[first.0 as usize]);
         self.first_at.is_some() && first.is_some_and(|link| !link.is_connected && link.lost.is_none())
     }
 
-    /// Whether a holder that is connected or may connect has not been asked for a description.
+    /// Whether a holder that has not been asked for a description is connected or may still
+    /// connect.
     pub(super) fn may_ask(&self, it: &Object) -> bool {
         let is_left = |(at, holder): (usize, &ServerId)| {
             !it.tried.contains(&at) && self.links[holder.0 as usize].lost.is_none()
@@ -81,7 +83,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 (it.asked, it.is_waiting, it.asked_at, it.is_told) = (Some(at), false, now, false);
                 it.tried.insert(at);
                 it.first_asked_at.get_or_insert(now);
-                // In a partly present object, the beginning is the likeliest part to be there.
+                // If a file may be partly present, the beginning of the object is probably present.
                 let is_unknown = it.stage == ObjectStage::Describing && !it.wanted.may_be_there;
                 let holder = *holder;
                 if is_unknown && !self.is_many {
@@ -92,7 +94,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             waits |= link.lost.is_none();
         }
         if it.wanted.bytes.is_some() && it.wanted.hash.is_some() {
-            // Missing attributes are no reason to fail.
+            // Missing attributes do not make an object fail.
             it.lacks_attributes = true;
         } else if waits {
             it.is_waiting = true;
@@ -112,10 +114,11 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Time at which the answer of a holder about an object is late, if no further data arrives from
-    /// that holder.
+    /// Time at which the answer of a holder about an object is late, if that holder sends no
+    /// further data.
     ///
-    /// The request is of `asked_at`, the first request of the same kind of `first_asked_at`.
+    /// `asked_at` is the time of the request, and `first_asked_at` the time of the first request of
+    /// the same kind.
     pub(super) fn answer_due(
         &self,
         it: &Object,
@@ -124,14 +127,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         first_asked_at: Instant,
     ) -> Instant {
         let hashing = hashing_time(it);
-        // Answers arrive one after the other, so each waits for the earlier ones.
+        // Answers arrive one after the other, so each answer waits for the earlier ones.
         let answered_at = self.links[server.0 as usize].answered_at;
         let since = answered_at.map_or(asked_at, |at| at.max(asked_at));
         let silence = self.patience(it, server);
         let silent_at = if self.may_ask(it) {
             self.client.silent_at(server, since)
         } else {
-            // No other holder knows better.
+            // No other holder could be asked instead.
             self.client.heard_at(server).map_or(since, |at| at.max(since)) + silence
         };
         let latest = first_asked_at + BUSY_MAX + hashing + silence;
@@ -149,8 +152,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Whether the answer of the asked holder is late; in a comparison, the answers of all holders
-    /// that are waited for.
+    /// Whether the answer of the asked holder is late. In a comparison, whether the answers of all
+    /// awaited holders are late.
     fn is_late(&self, now: Instant, it: &Object) -> bool {
         let first_asked_at = it.first_asked_at.unwrap_or(it.asked_at);
         let is_late = |server: ServerId| self.answer_due(it, server, it.asked_at, first_asked_at) < now;
@@ -160,7 +163,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Asks the next holders for descriptions that are late.
+    /// Asks the next holders for descriptions whose answers are late.
     pub(super) fn ask_others(&mut self, now: Instant) {
         for object in self.active.clone() {
             let it = &self.objects[object];
@@ -171,7 +174,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             let silence = it.asked_server().map(|server| (server, self.patience(it, server)));
             let it = &mut self.objects[object];
             match &mut it.stage {
-                // A server that does not give its version may still deliver the bytes.
+                // A server that does not report its version may still deliver the bytes.
                 ObjectStage::Comparing(waiting) => {
                     waiting.clear();
                     self.compared(now, object);
@@ -184,7 +187,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 | ObjectStage::Finishing
                     if lacks_description =>
                 {
-                    // A holder that refused has answered.
+                    // A holder that refused has answered, so its silence is no reason for the
+                    // failure.
                     if let Some((server, silence)) = silence.filter(|_| !it.is_waiting) {
                         let failing = match it.wanted.bytes {
                             Some(_) => "it did not tell the hash",
@@ -203,7 +207,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Handles the loss of a server that was possibly asked for a description: the next one is
+    /// Handles the loss of a server. If the server was asked for a description, the next holder is
     /// asked.
     pub(super) fn describer_lost(&mut self, now: Instant, object: usize, server: ServerId) {
         let it = &mut self.objects[object];
@@ -230,7 +234,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             if !(is_comparing || is_asked) {
                 continue;
             }
-            // A server hashes one object after the other, so requests for other objects wait, too.
+            // A server hashes one object after the other, so hashing one object delays answers
+            // about other objects, too.
             let most = BUSY_MAX + hashing_time(it);
             if it.first_asked_at.is_some_and(|at| now.saturating_since(at) < most) {
                 it.asked_at = now;
@@ -261,7 +266,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
             if part.name != name || !part.holders.contains(&server) || !it.is_under_way() {
                 continue;
             }
-            // A holder that answered late may be the only one with the object's version.
+            // A holder that answered late may be the only holder with the object's version.
             let says_hash =
                 it.wanted.hash.is_none() && matches!(found, Ok(ObjectDescription { hash: Some(_), .. }));
             let was_asked = |at: &usize| part.holders[*at] == server;

@@ -1,15 +1,16 @@
-//! The beginning of an object, which is pulled while its server is asked for the description: its
-//! first bytes arrive a round trip sooner. A fetch of several objects does without, as descriptions
-//! arrive together and short objects arrive whole with them (`short`).
+//! Early request for the beginning of an object: the beginning is pulled while its server is asked
+//! for the description, so the first bytes arrive a round trip sooner. A fetch of several objects
+//! makes no such request, because descriptions arrive together and short objects arrive whole with
+//! them (`short`).
 //!
-//! The server is asked for [`EARLY_BYTES`], or less if the object ends before. Received blocks wait
-//! until the object's place is open. If the whole beginning is missing there, it is written, and
-//! the bytes in flight become an ordinary piece, which any holder may deliver. Otherwise it is
-//! dropped: if the object was partly present, if it has another length than described, or if
-//! another server has described it. A failure here affects nothing else: the fetch continues as if
-//! the beginning had not been requested.
+//! The server is asked for [`EARLY_BYTES`], or fewer if the object ends before. Received blocks
+//! wait until the object's destination is open. If the whole beginning is missing there, the blocks
+//! are written, and the bytes in flight become an ordinary piece, which any holder may deliver. The
+//! beginning is dropped if the object was partly present, if its length differs from the
+//! description, or if another server has described the object. A failure of the early request
+//! affects nothing else: the fetch continues as if the beginning had not been requested.
 //!
-//! Leaves out: which description counts (`describe`).
+//! Leaves out: the choice of the describing server (`describe`).
 
 use super::{Fetch, ObjectStage};
 use crate::client::{ClientEvent, PieceId, ServerId};
@@ -18,9 +19,9 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
 use std::ops::Range;
 
-/// Length of a beginning: one generation of the service's layout. It lasts for the round trip until
-/// packets of the other holders arrive: a sender that starts with 72 kB and doubles sends no more
-/// in that time.
+/// Length of a beginning in bytes: one generation of the service's layout. The beginning keeps its
+/// server busy until packets of the other holders arrive, a round trip later. A sender that starts
+/// with 72 kB and doubles sends no more in that time.
 pub const EARLY_BYTES: u64 = 256 << 10;
 
 /// A requested beginning.
@@ -29,21 +30,21 @@ pub(super) struct EarlyRequest<S> {
     pub piece: PieceId,
     object: usize,
     server: ServerId,
-    /// Length of its server's object, once known.
+    /// Length of the object at its server, once known.
     object_bytes: Option<u64>,
-    /// Received blocks with their ranges.
+    /// Received blocks, each with its byte range.
     blocks: Vec<(Range<u64>, Vec<S>)>,
     is_complete: bool,
 }
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// Bytes received before their object's place was open; at most [`EARLY_BYTES`].
+    /// Number of bytes received before the object's destination was open; at most [`EARLY_BYTES`].
     pub fn early_bytes(&self) -> u64 {
         let all = self.early.iter().flat_map(|early| &early.blocks);
         all.map(|(range, _)| range.end - range.start).sum()
     }
 
-    /// Asks the describing server for the object's beginning, too.
+    /// Requests the object's beginning from the describing server, in addition to the description.
     pub(super) fn ask_early(&mut self, now: Instant, object: usize, server: ServerId) {
         debug_assert_eq!(self.objects[object].stage, ObjectStage::Describing, "its length is not known");
         let name = self.objects[object].wanted.parts[0].name.clone();
@@ -55,7 +56,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.client.begin(now);
     }
 
-    /// Drops the received blocks of a beginning, and cancels the rest.
+    /// Drops the received blocks of a beginning, and cancels its pull.
     pub(super) fn drop_early(&mut self, now: Instant, object: usize) {
         if let Some(early) = self.early.take_if(|early| early.object == object) {
             self.pieces[early.piece.0 as usize] = None;
@@ -74,14 +75,14 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
                 self.early = None;
                 self.pieces[piece.0 as usize] = None;
             }
-            // A length mismatch cannot occur before the length is known, and the beginning has no
-            // other server.
+            // A length mismatch cannot occur before the length is known, and no other server is
+            // asked for the beginning.
             ClientEvent::OtherVersion { .. } | ClientEvent::Left { .. } => {}
         }
     }
 
-    /// Uses the beginning of an object whose place is open and lacks `missing`. Returns the other
-    /// missing ranges, and the number of its pieces still in flight.
+    /// Uses the beginning of an object whose destination is open and lacks `missing`. Returns the
+    /// other missing ranges, and the number of the beginning's pieces still in flight.
     pub(super) fn take_early(
         &mut self,
         now: Instant,

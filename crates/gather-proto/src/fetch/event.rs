@@ -1,4 +1,4 @@
-//! Objects requested from a fetch, and its events.
+//! Objects requested from a fetch, and events of a fetch.
 
 use crate::client::{Failure, ServerId};
 use anabranch_pieces::Attributes;
@@ -6,56 +6,56 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// An object of a fetch, numbered in the order of the request.
+/// An object of a fetch. Objects are numbered in the order of the request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId(pub u32);
 
-/// A requested object, with the facts known before a server is asked.
+/// A requested object, with what is known about it before a server is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedObject {
     /// Length in bytes, if known.
     pub bytes: Option<u64>,
     /// BLAKE3 hash, if known.
     pub hash: Option<[u8; 32]>,
-    /// Mode and time, if known.
+    /// Mode and time of last change, if known.
     pub attributes: Option<Attributes>,
-    /// Whether a file exists at its place that may be the object itself: its description is then
-    /// requested first.
+    /// Whether a file exists at the object's destination that may be the object itself. The
+    /// object's description is then requested first.
     pub may_be_there: bool,
-    /// Its parts in order. With several parts, every part's length and the object's length and hash
-    /// must be known.
+    /// Parts of the object, in order. With several parts, each part's length and the object's
+    /// length and hash must be known.
     pub parts: Vec<ObjectPart>,
 }
 
-/// A part of an object, as its holders have it.
+/// A part of an object, as the part's holders store it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPart {
-    /// The name at its holders.
+    /// Name of the part at its holders.
     pub name: String,
     /// Length in bytes; optional for a single part.
     pub bytes: Option<u64>,
     /// BLAKE3 hash, if known.
     pub hash: Option<[u8; 32]>,
-    /// Holders of the whole part. The first is the first to be asked for a description.
+    /// Holders of the whole part. The first holder is preferred for the description.
     pub holders: Vec<ServerId>,
 }
 
-/// A server's version of an object, if it differs from the fetched one.
+/// A server's version of an object, if it differs from the fetched version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Version {
-    /// Another length, in bytes.
+    /// The server's object has another length, in bytes.
     Length(u64),
-    /// Another hash.
+    /// The server's object has another hash.
     Hash {
-        /// The name at the server.
+        /// Name of the object at the server.
         name: String,
         /// Length in bytes.
         bytes: u64,
         /// BLAKE3 hash.
         hash: [u8; 32],
     },
-    /// The server refused to give a hash; its words.
+    /// The server refused to report a hash; its reason in one line.
     Refused(String),
 }
 
@@ -76,51 +76,52 @@ impl fmt::Display for Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FetchFailure {
-    /// No holder delivered or described the object: each with its reason.
+    /// No holder delivered or described the object. Holds each holder with its reason.
     NotBrought(Vec<Failure>),
-    /// The hash mismatched at every try. Maps each server known to have another version to that
+    /// The hash did not match at any try. Maps each server known to have another version to its
     /// version.
     Wrong(BTreeMap<ServerId, Version>),
-    /// In a strict fetch, holders have different versions. Maps each server known to have another
-    /// version than the described one to its version.
+    /// In a strict fetch, holders have different versions. Maps each server whose version is known
+    /// to differ from the described version to its version.
     Differ(BTreeMap<ServerId, Version>),
     /// The object cannot be written; the reason in one line.
     NotWritten(String),
 }
 
-/// Events for the driver of a fetch, and requests to it.
+/// Events of a fetch for its driver, and orders to the driver.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FetchEvent<S> {
-    /// Open the place of an object, and answer with [`super::Fetch::handle_opened`] or
-    /// [`super::Fetch::handle_unwritable`]. Repeated after a hash mismatch, when the wrong parts
-    /// are missing again.
+    /// Open the destination of an object, and answer with [`super::Fetch::handle_opened`] or
+    /// [`super::Fetch::handle_unwritable`]. The order is repeated after a hash mismatch, because
+    /// the wrong parts must then be fetched again.
     Open {
         /// The object.
         object: ObjectId,
         /// Length in bytes.
         bytes: u64,
     },
-    /// Write received bytes; [`super::Fetch::handle_unwritable`] reports a failure.
+    /// Write received bytes. [`super::Fetch::handle_unwritable`] reports a failure.
     Write {
         /// The object.
         object: ObjectId,
         /// Byte range in the object.
         range: Range<u64>,
-        /// The blocks; the last one may be padded.
+        /// The blocks; the last block may be padded.
         blocks: Vec<S>,
     },
-    /// Check and name a complete object, and answer with [`super::Fetch::handle_finished`],
-    /// [`super::Fetch::handle_mismatch`] or [`super::Fetch::handle_unwritable`].
+    /// Check a complete object and give its file the final name. Answer with
+    /// [`super::Fetch::handle_finished`], [`super::Fetch::handle_mismatch`] or
+    /// [`super::Fetch::handle_unwritable`].
     Finish {
         /// The object.
         object: ObjectId,
         /// Expected BLAKE3 hash.
         hash: [u8; 32],
-        /// Mode and time, if known.
+        /// Mode and time of last change, if known.
         attributes: Option<Attributes>,
     },
-    /// A server has another version of an object; it is not used.
+    /// A server has another version of an object, which is not used.
     OtherVersion {
         /// The object.
         object: ObjectId,
@@ -129,26 +130,26 @@ pub enum FetchEvent<S> {
         /// The server's version.
         version: Version,
     },
-    /// A server delivers no more of an object; the other holders continue.
+    /// A server delivers no further part of an object; the other holders continue.
     Left {
         /// The object.
         object: ObjectId,
-        /// The server, and the reason.
+        /// The server, and the reason in one line.
         failure: Failure,
     },
-    /// All bytes of an object have arrived, and its server is still computing the hash.
+    /// All bytes of an object have arrived, but its server is still computing the hash.
     StillHashing {
         /// The object.
         object: ObjectId,
         /// The server.
         server: ServerId,
     },
-    /// An object does not match its hash: its servers are asked for their versions.
+    /// An object does not match its hash. Its servers are asked for their versions.
     Comparing {
         /// The object.
         object: ObjectId,
     },
-    /// An object is complete, with the right hash.
+    /// An object is complete and has the right hash.
     Verified {
         /// The object.
         object: ObjectId,

@@ -1,14 +1,14 @@
-//! Short objects in a fetch of many: the whole content arrives with its description, over the
-//! control connection.
+//! Short objects in a fetch of many objects: the whole content arrives with its description, over
+//! the control connection.
 //!
-//! A pull costs a request, an answer, feedback and a final message per object, which takes longer
-//! than a short object itself. The description is still trusted from the first listed holder only.
-//! The content is requested from the holder that owes the fewest contents, so each server delivers
-//! as much as it can. The number that a server may owe adapts to its delay: one more after each
-//! timely content, half after a late one, so that no answer waits long behind others. If all
-//! servers owe their maximum and some are slow (because of packet loss, for example), further
-//! objects are pulled in the meantime. An object whose content does not arrive, or does not match
-//! its description, is pulled, too.
+//! A pull needs a request, an answer, feedback and a final message per object, which takes longer
+//! than a short object itself. Only the description from the first listed holder is trusted. The
+//! content is requested from the holder that owes the fewest contents, so each server delivers as
+//! much as it can. The maximum number of contents that a server may owe adapts to its delay: it
+//! grows by one after each timely content, and halves after a late one, so that no answer waits
+//! long for others. If all servers owe their maximum and some are slow (because of packet loss, for
+//! example), further objects are pulled in the meantime. An object is also pulled if its content
+//! does not arrive, or does not match its description.
 //!
 //! Leaves out: the order of objects (`turns`), the choice of the describing holder (`describe`),
 //! the check of the hash (the driver).
@@ -24,17 +24,18 @@ use anabranch_codes::Symbol;
 use anabranch_endpoint::Bytes;
 use anabranch_units::{Duration, Instant};
 
-/// Contents that one server may owe: initial, minimum and maximum number.
+/// Number of contents that one server may owe: initial value, minimum and maximum.
 pub(super) const CONTENTS_FIRST: usize = 16;
 const CONTENTS_MIN: usize = 2;
 pub(super) const CONTENTS_MAX: usize = 128;
-/// Time after which an owed content is late; at least `LATE_RTTS` round trips.
+/// Time after its request at which an owed content is late. The time is at least `LATE_RTTS` round
+/// trips.
 const LATE: Duration = Duration::from_ms(200);
 const LATE_RTTS: u64 = 3;
 /// Time for which a server counts as slow after a late content.
 const SLOW: Duration = Duration::from_secs(1);
-/// Number of pulled objects under way, as a multiple of the pulls at once, above which no more are
-/// pulled for slow servers.
+/// Limit on the number of pulled objects under way, as a multiple of the pulls at once. Above the
+/// limit no further objects are pulled for slow servers.
 const AHEAD_PULLS: usize = 2;
 
 /// The content of an object, as received from a server.
@@ -46,24 +47,24 @@ pub(super) struct Content {
 }
 
 impl Object {
-    /// Whether its description and its place are unknown, so that it may be short and can be
-    /// requested whole.
+    /// Whether the object may be short and can be requested whole, because its description is
+    /// unknown and no file may be present.
     pub(super) const fn may_be_short(&self) -> bool {
         let wanted = &self.wanted;
         wanted.bytes.is_none() && wanted.hash.is_none() && wanted.parts.len() == 1 && !wanted.may_be_there
     }
-    /// Whether its content is requested or has arrived.
+    /// Whether the object's content is requested or has arrived.
     pub(super) const fn comes_whole(&self) -> bool {
         self.brings.is_some() || self.content.is_some()
     }
 }
 
 impl Link {
-    /// Maximum time for a timely content.
+    /// Maximum time in which a content is timely.
     pub(super) fn patience(&self) -> Duration {
         self.rtt.map_or(LATE, |rtt| LATE.max(rtt * LATE_RTTS))
     }
-    /// Whether an owed content is late, or was recently.
+    /// Whether an owed content is late, or was late recently.
     fn is_slow(&self, now: Instant) -> bool {
         let is_late = self.contents.first().is_some_and(|(since, _)| *since + self.patience() <= now);
         is_late || self.slow_until.is_some_and(|until| now < until)
@@ -74,7 +75,7 @@ impl Link {
         if now < since + patience {
             self.contents_max = (self.contents_max + 1).min(CONTENTS_MAX);
         } else {
-            // Contents requested together are late together: one reduction.
+            // Contents that were requested together are late together, and cause one reduction.
             if self.cut_at.is_none_or(|at| at + patience <= now) {
                 self.contents_max = (self.contents_max / 2).max(CONTENTS_MIN);
                 self.cut_at = Some(now);
@@ -85,7 +86,8 @@ impl Link {
 }
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// The holder of an object that owes the fewest contents, if it may owe one more.
+    /// The connected holder of an object that owes the fewest contents, if a holder may owe another
+    /// content.
     fn with_room(&self, it: &Object) -> Option<ServerId> {
         let owes = |holder: &ServerId| self.links[holder.0 as usize].contents.len();
         let holders = it.wanted.parts[0].holders.iter().copied();
@@ -94,8 +96,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         connected.filter(has_room).min_by_key(owes)
     }
 
-    /// Whether an object has to wait, as it may be short and every server owes its maximum, or none
-    /// is connected.
+    /// Whether an object that may be short has to wait, because every server owes its maximum or no
+    /// server is connected.
     pub(super) fn waits_for_room(&self, now: Instant, object: usize) -> bool {
         let it = &self.objects[object];
         if !(self.is_many && it.may_be_short()) {
@@ -131,21 +133,21 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Cancels a content's request.
+    /// Cancels the request for an object's content.
     fn owe_no_more(&mut self, object: usize) {
         if let Some((server, since)) = self.objects[object].brings.take() {
             self.links[server.0 as usize].contents.remove(&(since, object));
         }
     }
 
-    /// Cancels a content's request, and drops a received content.
+    /// Cancels the request for an object's content, and drops a received content.
     pub(super) fn forget_content(&mut self, object: usize) {
         self.owe_no_more(object);
         let it = &mut self.objects[object];
         (it.content, it.awaits_content) = (None, false);
     }
 
-    /// Handles an answer without the content: the object is pulled.
+    /// Handles an answer without the content. The object is then pulled.
     pub(super) fn not_brought(&mut self, now: Instant, object: usize, server: ServerId) {
         if self.objects[object].brings.is_some_and(|(bringer, _)| bringer == server) {
             self.owe_no_more(object);
@@ -153,7 +155,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Handles the loss of a server: the contents that it owes are pulled from other holders.
+    /// Handles the loss of a server. The contents that the server owes are pulled from other
+    /// holders.
     pub(super) fn bringer_lost(&mut self, now: Instant, server: ServerId) {
         for (_, object) in std::mem::take(&mut self.links[server.0 as usize].contents) {
             self.not_brought(now, object, server);
@@ -161,11 +164,11 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
     }
 
     /// Pulls the objects whose contents have been owed for too long. Contents arrive one after the
-    /// other, so each waits for the earlier ones.
+    /// other, so each content waits for the earlier ones.
     pub(super) fn give_up_contents(&mut self, now: Instant) {
         for server in (0..self.links.len() as u32).map(ServerId) {
             let link = &self.links[server.0 as usize];
-            // Other answers extend the wait, but not without a bound.
+            // Other answers extend the wait, up to a bound.
             let is_late = |asked_at: Instant| {
                 let since = link.answered_at.map_or(asked_at, |at| at.max(asked_at));
                 self.client.silent_at(server, since).min(asked_at + BUSY_MAX) <= now
@@ -204,7 +207,8 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.described(now, server, name, &Ok(found));
     }
 
-    /// Uses an object's content if its place is open; pulls the object if no content will arrive.
+    /// Uses an object's content if its destination is open. Pulls the object if no content will
+    /// arrive.
     pub(super) fn take_content(&mut self, now: Instant, object: usize) {
         let it = &mut self.objects[object];
         if !it.awaits_content {

@@ -1,5 +1,5 @@
-//! Tests of the choice of the describing holder, second tries, and the failure of objects. Places
-//! are complete already wherever possible, so that no bytes have to be pulled.
+//! Tests of the choice of the describing holder, of second tries, and of objects' failures. The
+//! objects' files are already complete in most tests, so that no bytes have to be pulled.
 
 use super::early_request::EARLY_BYTES;
 use super::{Fetch, FetchConfig, FetchEvent, FetchFailure, ObjectId, ObjectPart, RequestedObject, Version};
@@ -15,7 +15,7 @@ const A: ServerId = ServerId(0);
 const B: ServerId = ServerId(1);
 const C: ServerId = ServerId(2);
 const OBJECT: ObjectId = ObjectId(0);
-/// Length of an object whose versions are not compared before it is finished.
+/// Length of an object that is too long to compare its versions before it is complete.
 const LONG: u64 = EARLY_BYTES + 1;
 
 fn at(ms: u64) -> Instant {
@@ -40,7 +40,7 @@ fn connect(fetch: &mut Fetch<Bytes>, ms: u64, servers: &[ServerId]) {
     }
 }
 
-/// Requests to servers: the server, and whether the hash is requested.
+/// Queued requests for descriptions: the server, and whether the hash is requested.
 fn asked(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, bool)> {
     let all = std::iter::from_fn(|| fetch.poll_control());
     all.filter_map(|(server, message)| match message {
@@ -65,17 +65,17 @@ fn refuse(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId) {
     fetch.handle_control(at(ms), server, Control::Described { object: "x".into(), found });
 }
 
-/// Lets time pass; every deadline is handled in time.
+/// Advances time to `until_ms`; every deadline is handled when due.
 fn pass(fetch: &mut Fetch<Bytes>, until_ms: u64) {
     while let Some(next) = fetch.poll_timeout().filter(|next| *next <= at(until_ms)) {
         fetch.handle_timeout(next);
-        // Feedback is sent.
+        // Drops all feedback, as if it were sent.
         while fetch.poll_transmit(next).is_some() {}
     }
 }
 
 #[test]
-fn first_named_server_is_awaited_for_half_a_second() {
+fn first_listed_server_is_awaited_for_half_a_second() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[B]);
     pass(&mut fetch, 499);
@@ -83,7 +83,8 @@ fn first_named_server_is_awaited_for_half_a_second() {
     let mut late = fetch;
     pass(&mut late, 500);
     assert_eq!(asked(&mut late), [(B, false), (B, true)]);
-    // A server that connects later is asked for the length only, and only if it is not known yet.
+    // A server that connects later is asked for the length only, and only while the length is
+    // unknown.
     connect(&mut late, 501, &[A]);
     assert_eq!(asked(&mut late), [(A, false)]);
 
@@ -131,7 +132,7 @@ fn last_holder_is_awaited_four_times_as_long() {
 }
 
 #[test]
-fn object_fails_once_no_server_can_describe_it() {
+fn object_fails_if_no_server_can_describe_it() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     refuse(&mut fetch, 1, A);
@@ -145,10 +146,10 @@ fn object_fails_once_no_server_can_describe_it() {
     assert!(fetch.is_done() && fetch.poll_timeout().is_none());
 }
 
-/// Issue #18: a holder that was skipped because it was not connected yet was never asked; an object
-/// that it alone had failed.
+/// Issue #18: a holder that was skipped because it was not connected yet was never asked. An object
+/// that only that holder had failed.
 #[test]
-fn first_holder_is_asked_on_arrival_though_passed_over() {
+fn skipped_first_holder_is_asked_on_connection() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[B]);
     pass(&mut fetch, 500);
@@ -162,8 +163,8 @@ fn first_holder_is_asked_on_arrival_though_passed_over() {
     assert!(fetch.is_done(), "none is asked twice");
 }
 
-/// A holder that connected after another had refused was asked only when the other was late, five
-/// seconds later.
+/// A holder connected after another holder had refused. The late holder was asked only five seconds
+/// later, when the other holder's answer was overdue.
 #[test]
 fn late_holder_is_asked_at_once_after_refusals() {
     let mut fetch = of(unknown());
@@ -176,7 +177,7 @@ fn late_holder_is_asked_at_once_after_refusals() {
 }
 
 #[test]
-fn whose_length_alone_is_known_is_asked_its_hash() {
+fn object_of_known_length_requests_its_hash() {
     let mut fetch = of(RequestedObject { bytes: Some(5), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 1, &[A]);
@@ -230,10 +231,10 @@ fn object_finishes_once_however_often_it_is_described() {
     assert_eq!((it.kept_bytes(), it.fetched_bytes(), fetch.done_bytes()), (5, 0, 5));
 }
 
-/// An object that had failed while its file was being opened became active again, and failed a
+/// An object failed while its file was being opened. It then became active again and failed a
 /// second time.
 #[test]
-fn failed_object_stays_failed_when_its_place_opens_later() {
+fn failed_object_stays_failed_when_its_file_opens() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A]);
     describe(&mut fetch, 1, A, 5, None);
@@ -251,12 +252,12 @@ fn failed_object_stays_failed_when_its_place_opens_later() {
 }
 
 #[test]
-fn server_with_another_length_is_named_once_and_ignored() {
+fn server_with_another_length_is_reported_once() {
     let mut fetch = of(RequestedObject { bytes: Some(5), ..unknown() });
     assert_eq!(events(&mut fetch), [FetchEvent::Open { object: OBJECT, bytes: 5 }]);
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 0, &[A, B]);
-    // No server is asked before bytes are missing.
+    // No server is asked for a description before bytes are missing.
     fetch.handle_timeout(at(500));
     asked(&mut fetch);
     describe(&mut fetch, 501, A, 6, None);
@@ -265,7 +266,7 @@ fn server_with_another_length_is_named_once_and_ignored() {
     assert_eq!(events(&mut fetch), [FetchEvent::OtherVersion { object: OBJECT, server: A, version }]);
 }
 
-/// A complete object of known hash at A, B and C, under check.
+/// A complete object of known hash at A, B and C, while the driver checks it.
 fn checked() -> Fetch<Bytes> {
     let attributes = Some(Attributes { mode: 0o600, modified_ns: 0 });
     let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), attributes, ..unknown() });
@@ -295,7 +296,7 @@ fn wrong_data_is_pulled_again_from_right_servers() {
     fetch.handle_opened(at(7), OBJECT, std::slice::from_ref(&(2..5)));
     let pulls: Vec<_> = std::iter::from_fn(|| fetch.poll_control()).collect();
     assert!(matches!(&pulls[..], [(B, Control::Pull(pull))] if (pull.start, pull.length) == (2, Some(3))));
-    // Wrong again: there is no third try.
+    // A second wrong hash fails the object: there is no third try.
     fetch.handle_lost(at(8), B, "away");
     let failure = |events: Vec<FetchEvent<Bytes>>| match events.last() {
         Some(FetchEvent::Failed { failure, .. }) => failure.clone(),
@@ -318,8 +319,8 @@ fn wrong_data_is_pulled_again_from_right_servers() {
     assert_eq!(failure(events(&mut fetch)), wrong);
 }
 
-/// Found by fault test seed 1,799: a holder with another version that connected only after the
-/// comparison spoiled the second try of every run.
+/// Found by fault test seed 1,799: a holder with another version connected only after the
+/// comparison, and spoiled the second try of every run.
 #[test]
 fn comparison_that_finds_another_bad_server_adds_a_try() {
     let mut fetch = of(RequestedObject { bytes: Some(LONG), hash: Some([1; 32]), ..unknown() });
@@ -338,7 +339,7 @@ fn comparison_that_finds_another_bad_server_adds_a_try() {
     events(&mut fetch);
     describe(&mut fetch, 8, B, LONG, Some(9));
     assert_eq!(events(&mut fetch).last(), Some(&FetchEvent::Open { object: OBJECT, bytes: LONG }));
-    // No server is left to exclude at the third try.
+    // At the third mismatch no further server can be excluded, so the object fails.
     fetch.handle_opened(at(9), OBJECT, &[]);
     fetch.handle_mismatch(at(10), OBJECT);
     describe(&mut fetch, 11, A, LONG, Some(1));
@@ -346,7 +347,7 @@ fn comparison_that_finds_another_bad_server_adds_a_try() {
 }
 
 #[test]
-fn server_that_never_compares_is_awaited_within_hashing_time() {
+fn comparison_waits_for_silent_server_within_hashing_time() {
     let mut fetch = checked();
     fetch.handle_mismatch(at(2), OBJECT);
     describe(&mut fetch, 3, A, 5, Some(1));
@@ -358,7 +359,7 @@ fn server_that_never_compares_is_awaited_within_hashing_time() {
 }
 
 #[test]
-fn a_stream_has_no_second_try() {
+fn stream_has_no_second_try() {
     let config =
         FetchConfig { client: ClientConfig::default(), streams: true, is_strict: false, objects_max: 1 };
     let wanted = RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() };
@@ -396,12 +397,12 @@ fn missing_attributes_do_not_fail_an_object() {
 }
 
 #[test]
-fn silent_server_gets_address_proofs_until_a_packet_arrives() {
+fn silent_server_receives_address_datagrams_until_a_packet_arrives() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A]);
     let shown = |fetch: &mut Fetch<Bytes>| std::iter::from_fn(|| fetch.poll_show()).collect::<Vec<_>>();
     assert_eq!(shown(&mut fetch), [A]);
-    // The first datagram is lost if it overtakes the greeting, so the next one follows soon.
+    // The first datagram is lost if it arrives before the greeting, so the second follows soon.
     let mut last = 0;
     for ms in [5, 55, 105, 155] {
         pass(&mut fetch, ms - 1);
@@ -425,7 +426,7 @@ fn silent_server_gets_address_proofs_until_a_packet_arrives() {
     assert_eq!(shown(&mut fetch), []);
 }
 
-/// Pulls requested from servers.
+/// Queued requests for pulls, each with its server.
 fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
     let all = std::iter::from_fn(|| fetch.poll_control());
     all.filter_map(|(server, message)| match message {
@@ -435,7 +436,7 @@ fn pulls(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, Request)> {
     .collect()
 }
 
-/// A server accepts a pull of a whole object of `bytes` bytes in one block.
+/// Lets a server accept a pull of a whole object of `bytes` bytes in one block.
 fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes: u64) {
     let blocks_max = ClientConfig::default().blocks_of(1_024);
     let (pull, block_bytes) = (PullId(pull), bytes as u32);
@@ -443,7 +444,7 @@ fn accept(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16, bytes:
     fetch.handle_control(at(ms), server, Control::Accepted(accepted));
 }
 
-/// The only block of a pull arrives, with 5 bytes.
+/// Delivers the only block of a pull, with 5 bytes.
 fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16) {
     let (pull, payload) = (PullId(pull), Bytes::from_static(b"early"));
     let packet =
@@ -451,7 +452,7 @@ fn arrive(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, pull: u16) {
     fetch.handle_packet(at(ms), server, packet);
 }
 
-/// Ranges passed to the driver for writing.
+/// Byte ranges passed to the driver for writing.
 fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
     let of = |event: &FetchEvent<Bytes>| match event {
         FetchEvent::Write { range, .. } => Some(range.clone()),
@@ -460,7 +461,7 @@ fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
     events.iter().filter_map(of).collect()
 }
 
-/// Missing range of an object without any bytes.
+/// Missing range of an object without any present byte.
 const ALL: std::ops::Range<u64> = 0..5;
 
 #[test]
@@ -471,11 +472,12 @@ fn server_asked_to_describe_also_sends_the_beginning() {
     let [(A, request)] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!((request.start, request.length, request.is_cut), (0, Some(EARLY_BYTES), true));
     assert_eq!(request.servers, 1, "nobody else sends meanwhile");
-    // Another server describes the object, and its version may differ.
+    // If another server describes the object, that server is asked for the beginning, as its
+    // version may differ.
     refuse(&mut fetch, 1, A);
     let asked = pulls(&mut fetch);
     assert!(matches!(&asked[..], [(B, request)] if request.is_cut), "{asked:?}");
-    // An object whose length a manifest gives is pulled in the usual way.
+    // An object whose length is given by a manifest is pulled without an early request.
     let mut fetch = of(RequestedObject { bytes: Some(5), hash: Some([1; 32]), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, std::slice::from_ref(&ALL));
     connect(&mut fetch, 0, &[A, B]);
@@ -508,8 +510,8 @@ fn only_a_single_new_object_requests_its_beginning() {
 }
 
 #[test]
-fn bytes_received_before_the_place_opens_are_written_later() {
-    // The content may arrive before the description, while the place is being opened, or later.
+fn bytes_received_before_the_file_opens_are_written_later() {
+    // The content may arrive before the description, while the file is being opened, or later.
     for when in 0..3 {
         let mut fetch = of(unknown());
         connect(&mut fetch, 0, &[A]);
@@ -580,10 +582,10 @@ fn beginning_is_requested_again_after_its_server_is_lost() {
     assert_eq!(written(&events(&mut fetch)), [ALL]);
 }
 
-/// A refused beginning, as by a server at its limit of pulls, does not exclude the server from the
-/// object.
+/// A server may refuse a beginning, for example at its limit of pulls. That refusal does not
+/// exclude the server from the object.
 #[test]
-fn a_beginning_that_is_refused_costs_nothing_else() {
+fn refused_beginning_does_not_exclude_the_server() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A]);
     let refused = Control::Refused { pull: PullId(0), reason: "64 pulls at once are allowed".into() };
@@ -630,11 +632,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Property, for any input in any order, unrequested messages included: an object ends once and
-    /// is finished with one hash. It always ends once all servers are gone and the driver has
-    /// answered.
+    /// Property, for any input in any order, unrequested messages included: an object ends once,
+    /// and is finished with one hash. The object always ends once all servers are lost and the
+    /// driver has answered.
     #[test]
-    fn an_object_ends_once_and_always(steps in proptest::collection::vec(step(), 0..60), known: bool, hash: bool) {
+    fn object_always_ends_exactly_once(steps in proptest::collection::vec(step(), 0..60), known: bool, hash: bool) {
         let wanted = RequestedObject {
             bytes: known.then_some(5),
             hash: hash.then_some([1; 32]),
@@ -696,10 +698,10 @@ proptest! {
     }
 }
 
-/// Found by fault test seed 1,064: the next holder had another version, and the late hash of the
-/// first was ignored.
+/// Found by fault test seed 1,064: the second holder had another version, and the late hash of the
+/// first holder was ignored.
 #[test]
-fn late_hash_counts_if_the_next_holder_has_none() {
+fn late_hash_counts_if_next_holder_has_another_version() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     describe(&mut fetch, 1, A, 5, None);

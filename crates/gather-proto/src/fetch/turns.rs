@@ -1,7 +1,7 @@
-//! Selection of the objects under way: the first ones that have not ended, up to the driver's
+//! Selection of the objects under way: the first objects that have not ended, up to the driver's
 //! maximum.
 //!
-//! Leaves out: requests about them (`describe`, `short`).
+//! Leaves out: requests for descriptions and contents (`describe`, `short`).
 
 use super::{Fetch, ObjectStage};
 use anabranch_codes::Symbol;
@@ -9,7 +9,8 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
 
 impl<S: Symbol + From<Bytes>> Fetch<S> {
-    /// Starts objects while there is room. Returns whether any was started.
+    /// Starts objects while fewer than the maximum are under way. Returns whether any object was
+    /// started.
     pub(super) fn begin_more(&mut self, now: Instant) -> bool {
         let before = self.next;
         while self.next < self.objects.len() && self.active.len() < self.objects_max {
@@ -29,7 +30,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.next > before
     }
 
-    /// Handles the end of an object, which makes room for another.
+    /// Handles the end of an object. Another object may then start.
     pub(super) fn ended(&mut self, object: usize) {
         self.left -= 1;
         self.active.remove(&object);

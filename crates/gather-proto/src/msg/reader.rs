@@ -4,7 +4,7 @@ use super::MODE_BITS;
 use anabranch_endpoint::DecodeError;
 use anabranch_units::{Duration, Instant};
 
-/// Reads fields in sequence.
+/// Reads the fields of a message in sequence.
 pub(super) struct Reader<'a> {
     left: &'a [u8],
     all: usize,
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
     pub(super) fn duration(&mut self) -> Result<Duration, DecodeError> {
-        // Instants and durations are in picoseconds: 213 days or more overflow.
+        // Instants and durations are in picoseconds, so 213 days or more overflow.
         let (got, limit) = (self.u64()?, u64::MAX / 1_000);
         if got > limit {
             return Err(DecodeError::TooLong { limit: limit as usize, got: got as usize });
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
     pub(super) fn instant(&mut self) -> Result<Instant, DecodeError> {
         self.duration().map(|since| Instant::ZERO + since)
     }
-    /// A number of `N` bytes, at most eight.
+    /// Reads a number of `N` bytes, at most eight.
     pub(super) fn low<const N: usize>(&mut self) -> Result<u64, DecodeError> {
         let bytes: [u8; N] = self.array()?;
         Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))

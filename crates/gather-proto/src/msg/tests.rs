@@ -1,5 +1,5 @@
 //! Properties of the encodings: a written message decodes to itself, and truncated or malformed
-//! ones are refused.
+//! messages are refused.
 
 use super::*;
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ fn control() -> impl Strategy<Value = Control> {
 
 proptest! {
     #[test]
-    fn datagrams_read_back_as_written(
+    fn datagrams_decode_as_written(
         pull: u16, numbers: [u32; 4], queued: bool, sent in proptest::option::of(0u64..1 << 50), payload in proptest::collection::vec(any::<u8>(), 0..50), feedback in feedback(),
     ) {
         let [sequence, rtt, generation, id] = numbers;
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn control_messages_read_back_however_they_are_cut(control in control()) {
+    fn control_messages_decode_despite_cuts_and_trailing_bytes(control in control()) {
         let mut bytes = Vec::new();
         control.encode_framed(&mut bytes);
         for end in 0..bytes.len() {
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_read_or_are_refused(kind in 0u8..23, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn arbitrary_bytes_are_decoded_or_refused(kind in 0u8..23, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         let mut datagram = vec![kind];
         datagram.extend(&bytes);
         exercise(&datagram);
@@ -172,7 +172,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_lengths_and_values_are_refused() {
     let framed = |length: u16| Control::decode_framed_within(&length.to_be_bytes(), CONTROL_BYTES_MAX);
     assert_eq!(framed(CONTROL_BYTES_MAX as u16), Ok(None));
     assert_eq!(framed(CONTROL_BYTES_MAX as u16 + 1), Err(DecodeError::TooLong { limit: 2_112, got: 2_113 }));

@@ -1,17 +1,17 @@
-//! Tests of a pull at its server: the packets that leave after given feedback.
+//! Tests of the server's end of a pull: the packets that leave after given feedback.
 
 use super::*;
 use crate::receipt::{Receipt, ReceivedPackets};
 use anabranch_endpoint::Bytes;
 
-/// #19: the part of a long first flight that a slow path had not delivered was sent again in full
-/// before any feedback on it.
+/// Issue #19: a slow path had not delivered a part of a long first flight. That part was sent again
+/// in full before any feedback on it.
 #[test]
 fn unacknowledged_packets_shorten_the_next_flight() {
     let (mut sender, mut path) = of(100 << 10);
     let blocks = sender.layout().blocks(0);
     assert_eq!(leave(&mut sender, &mut path, Instant::ZERO), 51, "72 kB");
-    // One packet has arrived, and nothing else for long.
+    // One packet has arrived, and then no other packet for a long time.
     for (ms, delay) in [(20, 0), (60, 40)] {
         hear(&mut sender, &mut path, ms * 1_000, Duration::from_ms(delay), [1, 0], blocks - 1);
     }
@@ -19,8 +19,8 @@ fn unacknowledged_packets_shorten_the_next_flight() {
     assert!((9..=12).contains(&more), "{more}");
 }
 
-/// #19: half of the first flight of 64 KiB over 10 Mbit/s was lost, and nothing left for a round
-/// trip until that was known.
+/// Issue #19: half of the first flight of 64 KiB over 10 Mbit/s was lost, and no packet left for a
+/// round trip until the loss was known.
 #[test]
 fn sums_follow_a_flight_that_exceeds_a_slow_path() {
     for (gap_us, least) in [(1_200, 12), (120, 0)] {
@@ -36,9 +36,9 @@ fn sums_follow_a_flight_that_exceeds_a_slow_path() {
     }
 }
 
-/// Probable losses of a flight are replaced once, and not by each of its pulls.
+/// Probable losses of a flight are replaced once, and not once by each pull.
 #[test]
-fn two_pulls_of_one_path_repair_the_flight_once() {
+fn pulls_of_the_same_path_repair_the_flight_once() {
     let (mut one, mut path) = of(32 << 10);
     let (mut other, _) = of(32 << 10);
     let left = leave(&mut one, &mut path, Instant::ZERO) + leave(&mut other, &mut path, Instant::ZERO);
@@ -54,16 +54,16 @@ fn two_pulls_of_one_path_repair_the_flight_once() {
 
 const RTT: Duration = Duration::from_ms(20);
 
-/// #19: one server over 1 Gbit/s and 250 ms was idle two thirds of the time, as some generation
-/// waited for a sum that was lost, too.
+/// Issue #19: a server over 1 Gbit/s and 250 ms was idle for two thirds of the time, because a
+/// generation waited for a sum that was lost, too.
 #[test]
-fn blocked_window_gets_more_sums_than_it_lacks() {
-    // The window of the last case has room for all.
+fn generation_that_blocks_the_window_gets_extra_sums() {
+    // The window of the last case has room for all generations.
     for (window, generations, sums) in [(4, 100, 2..=4), (60, 100, 1..=1), (4, 4, 1..=1)] {
         let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);
         let before = sender.pressing(Some(&path));
         assert!(leave(&mut sender, &mut path, Instant::ZERO) > 40, "two generations");
-        // The larger the part of the window sent, the more generations hold it.
+        // The larger the sent part of the window, the more generations block it.
         let more = sender.pressing(Some(&path)) - before;
         assert_eq!(more, if window == 4 && generations > 4 { 2 } else { 0 });
         let report =
@@ -83,9 +83,9 @@ fn blocked_window_gets_more_sums_than_it_lacks() {
     }
 }
 
-/// A client's round-trip time and grants may be any values.
+/// A client may report any round-trip time and grant.
 #[test]
-fn no_path_is_too_far_to_be_reckoned_with() {
+fn extreme_round_trip_times_do_not_overflow() {
     let (sender, _) = cut(100 * 20 * 1_400, 20, 4);
     let far = Path::new(
         Instant::ZERO,
@@ -106,7 +106,7 @@ fn of(bytes: u64) -> (Sender<Bytes>, Path) {
     cut(bytes, 184, 4)
 }
 
-/// The same with at most `blocks_max` blocks per generation, and `window` generations.
+/// As [`of`], with at most `blocks_max` blocks per generation and a window of `window` generations.
 fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
     let now = Instant::ZERO;
     let layout = Layout::new(bytes, 1_400, blocks_max).expect("it is in range");
@@ -130,7 +130,7 @@ fn cut(bytes: u64, blocks_max: u32, window: u32) -> (Sender<Bytes>, Path) {
     (sender, Path::new(now, 1, 1_500, Some(RTT), (None, ByteCount::ZERO), 1))
 }
 
-/// Supplies the blocks of all generations requested.
+/// Supplies the blocks of all requested generations.
 fn supply(sender: &mut Sender<Bytes>) {
     while let Some(generation) = sender.poll_wanted() {
         let blocks = sender.layout().blocks(generation);
@@ -138,7 +138,7 @@ fn supply(sender: &mut Sender<Bytes>) {
     }
 }
 
-/// Sends all packets that may leave, each at its time. Returns their number.
+/// Sends all packets that may leave, each at its pacing time. Returns the number of packets.
 fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
     let next = |sender: &mut Sender<Bytes>, path: &mut Path| {
         let at = now.max(path.next_at());
@@ -148,15 +148,15 @@ fn leave(sender: &mut Sender<Bytes>, path: &mut Path, now: Instant) -> usize {
     std::iter::from_fn(|| path.has_room().then(|| next(sender, path)).flatten()).count()
 }
 
-/// Proof of arrival of these packets.
+/// Receipt that proves the arrival of these packets.
 fn receipt(packets: std::ops::Range<u32>) -> Receipt {
     let (mut nonces, mut received) = (Nonces::new(0), ReceivedPackets::default());
     packets.for_each(|sequence| received.handle_packet(sequence, nonces.nonce(sequence)));
     received.receipt()
 }
 
-/// Feedback of a client with these counts of arrived and lost packets, and this number of missing
-/// blocks.
+/// Handles feedback of a client with these counts of arrived and lost packets, and this number of
+/// missing blocks.
 fn hear(
     sender: &mut Sender<Bytes>,
     path: &mut Path,

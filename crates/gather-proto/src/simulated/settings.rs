@@ -90,7 +90,7 @@ impl Settings {
         }
     }
 
-    /// See [`Gather::only_simulated`].
+    /// Name of a setting that real programs do not support, for [`Gather::only_simulated`].
     pub(super) fn only_simulated(&self) -> Option<&'static str> {
         let usual = Self::default();
         let set = [
@@ -125,7 +125,7 @@ impl Settings {
             block_bytes,
             blocks_max: self.generation.unwrap_or_else(|| ClientConfig::blocks_to_generation(block_bytes)),
             window: self.window.unwrap_or(1),
-            // For a single object, a server's next pull begins while the previous one ends.
+            // For a single object, a server begins its next pull while its previous pull ends.
             pulls_max: self.servers * if self.same_block { PULLS_PER_SERVER } else { 1 },
             block_bytes_safe: ClientConfig::default().block_bytes_safe,
             link: (self.knows_link && self.mode == Mode::Counted).then_some(link),
@@ -141,7 +141,7 @@ impl Settings {
     }
 }
 
-/// Validates a workload, which error messages call `field`.
+/// Validates a workload. `field` is the workload's name in error messages.
 ///
 /// Errors: a setting that is unknown or out of range, or more servers than hosts.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Gather, PlanError> {
@@ -175,7 +175,7 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     config.check().map_err(|error| wrong(error.setting, error.message))?;
     let server_config = ServerConfig {
         give_up: GIVE_UP,
-        // In the simulator blocks are lengths and take no memory.
+        // The simulator represents blocks by their lengths, which take no memory.
         memory_max: ByteCount::new(1 << 50),
         block_bytes_min: 1,
         ..ServerConfig::default()

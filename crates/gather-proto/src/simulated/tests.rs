@@ -1,4 +1,4 @@
-//! Tests of rounds of pulls in the simulator: goodput against the ideal, and validation of
+//! Tests of rounds of pulls in the simulator: goodput against the ideal goodput, and validation of
 //! scenarios.
 
 mod shares;
@@ -45,14 +45,14 @@ fn goodput_is_near_ideal_for_any_number_of_servers() {
             assert!(row.more["of_ideal_share"] >= 0.93, "{servers} servers: {goodput} Mbit/s");
             assert!(goodput >= before, "{servers} servers: {goodput} Mbit/s, fewer {before}");
             before = goodput;
-            // There is no loss, so each block is sent once.
+            // Without loss, each block is sent once.
             assert_eq!((row.more["sent_packets_per_block"], outcome.network.dropped_queue_full), (1.0, 0));
         }
     }
 }
 
 #[test]
-fn lttp_never_collapses() {
+fn lttp_goodput_never_collapses() {
     for (decoder, least) in [("improved", 550.0), ("inactivation", 650.0)] {
         let settings = format!("mode = \"lttp\"\nrounds = 1\ndecoder = \"{decoder}\"");
         for servers in [15, 40] {
@@ -65,7 +65,7 @@ fn lttp_never_collapses() {
 }
 
 #[test]
-fn without_the_links_rate_either_rate_control_finds_it() {
+fn both_rate_controls_find_an_unknown_link_rate() {
     for control in ["bbr", "tfrc"] {
         let settings = format!("knows_link = false\nrounds = 2\nrate_control = \"{control}\"");
         let outcome = run(&settings, 8, 1_024, 0);
@@ -74,8 +74,8 @@ fn without_the_links_rate_either_rate_control_finds_it() {
     }
 }
 
-/// #19: losses did not count while a grant limited servers, and five TCP flows had a tenth of the
-/// link.
+/// Issue #19: losses did not count while a grant limited servers, and five TCP flows had a tenth of
+/// the link.
 #[test]
 fn pull_and_tcp_each_get_half_in_a_datacentre() {
     let text = include_str!("../../../../experiments/lttp/fairness-counted.toml");
@@ -97,9 +97,9 @@ fn pull_and_tcp_each_get_half_in_a_datacentre() {
     }
 }
 
-/// #19: a rate control that takes every loss for congestion wastes the code's benefit.
+/// Issue #19: a rate control that takes every loss for congestion wastes the benefit of the code.
 #[test]
-fn random_loss_costs_little_more_than_itself() {
+fn random_loss_costs_little_more_than_the_lost_packets() {
     let share = |servers: u32, loss_ppm: u32, control: &str| {
         let plan = plan(&format!(
             r#"
@@ -130,7 +130,7 @@ fn random_loss_costs_little_more_than_itself() {
 }
 
 #[test]
-fn servers_are_drawn_alike_for_every_transport() {
+fn servers_are_drawn_alike_for_gather_and_tcp() {
     let network = "network = { topology = \"fat-tree\", k = 4 }\n";
     let servers = |kind: &str, trial| {
         let plan = plan(&format!(
@@ -147,7 +147,7 @@ fn servers_are_drawn_alike_for_every_transport() {
 }
 
 #[test]
-fn probes_see_pulls_that_last_the_whole_run() {
+fn probes_measure_pulls_that_last_the_whole_run() {
     let outcome = run_with(
         "duration = \"300 ms\"\nwarmup = \"100 ms\"\nprobe = { interval = \"50 ms\", flows = 9, links = [\"hub-h0\"] }",
         "mode = \"lttp\"\ndecoder = \"inactivation\"\nrounds = 1",
@@ -164,15 +164,15 @@ fn probes_see_pulls_that_last_the_whole_run() {
     assert_eq!(row.probed_idle_us_max, Some(0.0));
     assert!(row.probed_link_use_share_min > Some(0.9));
     let flows = |sample: &&anabranch_sim::Sample| sample.what.starts_with("flow");
-    // Control streams are not data flows; every sender has a rate.
+    // Control streams do not count as data flows, and every sender has an allowed rate.
     assert_eq!(outcome.series.iter().filter(flows).filter(|sample| sample.time_s < 0.051).count(), 3);
     assert!(outcome.series.iter().filter(flows).all(|sample| sample.allowed_mbps > Some(0.0)));
 }
 
-/// The paper's packet counts for three sizes. Of its mean degrees (4.29, 4.73, 6.88) only the last
-/// is matched: ours are 5.1 and 5.9 for the first two.
+/// The paper's packet counts for three block sizes. Of the paper's mean degrees (4.29, 4.73, 6.88)
+/// only the last is matched: our mean degrees are 5.1 and 5.9 for the first two sizes.
 #[test]
-fn table_1_of_the_paper_with_elimination() {
+fn packet_counts_match_table_1_of_the_paper() {
     let trials = 20;
     for (kib, packets_paper, degree_paper) in [(64, 68.0, None), (128, 137.0, None), (256, 271.0, Some(6.88))]
     {
@@ -202,7 +202,7 @@ fn equal_seeds_give_equal_runs() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_setting() {
+fn invalid_settings_are_refused_by_name() {
     for (settings, said) in [
         ("servers = 4", "workload[0].servers: 4: the network has 4 hosts, one of them the client"),
         ("servers = 2\nclient = \"nobody\"", "workload[0].client: "),

@@ -1,4 +1,4 @@
-//! The client's disk: the received bytes of each object, and the state that survives the client's
+//! The client's disk: the received bytes of each object, and the files that survive the client's
 //! process.
 
 use anabranch_gather_proto::fetch::ObjectId;
@@ -11,7 +11,7 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// An order to the disk.
+/// An order of the client to its disk.
 #[derive(Clone, Debug)]
 pub enum DiskOrder {
     Open(ObjectId, u64),
@@ -27,7 +27,7 @@ impl DiskOrder {
     }
 }
 
-/// An object's place.
+/// The file of an object.
 #[derive(Debug, Default)]
 pub struct File {
     bytes: Vec<u8>,
@@ -37,7 +37,8 @@ pub struct File {
 }
 
 impl File {
-    /// Allocates `bytes` bytes, and returns the missing ranges.
+    /// Allocates `bytes` bytes, unless the file has that length already. Returns the missing
+    /// ranges.
     pub fn open(&mut self, bytes: u64) -> Vec<Range<u64>> {
         if self.bytes.len() as u64 != bytes {
             *self = Self { bytes: vec![0; bytes as usize], ..Self::default() };
@@ -56,7 +57,8 @@ impl File {
         self.last = Some(range);
     }
 
-    /// Names the object if it has this hash; otherwise all of it is missing again.
+    /// Gives the file its final name if its hash is `expected`. Otherwise all its bytes are missing
+    /// again.
     pub fn finish(&mut self, expected: [u8; 32]) -> bool {
         let length = self.bytes.len() as u64;
         assert!(self.have.missing(length).is_empty(), "all of it was written before it is finished");
@@ -70,7 +72,7 @@ impl File {
         is_right
     }
 
-    /// The client was killed: the last write may be lost.
+    /// Loses the last write in half of the cases, because the client was killed.
     fn lose_last(&mut self, random: &mut RandomStream) {
         let Some(last) = self.last.take().filter(|_| random.below(2) == 0) else { return };
         let around = |range: &ByteRange| {
@@ -88,7 +90,7 @@ impl File {
 pub struct Disk {
     pub files: Vec<File>,
     pub full_until: Instant,
-    /// Delay of each order.
+    /// Delay of each order's execution.
     pub delay: Duration,
     /// Rate of bit flips per write, in parts per million.
     pub rot_ppm: u32,
@@ -106,7 +108,7 @@ impl Disk {
         self.files.iter().all(|file| file.named.is_some())
     }
 
-    /// The client's process ends.
+    /// Ends the client's process. If the process is killed, each file may lose its last write.
     pub fn end_run(&mut self, random: &mut RandomStream, is_killed: bool) {
         self.orders.clear();
         if is_killed {
@@ -119,7 +121,7 @@ impl Disk {
     }
 }
 
-/// Flips a random bit, if there is one.
+/// Flips a random bit, unless `bytes` is empty.
 pub fn flip(random: &mut RandomStream, bytes: &mut [u8]) {
     if !bytes.is_empty() {
         let at = random.below(bytes.len() as u64) as usize;

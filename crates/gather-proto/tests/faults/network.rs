@@ -1,11 +1,12 @@
-//! The path between the client and a server: a stream of control messages, which may only be slow,
-//! and datagrams, which may be lost.
+//! The path between the client and a server. Control messages travel on a stream, which may only be
+//! slow; datagrams may be lost.
 
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream};
 
-/// Bytes that encryption, UDP and IP add to a datagram, and TLS, TCP and IP to a control message.
+/// Number of bytes that encryption, UDP and IP add to a datagram, and TLS, TCP and IP to a control
+/// message.
 const HEADER_BYTES: u64 = 56;
-/// Minimum timeout of the control stream's segments.
+/// Minimum retransmission timeout of the control stream.
 const RTO_MIN: Duration = Duration::from_ms(200);
 
 /// A part of a path's traffic that can be cut separately.
@@ -27,23 +28,25 @@ impl TrafficPart {
 #[derive(Clone, Debug)]
 pub struct ServerPath {
     pub delay: Duration,
-    /// Additional time of a server for opening a connection.
+    /// Additional delay of the server when a connection is opened.
     pub connecting: Duration,
     pub loss_ppm: u32,
     pub repeat_ppm: u32,
-    /// Rate of late datagrams, and their maximum extra delay: later ones overtake them.
+    /// Rate of delayed datagrams in parts per million. `late_max` is their maximum additional
+    /// delay, so that later datagrams overtake them.
     pub late_ppm: u32,
     pub late_max: Duration,
-    /// Maximum datagram length; longer ones are lost.
+    /// Maximum datagram length in bytes; longer datagrams are lost.
     pub datagram_max: usize,
     /// Rate of the link in each direction, and the length of its queue; `None` for no limit.
     pub link: Option<(BitRate, ByteCount)>,
-    /// Whether segments of the control stream are lost as datagrams are.
+    /// Whether segments of the control stream are lost as often as datagrams.
     pub loses_control: bool,
     /// End of the last transmission in each direction.
     free_at: [Instant; 2],
     cut_until: [Instant; 3],
-    /// Arrival of the last control message in each direction: they arrive in order.
+    /// Arrival time of the last control message in each direction; control messages arrive in
+    /// order.
     last: [Instant; 2],
 }
 
@@ -69,17 +72,18 @@ impl ServerPath {
         self.cut_until[lane as usize] = until;
     }
 
-    /// End of a lane's cut.
+    /// End of the cut of a part of the traffic.
     pub fn cut_until(&self, lane: TrafficPart) -> Instant {
         self.cut_until[lane as usize]
     }
 
-    /// Opens a connection: its messages do not wait for an earlier connection's.
+    /// Opens a connection, whose messages do not wait for messages of an earlier connection.
     pub fn connect(&mut self, now: Instant) {
         self.last = [now; 2];
     }
 
-    /// Time at which `bytes` bytes sent at `at` leave the link; `None` if its queue is full.
+    /// Time at which `bytes` bytes, sent at `at`, leave the link; `None` if the link's queue is
+    /// full.
     fn transmitted(&self, at: Instant, is_up: bool, bytes: usize) -> Option<Instant> {
         let Some((rate, queue)) = self.link else { return Some(at) };
         let begins = at.max(self.free_at[usize::from(is_up)]);
@@ -94,7 +98,7 @@ impl ServerPath {
         let mut timeout = self.delay * 2 + RTO_MIN;
         let arrives = loop {
             let transmitted = self.transmitted(sent_at, is_up, bytes);
-            // A retransmission must not block the link before its time.
+            // A retransmission occupies the link only at its own time.
             if let Some(at) = transmitted.filter(|_| sent_at == now) {
                 self.free_at[usize::from(is_up)] = at;
             }
@@ -110,7 +114,7 @@ impl ServerPath {
         *last
     }
 
-    /// Arrival times of a datagram of `bytes` bytes sent now: none, one or two.
+    /// Arrival times of a datagram of `bytes` bytes sent at `now`: none, one or two.
     pub fn datagram(
         &mut self,
         now: Instant,

@@ -13,16 +13,17 @@ use std::ops::Range;
 pub struct Host {
     pub up_at: Instant,
     pub frozen_until: Instant,
-    /// Advance of its clock.
+    /// Time by which the server's clock is ahead of the world's clock.
     pub ahead: Duration,
     pub objects: BTreeMap<String, Vec<u8>>,
-    /// Objects of the repaired server.
+    /// The objects before any fault, which a repair restores.
     originals: BTreeMap<String, Vec<u8>>,
     pub flip_ppm: u32,
     pub hashing: Duration,
     /// Time to read a generation's blocks.
     pub reading: Duration,
-    /// End of a period without hashing: requests of that time are never answered.
+    /// End of a period in which the server does not hash. Requests for hashes in this period are
+    /// never answered.
     pub stuck_until: Instant,
 }
 
@@ -39,7 +40,8 @@ impl Host {
         self.originals.insert(name.to_owned(), bytes.to_vec());
     }
 
-    /// Replaces or removes an object's file at random. Returns its name and its new content.
+    /// Replaces or removes an object's file at random. Returns the object's name and its new
+    /// content; `None` for a removed file.
     pub fn replace(&mut self, random: &mut RandomStream) -> Option<(String, Option<Vec<u8>>)> {
         let names: Vec<String> = self.originals.keys().cloned().collect();
         let name = names.get(random.below(names.len().max(1) as u64) as usize)?.clone();
@@ -63,14 +65,14 @@ impl Host {
         self.objects = self.originals.clone();
     }
 
-    /// Description of an object.
+    /// The server's answer to a request for an object's description.
     pub fn found(&self, name: &str, with_hash: bool) -> Result<ObjectDescription, String> {
         let bytes = self.objects.get(name).ok_or_else(|| format!("{name}: no such object"))?;
         let hash = with_hash.then(|| hash(bytes));
         Ok(ObjectDescription { bytes: bytes.len() as u64, mode: 0o600, modified_ns: 0, hash })
     }
 
-    /// Content of a short object, as the disk reads it now.
+    /// Content of a short object as the disk reads it at present, possibly with a flipped bit.
     pub fn short(&self, random: &mut RandomStream, name: &str) -> Option<Bytes> {
         let length = self.objects.get(name)?.len();
         if length > SHORT_BYTES_MAX {
@@ -88,7 +90,7 @@ impl Host {
     }
 }
 
-/// Blocks that were read for a pull.
+/// Blocks that were read from the disk for a pull.
 #[derive(Clone, Debug)]
 pub struct Supply {
     pub pull: PullId,
@@ -101,11 +103,11 @@ pub struct Supply {
 pub struct Conn {
     pub server: usize,
     pub machine: Server<Bytes>,
-    /// The object of each pull.
+    /// Name of each pull's object.
     names: BTreeMap<PullId, String>,
-    /// Whether the client has shown where it takes packets.
+    /// Whether the client has shown its address for packets.
     pub knows_where: bool,
-    /// Start of the period without pulls and without faults that excuse them.
+    /// Start of the current period without pulls and without faults that excuse their absence.
     pub unpulled_at: Option<Instant>,
 }
 
@@ -115,7 +117,8 @@ impl Conn {
         Self { server, machine, names: BTreeMap::new(), knows_where: false, unpulled_at: None }
     }
 
-    /// Does all possible work by the server's clock: messages, packets and requests to its disk.
+    /// Does all work that is possible by the server's clock. Returns control messages, datagrams,
+    /// and blocks read from the disk.
     pub fn work(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Client, servers, disks and network of one seed, and their invariants.
+//! Client, servers, disks and network of one random seed, and the checks of their invariants.
 
 mod calm;
 
@@ -15,14 +15,15 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed}
 use calm::framed_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Duration of the faults, and of the time after them by which all objects must be present.
+/// Duration of the faults. `HEALING` is the time after the faults by which all objects must be
+/// present.
 const CHAOS: Duration = Duration::from_secs(60);
 const HEALING: Duration = Duration::from_secs(120);
 /// Length of a network cut that ends a connection.
 const CUT_MAX: Duration = Duration::from_secs(10);
-/// Time until the user restarts the command.
+/// Time until the user restarts the command after the client's process has ended.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Maximum time, besides a round trip, until a server hears that a pull is over.
+/// Maximum time from the end of a pull until its server is notified, in addition to a round trip.
 const TOLD_WITHIN: Duration = Duration::from_ms(100);
 /// Maximum object length in bytes.
 const OBJECT_MAX: u64 = 1_200_000;
@@ -33,22 +34,22 @@ struct ClientProcess {
     fetch: Fetch<Bytes>,
     /// Connection of each server.
     conns: Vec<Option<u32>>,
-    /// Numbers of the fetched objects.
+    /// Numbers of the fetched objects, by their index in this fetch.
     objects: Vec<usize>,
     ended: BTreeSet<u32>,
-    /// Objects whose places could not be written: later orders for them are skipped.
+    /// Objects whose files could not be written. The disk skips later orders for these objects.
     broken: BTreeSet<u32>,
-    /// Servers asked for an object's hash, by its name, in sequence.
+    /// Servers asked for each object's hash, in the order of the requests, by the object's name.
     asked: BTreeMap<String, Vec<usize>>,
-    /// Objects for which another server must be asked for a description now.
+    /// Names of objects for which another server must be asked for a description now.
     unasked: Vec<String>,
-    /// Whether every fault since its start was one that it must tolerate.
+    /// Whether every fault since the process started was one that the client must tolerate.
     is_calm: bool,
 }
 
 impl ClientProcess {
-    /// Objects for whose hash this server was the last one asked, without an answer, while a
-    /// connected server was not asked.
+    /// Names of objects whose hash this server was the last one asked for. The server has not
+    /// answered, and another connected holder has not been asked.
     fn described_by(&self, wanted: &[RequestedObject], server: usize) -> Vec<String> {
         let is_left = |(number, object): (usize, &usize)| {
             let part = &wanted[*object].parts[0];
@@ -106,7 +107,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Faults that no object may fail from, except in LTTP's mode.
+    /// Faults that must not make an object fail, except in LTTP's mode.
     const GENTLE: [Self; 4] = [Self::SlowDisk, Self::Weather, Self::Reorder, Self::SlowReads];
     const ALL: [Self; 17] = [
         Self::CrashServer,
@@ -151,7 +152,8 @@ enum Fault {
 }
 
 impl Fault {
-    /// Whether no object may fail from it. LTTP's sender waits up to a minute at high loss.
+    /// Whether the fault must not make an object fail. LTTP's sender may wait up to a minute at a
+    /// high loss rate.
     const fn is_gentle(&self, mode: Mode) -> bool {
         match self {
             Self::Weather(..) | Self::Reorder(..) => matches!(mode, Mode::Counted),
@@ -163,7 +165,7 @@ impl Fault {
 
 pub struct World {
     random: RandomStream,
-    /// Random stream for the maximum of objects under way, and for reads of short objects.
+    /// Random stream for the maximum number of objects under way, and for reads of short objects.
     random_of_turns: RandomStream,
     schedule: Schedule<Event>,
     ways: Vec<ServerPath>,
@@ -171,11 +173,11 @@ pub struct World {
     conns: BTreeMap<u32, Conn>,
     next_conn: u32,
     wanted: Vec<RequestedObject>,
-    /// The acceptable contents of each object.
+    /// Acceptable contents of each object: one entry for each version.
     right: Vec<Vec<Vec<u8>>>,
     disk: Disk,
     client_frozen_until: Instant,
-    /// Advance of the client's clock.
+    /// Time by which the client's clock is ahead of the world's clock.
     client_ahead: Duration,
     getter: Option<ClientProcess>,
     run: u32,
@@ -188,7 +190,8 @@ pub struct World {
     knows_ways: bool,
 }
 
-/// Maximum memory of a client for packets: in LTTP's mode a generation is the whole request.
+/// Maximum memory of a client for packets. In LTTP's mode a generation is the whole requested
+/// range.
 fn memory_max(config: &ClientConfig) -> ByteCount {
     match config.mode {
         Mode::Counted => config.memory(),
@@ -239,7 +242,7 @@ impl World {
             ways.push(way);
         }
         let hosts = (0..servers).map(|_| Host::new(Duration::from_ms(random.below(3_000)))).collect();
-        // Room for a generation per pull with its bookkeeping, and some more.
+        // Server memory for one generation per pull with its bookkeeping, plus a random excess.
         let generation = match config.mode {
             Mode::Lttp => OBJECT_MAX,
             Mode::Counted => u64::from(config.block_bytes * config.blocks_max),
@@ -271,8 +274,8 @@ impl World {
         self.random.below(n as u64) as usize
     }
 
-    /// Puts a version of an object at each of some servers. The first holder's version is the right
-    /// one, whichever server decides.
+    /// Stores a version of an object at each of several random servers. The first holder's version
+    /// is the right version, whichever server describes the object.
     fn put(&mut self, name: &str, bytes: &[u8]) -> (Vec<ServerId>, Vec<Vec<u8>>) {
         let mut servers: Vec<usize> = (0..self.hosts.len()).collect();
         self.random.shuffle(&mut servers);
@@ -301,7 +304,7 @@ impl World {
         let attributes = Some(Attributes { mode: 0o600, modified_ns: 0 });
         let (size, digest) = (Some(length), Some(hash(&bytes)));
         let (wanted, right) = match self.random.below(3) {
-            // No description is given: the describing server decides the version.
+            // The manifest has no description: the describing server determines the version.
             0 => {
                 let (holders, versions) = self.put(name, &bytes);
                 let part = ObjectPart { name: name.into(), bytes: None, hash: None, holders };
@@ -331,8 +334,8 @@ impl World {
                     let name = format!("{name}.{end}");
                     let (holders, _) = self.put(&name, of);
                     let hash = Some(hash(of)).filter(|_| self.random.below(2) == 0);
-                    // Without hashes of parts a wrong part cannot be attributed: all holders then
-                    // have the right version.
+                    // Without hashes of parts the client cannot tell which part is wrong. All
+                    // holders then store the right version.
                     if hash.is_none() {
                         holders.iter().for_each(|holder| self.hosts[holder.0 as usize].put(&name, of));
                     }
@@ -350,9 +353,9 @@ impl World {
         self.disk.files.push(File::default());
     }
 
-    /// Draws the kinds of faults, and the time of each. A schedule may have none.
+    /// Draws the kinds of faults, and the time of each fault. A schedule may have no faults.
     fn plan_faults(&mut self) {
-        // In every fourth schedule no object may fail at all.
+        // In a quarter of the schedules, only faults occur that must not make an object fail.
         let is_gentle = self.below(4) == 0;
         let kinds = Kind::ALL.into_iter().filter(|kind| !is_gentle || Kind::GENTLE.contains(kind));
         let kinds = some_of(&mut self.random, kinds);
@@ -382,7 +385,7 @@ impl World {
                 Kind::JumpServer => Fault::JumpServer(server, self.jump()),
                 Kind::JumpClient => Fault::JumpClient(self.jump()),
             };
-            // Most fetches are short: half of the faults come in the first second.
+            // Most fetches are short, so half of the faults occur in the first second.
             let span = if self.random.below(2) == 0 { 1_000 } else { CHAOS.as_us() / 1_000 };
             let at = Instant::ZERO + Duration::from_ms(self.random.below(span));
             self.schedule.at(at, Event::Fault(fault));
@@ -391,13 +394,14 @@ impl World {
         self.schedule.at(heals_at, Event::Fault(Fault::Heal));
     }
 
-    /// A random clock jump, short or of hours.
+    /// Draws a clock jump of at most 1 s, 30 s or 10,000 s.
     fn jump(&mut self) -> Duration {
         let most = [1_000, 30_000, 10_000_000][self.below(3)];
         Duration::from_ms(self.random.below(most))
     }
 
-    /// Runs until all objects are present, which must happen within a time after the faults.
+    /// Runs until all objects are present, which must happen at most `HEALING` after the faults'
+    /// end.
     pub fn run(mut self) -> ScheduleEnd {
         let end = Instant::ZERO + CHAOS + HEALING;
         while !self.is_healed || !self.disk.has_all() {
@@ -409,7 +413,7 @@ impl World {
         self.schedule.ended()
     }
 
-    /// Lets the next event happen.
+    /// Handles the next event, and then all work that is possible at its time.
     fn step(&mut self) {
         let now = self.schedule.now();
         let client = self.getter.as_ref().and_then(|getter| getter.fetch.poll_timeout());
@@ -417,7 +421,7 @@ impl World {
         let servers = self.conns.values().filter_map(|conn| {
             let host = &self.hosts[conn.server];
             let at = self.by_world(conn.machine.poll_timeout()?, host.ahead).max(host.frozen_until);
-            // Until the client has shown its address, due packets wait.
+            // Due packets wait until the client has shown its address.
             Some(if conn.knows_where { at } else { at.max(now + Duration::from_ms(100)) })
         });
         let due = servers.chain(client).min();
@@ -429,7 +433,7 @@ impl World {
         self.check();
     }
 
-    /// World time at which a clock with this advance shows `at`.
+    /// Time of the world's clock when a clock with this advance shows `at`.
     fn by_world(&self, at: Instant, ahead: Duration) -> Instant {
         let now = self.schedule.now();
         now + at.saturating_since(now + ahead)
@@ -517,7 +521,8 @@ impl World {
         }
     }
 
-    /// Whether the client is frozen: the event is then repeated afterwards.
+    /// Returns whether the client is frozen. If so, the event is scheduled again for the end of the
+    /// freeze.
     fn defer_client(&mut self, event: &Event) -> bool {
         let is_frozen = self.client_frozen_until > self.schedule.now();
         if is_frozen {
@@ -568,7 +573,8 @@ impl World {
             Fault::Flips(server, ppm) => self.hosts[server].flip_ppm = ppm,
             Fault::Replace(server) => {
                 let Some((name, Some(bytes))) = self.hosts[server].replace(&mut self.random) else { return };
-                // The version of a described object does not change.
+                // A fetch keeps the version that was described to it, but another version is
+                // acceptable later.
                 for (wanted, right) in self.wanted.iter().zip(&mut self.right) {
                     if wanted.hash.is_none() && wanted.parts[0].name == name {
                         right.push(bytes.clone());
@@ -587,7 +593,8 @@ impl World {
         }
     }
 
-    /// Reports the loss of its connections to a server to the client. Returns the connections.
+    /// Schedules the report to the client that its connections to a server are lost. Returns the
+    /// connections.
     fn lose(&mut self, server: usize, at: Instant, reason: &'static str) -> Vec<u32> {
         let its = self.conns.iter().filter(|(_, conn)| conn.server == server);
         let its: Vec<u32> = its.map(|(id, _)| *id).collect();
@@ -597,7 +604,7 @@ impl World {
         its
     }
 
-    /// Ends the client's process; if it is killed, the last write may be lost.
+    /// Ends the client's process. If the process is killed, the last write may be lost.
     fn end_run(&mut self, is_killed: bool) {
         if self.getter.take().is_none() {
             return;
@@ -608,7 +615,7 @@ impl World {
         self.schedule.after(AGAIN, Event::Start);
     }
 
-    /// The user runs the command for all missing objects.
+    /// Starts the command for all missing objects, as a user would.
     fn start(&mut self) {
         let files = self.disk.files.iter().enumerate().filter(|(_, file)| file.named.is_none());
         let objects: Vec<usize> = files.map(|(object, _)| object).collect();
@@ -617,7 +624,7 @@ impl World {
         }
         self.schedule.say("start");
         let wanted = objects.iter().map(|object| self.wanted[*object].clone()).collect();
-        // A small number, so that some objects wait for their turn.
+        // Draws a small number of objects under way, so that some objects must wait.
         let objects_max = 1 + self.random_of_turns.below(4) as usize;
         let config =
             FetchConfig { client: self.config.clone(), streams: false, is_strict: false, objects_max };
@@ -729,7 +736,7 @@ impl World {
         }
     }
 
-    /// Lets all servers do all possible work.
+    /// Performs all possible work of all servers.
     fn stir_servers(&mut self) {
         let (now, run) = (self.schedule.now(), self.run);
         let ids: Vec<u32> = self.conns.keys().copied().collect();
@@ -755,7 +762,7 @@ impl World {
         }
     }
 
-    /// Lets the client do all possible work.
+    /// Performs all possible work of the client.
     fn stir_client(&mut self) {
         let (now, run) = (self.schedule.now(), self.run);
         if self.client_frozen_until > now {
@@ -834,7 +841,7 @@ impl World {
         }
     }
 
-    /// Lets the client's disk carry out an order.
+    /// Executes the oldest order of the client's disk.
     fn on_disk(&mut self) {
         if self.defer_client(&Event::Disk { run: self.run }) {
             return;

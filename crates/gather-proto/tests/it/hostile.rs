@@ -24,17 +24,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_client_takes_whatever_servers_say(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+    fn client_tolerates_arbitrary_server_messages(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
         exercise_client(&bytes);
     }
 
     #[test]
-    fn a_server_takes_whatever_a_client_says(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+    fn server_tolerates_arbitrary_client_messages(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
         exercise_server(&bytes);
     }
 }
 
-/// Inputs whose name begins with `bad` must be refused, and all others decoded.
+/// Inputs whose name begins with `bad` must be refused, and all other inputs decoded.
 #[test]
 fn corpus_replays() {
     let replay = |target: &str, check: &dyn Fn(&str, &[u8])| {
@@ -58,7 +58,8 @@ fn corpus_replays() {
     });
 }
 
-/// A client of one server that has accepted its only pull, of 200 bytes in blocks of 10.
+/// A client of one server. The server has accepted the client's only pull, of 200 bytes in blocks
+/// of 10.
 fn receiving(config: ClientConfig) -> (Client<Bytes>, ServerId) {
     let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..config };
     let mut client = Client::new(config).expect("a good configuration");
@@ -76,8 +77,8 @@ fn packet(sequence: u32, id: u32) -> Packet<Bytes> {
     Packet { pull: PullId(0), sequence, timing: None, queued: false, nonce: 0, generation: 0, id, payload }
 }
 
-/// Issue #4: sums that all lack one block were held without limit, as that block never follows from
-/// them.
+/// Issue #4: sums that all lack one block were held without limit, because that block never follows
+/// from them.
 #[test]
 fn sums_that_never_complete_a_block_are_dropped() {
     let mds = mds::Code::new(20).expect("a good length");
@@ -111,7 +112,7 @@ fn sums_that_never_complete_a_block_are_dropped() {
     }
 }
 
-/// Issue #4: packets that arrived before their pull was described were held whatever their length.
+/// Issue #4: packets that arrived before their pull was accepted were held whatever their length.
 #[test]
 fn overlong_packets_of_an_undescribed_pull_are_dropped() {
     let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
@@ -123,13 +124,13 @@ fn overlong_packets_of_an_undescribed_pull_are_dropped() {
     client.handle_packet(Instant::ZERO, server, long);
     assert_eq!((client.held_bytes(), client.strays()), (0, 1));
     (0..100).for_each(|id| client.handle_packet(Instant::ZERO, server, packet(id, id)));
-    // As many as fit two generations.
+    // The client holds as many packets as fit two generations.
     assert_eq!((client.held_bytes(), client.strays()), (400, 61));
 }
 
-/// Issue #4: counting overflowed beyond the last number.
+/// Issue #4: the count of packets overflowed beyond the last sequence number.
 #[test]
-fn the_last_sequence_number_is_not_used() {
+fn last_sequence_number_is_rejected() {
     let (mut client, server) = receiving(ClientConfig::default());
     let far = (1u64..).map(|n| (n << 24).min(u32::MAX.into()) as u32);
     far.take(256).for_each(|sequence| client.handle_packet(Instant::ZERO, server, packet(sequence, 1)));
@@ -138,9 +139,9 @@ fn the_last_sequence_number_is_not_used() {
     assert_eq!(client.counts().malformed, 1);
 }
 
-/// #17: a piece added after the loss of all its holders waited for them forever.
+/// Issue #17: a piece that was added after the loss of all its holders waited for them forever.
 #[test]
-fn piece_of_departed_servers_fails_with_the_reason() {
+fn piece_of_lost_servers_fails_with_their_reasons() {
     let mut client = Client::<Bytes>::new(ClientConfig::default()).expect("a good configuration");
     let servers = [client.add_server(), client.add_server()];
     client.handle_lost(Instant::ZERO, servers[0], "away");
@@ -156,11 +157,11 @@ fn piece_of_departed_servers_fails_with_the_reason() {
     assert!(client.is_done());
 }
 
-/// Found by fault test seed 162: of two pulls over a path with a third of all packets lost, one was
-/// given up, with its object, while the other's packets arrived. A server may not delay a client
-/// forever in this way.
+/// Found by fault test seed 162: of two pulls over a path with a third of all packets lost, one
+/// ended for silence, with its object, while packets of the other arrived. The longer wait must
+/// still be limited, so that a server cannot delay a client forever.
 #[test]
-fn pull_is_given_up_late_while_its_server_delivers() {
+fn silent_pull_ends_late_while_its_server_delivers() {
     let given_up_after = |was_heard: bool, comes: Option<PullId>| {
         let give_up = Some(Duration::from_secs(5));
         let config =
@@ -191,15 +192,15 @@ fn pull_is_given_up_late_while_its_server_delivers() {
     for was_heard in [false, true] {
         assert_eq!(given_up_after(was_heard, None), Some(5));
         assert_eq!(given_up_after(was_heard, Some(PullId(1))), Some(20));
-        // Older pulls go first: the newer one has not had its turn.
+        // Older pulls are sent first, so the newer pull may still be waiting.
         assert_eq!(given_up_after(was_heard, Some(PullId(0))), None);
     }
 }
 
-/// #19: data waited for a lost control message. Earlier data is accepted, but delivered to the user
-/// only once the server has described the object.
+/// Issue #19: data waited for a lost control message. Data before the server's answer is accepted,
+/// but delivered to the user only once the server has answered.
 #[test]
-fn data_precedes_the_answer_and_matches_its_version() {
+fn data_before_the_answer_must_match_its_version() {
     for object_bytes in [200, 300] {
         let config = ClientConfig { block_bytes: 10, blocks_max: 20, window: 2, ..ClientConfig::default() };
         let mut client = Client::<Bytes>::new(config).expect("a good configuration");
@@ -212,7 +213,7 @@ fn data_precedes_the_answer_and_matches_its_version() {
             client.handle_packet(Instant::ZERO, server, packet(id, id));
         }
         let (_, feedback) = client.poll_transmit(Instant::ZERO).expect("the server hears of it");
-        // The server would not answer for a pull that is over.
+        // The server would not answer feedback on a complete pull.
         assert_eq!((feedback.next, feedback.base, feedback.lacks), (20, 0, vec![0]));
         assert!(feedback.is_unsaid);
         assert_eq!(client.poll_event(), None);
@@ -228,11 +229,12 @@ fn data_precedes_the_answer_and_matches_its_version() {
     }
 }
 
-/// Issue #4: less than a bit a second per pull was granted as zero, so that packets took forever.
+/// Issue #4: a grant of less than one bit a second per pull was rounded to zero, so that packets
+/// took forever.
 #[test]
-fn every_pull_is_granted_something() {
+fn every_pull_has_a_grant_above_zero() {
     let link = Some(BitRate::bps(1_000));
-    // With a path's rate control the grant is per server.
+    // With BBR the grant is per server and not per pull.
     let rate_control = RateControl::Tfrc;
     let config =
         ClientConfig { link, rate_control, block_bytes: 10, pulls_max: 2_000, ..ClientConfig::default() };
@@ -251,7 +253,7 @@ fn every_pull_is_granted_something() {
     assert_eq!(feedback.grant, Some(BitRate::bps(1)));
 }
 
-/// A request for a whole object.
+/// A request for the whole object.
 fn request(pull: u16) -> Request {
     Request {
         pull: PullId(pull),
@@ -310,10 +312,10 @@ fn pull_has_as_many_generations_as_packets_can_number() {
     assert!(matches!(longer, Control::Accepted(_)), "{longer:?}");
 }
 
-/// #17: blocks of one byte, with 32 bytes of bookkeeping each, counted as one byte: a client had
-/// thirty times its memory limit.
+/// Issue #17: blocks of one byte have 32 bytes of bookkeeping each, but counted as one byte. A
+/// client used thirty times its memory limit.
 #[test]
-fn a_block_counts_with_what_holds_it() {
+fn server_memory_counts_the_bookkeeping_of_blocks() {
     let config = ServerConfig {
         memory_max: ByteCount::new(100_000),
         block_bytes_min: 1,
@@ -330,7 +332,7 @@ fn a_block_counts_with_what_holds_it() {
         server.supply(pull, 0, (range.start..range.end).map(|_| byte.clone()).collect());
     }
     assert_eq!(server.held_bytes(), accepted as u64 * 1_000 * (1 + size_of::<Bytes>() as u64));
-    // The same client's use of another server in this process counts, too.
+    // The memory that the same client uses on another connection counts towards the limit, too.
     let mut other = Server::<Bytes>::new(ServerConfig {
         memory_max: ByteCount::new(100_000),
         block_bytes_min: 1,
@@ -341,17 +343,17 @@ fn a_block_counts_with_what_holds_it() {
     assert!(reason.contains("other pulls have"), "{reason}");
 }
 
-/// #17: short blocks made a server work and hold much for little data.
+/// Issue #17: short blocks cost a server much processing time and memory for little data.
 #[test]
 fn block_is_no_shorter_than_necessary() {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
     let Control::Refused { reason, .. } = ask(&mut server, 0, 479, 256, 100_000) else { panic!("too short") };
     assert_eq!(reason, "blocks of 479 B: must be at least 480 B");
     assert!(matches!(ask(&mut server, 1, 480, 256, 100_000), Control::Accepted(_)));
-    // A short object is one block.
+    // A short object has a single block.
     let Control::Accepted(accepted) = ask(&mut server, 2, 1_000, 256, 3) else { panic!("short") };
     assert_eq!(accepted.block_bytes, 3);
-    // The client rejects a needlessly large number of blocks or generations, too.
+    // The client, too, rejects needlessly short blocks or generations.
     for (block_bytes, blocks_max, is_taken) in [(480, 256, true), (479, 256, false), (480, 255, false)] {
         let config = ClientConfig { block_bytes: 1_024, blocks_max: 256, ..ClientConfig::default() };
         let mut client = Client::<Bytes>::new(config).expect("a good configuration");
@@ -370,9 +372,9 @@ fn block_is_no_shorter_than_necessary() {
     }
 }
 
-/// Issue #4: a sum of times reported by a client overflowed.
+/// Issue #4: the sum of two times that a client reported overflowed.
 #[test]
-fn a_report_of_another_century_is_survived() {
+fn server_survives_reports_of_extreme_times() {
     let far = Duration::from_ns(u64::MAX / 1_000);
     let sent_at = Instant::ZERO + far;
     let tfrc = tfrc::Report { sent_at, delay: far, received_bytes_per_s: f64::MAX, loss_rate: 1.0 };
@@ -398,8 +400,8 @@ fn a_report_of_another_century_is_survived() {
     }
 }
 
-/// #19: the grant was the sum of the pulls' grants at different times, five sixths of the server's
-/// share.
+/// Issue #19: the grants of the pulls, each from a different time, were added. The sum was five
+/// sixths of the server's share.
 #[test]
 fn pulls_of_a_path_share_the_last_grant() {
     let config = ServerConfig { block_bytes_min: 1, ..ServerConfig::default() };

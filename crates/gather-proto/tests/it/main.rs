@@ -1,5 +1,5 @@
-//! Clients and servers over a network that loses, duplicates and reorders packets: the requested
-//! bytes arrive.
+//! Clients and servers over a network that loses, duplicates and reorders packets. The tests check
+//! that the requested bytes arrive.
 
 mod hostile;
 #[expect(dead_code, reason = "its `main` is for `cargo run --example`")]
@@ -60,7 +60,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// #48: whatever a network does to packets and feedback, receipts are true.
+    /// Issue #48: receipts are true whatever a network does to packets and feedback.
     #[test]
     fn honest_clients_are_never_cut_off(
         loss in 0u32..300_000, repeat in 0u32..300_000, late in 0u32..500_000, burst in 0u32..5_000, seed: u64, kind in 0usize..3,
@@ -96,7 +96,7 @@ fn each_block_is_sent_once_without_loss() {
     assert_eq!((world.packets_sent, world.client.strays()), (8 * 250, 0));
 }
 
-/// #19: a server without feedback sends next to nothing, and continues once feedback arrives.
+/// Issue #19: a server without feedback sends next to nothing, and continues once feedback arrives.
 #[test]
 fn server_pauses_with_its_silent_client_and_resumes() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
@@ -112,7 +112,7 @@ fn server_pauses_with_its_silent_client_and_resumes() {
     world.run(SECOND);
     let silent = world.packets_sent;
     world.run(SECOND * 2);
-    // Five a second instead of thousands.
+    // The server sends at most some five packets a second instead of thousands.
     assert!(world.packets_sent - silent <= 11, "{} packets in silence", world.packets_sent - silent);
     world.lose(0);
     world.run(SECOND * 3);
@@ -120,7 +120,7 @@ fn server_pauses_with_its_silent_client_and_resumes() {
 }
 
 #[test]
-fn lttp_sends_until_it_is_told_to_stop() {
+fn lttp_server_sends_until_it_is_stopped() {
     let config = ClientConfig { link: None, ..config(Mode::Lttp) };
     let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let server = world.add_server();
@@ -134,7 +134,7 @@ fn lttp_sends_until_it_is_told_to_stop() {
 }
 
 #[test]
-fn debt_of_a_dead_server_comes_from_another_holder() {
+fn missing_bytes_of_dead_server_move_to_another_holder() {
     let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (first, second) = (world.add_server(), world.add_server());
     for server in [first, second] {
@@ -153,10 +153,10 @@ fn debt_of_a_dead_server_comes_from_another_holder() {
     assert_eq!(world.events.iter().filter(left).count(), 1);
 }
 
-/// #19: the client waited five seconds for a server that stopped near the end, while an idle server
-/// held the same object.
+/// Issue #19: a server stopped near the end of a transfer. The client waited five seconds for that
+/// server, while an idle server held the same object.
 #[test]
-fn debt_of_a_stopped_server_moves_to_idle_one() {
+fn missing_bytes_of_stopped_server_move_to_idle_holder() {
     let config = ClientConfig { link: None, ..config(Mode::Counted) };
     let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let servers = [BitRate::mbps(20); 2].map(|rate| world.add_slow_server(rate));
@@ -165,7 +165,7 @@ fn debt_of_a_stopped_server_moves_to_idle_one() {
     }
     let ranges = Some(std::iter::once(0..2_000_000).collect());
     world.client.add(Piece { object: "a".into(), ranges, holders: servers.into() });
-    // Both together take 440 ms.
+    // The two servers together need 440 ms.
     world.kill_at(servers[1], Duration::from_ms(380));
     world.run(SECOND * 2);
     assert!(world.is_complete(0) && world.got(0) == object(1, 2_000_000), "{}", world.story());
@@ -190,7 +190,7 @@ fn refusal_names_its_reason_and_fails_one_piece() {
 }
 
 #[test]
-fn a_client_that_is_gone_is_given_up() {
+fn pull_of_a_vanished_client_ends() {
     let mut world = World::new(
         1,
         WireSettings { loss_ppm: 1_000_000, ..WireSettings::default() },
@@ -202,12 +202,12 @@ fn a_client_that_is_gone_is_given_up() {
     world.client.add(Piece { object: "a".into(), ranges: None, holders: vec![server] });
     world.run(SECOND * 60);
     assert!(world.servers_are_idle() && world.has_failed(0), "{}", world.story());
-    // The rate fell in the meantime: 500 blocks, and a few probes.
+    // The rate fell during the silence: 500 blocks are sent, and a few probes.
     assert!(world.packets_sent < 600, "{} packets", world.packets_sent);
 }
 
 #[test]
-fn debt_of_a_crawling_server_moves_to_idle_one() {
+fn missing_bytes_of_crawling_server_move_to_idle_holder() {
     let config = ClientConfig { pulls_max: 2, ..config(Mode::Counted) };
     let mut world = World::new(1, WireSettings::default(), config, ServerConfig::default());
     let slow = world.add_slow_server(BitRate::bps(200_000));
@@ -226,7 +226,7 @@ fn debt_of_a_crawling_server_moves_to_idle_one() {
     assert!(world.story().contains("it crawls"), "{}", world.story());
 }
 
-/// Issue #4: an idle server that had delivered nothing yet was not used.
+/// Issue #4: an idle server that had not delivered any piece yet was not used.
 #[test]
 fn idle_server_takes_its_share_of_a_started_piece() {
     let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
@@ -234,7 +234,8 @@ fn idle_server_takes_its_share_of_a_started_piece() {
     for server in servers {
         world.put(server, "a", object(1, 2_000_000));
     }
-    // Until the length is known, all of it is requested from one server, which needs more than 8 s.
+    // Until the length is known, the whole object is requested from one server, which needs more
+    // than 8 s.
     world.client.add(Piece { object: "a".into(), ranges: None, holders: servers.to_vec() });
     world.run(SECOND * 7);
     assert!(world.is_complete(0) && world.got(0) == object(1, 2_000_000), "{}", world.story());
@@ -252,10 +253,10 @@ fn path_with_a_small_mtu_is_detected() {
     assert!(world.is_complete(0) && world.got(0) == object(1, 300_000), "{}", world.story());
 }
 
-/// Issue #18: a server that was overtaken was never asked again, even if the faster server turned
-/// out to lack the object.
+/// Issue #18: a server that was dropped as slow was never asked again, even if the faster server
+/// turned out to lack the object.
 #[test]
-fn slow_server_is_asked_again_when_none_is_left() {
+fn slow_server_is_asked_again_as_last_holder() {
     let mut world = World::new(1, WireSettings::default(), config(Mode::Counted), ServerConfig::default());
     let (slow, fast) = (world.add_slow_server(BitRate::mbps(1)), world.add_server());
     world.put(slow, "a", object(1, 1_000_000));
@@ -266,8 +267,8 @@ fn slow_server_is_asked_again_when_none_is_left() {
     assert!(world.is_complete(0) && world.got(0) == object(1, 1_000_000), "{}", world.story());
 }
 
-/// Issue #18: of two pulls whose packets were all too long only the first was requested again; the
-/// second counted as a failure of its server.
+/// Issue #18: the packets of two pulls were all too long for the path. Only the first pull was
+/// requested again; the second counted as a failure of its server.
 #[test]
 fn two_pulls_complete_over_a_small_mtu() {
     let wire = WireSettings { mtu: 1_300, ..WireSettings::default() };
@@ -282,10 +283,10 @@ fn two_pulls_complete_over_a_small_mtu() {
     assert!(is_complete, "{}", world.story());
 }
 
-/// Issue #4: a server heard of the moving window once a round trip, short blocks made short
+/// Issue #4: feedback reported the moving window once a round trip, short blocks made short
 /// generations, and a pull had only a 256th of its server's memory.
 #[test]
-fn a_long_way_is_filled() {
+fn pull_fills_a_path_of_long_delay() {
     let wire = WireSettings { delay: Duration::from_ms(50), ..WireSettings::default() };
     let config = ClientConfig { block_bytes: 8_000, window: 7, overhead_bytes: 100, ..config(Mode::Counted) };
     let mut world = World::new(1, wire, config, ServerConfig::default());
@@ -298,10 +299,10 @@ fn a_long_way_is_filled() {
     assert!(world.is_complete(0), "{}", world.story());
 }
 
-/// Issue #4: over 100 ms, shares were reserved for 100 ms only, and servers heard of lower grants
-/// up to a round trip later: the initial losses slowed eight servers for the whole transfer.
+/// Issue #4: over 100 ms, shares were reserved for 100 ms only, and servers learned of lower grants
+/// up to a round trip later. The initial losses slowed eight servers for the whole transfer.
 #[test]
-fn who_is_asked_later_finds_its_share_free() {
+fn share_is_reserved_for_a_server_asked_later() {
     let rtt = Some(Duration::from_ms(100));
     let mut client = Client::<Bytes>::new(config(Mode::Counted)).expect("a good configuration");
     let servers = [client.add_server(), client.add_server(), client.add_server()];
@@ -330,7 +331,8 @@ fn who_is_asked_later_finds_its_share_free() {
     let (second, _) = ask(&mut client, 250, 1);
     assert_eq!(first, second);
     assert!(first <= 100_000_000 / 3, "a third is kept for the last one: {first} b/s");
-    // The reservation has ended, and its users are told when the last server is asked.
+    // The reservation has ended. When the last server is asked, the other servers are sent lower
+    // grants.
     client.handle_lost(Instant::ZERO + Duration::from_ms(260), servers[2], "away");
     let later = Instant::ZERO + Duration::from_secs(2);
     for number in [0, 1] {
@@ -355,8 +357,8 @@ fn who_is_asked_later_finds_its_share_free() {
     );
 }
 
-/// #19: at the start of many servers the port was full, an answer on the control channel was lost,
-/// and received data waited for a TCP timeout.
+/// Issue #19: at the start of many servers the queue was full, an answer on the control channel was
+/// lost, and received data waited for a TCP timeout.
 #[test]
 fn delayed_answer_is_repeated_by_a_datagram() {
     for bytes in [1, 3_000, 60_000] {
@@ -409,16 +411,15 @@ fn server_memory_gives_each_pull_one_generation_first() {
     };
     assert_eq!(ask(1).0, [1, 1, 1], "one alone has it all");
     let (wanted, said) = ask(2);
-    // The first pull gives back the generations that it has not begun to send, which it may never
-    // be able to.
+    // The first pull gives back its generations without sent packets.
     assert!(wanted == [2] && matches!(said[..], [Control::Accepted(_)]), "{wanted:?} {said:?}");
     ask(3);
     let (_, said) = ask(4);
     assert!(matches!(said[..], [Control::Refused { .. }]), "{said:?}");
 }
 
-/// Issue #4: grants were computed for the longest block that the client accepts. Packets of shorter
-/// blocks, with more header overhead, exceeded the link.
+/// Issue #4: grants were computed for the longest block that the client accepts. Packets with
+/// shorter blocks have more header overhead, and exceeded the link rate.
 #[test]
 fn grants_fit_the_link_at_the_servers_block_size() {
     let config = ClientConfig { block_bytes: 8_000, overhead_bytes: 100, ..config(Mode::Counted) };
@@ -430,8 +431,8 @@ fn grants_fit_the_link_at_the_servers_block_size() {
         world.client.add(Piece { object: "object".into(), ranges: None, holders: vec![server] });
     }
     world.run(Duration::from_ms(101));
-    // A packet takes 1,110 bytes of 100 Mbit/s; all servers have a tenth of a second, less half a
-    // round trip.
+    // A packet takes 1,110 bytes of 100 Mbit/s. The servers send for a tenth of a second, less half
+    // a round trip.
     let most = (0.1 * 100e6 / 8.0 / 1_110.0) as usize;
     assert!(
         world.packets_sent <= most && world.packets_sent > most * 9 / 10,

@@ -1,5 +1,5 @@
 //! Properties of the rate control on a thousand random simulated paths. For every rate, round-trip
-//! time, loss, queue and number of servers, the whole object arrives in a bounded time, with a
+//! time, loss, queue and number of servers, the whole object arrives within a bounded time, with a
 //! bounded number of packets, and behind a bounded queue.
 //!
 //! Leaves out: efficiency on each kind of path (`experiments/gather-paths`).
@@ -11,11 +11,11 @@ use std::fmt::Write as _;
 
 /// Number of random paths.
 const PATHS: u64 = 1_000;
-/// Bytes of a block, and of a packet with all headers.
+/// Bytes of a block. `PACKET` is the bytes of a packet with all headers.
 const BLOCK: f64 = 1_427.0;
 const PACKET: f64 = 1_500.0;
 
-/// A path, and an object that is fetched over it.
+/// A network path, and the object that is fetched over it.
 #[derive(Debug)]
 struct Path {
     rate_mbps: f64,
@@ -28,8 +28,8 @@ struct Path {
 }
 
 impl Path {
-    /// Rates over three and round-trip times over two powers of ten; half of the paths have no
-    /// loss.
+    /// Draws a path: rates span three powers of ten, and round-trip times more than two. Half of
+    /// the paths have no loss.
     fn draw(random: &mut RandomStream) -> Self {
         let mut unit = || random.below(1 << 32) as f64 / 2f64.powi(32);
         let mut between = |least: f64, most: f64| least * (most / least).powf(unit());
@@ -53,8 +53,8 @@ impl Path {
     fn bdp_bytes(&self) -> f64 {
         self.rate_mbps * 1e6 / 8.0 * self.rtt_ms / 1e3
     }
-    /// The network: the client behind one link, the servers behind that at half to one and a half
-    /// times their mean distance.
+    /// The network as a topology: the client behind one link, and behind that link the servers, at
+    /// half to one and a half times their mean distance.
     fn network(&self) -> String {
         let mut text = String::from(
             "name = \"paths\"\n[[site]]\nname = \"switch\"\nswitch = true\n[[site]]\nname = \"client\"\n",
@@ -81,7 +81,7 @@ impl Path {
     fn run(&self, trial: u64) -> Outcome {
         self.run_over(&self.network(), trial)
     }
-    /// The same with servers' links of `rate_mbps`.
+    /// Runs a trial with servers' links of `rate_mbps` Mbit/s.
     fn run_with_servers_of(&self, rate_mbps: f64, trial: u64) -> Outcome {
         let capacity = |rate: f64| format!("capacity = \"{rate:.3} Mbit/s\"");
         self.run_over(&self.network().replace(&capacity(2.0 * self.rate_mbps), &capacity(rate_mbps)), trial)
@@ -102,7 +102,7 @@ impl Path {
         let simulation: Simulation<'_> = Simulation::new(&plan, trial).expect("it can be planned");
         simulation.run()
     }
-    /// Panics: if one of these trials delivers less than `share` of the link's rate.
+    /// Panics: if a trial delivers less than the fraction `share` of the link's rate.
     fn brings(&self, trials: std::ops::Range<u64>, share: f64) {
         for trial in trials {
             let goodput = self.run(trial).workloads[0].goodput_mbps.expect("all comes");
@@ -111,22 +111,23 @@ impl Path {
     }
 }
 
-/// Allowed losses of the start, in windows: servers find the rate by exceeding it.
+/// Number of windows that the start may lose, because servers find the rate by exceeding it.
 const BEGINS_WINDOWS: f64 = 7.0;
-/// Allowed round trips for the start and the end.
+/// Number of round trips allowed for the start and the end.
 const BEGINS_RTTS: f64 = 45.0;
-/// Allowed time for TCP's timeouts, if its first segments are lost.
+/// Time allowed for TCP's timeouts in seconds, if its first segments are lost.
 const TIMEOUTS_S: f64 = 4.0;
 
-/// Paths out of a thousand that may exceed these bounds by chance. In ten draws 7 of 10,000 paths
-/// do, and 8 did before the start had trains. Most have queues of a few packets. On the one path of
-/// this draw, slow and long, a queue remains after BBR's probe for the minimum round-trip time. On
-/// two paths, bursts hit TCP's control channel: 9 and 13 timeouts took 24 and 342 s. A burst is
-/// measured in packets, so it is long where a packet leaves only every few seconds.
+/// Number of paths out of a thousand that may exceed these bounds by chance. In ten draws 7 of
+/// 10,000 paths do, and 8 did before the start had trains. Most of these paths have queues of a few
+/// packets. In this draw one path does, which is slow and long: a queue remains after BBR's probe
+/// for the minimum round-trip time. On two paths of other draws, bursts hit TCP's control channel:
+/// 9 and 13 timeouts took 24 and 342 s. The length of a burst is in packets, so a burst is long if
+/// a packet leaves only every few seconds.
 const BEYOND_MOST: u64 = 1;
 
 #[test]
-fn on_a_thousand_random_paths_all_comes_in_bounds() {
+fn objects_on_random_paths_arrive_within_bounds() {
     let mut random = Seed::new(19).stream("paths", 0);
     let mut beyond: Vec<String> = Vec::new();
     for number in 0..PATHS {
@@ -136,7 +137,8 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
         let Some(goodput) = row.goodput_mbps else { panic!("path {number} brings nothing: {path:?}") };
         let (rtt_s, bdp) = (path.rtt_ms / 1e3, path.bdp_bytes());
 
-        // No flood: packets beyond the path's losses are a few windows, whatever the queue.
+        // The number of packets exceeds the path's losses by at most a few windows, whatever the
+        // queue.
         let window = (bdp + path.queue_bytes) / PACKET + 10.0 * path.servers as f64;
         let needed = path.blocks / (1.0 - path.loss);
         let sent = row.more["sent_packets_per_block"] * path.blocks;
@@ -144,7 +146,7 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
             beyond.push(format!("path {number}: {sent} packets sent: {path:?}"));
         }
 
-        // No stall.
+        // The transfer has no stall.
         let ideal_s = needed * PACKET / bdp * rtt_s;
         let took_s = path.blocks * BLOCK * 8.0 / goodput / 1e6;
         let is_lossy = outcome.network.dropped_queue_full + outcome.network.dropped_otherwise > 0;
@@ -153,8 +155,8 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
             beyond.push(format!("path {number}: {took_s} s, ideal {ideal_s}: {path:?}"));
         }
 
-        // The queue of the start drains: afterwards its mean is at most the path's bandwidth-delay
-        // product.
+        // The queue of the start drains: afterwards the mean queue is at most the path's
+        // bandwidth-delay product.
         let late = outcome.series.iter().filter(|sample| sample.time_s > 30.0 * rtt_s);
         let queues: Vec<f64> =
             late.filter_map(|sample| sample.queue_bytes).map(|bytes| bytes as f64).collect();
@@ -169,11 +171,11 @@ fn on_a_thousand_random_paths_all_comes_in_bounds() {
     assert!(beyond.len() as u64 <= BEYOND_MOST, "{beyond:#?}");
 }
 
-/// #19: a pull waited two seconds behind another pull of the same server. When the other pull
+/// Issue #19: a pull waited two seconds behind another pull of the same server. When the other pull
 /// ended, the client requested the waiting pull again in shorter packets. An eighth of all packets
 /// arrived twice.
 #[test]
-fn nothing_comes_twice_that_was_not_lost() {
+fn packets_that_were_not_lost_arrive_once() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 250.0,
@@ -186,12 +188,12 @@ fn nothing_comes_twice_that_was_not_lost() {
     let outcome = path.run(0);
     assert_eq!(outcome.network.dropped_queue_full + outcome.network.dropped_otherwise, 0);
     let sent = outcome.workloads[0].more["sent_packets_per_block"];
-    // At the end one server takes over a part that another would deliver later.
+    // At the end one server takes over a part that another server would deliver later.
     assert!(sent < 1.04, "{sent} packets to a block");
 }
 
-/// #19: servers with equal grants sent in the same rhythm, and packets that met in the full queue
-/// met there every time: half of the link was unused.
+/// Issue #19: servers with equal grants sent in the same rhythm, and packets that met in the full
+/// queue met there every time. Half of the link was unused.
 #[test]
 fn many_servers_share_a_queue_of_a_few_packets() {
     let path = Path {
@@ -206,11 +208,11 @@ fn many_servers_share_a_queue_of_a_few_packets() {
     path.brings(0..3, 0.8);
 }
 
-/// #19: 32 servers behind a queue of four packets had 5 % loss and reached 84 Mbit/s, where a few
-/// reach the rate of a single server. If servers' links are slow, a few do not fill the client's
-/// link, and all are used.
+/// Issue #19: 32 servers behind a queue of four packets had 5 % loss and reached 84 Mbit/s. A few
+/// servers reach the rate of a single server. If the servers' links are slow, a few servers do not
+/// fill the client's link, and all servers are used.
 #[test]
-fn few_servers_are_asked_where_few_suffice() {
+fn few_servers_are_asked_if_sufficient_for_the_link() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 1.0,
@@ -221,8 +223,8 @@ fn few_servers_are_asked_where_few_suffice() {
         blocks: 46_800.0,
     };
     let goodput = |outcome: &Outcome| outcome.workloads[0].goodput_mbps.expect("all comes");
-    // A single seed is not evidence for drops: of twelve on this path one drops 650 packets, and
-    // one 2,300.
+    // The drops of a single seed are not evidence: of twelve seeds on this path, one drops 650
+    // packets and one 2,300.
     let outcomes: Vec<Outcome> = (0..5).map(|trial| path.run(trial)).collect();
     let mut dropped: Vec<u64> = outcomes.iter().map(|outcome| outcome.network.dropped_queue_full).collect();
     dropped.sort_unstable();
@@ -235,10 +237,10 @@ fn few_servers_are_asked_where_few_suffice() {
     }
 }
 
-/// #19: each of 32 servers began with four packets and doubled them: of 64 KiB from each a fourth
-/// was dropped.
+/// Issue #19: each of 32 servers began with four packets and doubled them. A fourth of the packets
+/// was dropped when each server sent 64 KiB.
 #[test]
-fn many_servers_begin_as_one() {
+fn common_start_of_many_servers_drops_few_packets() {
     let path = Path {
         rate_mbps: 100.0,
         rtt_ms: 1.0,
@@ -256,10 +258,10 @@ fn many_servers_begin_as_one() {
     }
 }
 
-/// #19: behind a deep queue servers found rates that differ tenfold, and the slowest had the last
-/// pulls: the link was idle for a third of the time.
+/// Issue #19: behind a deep queue, servers found rates that differ tenfold, and the slowest servers
+/// had the last pulls. The link was idle for a third of the time.
 #[test]
-fn the_last_servers_use_what_the_others_leave() {
+fn last_servers_use_capacity_of_finished_servers() {
     let path = Path {
         rate_mbps: 1_000.0,
         rtt_ms: 20.0,
@@ -272,8 +274,8 @@ fn the_last_servers_use_what_the_others_leave() {
     path.brings(0..2, 0.65);
 }
 
-/// #19: the first servers that ran out of requests caused limits for the rest, based on rates from
-/// the start: 1 MiB took a fifth longer.
+/// Issue #19: when the first servers ran out of requests, the other servers were limited to rates
+/// from the start. 1 MiB took a fifth longer.
 #[test]
 fn server_still_probing_is_not_limited_near_the_end() {
     let path = Path {
@@ -288,8 +290,8 @@ fn server_still_probing_is_not_limited_near_the_end() {
     path.brings(0..4, 0.59);
 }
 
-/// #19: a lost packet of a short object cost a round trip, though nothing else was left to send in
-/// it.
+/// Issue #19: a lost packet of a short object cost a round trip, although the sender was idle for
+/// the whole round trip.
 #[test]
 fn first_flight_of_a_short_object_repairs_a_loss() {
     let path = Path {
@@ -301,8 +303,8 @@ fn first_flight_of_a_short_object_repairs_a_loss() {
         servers: 1,
         blocks: 46.0,
     };
-    // One or two packets are lost in 36 of 100 trials, and more in one; retransmissions are lost in
-    // some, too.
+    // One or two packets are lost in 36 of 100 trials, and more in one trial. In some trials
+    // retransmissions are lost, too.
     let took_rtts = |trial| {
         let goodput = path.run(trial).workloads[0].goodput_mbps.expect("all comes");
         path.blocks * BLOCK * 8.0 / goodput / 1e3 / path.rtt_ms

@@ -8,7 +8,8 @@ use anabranch_transport::tfrc;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 
-/// The client's link, its round-trip time, and its queue.
+/// Rate of the client's link, its round-trip time, its one-way delay, and the length of its queue
+/// as a time.
 const LINK: BitRate = BitRate::mbps(50);
 const RTT: Duration = Duration::from_ms(20);
 const ONE_WAY: Duration = Duration::from_ms(10);
@@ -19,13 +20,13 @@ const EVERY: Duration = Duration::from_ms(1);
 /// A client's false statements.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum FalseStatement {
-    /// None.
+    /// The client makes no false statement.
     None,
-    /// The client acknowledges every packet and guesses nonces. It knows how many were sent.
+    /// The client knows how many packets were sent, acknowledges every packet, and guesses nonces.
     All,
-    /// Receipts are true; counts and rates are the highest possible.
+    /// Receipts are true; counts and rates are the highest possible values.
     Counts,
-    /// The same, but the client reports only when the latest packets had few losses.
+    /// As [`Self::Counts`], but the client reports only when few of the latest packets were lost.
     BestCounts,
     /// The client grants the highest rate, and gives no feedback.
     Grant,
@@ -74,7 +75,7 @@ fn feedback(
     }
 }
 
-/// A pull of a lying client for `time`.
+/// Runs a pull of a client with this false statement for `time`.
 fn pull(lie: FalseStatement, rate_control: RateControl, time: Duration, secret: u64) -> Outcome {
     let mut server = Server::<Bytes>::new(ServerConfig::default());
     let pull = PullId(0);
@@ -164,17 +165,17 @@ fn pull(lie: FalseStatement, rate_control: RateControl, time: Duration, secret: 
     outcome
 }
 
-/// Removes the first one, if it is due.
+/// Removes the first element, if it is due.
 fn due<T>(all: &mut VecDeque<T>, is_due: impl Fn(&T) -> bool) -> Option<T> {
     if all.front().is_some_and(is_due) { all.pop_front() } else { None }
 }
 
-/// A receipt of all packets below `next`, within the window.
+/// Bitmap of a receipt for all packets below `next`, within the window.
 fn all(next: u32) -> u32 {
     u32::MAX.checked_shr(WINDOW - next.min(WINDOW)).unwrap_or(0)
 }
 
-/// Rate of a pull, as a multiple of the link's.
+/// Sending rate of a pull, as a multiple of the link's rate.
 fn of_link(lie: FalseStatement, rate_control: RateControl) -> f64 {
     let time = Duration::from_secs(10);
     let outcome = pull(lie, rate_control, time, 1);
@@ -182,9 +183,9 @@ fn of_link(lie: FalseStatement, rate_control: RateControl) -> f64 {
     outcome.sent_bytes as f64 * 8.0 / time.as_secs_f64() / LINK.as_bps() as f64
 }
 
-/// #48: a client that acknowledged all packets had a server send 1 Gbit/s into 50 Mbit/s.
+/// Issue #48: a client that acknowledged all packets made a server send 1 Gbit/s into 50 Mbit/s.
 #[test]
-fn acknowledging_all_ends_a_pull_within_its_first_flight() {
+fn false_acknowledgements_end_a_pull_in_its_first_flight() {
     for rate_control in RateControl::ALL {
         for secret in 0..50 {
             let outcome = pull(FalseStatement::All, rate_control, Duration::from_secs(10), secret);
@@ -196,9 +197,9 @@ fn acknowledging_all_ends_a_pull_within_its_first_flight() {
     }
 }
 
-/// #48: receipts are true here, and counts are not.
+/// Issue #48: the receipts are true, but the counts are not.
 #[test]
-fn counts_beyond_receipts_bring_a_few_times_the_link() {
+fn inflated_counts_yield_a_few_times_the_link_rate() {
     let honest = of_link(FalseStatement::None, RateControl::Bbr);
     assert!((0.9..1.2).contains(&honest), "{honest}");
     for lie in [FalseStatement::Counts, FalseStatement::BestCounts] {
@@ -209,11 +210,11 @@ fn counts_beyond_receipts_bring_a_few_times_the_link() {
     }
 }
 
-/// #48: a grant of 1 Pbit/s over 1 s caused a first flight of that size.
+/// Issue #48: a grant of 1 Pbit/s over 1 s caused a first flight of that size.
 #[test]
-fn a_grant_without_receipts_brings_a_bounded_flight() {
+fn grant_without_receipts_yields_a_bounded_flight() {
     let most = ServerConfig::default().unproven_max.as_u64();
-    // TFRC's timer expires twice until the pull is given up.
+    // TFRC's timer expires twice before the pull ends.
     for (rate_control, flights) in [(RateControl::Bbr, 1), (RateControl::Tfrc, 3)] {
         let outcome = pull(FalseStatement::Grant, rate_control, Duration::from_secs(10), 1);
         let payload = outcome.sent_bytes - 56 * u64::from(outcome.sent_packets);

@@ -1,4 +1,4 @@
-//! A client and its servers, with objects, over wires that delay, lose, duplicate and reorder
+//! A client and its servers, with objects, over links that delay, lose, duplicate and reorder
 //! datagrams.
 
 use anabranch_endpoint::{Bytes, WireMessage as _};
@@ -9,20 +9,20 @@ use anabranch_gather_proto::{
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
 
-/// Datagrams lost together.
+/// Number of datagrams lost together.
 const BURST: u32 = 50;
 
-/// Fate of datagrams. Control messages arrive after the delay, in order.
+/// Delay and faults of datagrams. Control messages arrive after the delay, in order.
 #[derive(Copy, Clone, Debug)]
 pub struct WireSettings {
     pub delay: Duration,
     pub loss_ppm: u32,
     pub repeat_ppm: u32,
-    /// Share of datagrams that arrive one delay later than the rest.
+    /// Share of datagrams that arrive one delay later than the other datagrams.
     pub late_ppm: u32,
-    /// Share of datagrams, in either direction, that begin a run of [`BURST`] lost ones.
+    /// Share of datagrams, in either direction, that begin a run of [`BURST`] lost datagrams.
     pub burst_ppm: u32,
-    /// Maximum datagram length; longer ones are lost.
+    /// Maximum datagram length in bytes; longer datagrams are lost.
     pub mtu: usize,
     /// Extra delay of control messages to the client, as after a lost segment.
     pub held_up: Duration,
@@ -56,7 +56,7 @@ enum Arrival {
 struct Host {
     server: Server<Bytes>,
     objects: BTreeMap<String, Vec<u8>>,
-    /// The object of each pull.
+    /// Name of each pull's object.
     names: BTreeMap<u16, String>,
     is_alive: bool,
 }
@@ -75,7 +75,7 @@ pub struct World {
     burst_left: u32,
 }
 
-/// Bytes that differ for each number.
+/// `size` random bytes that differ for each `number`.
 pub fn object(number: u64, size: usize) -> Vec<u8> {
     let mut random = Seed::new(number).stream("object", 0);
     (0..size).map(|_| random.next_u64() as u8).collect()
@@ -88,7 +88,7 @@ impl World {
             events: Vec::new(),
             packets_sent: 0,
             servers: Vec::new(),
-            // Objects are short here, and blocks, too.
+            // The tests use short objects and short blocks.
             server_config: ServerConfig { block_bytes_min: 1, ..server_config },
             now: Instant::ZERO,
             wire,
@@ -104,7 +104,7 @@ impl World {
         self.servers.push(Host { server, objects, names, is_alive: true });
         self.client.add_server()
     }
-    /// A server with this maximum rate.
+    /// Adds a server with this maximum rate.
     pub fn add_slow_server(&mut self, rate: BitRate) -> ServerId {
         let id = self.add_server();
         let config = ServerConfig { rate_max: Some(rate), ..self.server_config.clone() };
@@ -145,7 +145,7 @@ impl World {
             }
         }
     }
-    /// Runs until nothing is left to do, at most for `time`.
+    /// Runs until no event is left, at most for `time`.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let rtt = Some(self.wire.delay * 2);
@@ -282,7 +282,7 @@ impl World {
     pub fn servers_are_idle(&self) -> bool {
         self.servers.iter().all(|host| host.server.is_idle())
     }
-    /// The received bytes of a piece's object; zeros elsewhere.
+    /// The received bytes of a piece's object, with zeros for missing bytes.
     pub fn got(&self, piece: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for event in &self.events {
@@ -300,7 +300,7 @@ impl World {
         }
         bytes
     }
-    /// The events so far, without bytes.
+    /// The events so far, without received bytes, as text for failure messages.
     pub fn story(&self) -> String {
         let events = self.events.iter().filter(|event| !matches!(event, ClientEvent::Blocks { .. }));
         format!("at {:?}, {} packets: {:?}", self.now, self.packets_sent, events.collect::<Vec<_>>())

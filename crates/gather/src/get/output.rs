@@ -1,10 +1,10 @@
-//! Writer of fetched objects, to files or a stream. It runs on its own thread, so that a slow disk
-//! does not stop the network at once.
+//! Writer of fetched objects, to files or a stream. The writer runs on a separate thread, so that a
+//! slow disk does not stop the network at once.
 //!
-//! Orders wait in a bounded queue. When the queue is full the network waits too, and packets are
+//! Orders wait in a bounded queue. If the queue is full, the network waits, too, and packets are
 //! lost as at any slow receiver. Files are [`PartialFile`]s: an interrupted command resumes where
-//! it stopped. A short file that arrives in one piece stays in memory until its hash is verified,
-//! and is then put in place at once ([`whole`]).
+//! it stopped. A short file that arrives as a whole stays in memory until its hash is verified, and
+//! is then written under its final name at once ([`whole`]).
 
 use anabranch_disk::folder::{Place as FilePlace, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, exists, hash_file_at, narrow, whole};
@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 /// An order to the writer thread.
 #[derive(Debug)]
 pub enum WriterOrder {
-    /// Opens the place of an object.
+    /// Opens the destination of an object.
     Open {
         /// The object.
         object: ObjectId,
@@ -37,16 +37,16 @@ pub enum WriterOrder {
         object: ObjectId,
         /// Byte range in the object.
         range: Range<u64>,
-        /// The bytes, end to end; the excess beyond the range is cut.
+        /// The bytes in sequence. Bytes beyond the range are cut off.
         parts: Vec<Bytes>,
     },
-    /// Checks a complete object and gives it its name.
+    /// Checks a complete object and gives its file the final name.
     Finish {
         /// The object.
         object: ObjectId,
         /// Expected hash.
         hash: [u8; 32],
-        /// Attributes of the file; without them only its owner may read it.
+        /// Attributes of the file. Without attributes only the file's owner may read the file.
         attributes: Option<Attributes>,
     },
 }
@@ -54,19 +54,19 @@ pub enum WriterOrder {
 /// A reply of the writer thread.
 #[derive(Debug)]
 pub enum Reply {
-    /// The object is open.
+    /// The destination of the object is open.
     Opened {
         /// The object.
         object: ObjectId,
-        /// Byte ranges still to fetch.
+        /// Byte ranges that must still be fetched.
         missing: Vec<Range<u64>>,
     },
     /// Bytes of the object were written to the stream.
     Flushed {
-        /// Bytes from the beginning.
+        /// Number of bytes written, from the beginning of the object.
         bytes: u64,
     },
-    /// The object has its name.
+    /// The object's file has its final name.
     Finished {
         /// The object.
         object: ObjectId,
@@ -85,21 +85,22 @@ pub enum Reply {
     },
 }
 
-/// Files checked and synced at once.
+/// Number of files that are checked and synced at once.
 const FINISHERS: usize = 8;
-/// Maximum queued orders: one generation each, so about 32 MiB.
+/// Maximum number of queued orders. Each order holds one generation, so the queue holds about 32
+/// MiB.
 const ORDERS_MAX: usize = 64;
 
-/// The writer thread, which ends when the last sender of orders is gone.
+/// The writer thread, which ends when the last sender of orders is dropped.
 pub struct Output {
     orders: mpsc::Sender<WriterOrder>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl Output {
-    /// Starts the thread. With `syncs`, files are on disk before they get their names; with
-    /// `replace`, existing files are replaced. An object without a file goes to `stream`. Replies
-    /// arrive at the returned receiver.
+    /// Starts the thread. With `syncs`, files are synced to disk before they are given their final
+    /// names. With `replace`, existing files are replaced. An object without a path is written to
+    /// `stream`. The returned receiver receives the replies.
     ///
     /// Errors: the system cannot start a thread.
     pub fn start(
@@ -108,8 +109,8 @@ impl Output {
         mut stream: Option<Box<dyn Write + Send>>,
     ) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
         let (orders, mut orders_out) = mpsc::channel(ORDERS_MAX);
-        // Bounded by the orders: each has at most one reply, and the sender of orders reads the
-        // replies.
+        // The channel is bounded by the orders: each order has at most one reply, and the sender of
+        // orders reads the replies.
         let (replies, replies_out) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
             let mut files = BTreeMap::new();
@@ -117,8 +118,8 @@ impl Output {
             let (finishing_in, finishing) = std::sync::mpsc::sync_channel(0);
             let finishing = std::sync::Mutex::new(finishing);
             std::thread::scope(|scope| {
-                // Checking and syncing one file does not delay the next: disks sync several
-                // together.
+                // Checking and syncing one file does not delay the next, because disks sync several
+                // files together.
                 for _ in 0..FINISHERS {
                     scope.spawn(|| {
                         loop {
@@ -148,13 +149,13 @@ impl Output {
         Ok((Self { orders, thread }, replies_out))
     }
 
-    /// Queues an order, once there is room.
+    /// Queues an order, as soon as the queue has room.
     pub async fn order(&self, order: WriterOrder) {
         // The thread ends only after the last order, so sending cannot fail.
         let _ = self.orders.send(order).await;
     }
 
-    /// Waits until all orders are carried out.
+    /// Waits until all orders have been executed.
     pub async fn end(self) {
         drop(self.orders);
         let _ = tokio::task::spawn_blocking(|| self.thread.join()).await;
@@ -167,14 +168,14 @@ enum ObjectPlace {
         file: Box<PartialFile>,
         bytes: u64,
     },
-    /// A short file, kept in memory: `content` is complete or `None`.
+    /// A short file, kept in memory. `content` is complete or `None`.
     Short {
         place: FilePlace,
         bytes: u64,
         content: Option<Vec<u8>>,
     },
     Stream(Box<Stream>),
-    /// An existing file that is not replaced.
+    /// An existing file that must not be replaced.
     There {
         path: PathBuf,
         file: File,
@@ -187,13 +188,13 @@ struct Stream {
     out: Box<dyn Write + Send>,
     bytes: u64,
     flushed: u64,
-    /// Bytes received ahead of order, by offset.
+    /// Bytes received out of order, by offset in the object.
     early: BTreeMap<u64, Vec<u8>>,
     hasher: blake3::Hasher,
 }
 
 impl Stream {
-    /// Writes the next bytes in order. Returns true if there were any.
+    /// Writes the next bytes in order. Returns true if any bytes were written.
     fn flush(&mut self) -> std::io::Result<bool> {
         let before = self.flushed;
         while let Some(bytes) = self.early.remove(&self.flushed) {
@@ -206,7 +207,7 @@ impl Stream {
     }
 }
 
-/// Result of opening an object's place.
+/// Result of opening an object's destination.
 enum OpenedPlace {
     /// An existing file of the same length, with its hash, that may not be replaced.
     There(File, FileHash),
@@ -216,9 +217,9 @@ enum OpenedPlace {
     Short(FilePlace),
 }
 
-/// Opens an object's file, or inspects the existing one.
+/// Opens an object's file, or inspects an existing file.
 ///
-/// Errors: one line; an existing file of another length may not be replaced.
+/// Errors: one line; an existing file of another length must not be replaced.
 fn open(
     path: &Path,
     last: &mut Option<FilePlace>,
@@ -241,7 +242,7 @@ fn open(
     PartialFile::open(place, bytes).map(|file| OpenedPlace::New(Box::new(file)))
 }
 
-/// Whether this name is taken, as far as the user may see.
+/// Whether a file with this name exists, as far as the user may see.
 pub fn may_be_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| !found.is_dir())
 }
@@ -304,8 +305,8 @@ fn handle(
         }
         WriterOrder::Write { object, range, parts } => {
             let range = ByteRange { start: range.start, end: range.end };
-            // One contiguous buffer: BLAKE3 hashes many chunks at once, and one write costs less
-            // than many.
+            // The parts are joined into one buffer: BLAKE3 hashes many chunks at once, and one
+            // write costs less than many writes.
             let mut bytes = parts.concat();
             bytes.truncate(range.len() as usize);
             let here = places.get_mut(&object)?;
@@ -318,7 +319,7 @@ fn handle(
             }
             let written = match here {
                 ObjectPlace::File { file, .. } => write(file, range, bytes),
-                // The short file arrives in several pieces.
+                // The short file arrives in several pieces, so it becomes a partial file.
                 ObjectPlace::Short { place, bytes: all, .. } => {
                     let all = *all;
                     begin(place.clone(), all, syncs).and_then(|mut file| {
@@ -345,7 +346,7 @@ fn handle(
     }
 }
 
-/// A complete object with its place, hash and attributes.
+/// A complete object with its destination, expected hash and attributes.
 type Job = (ObjectId, ObjectPlace, [u8; 32], Option<Attributes>);
 
 fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) -> Reply {

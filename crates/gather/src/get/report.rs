@@ -6,57 +6,57 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Events of a fetch.
+/// Events of a fetch, for its user.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GetEvent<'a> {
     /// Progress of the whole fetch, at the requested interval.
     Progress {
-        /// Bytes that are present, earlier runs included.
+        /// Number of bytes that are present, including bytes of earlier runs.
         done_bytes: u64,
-        /// Total bytes of all objects, once every length is known.
+        /// Number of bytes of all objects; `None` until every length is known.
         total_bytes: Option<u64>,
-        /// Bytes from each server.
+        /// Statistics of each server.
         servers: &'a [ServerReport],
     },
     /// A message for the user.
     Note(Note),
 }
 
-/// A message for the user. Displays as one line.
+/// A message about an object or a server, for the user. Displays as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// A server is unreachable or was lost; at least one server is left.
+    /// A server is unreachable or was lost, and at least one server is left.
     ServerLost {
-        /// `[NAME@]HOST:PORT`.
+        /// Address of the server: `[NAME@]HOST:PORT`.
         server: String,
         /// The cause.
         reason: String,
     },
-    /// A server has another version of an object; it is not used.
+    /// A server has another version of an object, which is not used.
     OtherVersion {
         /// The object's name.
         object: String,
-        /// `[NAME@]HOST:PORT`.
+        /// Address of the server: `[NAME@]HOST:PORT`.
         server: String,
         /// Description of that server's version.
         version: String,
-        /// The server whose version is taken, and its hash, if known.
+        /// The server whose version is used, and the hash of that version, if known.
         taken: Option<(String, [u8; 32])>,
     },
-    /// All bytes of an object have arrived, and its server is still computing the hash.
+    /// All bytes of an object have arrived, but its server is still computing the hash.
     StillHashing {
         /// The object's name.
         object: String,
-        /// `[NAME@]HOST:PORT`.
+        /// Address of the server: `[NAME@]HOST:PORT`.
         server: String,
     },
-    /// An object does not match its hash: its servers are asked for their versions.
+    /// An object does not match its hash. Its servers are asked for their versions.
     Comparing {
         /// The object's name.
         object: String,
     },
-    /// An object has its name, and the right hash.
+    /// An object has the right hash, and its file has its final name.
     Verified {
         /// The object's name.
         object: String,
@@ -96,22 +96,22 @@ impl fmt::Display for Note {
     }
 }
 
-/// Why an object failed. Displays as one line.
+/// The reason why an object failed. Displays as one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectFailure {
-    /// No holder delivered or described the object: each holder with its reason.
+    /// No holder delivered or described the object. Holds each holder with its reason.
     #[error("{}", each(.0))]
     NotBrought(Vec<(String, String)>),
-    /// The bytes do not match the hash. Maps each server known to have another version to that
-    /// version.
+    /// The bytes do not match the hash. Maps each server known to have another version to a
+    /// description of that version.
     #[error("its bytes do not match its hash{}", versions(.0))]
     Wrong(BTreeMap<String, String>),
-    /// In a strict fetch, servers have different versions. Maps each server known to have another
-    /// version than the described one to its version.
+    /// In a strict fetch, servers have different versions. Maps each server whose version is known
+    /// to differ from the described version to a description of its version.
     #[error("its servers have different versions, and --strict takes none{}", versions(.0))]
     Differ(BTreeMap<String, String>),
-    /// The object cannot be written, for this reason.
+    /// The object cannot be written; the reason in one line.
     #[error("{0}")]
     NotWritten(String),
 }
@@ -121,7 +121,7 @@ fn hex(hash: [u8; 32]) -> String {
 }
 
 impl ObjectFailure {
-    /// Whether the object's bytes arrived and were refused, so that a further try does not help.
+    /// Whether the object's bytes arrived and were rejected, so that a further try does not help.
     pub const fn is_refused(&self) -> bool {
         matches!(self, Self::Wrong(_) | Self::Differ(_))
     }
@@ -139,7 +139,7 @@ fn versions(others: &BTreeMap<String, String>) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The object has its name, and the right hash.
+    /// The object has the right hash, and its file has its final name.
     Verified,
     /// The object failed.
     Failed(ObjectFailure),
@@ -165,14 +165,14 @@ pub struct ObjectReport {
     pub kept_bytes: u64,
     /// Outcome.
     pub verdict: Verdict,
-    /// Servers with another version, each with a description of it.
+    /// Servers with another version, each with a description of its version.
     pub other_versions: BTreeMap<String, String>,
-    /// Time from the start until the object was verified or failed.
+    /// Time from the start of the fetch until the object was verified or failed.
     pub ended_after: Option<Duration>,
 }
 
 impl ObjectReport {
-    /// Whether a failed object left bytes from which the next try resumes.
+    /// Whether a failed object left bytes from which the next try can resume.
     pub const fn can_go_on(&self) -> bool {
         let is_refused = match &self.verdict {
             Verdict::Failed(failure) => failure.is_refused(),
@@ -186,17 +186,17 @@ impl ObjectReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ServerReport {
-    /// `[NAME@]HOST:PORT`.
+    /// Address of the server: `[NAME@]HOST:PORT`.
     pub server: String,
-    /// Name in the server's certificate; `None` if it was never reached.
+    /// Name in the server's certificate; `None` if the server was never reached.
     pub name: Option<String>,
-    /// Bytes received from the server in datagrams and in short whole objects.
+    /// Number of bytes received from the server in datagrams and in short whole objects.
     pub received_bytes: u64,
-    /// Pulls under way.
+    /// Number of pulls under way.
     pub pulls: usize,
-    /// Loss event rate of the worst of its pulls, from 0 to 1.
+    /// Loss event rate of the worst of the server's pulls, from 0 to 1.
     pub loss_event_share: f64,
-    /// Why the server is out of use; `None` while it is in use.
+    /// The reason why the server is out of use; `None` while it is in use.
     pub lost: Option<String>,
 }
 
@@ -204,23 +204,24 @@ pub struct ServerReport {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Packets of pulls.
+    /// Number of packets of pulls.
     pub received_packets: u64,
-    /// Packets without new information.
+    /// Number of packets without new information.
     pub useless_packets: u64,
-    /// Authentic datagrams that do not parse as packets.
+    /// Number of authentic datagrams that do not parse as packets.
     pub malformed_packets: u64,
-    /// Packets of pulls that had ended.
+    /// Number of packets of pulls that had ended.
     pub stray_packets: u64,
-    /// Datagrams that failed authentication.
+    /// Number of datagrams that failed authentication.
     pub forged_packets: u64,
-    /// Datagrams received twice, or too old for the replay window.
+    /// Number of datagrams received twice, or too old for the replay window.
     pub replayed_packets: u64,
-    /// Datagrams of an unknown channel.
+    /// Number of datagrams of an unknown channel.
     pub unknown_datagrams: u64,
-    /// Datagrams dropped by the kernel's socket buffer; `None` if the kernel does not report it.
+    /// Number of datagrams dropped by the kernel's socket buffer; `None` if the kernel does not
+    /// report it.
     pub dropped_by_the_kernel: Option<u64>,
-    /// Number of changes of datagram keys, which wear out.
+    /// Number of changes of datagram keys, which are replaced before they are used up.
     pub key_changes: u64,
 }
 
@@ -230,15 +231,15 @@ pub struct Counters {
 pub struct Report {
     /// Reports of the objects, in the order of the targets.
     pub objects: Vec<ObjectReport>,
-    /// The fetch was interrupted.
+    /// Whether the fetch was interrupted.
     pub is_interrupted: bool,
     /// Duration of the fetch.
     pub elapsed: Duration,
-    /// Time until the last server was connected.
+    /// Time from the start until the last server was connected; `None` if no server was.
     pub connected_after: Option<Duration>,
-    /// Time until the first packet.
+    /// Time from the start until the first packet; `None` without packets.
     pub first_packet_after: Option<Duration>,
-    /// Time until the last packet.
+    /// Time from the start until the last packet; `None` without packets.
     pub last_packet_after: Option<Duration>,
     /// Counts of datagrams.
     pub counters: Counters,
@@ -247,15 +248,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Number of objects that are complete, with the right hash.
+    /// Number of objects that are complete and have the right hash.
     pub fn verified(&self) -> usize {
         self.objects.iter().filter(|object| object.verdict == Verdict::Verified).count()
     }
-    /// Whether every object is complete, with the right hash.
+    /// Whether every object is complete and has the right hash.
     pub fn is_verified(&self) -> bool {
         self.verified() == self.objects.len()
     }
-    /// Bytes fetched, of all objects.
+    /// Number of bytes fetched, over all objects.
     pub fn fetched_bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.fetched_bytes).sum()
     }

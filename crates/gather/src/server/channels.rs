@@ -1,12 +1,12 @@
-//! Open datagram channels of a server, keyed by client address, and the last datagrams for channels
-//! not yet open.
+//! Open datagram channels of a server, by client address and channel id, and the last datagrams for
+//! channels that are not open yet.
 //!
-//! The client draws its channel's id at random. An id counts at the client's address only: another
-//! client that knows or guesses it can neither take the channel nor block its owner. As soon as a
-//! client has keys, it sends one datagram to show where it takes packets. That datagram mostly
-//! overtakes the greeting that names its channel, so the last few early datagrams are kept. They
-//! prove nothing until their session has opened them. If the buffer overflows, the client sends its
-//! datagram again.
+//! The client draws its channel's id at random. An id is valid at the client's address only:
+//! another client that knows or guesses the id can neither take over the channel nor block its
+//! owner. As soon as a client has keys, it sends one datagram to show its address for packets. That
+//! datagram usually overtakes the greeting that names its channel, so the last few early datagrams
+//! are kept. They prove nothing until their session has authenticated them. If the buffer
+//! overflows, the client sends its datagram again.
 
 use super::{Datagrams, ReceivedDatagram};
 use anabranch_net::seal::{ChannelId, OVERHEAD_BYTES};
@@ -14,8 +14,8 @@ use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-/// Maximum number of kept datagrams of channels not yet open. None is longer than the sealing
-/// overhead.
+/// Maximum number of datagrams kept for channels that are not open yet. Each is at most as long as
+/// the sealing overhead.
 const EARLY_MAX: usize = 256;
 
 /// Key of a channel: the client's address and the channel's id.
@@ -31,7 +31,7 @@ impl ChannelKey {
         Self { at: client.ip().to_canonical(), id }
     }
 
-    /// Channel `id` of the same client.
+    /// Key of channel `id` of the same client.
     pub const fn with(self, id: ChannelId) -> Self {
         Self { id, ..self }
     }
@@ -40,11 +40,11 @@ impl ChannelKey {
 /// Outcome of [`Channels::hand_on`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum HandOnResult {
-    /// Passed to the channel's session.
+    /// The datagram was passed to the channel's session.
     Handed,
-    /// Dropped: the session's queue is full.
+    /// The datagram was dropped, because the session's queue is full.
     Crowded,
-    /// The channel is not open.
+    /// The datagram's channel is not open.
     Stray,
 }
 
@@ -52,13 +52,13 @@ pub enum HandOnResult {
 #[derive(Debug, Default)]
 pub struct Channels {
     open: BTreeMap<ChannelKey, Datagrams>,
-    /// Datagrams of channels not yet open, the newest last.
+    /// Datagrams of channels that are not open yet, the newest last.
     early: VecDeque<(ChannelKey, ReceivedDatagram)>,
 }
 
 impl Channels {
-    /// Opens a channel whose datagrams go to `datagrams`, early ones included. Returns false if it
-    /// is already open.
+    /// Opens a channel and sends its datagrams to `datagrams`, including early datagrams. Returns
+    /// false if the channel is already open.
     pub fn open(&mut self, place: ChannelKey, datagrams: &Datagrams) -> bool {
         let Slot::Vacant(slot) = self.open.entry(place) else { return false };
         slot.insert(datagrams.clone());
@@ -76,11 +76,11 @@ impl Channels {
         self.open.remove(&place);
     }
 
-    /// Passes a datagram to the session of its channel.
+    /// Passes a datagram to the session of its channel, if the channel is open.
     pub fn hand_on(&mut self, id: ChannelId, from: SocketAddr, bytes: &[u8]) -> HandOnResult {
         let place = ChannelKey::new(from, id);
         let Some(session) = self.open.get(&place) else {
-            // A longer datagram is feedback, and feedback is about packets of open channels.
+            // A longer datagram is feedback, which refers to packets of open channels.
             if bytes.len() <= OVERHEAD_BYTES {
                 if self.early.len() >= EARLY_MAX {
                     self.early.pop_front();
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(channels.hand_on(ChannelId(6), at(1, 9), &SHOWN), HandOnResult::Stray);
         // Only a datagram that shows an address is kept.
         assert_eq!(channels.hand_on(id, at(1, 10), &[7; OVERHEAD_BYTES + 1]), HandOnResult::Stray);
-        // The client's stream comes from another port.
+        // The client's TLS stream has another port than its datagrams.
         assert!(channels.open(ChannelKey::new(at(1, 4_000), id), &datagrams));
         assert_eq!(out.try_recv().ok(), Some((at(1, 9), SHOWN.to_vec())));
         assert!(out.try_recv().is_err());
@@ -125,18 +125,18 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_belongs_to_the_address_of_its_client() {
+    fn channel_belongs_to_the_address_of_its_client() {
         let mut channels = Channels::default();
         let (datagrams, mut out) = mpsc::channel(EARLY_MAX);
         let (others, mut others_out) = mpsc::channel(EARLY_MAX);
         let id = ChannelId(5);
-        // Another client already uses the same id; the owner can still open its channel.
+        // Another client already uses the same id. The owner can open its channel nevertheless.
         assert!(channels.open(ChannelKey::new(at(2, 1), id), &others));
         assert!(channels.open(ChannelKey::new(at(1, 1), id), &datagrams));
         assert!(!channels.open(ChannelKey::new(at(1, 2), id), &others), "it is open");
         assert_eq!(channels.hand_on(id, at(1, 3), &SHOWN), HandOnResult::Handed);
         assert!(out.try_recv().is_ok() && others_out.try_recv().is_err());
-        // An IPv4 address is the same at a socket of either family.
+        // An IPv4 address counts as the same address at an IPv6 socket.
         let mapped = SocketAddr::new(std::net::Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped().into(), 3);
         assert_eq!(channels.hand_on(id, mapped, &SHOWN), HandOnResult::Handed);
         channels.close(ChannelKey::new(at(1, 1), id));

@@ -34,10 +34,10 @@ pub enum ServeEvent {
         pull: u16,
         /// The object's name.
         object: String,
-        /// The object's length.
+        /// Length of the object in bytes.
         length_bytes: u64,
     },
-    /// A pull is complete: the client has every byte that it asked for.
+    /// A pull is complete: the client has every requested byte.
     PullEnded {
         /// The client's name.
         client: String,
@@ -45,7 +45,7 @@ pub enum ServeEvent {
         pull: u16,
         /// The object's name.
         object: String,
-        /// Packets sent.
+        /// Number of packets sent.
         packets: u32,
     },
     /// A pull failed.

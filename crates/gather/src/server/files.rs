@@ -15,22 +15,22 @@ pub struct Files {
     folder: Folder,
 }
 
-/// An open file and its state at the time of opening.
+/// An open file, and its state at the time of opening.
 pub struct OpenFile {
     pub file: File,
     /// Description for clients, without the hash.
     pub found: ObjectDescription,
-    /// Identity and version: differs for another file, and after each write.
+    /// Identity and version of the file. The state differs for another file, and after each write.
     pub state: FileState,
 }
 
-/// Identity and version of a file: device, inode, length, and the times of the last change of
-/// content and of inode, in nanoseconds since 1970.
+/// Identity and version of a file: device, inode, length, and the times of the last change of the
+/// content and of the inode, in nanoseconds since 1970.
 pub type FileState = [i128; 5];
 
 /// Current description and state of `file`.
 ///
-/// Errors: the system's.
+/// Errors: errors of the system.
 pub fn state(file: &File) -> io::Result<(ObjectDescription, FileState)> {
     let found = file.metadata()?;
     let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
@@ -50,19 +50,19 @@ pub fn state(file: &File) -> io::Result<(ObjectDescription, FileState)> {
 }
 
 impl Files {
-    /// The files below `folder`.
+    /// Serves the files below `folder`.
     ///
-    /// Errors: the system's.
+    /// Errors: errors of the system.
     pub fn below(folder: &Path) -> io::Result<Self> {
         Ok(Self { folder: Folder::open(folder, Links::Inside)? })
     }
 
-    /// The folder itself.
+    /// The served folder.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// Opens the file that clients call `name`.
+    /// Opens the file that clients request as `name`.
     ///
     /// Errors: one line for the client: no such file, not a plain file, or a name that leads out of
     /// the folder.
@@ -90,10 +90,10 @@ impl Files {
         Ok(OpenFile { file, found, state })
     }
 
-    /// Description of the file `name`; for a short file its content and hash as well. Reads the
-    /// file.
+    /// Description of the file `name`. For a short file, reads the file and returns its hash and
+    /// its content, too.
     ///
-    /// Errors: as [`Files::open`]; the file cannot be read, or changes during the read.
+    /// Errors: as [`Files::open`]; or the file cannot be read, or changes during the read.
     pub fn inspect(&self, name: &str) -> Result<(ObjectDescription, Option<Vec<u8>>), String> {
         let OpenFile { file, found, state: before } = self.open(name)?;
         if found.bytes > SHORT_BYTES_MAX as u64 {
@@ -113,9 +113,9 @@ impl Files {
         Ok((ObjectDescription { hash, ..found }, Some(content)))
     }
 
-    /// Opens a folder below this one for listing; an empty name opens this one.
+    /// Opens a folder below the served folder for listing. An empty name opens the served folder.
     ///
-    /// Errors: the system's.
+    /// Errors: errors of the system.
     pub fn open_folder(&self, name: &str) -> rustix::io::Result<OwnedFd> {
         self.folder.open_folder(Path::new(name))
     }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_short_file_is_sent_in_the_answer() {
+    fn only_short_files_are_sent_in_the_answer() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = Files::below(folder.path()).expect("it is there");
         for (bytes, is_short) in [(0, true), (1, true), (SHORT_BYTES_MAX, true), (SHORT_BYTES_MAX + 1, false)]

@@ -1,9 +1,10 @@
-//! Hashes of served files: a cache, and the order in which clients have files read.
+//! Hashes of served files: a cache of known hashes, and the order in which files are read for
+//! clients.
 //!
 //! The disk reads for one client at a time, in turns of [`TURN_BYTES`]. Clients take turns, and so
-//! do the connections of one client. A small file therefore waits for as many turns as there are
-//! competing readers, however long their files are. A file is open only from its first turn on.
-//! [`Hashes::kept_in`] keeps known hashes on disk.
+//! do the connections of one client. A small file therefore waits for one turn of each competing
+//! reader, however long their files are. A file is open only from its first turn on.
+//! [`Hashes::kept_in`] stores known hashes on disk.
 
 use super::files::{FileState, Files, state};
 use anabranch_gather_proto::msg::ObjectDescription;
@@ -18,17 +19,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// Bytes read in one turn.
+/// Number of bytes read in one turn. `READ_BYTES` is the number of bytes per read.
 const TURN_BYTES: u64 = 16 << 20;
 const READ_BYTES: usize = 1 << 20;
-/// Maximum number of known hashes; beyond it the oldest entries are dropped.
+/// Maximum number of known hashes. Beyond it the oldest entries are dropped.
 const KNOWN_MAX: usize = 16_384;
-/// Maximum line length of the cache file.
+/// Maximum line length of the cache file in bytes.
 const LINE_BYTES_MAX: u64 = 256;
-/// Age below which a changed file is not cached: a second write may leave its times unchanged.
+/// Age in nanoseconds below which a changed file is not cached. A second write in that time may
+/// leave the file's times unchanged.
 const RECENT_NS: i128 = 2_000_000_000;
 
-/// Why the cache file cannot be used. Displays as one line.
+/// The reason why the cache file cannot be used. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -45,21 +47,21 @@ pub enum CacheError {
     Taken(PathBuf),
 }
 
-/// Turns of one client, shared by its connections.
+/// Turns of one client, which its connections share.
 pub type ClientTurns = Arc<Semaphore>;
 
-/// A semaphore that admits one turn at a time.
+/// A semaphore that admits one reader at a time.
 pub fn turns() -> ClientTurns {
     Arc::new(Semaphore::new(1))
 }
 
-/// Cache of known hashes, and the turns at the disk.
+/// Cache of known hashes, and the turns of the disk's readers.
 pub struct Hashes {
     known: Mutex<KnownHashes>,
     turn: ClientTurns,
 }
 
-/// A partly hashed file.
+/// A file that is hashed in part.
 struct PartialHash {
     file: File,
     found: ObjectDescription,
@@ -89,7 +91,8 @@ impl Hashes {
         Self { known: Mutex::default(), turn: turns() }
     }
 
-    /// A cache backed by the file `path`: known hashes are read from it and new ones appended.
+    /// A cache stored in the file `path`: known hashes are read from the file, and new hashes are
+    /// appended.
     ///
     /// Errors: one line: the file cannot be opened, is not a plain file of this user, or is in use
     /// by another server.
@@ -106,11 +109,11 @@ impl Hashes {
         self.known.lock().expect("nobody panics with it").by_state.get(state).copied()
     }
 
-    /// Description of the file `name` with its hash. Reads the file if the hash is unknown, in
-    /// turns with other clients; `its` are the turns of the asking client. `hashed` counts the
+    /// Description of the file `name` with its hash. If the hash is unknown, the file is read in
+    /// turns with other clients. `its` are the turns of the requesting client. `hashed` counts the
     /// bytes read.
     ///
-    /// Errors: as [`Files::open`]; the file changes during the read.
+    /// Errors: as [`Files::open`]; or the file changes during the read.
     pub async fn hash(
         &self,
         files: &Files,
@@ -119,7 +122,7 @@ impl Hashes {
         hashed: &AtomicU64,
     ) -> Result<ObjectDescription, String> {
         let with = |found: ObjectDescription, hash| ObjectDescription { hash: Some(hash), ..found };
-        // No file is open while this waits for a turn.
+        // No file is open while this request waits for its turn.
         let (found, is) = files.open(name).map(|opened| (opened.found, opened.state))?;
         if let Some(hash) = self.known(&is) {
             return Ok(with(found, hash));
@@ -132,7 +135,7 @@ impl Hashes {
                 Some(reading) => reading,
                 None => {
                     let opened = files.open(name)?;
-                    // Another client may have asked for the same file.
+                    // The file may have been hashed for another client in the meantime.
                     if let Some(hash) = self.known(&opened.state) {
                         return Ok(with(opened.found, hash));
                     }
@@ -148,8 +151,7 @@ impl Hashes {
             };
             let step = tokio::task::spawn_blocking(move || {
                 let result = now.step();
-                // If the asking client has left, the turn still ends with this read, and not
-                // before.
+                // If the requesting client has left, the turn ends with this read, and not before.
                 drop(turn);
                 result.map(|()| now)
             });
@@ -175,11 +177,11 @@ impl Hashes {
     }
 }
 
-/// Known hashes by the state of their file.
+/// Known hashes, by the state of their file.
 #[derive(Default)]
 struct KnownHashes {
     by_state: BTreeMap<FileState, [u8; 32]>,
-    /// States in the order of discovery, the oldest in front.
+    /// File states in the order in which their hashes became known, the oldest first.
     order: VecDeque<FileState>,
     /// Cache file with one line per hash.
     file: Option<File>,
@@ -191,11 +193,11 @@ impl KnownHashes {
         let length = file.metadata()?.len();
         let most = KNOWN_MAX as u64 * 2 * LINE_BYTES_MAX;
         let mut text = Vec::new();
-        // Only the end of an oversized file counts.
+        // Only the end of an oversized file is read.
         file.seek(io::SeekFrom::Start(length.saturating_sub(most)))?;
         (&file).take(most).read_to_end(&mut text)?;
         let mut lines = 0;
-        // A line torn by a crash does not parse.
+        // A line torn by a crash does not parse, and is skipped.
         for (state, hash) in text.split(|byte| *byte == b'\n').filter_map(parse) {
             known.insert(state, hash);
             lines += 1;
@@ -254,8 +256,8 @@ fn parse(line: &[u8]) -> Option<(FileState, [u8; 32])> {
     words.next().is_none().then_some((state, *hash.as_bytes()))
 }
 
-/// Fuzz target: parses `bytes` as a cache file and checks that each parsed line survives a round
-/// trip.
+/// Fuzz target: parses `bytes` as a cache file, and checks that each parsed line is reproduced by
+/// writing it.
 pub fn exercise(bytes: &[u8]) {
     for (state, hash) in bytes.split(|byte| *byte == b'\n').filter_map(parse) {
         let again = line(&state, &hash);
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_was_written_to_has_another_hash() {
+    async fn file_that_was_written_to_has_another_hash() {
         let (folder, files) = served(&[("a", b"inside")]);
         let hashes = Hashes::new();
         assert_eq!(hash(&hashes, &files, "a").await, Ok(Some(*blake3::hash(b"inside").as_bytes())));
@@ -296,12 +298,12 @@ mod tests {
         );
     }
 
-    /// #17: one hash of 60 GiB made every other client's `get` fail.
+    /// Issue #17: hashing one file of 60 GiB made the `get` of every other client fail.
     #[tokio::test]
-    async fn small_file_does_not_wait_for_a_large_one() {
+    async fn small_file_does_not_wait_for_large_file() {
         let (folder, files) = served(&[("small", b"x")]);
         let large = File::create(folder.path().join("large")).expect("it can be made");
-        // The sparse file takes no disk space, and reading it takes hours.
+        // The sparse file takes no disk space, but reading it would take hours.
         large.set_len(1 << 42).expect("a file with a hole");
         let (hashes, files) = (Arc::new(Hashes::new()), Arc::new(files));
         let begun = Arc::new(AtomicU64::new(0));
@@ -315,14 +317,14 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(hash(&hashes, &files, "small").await, Ok(Some(*blake3::hash(b"x").as_bytes())));
         }
-        // The asking client leaves: its turn ends.
+        // The requesting client leaves, so its turn must end.
         task.abort();
         assert!(task.await.is_err_and(|error| error.is_cancelled()));
         let _turn = hashes.turn.acquire().await.expect("nobody closes it");
     }
 
     #[tokio::test]
-    async fn nothing_is_open_while_it_waits_for_its_turn() {
+    async fn no_file_is_open_while_requests_wait() {
         let (_folder, files) = served(&[("a", b"inside")]);
         let hashes = Hashes::new();
         let open = || std::fs::read_dir("/proc/self/fd").expect("there is /proc").count();
@@ -334,7 +336,7 @@ mod tests {
         for one in &mut all {
             assert!(futures_poll(one.as_mut()).is_pending());
         }
-        // Other tests of this process open files, too.
+        // Other tests of this process open files at the same time.
         assert!(open() < before + 100, "{} of {before}", open());
         drop(turn);
         for one in all {
@@ -356,7 +358,7 @@ mod tests {
             File::options().read(true).append(true).create(true).open(&path).expect("made"),
         )
         .expect("empty");
-        // The wrong hash proves that the answer comes from the cache file.
+        // The wrong hash proves that the answer is read from the cache file.
         first.insert(long_ago("a"), [7; 32]);
         let kept = line(&long_ago("a"), &[7; 32]) + "torn 1 2";
         std::fs::write(&path, kept).expect("it can be written");
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(hash(&hashes, &files, "b").await, Ok(Some(hash_of(b"beside"))));
         let other = Hashes::kept_in(&path).err().map(|error| error.to_string());
         assert!(other.is_some_and(|line| line.contains("another server uses it")));
-        // A hash of an old enough file is kept, and the torn line before it does no harm.
+        // The hash of a file that is old enough is stored, although a torn line precedes it.
         let old = SystemTime::now() - Duration::from_secs(10);
         let ns = old.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos().cast_signed();
         hashes.known.lock().expect("alone").add([1, 2, 3, ns, ns], [8; 32]);
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_hashes_are_known_than_there_may_be() {
+    fn number_of_known_hashes_is_bounded() {
         let mut known = KnownHashes::default();
         for number in 0..KNOWN_MAX as i128 + 3 {
             known.insert([number; 5], [0; 32]);

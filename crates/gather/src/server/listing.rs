@@ -1,10 +1,10 @@
-//! The list of a server's objects: names in order, one page at a time.
+//! The list of a server's objects: names in ascending order, one page at a time.
 //!
 //! Names are ordered component by component, as paths are. Each page searches for its start again,
-//! so no state is kept per client. The number of names that one page visits and that one folder may
-//! hold are bounded. A symbolic link is listed if it leads to a file; folders behind links are not
-//! visited. Names that cannot be requested are counted: names that are not UTF-8 or too long, and
-//! folders nested too deeply.
+//! so no state is kept per client. The number of names that one page visits, and the number that
+//! one folder may contain, are bounded. A symbolic link is listed if it leads to a file; folders
+//! behind links are not visited. Names that cannot be requested are only counted: names that are
+//! not UTF-8 or too long, and folders that are nested too deeply.
 
 use super::files::Files;
 use anabranch_gather_proto::msg::{Control, NAME_BYTES_MAX};
@@ -13,11 +13,11 @@ use rustix::fs::{Dir, FileType};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Maximum objects per page.
+/// Maximum number of objects per page.
 const PAGE_OBJECTS: usize = 1_000;
-/// Maximum names visited per page.
+/// Maximum number of names visited per page.
 const PAGE_NAMES: usize = 20_000;
-/// Maximum names in one folder.
+/// Maximum number of names in one folder.
 const FOLDER_NAMES_MAX: usize = 100_000;
 /// Maximum depth of nested folders.
 const DEPTH_MAX: usize = 64;
@@ -28,10 +28,10 @@ struct Page<'a> {
     prefix: &'a str,
     after: &'a str,
     messages: Vec<Control>,
-    /// Names that cannot be listed, of the folders that this page visits first.
+    /// Number of names that cannot be listed, in the folders that no earlier page has visited.
     unlisted: u64,
     looked_at: usize,
-    /// Start of the next page, once this one is full.
+    /// Start of the next page; `None` until this page is full.
     next: Option<String>,
 }
 
@@ -49,17 +49,17 @@ pub fn page(files: &Files, prefix: &str, after: &str) -> Vec<Control> {
 }
 
 impl Page<'_> {
-    /// Whether no earlier page has visited a folder.
+    /// Whether no earlier page has visited the folder.
     fn is_new(&self, folder: &str) -> bool {
         self.after.is_empty() || !Path::new(self.after).starts_with(folder)
     }
 
-    /// Lists the contents of `folder`, whose name ends with a slash or is empty.
+    /// Lists the contents of `folder`. Its name ends with a slash, or is empty.
     ///
-    /// Errors: one line: the folder has too many names.
+    /// Errors: one line, if the folder has too many names.
     fn folder(&mut self, folder: &str, depth: usize) -> Result<(), String> {
         let opened = self.files.open_folder(folder);
-        // A folder that was removed in the meantime, or that may not be read, counts as empty.
+        // A folder that was removed in the meantime, or that must not be read, counts as empty.
         let Ok(mut entries) = opened.and_then(Dir::new) else { return Ok(()) };
         let is_new = self.is_new(folder);
         let mut names: BTreeMap<String, FileType> = BTreeMap::new();
@@ -83,8 +83,8 @@ impl Page<'_> {
         drop(entries);
         for (name, kind) in names {
             let name = format!("{folder}{name}");
-            // A folder sorts before the files in it, so it may be skipped only if `after` is not
-            // below it.
+            // A folder sorts before the files in it. A folder may therefore be skipped only if
+            // `after` does not lie below it.
             let is_before =
                 Path::new(&name) <= Path::new(self.after) && !Path::new(self.after).starts_with(&name);
             if is_before || self.next.is_some() {
@@ -92,7 +92,7 @@ impl Page<'_> {
             }
             let is_folder = match kind {
                 FileType::Directory => true,
-                // Some file systems do not report the type.
+                // Some file systems do not report the type of an entry.
                 FileType::Unknown => self.files.open_folder(&name).is_ok(),
                 _ => false,
             };
@@ -133,7 +133,8 @@ mod tests {
         (names, pages)
     }
 
-    /// The listed names, the number of pages, and the number of names that cannot be listed.
+    /// Returns the listed names, the number of pages, and the number of names that cannot be
+    /// listed.
     fn list_all(files: &Files, prefix: &str) -> (Vec<String>, usize, u64) {
         let (mut names, mut pages, mut unlisted, mut after) = (Vec::new(), 0, 0, String::new());
         loop {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_come_once_in_order_over_any_pages() {
+    fn pages_list_each_name_once_in_order() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(at("a/b")).expect("it can be made");
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(list(&files, "../").0, Vec::<String>::new());
     }
 
-    /// #52: names that are no text were left out in silence.
+    /// Issue #52: names that are not UTF-8 were left out without notice.
     #[test]
     fn unlisted_names_are_counted_once() {
         use std::os::unix::ffi::OsStrExt as _;
@@ -197,11 +198,11 @@ mod tests {
         [&b"a\xff"[..], b"b\xff"].into_iter().for_each(|name| put(root, name));
         [&b"\xfe"[..], b"c\xff"].into_iter().for_each(|name| put(&inner, name));
         put(&root.join("empty"), b"\xff");
-        // A path of more than 1,024 bytes.
+        // The path is longer than 1,024 bytes.
         let mut long = root.to_path_buf();
         (0..4).for_each(|_| long.push("l".repeat(250)));
         put(&long, "m".repeat(30).as_bytes());
-        // A folder below 64 others.
+        // The file lies in a folder below 64 other folders.
         let mut deep = root.join("deep");
         (0..64).for_each(|_| deep.push("d"));
         put(&deep, b"file");

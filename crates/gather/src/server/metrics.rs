@@ -1,6 +1,6 @@
 //! Metrics of a server.
 //!
-//! Leaves out: their format and their listener ([`anabranch_http::metrics`]).
+//! Leaves out: the format of metrics, and their listener ([`anabranch_http::metrics`]).
 
 use anabranch_http::metrics::{Counter, Counters, Gauge, Histogram, Metrics, seconds};
 
@@ -13,13 +13,13 @@ pub enum Cause {
     FalseReceipt,
     /// The connection has no valid certificate of a client.
     NoClient,
-    /// The client speaks another version of the protocol.
+    /// The client uses another version of the protocol.
     OtherVersion,
     /// The pull was refused.
     Refused,
     /// The object became shorter during the pull.
     Shortened,
-    /// Nothing was heard of the client.
+    /// The client was silent for too long.
     Silent,
     /// The object could not be read.
     Unreadable,
@@ -54,24 +54,24 @@ impl Cause {
 /// Metrics of a server since its start.
 #[derive(Debug)]
 pub struct ServerMetrics {
-    /// Connections of admitted clients.
+    /// Number of open connections of admitted clients.
     pub clients: Gauge,
-    /// Clients admitted.
+    /// Number of clients admitted.
     pub admitted: Counter,
-    /// Pulls begun.
+    /// Number of pulls begun.
     pub pulls: Counter,
-    /// Short objects sent whole, without a pull.
+    /// Number of short objects sent whole, without a pull.
     pub shorts: Counter,
-    /// Bytes of objects read for pulls, and of short objects sent whole.
+    /// Number of bytes of objects read for pulls, and of short objects sent whole.
     pub object_bytes: Counter,
-    /// Bytes of sealed datagrams sent.
+    /// Number of bytes of sealed datagrams sent.
     pub sent_bytes: Counter,
     failures: Counters<1>,
-    /// Duration of pulls that ended without a failure.
+    /// Durations of pulls that ended without a failure.
     pub pull_seconds: Histogram,
-    /// Datagrams whose channel was not open.
+    /// Number of datagrams whose channel was not open.
     pub strays: Counter,
-    /// Datagrams dropped at a full session queue.
+    /// Number of datagrams dropped because their session's queue was full.
     pub crowded: Counter,
 }
 
@@ -96,7 +96,7 @@ impl ServerMetrics {
         self.failures.of([cause.label()]).inc();
     }
 
-    /// Returns the metrics as text.
+    /// Returns the metrics in Prometheus' text format.
     pub fn text(&self) -> String {
         let mut all = Metrics::default();
         all.add("gather_clients", "Connections of clients", self.clients.clone());

@@ -1,4 +1,4 @@
-//! One client's connection at a server: its requests, and the packets sent to it.
+//! One client's connection at a server: the client's requests, and the packets sent to the client.
 
 use super::channels::ChannelKey;
 use super::hashes::Hashes;
@@ -31,19 +31,19 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsStream;
 
-/// Polling interval while the client has not yet shown where it takes packets.
+/// Interval of polling while the client has not yet shown its address for packets.
 const UNSHOWN_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
-/// Polling interval for memory that the client's other connections may have freed.
+/// Interval of polling for memory that the client's other connections may have freed.
 const SHORT_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
 /// Maximum time for writing control messages to a client.
 const WRITE_TIME: std::time::Duration = std::time::Duration::from_secs(10);
-/// Interval between messages that tell a client of a hash in progress.
+/// Interval between messages that notify a client of a hash in progress.
 const HASHING_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Maximum packets sent before the session looks for input.
+/// Maximum number of packets sent before the session checks for input.
 const BURST_PACKETS: usize = 256;
-/// Maximum bytes of one segmented send, which must stay below 64 KiB.
+/// Maximum bytes of one segmented send. The kernel's limit is just below 64 KiB.
 const TOGETHER_BYTES: usize = 65_000;
-/// Maximum number of unanswered hash and list requests of a connection.
+/// Maximum number of a connection's hash and list requests that wait for their answers.
 const QUESTIONS_MAX: usize = 4_096;
 /// Maximum number of answers that wait to be written.
 const ANSWERS_MAX: usize = 64;
@@ -51,17 +51,18 @@ const ANSWERS_MAX: usize = 64;
 const HEARD_MAX: usize = 64;
 /// Maximum number of log lines of a connection.
 const LINES_MAX: u32 = 10_000;
-/// Remaining packets of a key at which the next channel is announced. More than can leave before
-/// the client has read the announcement.
+/// Number of packets left to a key at which the next channel is announced. More packets than can
+/// leave before the client has read the announcement.
 const KEY_LEFT_PACKETS: u64 = 1 << 22;
 
-/// Maximum bytes read from a refused client: a few requests.
+/// Maximum bytes read from a refused client: a few requests. `UNHEARD_TIME` is the maximum time for
+/// reading them.
 const UNHEARD_BYTES_MAX: usize = 1 << 16;
 const UNHEARD_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 
 type Stream = TlsStream<TcpStream>;
 
-/// Registration of an open channel; dropped, it closes the channel.
+/// Registration of an open channel. Dropping the entry closes the channel.
 struct Entry<'a> {
     shared: &'a Shared,
     place: ChannelKey,
@@ -69,17 +70,17 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// Registers the channel `id`, drawn by the client at `client`. Returns `None` if another
+    /// Registers the channel `id` that the client at `client` has drawn. Returns `None` if another
     /// session has that id at the same address.
     fn named(shared: &'a Shared, client: SocketAddr, id: ChannelId, datagrams: &Datagrams) -> Option<Self> {
         let place = ChannelKey::new(client, id);
-        // Constructed only on success: dropping an `Entry` closes its channel, and here that would
-        // be another session's.
+        // Constructed only on success: dropping an `Entry` closes its channel, which would here be
+        // another session's channel.
         let is_open = shared.channels.lock().expect("nobody panics with it").open(place, datagrams);
         is_open.then(|| Self { shared, place, id })
     }
 
-    /// Registers one more channel of the same client, with a random id.
+    /// Registers a further channel of the same client, with a random id.
     fn another(&self, datagrams: &Datagrams) -> Result<Self, seal::SealError> {
         loop {
             let id = ChannelId::random()?;
@@ -112,8 +113,8 @@ impl<'a> Keys<'a> {
         Ok(Self { entry, channel, sealed_packets: 0, next: None })
     }
 
-    /// Makes the next channel if the current key is nearly used up. Returns the message that
-    /// announces it to the client.
+    /// Creates the next channel if the current key is nearly used up. Returns the message that
+    /// announces the channel to the client.
     fn renew(&mut self, datagrams: &Datagrams, stream: &Stream) -> Result<Option<Control>, seal::SealError> {
         let shared = self.entry.shared;
         let is_fresh = self.channel.sealer.packets_left(0) >= KEY_LEFT_PACKETS
@@ -129,8 +130,8 @@ impl<'a> Keys<'a> {
     }
 
     /// Opens a datagram of the client. The first datagram on the next channel shows that the client
-    /// has it, and makes it the current one. Returns the feedback in an authentic datagram; an
-    /// empty one only shows where the client takes packets.
+    /// has that channel's keys, and makes it the current channel. Returns the feedback in an
+    /// authentic datagram. An empty authentic datagram only shows the client's address for packets.
     fn open(&mut self, bytes: &mut [u8]) -> Option<Option<Feedback>> {
         let id = ChannelId::of(bytes);
         let next = self.next.take_if(|(entry, _)| Some(entry.id) == id);
@@ -161,7 +162,7 @@ enum SlowRequest {
     List { prefix: String, after: String },
 }
 
-/// Why a connection was refused or ended. Displays as one line.
+/// The reason why a connection was refused or ended. Displays as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     #[error(transparent)]
@@ -196,11 +197,11 @@ fn gone(error: io::Error) -> SessionError {
 
 /// Serves one client until its connection ends.
 ///
-/// Errors: why the connection was refused, or did not end well.
+/// Errors: the reason why the connection was refused, or ended unexpectedly.
 pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) -> Result<(), SessionError> {
     let from = arrival.from();
-    // Control messages are short and each waits for the one before: Nagle's algorithm would delay
-    // them.
+    // Control messages are short, and each waits for the one before: Nagle's algorithm would delay
+    // each message.
     arrival.tcp().set_nodelay(true)?;
     let identified = arrival.identify(identity.server_config()).await.inspect_err(|error| {
         if let Some(line) = stranger(from.ip().to_canonical(), error) {
@@ -235,7 +236,7 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
         Some(_) => return Err(SessionError::OtherGreeting),
         None => return Err(SessionError::Closed),
     };
-    // From here on the connection counts for its identity and is no longer half-open.
+    // From here on the connection counts towards its identity's limit and is no longer half-open.
     let place = match shared.places.take(&peer) {
         Ok(place) => place,
         Err(crowded) => {
@@ -281,15 +282,15 @@ pub async fn run(shared: &Arc<Shared>, identity: &Identity, arrival: Arrival) ->
     Ok(())
 }
 
-/// Tells a client why it is refused. Reads and drops pending input first: closing a stream with
-/// unread input resets it, which may lose the last message.
+/// Notifies a client why it is refused. Pending input is read and dropped afterwards: closing a
+/// stream with unread input resets the stream, which may lose the last message.
 async fn turn_away(mut reader: Reader<Stream>, half_open: &HalfOpen, reason: String) {
     let reason = msg::reason(reason);
     let told = async {
         reader.write([Control::Goodbye { reason }]).await?;
         reader.drain(UNHEARD_BYTES_MAX, UNHEARD_TIME).await
     };
-    // The connection closes in either case.
+    // The connection is closed whether or not the message was delivered.
     let _ = half_open.within(told).await;
 }
 
@@ -300,7 +301,7 @@ async fn answer(
     mut questions: mpsc::Receiver<SlowRequest>,
     answers: mpsc::Sender<Control>,
 ) {
-    // When the session has ended, no answer is needed and this task ends, too.
+    // When the session has ended, no answer is needed, and the closed channel ends this task, too.
     while let Some(question) = questions.recv().await {
         match question {
             SlowRequest::Hash { object } => {
@@ -323,7 +324,7 @@ async fn answer(
                     .await;
             }
             SlowRequest::List { prefix, after } => {
-                // One per client at a time; it may wait for a hash of the same client.
+                // One list per client is made at a time; it may wait for a hash of the same client.
                 let Ok(_turn) = share.turns.acquire().await else { return };
                 let of = Arc::clone(&shared);
                 let page = tokio::task::spawn_blocking(move || listing::page(&of.files, &prefix, &after));
@@ -338,14 +339,14 @@ async fn answer(
     }
 }
 
-/// Writes messages to a client. Fails with [`SessionError::Stuck`] if the client does not read them
-/// within [`WRITE_TIME`].
+/// Writes messages to a client. Fails with [`SessionError::Stuck`] if the client does not read the
+/// messages within [`WRITE_TIME`].
 async fn tell(reader: &mut Reader<Stream>, messages: Vec<Control>) -> Result<(), SessionError> {
     let written = tokio::time::timeout(WRITE_TIME, reader.write(messages)).await;
     written.map_err(|_| SessionError::Stuck(WRITE_TIME.as_secs()))?.map_err(gone)
 }
 
-/// Queues a request. Returns the refusal if too many are waiting.
+/// Queues a request. Returns a refusal if too many requests are waiting.
 fn ask(question: SlowRequest, questions: &mpsc::Sender<SlowRequest>, waiting: &mut usize) -> Option<Control> {
     let reason = || format!("more than {QUESTIONS_MAX} hashes and lists are asked for at once");
     match questions.try_send(question) {
@@ -360,7 +361,7 @@ fn ask(question: SlowRequest, questions: &mpsc::Sender<SlowRequest>, waiting: &m
     }
 }
 
-/// The object of a pull.
+/// The object of a pull, with its open file.
 struct Object {
     name: String,
     file: File,
@@ -369,7 +370,8 @@ struct Object {
 
 struct Session<'a> {
     shared: &'a Arc<Shared>,
-    /// Usage shared with the client's other connections, and the number of this one.
+    /// Resources shared with the client's other connections. `number` is the number of this
+    /// connection.
     share: Arc<Share>,
     number: u64,
     name: String,
@@ -377,7 +379,7 @@ struct Session<'a> {
     server: Server<Bytes>,
     keys: Keys<'a>,
     client: SocketAddr,
-    /// Address at which the client takes packets. `None` until the client has shown it.
+    /// Address at which the client takes packets; `None` until the client has shown its address.
     takes_at: Option<SocketAddr>,
     objects: BTreeMap<PullId, Object>,
     begun_at: std::time::Instant,
@@ -394,9 +396,9 @@ impl Drop for Session<'_> {
 }
 
 impl Session<'_> {
-    /// Serves the client's requests until it leaves.
+    /// Serves the client's requests until the client leaves.
     ///
-    /// Errors: one line: what ended the connection.
+    /// Errors: the event that ended the connection, in one line.
     async fn serve(
         &mut self,
         mut reader: Reader<Stream>,
@@ -407,7 +409,7 @@ impl Session<'_> {
         tell(&mut reader, vec![welcome]).await?;
         let (questions, questions_out) = mpsc::channel(QUESTIONS_MAX);
         let (answers_in, mut answers) = mpsc::channel(ANSWERS_MAX);
-        // Ends with this session: dropping the set aborts its tasks.
+        // The task ends with this session, because dropping the set aborts its tasks.
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(answer(Arc::clone(self.shared), Arc::clone(&self.share), questions_out, answers_in));
         let mut timer = FineTimer::new()?;
@@ -424,7 +426,8 @@ impl Session<'_> {
             let mut control = self.control();
             control.extend(self.keys.renew(&datagrams_in, reader.get_ref())?);
             reader.queue(control);
-            // Before data: a first flight keeps a slow link busy for seconds.
+            // Control messages are written before data, because a first flight keeps a slow link
+            // busy for seconds.
             reader.write_some().await.map_err(gone)?;
             let more = self.send().await?;
             let stuck_at = reader.stuck_since().map(|since| since + WRITE_TIME);
@@ -477,7 +480,7 @@ impl Session<'_> {
         }
     }
 
-    /// Handles a control message, and those received after it.
+    /// Handles a control message, and the further messages that have been received.
     ///
     /// Errors: bytes that are not a message.
     fn hear_all(
@@ -544,7 +547,7 @@ impl Session<'_> {
         ask(question, questions, waiting)
     }
 
-    /// Whether one more line of this client may be logged.
+    /// Whether a further line about this client may be logged.
     fn may_log(&mut self) -> bool {
         self.lines += 1;
         if self.lines == LINES_MAX {
@@ -591,14 +594,15 @@ impl Session<'_> {
 
     fn wakes_at(&self) -> Option<std::time::Instant> {
         let at = self.server.poll_timeout()?.to_std(self.begun_at);
-        // Until the client has shown its address, due packets wait; only the give-up time matters.
+        // Until the client has shown its address, due packets wait; only the end of a silent pull
+        // matters.
         let is_waiting = self.takes_at.is_none();
         let at = if is_waiting { at.max(std::time::Instant::now() + UNSHOWN_EVERY) } else { at };
         let is_short = self.server.is_short();
         Some(if is_short { at.min(std::time::Instant::now() + SHORT_EVERY) } else { at })
     }
 
-    /// Handles a datagram that claims to come from this client.
+    /// Handles a datagram from an address that may be the client's.
     fn take(&mut self, from: SocketAddr, mut bytes: Vec<u8>) {
         let now = self.now();
         if from.ip().to_canonical() != self.client.ip().to_canonical() {
@@ -611,7 +615,7 @@ impl Session<'_> {
         }
     }
 
-    /// Handles requests and ends of pulls, and reads wanted blocks.
+    /// Handles requests and ends of pulls, and reads the requested blocks.
     fn work(&mut self) -> Result<(), SessionError> {
         while let Some(event) = self.server.poll_event() {
             match event {
@@ -678,7 +682,7 @@ impl Session<'_> {
         }
     }
 
-    /// The next range to read, within the memory limit of all the client's connections.
+    /// The next range to read, within the memory limit over all the client's connections.
     fn next_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
         let Self { share, number, server, objects, .. } = self;
         share.take(*number, |others| {
@@ -719,7 +723,7 @@ impl Session<'_> {
         }
     }
 
-    /// Sends due packets if the client's address is known. Returns true if more are due.
+    /// Sends due packets if the client's address is known. Returns true if further packets are due.
     async fn send(&mut self) -> Result<bool, SessionError> {
         let Some(to) = self.takes_at else { return Ok(false) };
         let now = self.now();
@@ -745,7 +749,7 @@ impl Session<'_> {
             self.keys.sealed_packets += 1;
             let length = self.buffer.len() - start;
             if start > 0 && length != segment_bytes {
-                // Datagrams of one segmented send have the same length.
+                // All datagrams of one segmented send must have the same length.
                 let last = self.buffer.split_off(start);
                 self.flush(to, segment_bytes).await?;
                 self.buffer.extend_from_slice(&last);
@@ -769,16 +773,16 @@ impl Session<'_> {
         self.buffer.clear();
         match result {
             Ok(()) => {}
-            // The client asks for shorter blocks once it sees that no packet arrives.
+            // The client requests shorter blocks once it detects that no packet arrives.
             Err(error @ SendError::TooBig { .. }) => tracing::warn!(client = %self.client, "{error}"),
-            // Ordinary loss: the sender learns of it from feedback, or from its absence.
+            // Ordinary loss: the sender detects it from feedback, or from missing feedback.
             Err(error) => tracing::debug!(client = %self.client, "{error}"),
         }
         Ok(())
     }
 }
 
-/// An unpredictable number.
+/// A random number that no client can predict.
 fn drawn() -> Result<u64, String> {
     random().map_err(|error| format!("no random number: {error}"))
 }

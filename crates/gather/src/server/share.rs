@@ -1,11 +1,11 @@
-//! Resources that one client uses over all its connections: pulls, memory, turns at hashing.
+//! Resources that one client uses over all its connections: pulls, memory, and turns at hashing.
 
 use super::hashes::{ClientTurns, turns};
 use anabranch_gather_proto::Usage;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A client's resources, with the usage of each of its connections by number.
+/// A client's resources, with the usage of each of its connections by connection number.
 pub struct Share {
     parts: Mutex<BTreeMap<u64, UsagePart>>,
     /// The client's turns at hashing.
@@ -17,12 +17,12 @@ pub struct Share {
 pub struct UsagePart {
     /// Memory in use.
     pub usage: Usage,
-    /// Pulls under way, each with an open file.
+    /// Number of pulls under way, each with an open file.
     pub pulls: usize,
 }
 
 impl Share {
-    /// The share of a new client, with nothing in use.
+    /// Creates the share of a new client, which uses no resources yet.
     pub fn new() -> Self {
         Self { parts: Mutex::default(), turns: turns() }
     }
@@ -31,8 +31,8 @@ impl Share {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates a connection's usage under the lock. `f` gets the total usage of the client's other
-    /// connections and returns the new usage of this one.
+    /// Updates a connection's usage under the lock. `f` receives the total usage of the client's
+    /// other connections, and returns the new usage of this connection.
     pub fn take<T>(&self, connection: u64, f: impl FnOnce(UsagePart) -> (UsagePart, T)) -> T {
         let mut parts = self.lock();
         let others = parts.iter().filter(|(number, _)| **number != connection).fold(
@@ -44,7 +44,7 @@ impl Share {
         result
     }
 
-    /// Removes a closed connection's usage.
+    /// Removes the usage of a closed connection.
     pub fn leave(&self, connection: u64) {
         self.lock().remove(&connection);
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_sees_what_the_others_have() {
+    fn connection_sees_the_usage_of_other_connections() {
         let share = Share::new();
         let part = |pulls| UsagePart { pulls, ..UsagePart::default() };
         assert_eq!(share.take(1, |others| (part(3), others.pulls)), 0);

@@ -1,30 +1,30 @@
-//! The receiver's part of BBR: counts of received and of lost packets.
+//! The receiver's part of BBR: counts of received and lost packets.
 //!
-//! Counts are enough for the sender. The model needs the record of the last sent packet among those
-//! received, and the number that arrived with it; a lost count is included in the next one. A gap
-//! becomes a loss once three later packets have arrived (RFC 9002 section 6.1.1, kPacketThreshold);
-//! a packet that arrives even later undoes the loss.
+//! The sender needs counts only. Its model uses the record of the last sent packet among those
+//! received, and the number of packets that arrived with it. If a report is lost, its counts are
+//! included in the next report. A gap counts as lost once three later packets have arrived (RFC
+//! 9002 section 6.1.1, kPacketThreshold). A packet that arrives even later undoes its loss.
 //!
-//! Leaves out: acknowledgements by ranges, as in TCP.
+//! Leaves out: acknowledgements by ranges, as TCP has them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Number of later packets after which a missing one is lost.
+/// Number of later packets after whose arrival a missing packet counts as lost.
 const LATE: u64 = 3;
-/// Maximum number of recorded gaps; beyond it the oldest count as lost at once.
+/// Maximum number of recorded gaps. Beyond it the packets of the oldest gap count as lost at once.
 const GAPS_MAX: usize = 1_024;
 
-/// Counts of received and of lost packets.
+/// Counts of received and lost packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrivalCounts {
-    /// One more than the highest number received.
+    /// One more than the highest sequence number received.
     pub next: u64,
-    /// Packets received; together with `lost` at most `next`.
+    /// Number of packets received. The sum with `lost` is at most `next`.
     pub received: u64,
-    /// Packets counted as lost.
+    /// Number of packets counted as lost.
     pub lost: u64,
-    /// Runs of packets counted as lost.
+    /// Number of runs of consecutive packets counted as lost.
     pub runs: u64,
 }
 
@@ -32,8 +32,8 @@ pub struct ArrivalCounts {
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
     counts: ArrivalCounts,
-    /// Missing numbers below `next` that are not lost yet, with the count of received packets when
-    /// each gap opened.
+    /// Missing numbers below `next` that do not count as lost yet. Each gap is stored with the
+    /// number of packets received before it opened.
     gaps: VecDeque<(Range<u64>, u64)>,
 }
 
@@ -53,7 +53,7 @@ impl Arrivals {
             counts.next = sequence + 1;
         } else if !Self::fill(&mut self.gaps, sequence) {
             if counts.lost == 0 {
-                // The packet was not counted as missing.
+                // The packet was never counted as missing, so it is ignored.
                 return;
             }
             counts.lost -= 1;
@@ -68,7 +68,7 @@ impl Arrivals {
         }
     }
 
-    /// Removes a number from its gap.
+    /// Removes a number from its gap. Returns false if no gap contains the number.
     fn fill(gaps: &mut VecDeque<(Range<u64>, u64)>, sequence: u64) -> bool {
         let Some(at) = gaps.iter().position(|(gap, _)| gap.contains(&sequence)) else { return false };
         let (gap, before) = gaps[at].clone();
@@ -106,7 +106,7 @@ mod tests {
         fn numbers_below_next_are_received_lost_or_gaps(
             came in proptest::collection::vec((any::<bool>(), 0u64..4), 1..300),
         ) {
-            // Packets up to three places late, some of them lost.
+            // Packets are up to three positions late, and some of them are lost.
             let mut order: Vec<(u64, u64)> =
                 came.iter().enumerate().filter(|(_, (comes, _))| *comes).map(|(i, (_, late))| (i as u64 + late, i as u64)).collect();
             order.sort_unstable();

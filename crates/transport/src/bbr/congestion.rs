@@ -1,32 +1,33 @@
-//! Response to losses: the maximum in flight (section 5.5.10), and which losses are not a sign of
-//! congestion.
+//! Response to losses: the limit of bytes in flight (section 5.5.10), and the losses that are not a
+//! sign of congestion.
 //!
 //! The draft takes a loss rate above 2 % in a round trip for a full queue, and any loss between
-//! probes for a slower path. A radio link with 3 % random loss looks full to it forever. With
-//! `learns_loss` the model learns the path's own loss rate, that is without a queue: in round trips
-//! with a mean near the minimum, in which no more is sent than arrives, or both still grow. Only
-//! losses beyond that rate, and beyond random variation (three standard deviations), count. Losses
-//! in runs vary more, so the run length is learned, too.
+//! probes for a slower path. A radio link with 3 % random loss therefore always seems full. With
+//! `learns_loss` the model learns the path's own loss rate, which is the loss rate without a queue.
+//! It is measured in round trips whose mean is near the minimum, and in which no more is sent than
+//! arrives, or both rates still grow. Only losses beyond that rate, and beyond random variation
+//! (three standard deviations), count as congestion. Losses in runs vary more, so the run length is
+//! learned, too.
 //!
 //! A queue too short to show in round trips loses every excess over the path's rate, which looks
-//! the same. The learned rate is therefore compared with the loss rate after each probe, while a
-//! tenth less is sent: random loss stays the same then, and congestion's does not. The learned rate
-//! is at most that rate, plus its random variation (two standard deviations). Beside many competing
-//! flows, a tenth less of one flow changes nothing and is not evidence, so the learned rate has a
-//! limit.
+//! like random loss. The learned rate is therefore compared with the loss rate after each probe,
+//! while a tenth less is sent: random loss then stays the same, and loss from congestion
+//! disappears. The learned rate is at most that rate, plus its random variation (two standard
+//! deviations). Beside many competing flows, a tenth less of one flow changes nothing and is no
+//! evidence, so the learned rate has a fixed maximum, too.
 //!
 //! Some competing flows are insensitive to losses. BBR's first version, the kernel's, keeps two
-//! bandwidth-delay products in flight; if the queue does not hold the second, every flow on the
-//! path loses packets all the time. A sender that follows the draft gets a tenth to a half of its
-//! share alongside them (`experiments/gather-fairness`). The model recognises them by the loss rate
-//! between probes while the queue lasts and competing flows have their part of the path. Flows of
-//! Cubic, and senders like this one, would leave the queue within some round trips, with a loss
-//! rate of 0.04 to 0.9 %; alongside the kernel's BBR it is 1.2 to 15 %. These losses are excused up
-//! to a limit, and loss-insensitive flows are left only the draft's [`HEADROOM`] of a maximum set
-//! by losses. They probe every eight round trips, with high losses for every flow: a single round
-//! trip is weak evidence, so a large part of its losses is excused between probes. Of several
-//! senders that count as one party each excuses its part only; otherwise three would get three
-//! shares.
+//! bandwidth-delay products in flight. If the queue does not hold the second product, every flow on
+//! the path loses packets all the time. A sender that follows the draft gets a tenth to a half of
+//! its share beside such flows (`experiments/gather-fairness`). The model recognises them by the
+//! loss rate between probes while the queue persists and competing flows are left their share of
+//! the path. Cubic flows, and senders with this model, would let the queue drain within some round
+//! trips, with a loss rate of 0.04 to 0.9 %. Beside the kernel's BBR the loss rate is 1.2 to 15 %.
+//! These losses are excused up to a limit, and loss-insensitive flows are left only the draft's
+//! [`HEADROOM`] of a limit that losses set. Loss-insensitive flows probe every eight round trips,
+//! with high losses for every flow. A single round trip is therefore weak evidence, and a large
+//! part of its losses is excused between probes. If several senders count as one party, each
+//! excuses only its part; otherwise three senders would get three shares.
 
 use super::delivery::{Pressure, Sample, SendRecord};
 use super::{HEADROOM, HEADROOM_WITH_COMPETITORS};
@@ -34,55 +35,57 @@ use anabranch_units::Duration;
 
 /// Maximum loss rate of a round trip in a probe (LossThresh).
 const LOSS_MAX: f64 = 0.02;
-/// Minimum factor of a rate and of a window after a round trip with losses (Beta).
+/// Minimum factor by which a round trip with losses reduces a rate and a window (Beta).
 const BETA: f64 = 0.7;
-/// Runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt, section
-/// 5.3.1.3).
+/// Number of runs of lost packets in a round trip that end the start (BBRStartupFullLossCnt,
+/// section 5.3.1.3).
 const STARTUP_RUNS: u32 = 6;
-/// Maximum excess of a round trip over the minimum without a queue: this part of the minimum,
-/// within the two limits below, and never more than the minimum itself, as a full queue in a data
-/// centre takes less than a millisecond.
+/// Maximum excess of a round trip over the minimum that counts as no queue: a `CALM_PART`-th of the
+/// minimum, between `CALM_LEAST` and `CALM_MOST`. The excess is never more than the minimum itself,
+/// because a full queue in a data centre takes less than a millisecond.
 const CALM_PART: u64 = 16;
 const CALM_LEAST: Duration = Duration::from_ms(1);
 const CALM_MOST: Duration = Duration::from_ms(5);
-/// Multiple of that excess from which competing flows keep a queue, beyond the delay of aggregated
-/// acknowledgements; the state ends below the same multiple without that delay. If the queue had to
-/// be empty to end it, the first of two equal senders to see the other's queue left it nearly half
-/// of the path while the queue lasted: 32 and 17 Mbit/s, 19 and 30 (emulated; with this value 27
-/// and 23, 25 and 24, 21 and 29).
+/// Multiple of that excess above which competing flows keep a queue, in addition to the delay of
+/// aggregated acknowledgements. The state ends below the same multiple without that delay. If it
+/// ended only at an empty queue, the first of two equal senders to see the other's queue would
+/// leave the other nearly half of the path while the queue lasts. That gave 32 and 17 Mbit/s, and
+/// 19 and 30 (emulated; with this value 27 and 23, 25 and 24, 21 and 29).
 const COMPETITOR_CALMS: u64 = 2;
-/// Round trips between probes after which a lasting queue is taken for competing flows', while
-/// [`HEADROOM`] of the path is left free: this flow's queue mostly drains in one or two.
+/// Number of round trips between probes after which a persistent queue is attributed to competing
+/// flows, while [`HEADROOM`] of the path is left free. A queue of this flow mostly drains in one or
+/// two round trips.
 const COMPETITOR_ROUNDS: u32 = 4;
 /// Excess loss rate above which competing flows count as loss-insensitive.
-/// `LOSS_INSENSITIVE_PACKETS_MIN` is the minimum number of packets measured.
+/// `LOSS_INSENSITIVE_PACKETS_MIN` is the minimum number of packets in that measurement.
 ///
-/// The draft's version accepts 2 % in a probe; alongside four of its flows behind half a
-/// bandwidth-delay product 0.5 to 1.5 % are lost. A higher threshold costs shares alongside one
-/// flow of the kernel's BBR; `experiments/gather-fairness` has the trials.
+/// The draft's version accepts 2 % in a probe. Beside four of its flows behind half a
+/// bandwidth-delay product, 0.5 to 1.5 % are lost. A higher threshold reduces this flow's share
+/// beside one flow of the kernel's BBR; `experiments/gather-fairness` has the trials.
 const LOSS_INSENSITIVE_THRESHOLD: f64 = 0.015;
 const LOSS_INSENSITIVE_PACKETS_MIN: u64 = 128;
-/// Maximum loss rate that all senders of a party together excuse alongside loss-insensitive flows,
-/// and the maximum for a single round trip.
+/// Maximum loss rate that all senders of a party together excuse beside loss-insensitive flows.
+/// `EXCUSED_ROUND_LOSS_MAX` is the maximum for a single round trip.
 ///
 /// Beside one and four flows of the kernel's BBR, behind a half and one bandwidth-delay product, a
-/// pull from one server gets 0.7 to 1.4 of its share, and one from three 0.65 to 1.43 (simulated,
-/// four and six seeds, at b9b2db7). `experiments/gather-fairness` has the trials of other values.
+/// pull from one server gets 0.7 to 1.4 of its share. A pull from three servers gets 0.65 to 1.43
+/// (simulated, four and six seeds, at b9b2db7). `experiments/gather-fairness` has the trials of
+/// other values.
 const EXCUSED_LOSS_MAX: f64 = 0.08;
 const EXCUSED_ROUND_LOSS_MAX: f64 = 0.4;
-/// Packets over which a path's loss rate is averaged; then both sums are halved.
+/// Number of packets over which a path's loss rate is averaged. Beyond it both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
 /// Maximum loss rate that counts as a path's own.
 pub const PATH_LOSS_MAX: f64 = 0.15;
 /// Loss rate from which a path counts as lossy.
 const LOSSY: f64 = 0.001;
-/// Minimum packets, sent more slowly than they arrive, that are evidence; and standard deviations
-/// of the random variation allowed for.
+/// Minimum number of packets, sent more slowly than they arrive, that count as evidence.
+/// `EVIDENCE_DEVIATIONS` is the allowance for random variation in standard deviations.
 const EVIDENCE_PACKETS: f64 = 64.0;
 const EVIDENCE_DEVIATIONS: f64 = 2.0;
-/// Maximum mean run of lost packets that counts as the path's own.
+/// Maximum mean length in packets of a run of losses that counts as the path's own.
 const RUN_MAX: f64 = 16.0;
-/// Standard deviations of random variation that are excused.
+/// Number of standard deviations of random variation that are excused.
 const DEVIATIONS: f64 = 3.0;
 
 /// Factor by which the variance of the number of lost packets grows if losses come in runs with
@@ -91,22 +94,25 @@ fn scatter(run: f64) -> f64 {
     (2.0 * run - 1.0).max(1.0)
 }
 
-/// Losses, and the bounds that follow from them.
+/// Counts of losses, and the bounds that follow from them.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
-    /// Total bytes lost.
+    /// Number of all bytes lost.
     lost: u64,
     pub(super) loss_round_start: bool,
     loss_round_delivered: u64,
     is_loss_in_round: bool,
     runs_in_round: u32,
-    /// Bytes lost, and bytes delivered, since the last round of losses began.
+    /// Bytes lost since the last round of losses began. `round_delivered` is the bytes delivered
+    /// since then.
     round_lost: u64,
     round_delivered: u64,
-    /// Highest rate, and highest delivery in a round trip.
+    /// Highest rate in the current round of losses. `inflight_latest` is the highest delivery in a
+    /// round trip.
     rate_latest: f64,
     inflight_latest: u64,
-    /// Bounds of this cycle, and long-term ones; the maximum value stands for none.
+    /// Bounds of this cycle, and the long-term bound of bytes in flight. The maximum of the type
+    /// means no bound.
     pub(super) rate_shortterm: f64,
     pub(super) inflight_shortterm: u64,
     pub(super) inflight_longterm: u64,
@@ -114,12 +120,12 @@ pub(super) struct Congestion {
     pub(super) is_calm: bool,
     /// Whether the last round trip showed a queue longer than aggregated acknowledgements explain.
     pub(super) has_queue: bool,
-    /// Round trips between probes since competing flows keep a queue. The count starts with a
-    /// visible queue and ends when it becomes too short.
+    /// Number of round trips between probes in which competing flows have kept a queue. The count
+    /// starts with a visible queue, and restarts when the queue becomes too short.
     competitor_rounds: u32,
     /// Whether competing flows that keep a queue are loss-insensitive.
     pub(super) competitors_ignore_loss: bool,
-    /// This sender's part of the losses that its party excuses alongside loss-insensitive flows.
+    /// This sender's part of the losses that its party excuses beside loss-insensitive flows.
     excused_part: f64,
     learnt: LearnedLoss,
 }
@@ -127,29 +133,30 @@ pub(super) struct Congestion {
 /// Learned loss of the path.
 #[derive(Clone, Debug, Default)]
 struct LearnedLoss {
-    /// Losses in round trips without a queue, of packets sent at the arriving rate.
+    /// Losses of packets sent at the arriving rate, in round trips without a queue.
     even: Share,
-    /// Losses of packets sent more slowly.
+    /// Losses of packets sent below the arriving rate.
     below: Share,
     /// Losses of packets sent at the arriving rate, without a queue or while competing flows keep a
-    /// queue and have their part of the path.
+    /// queue and are left their share of the path.
     beside: Share,
-    /// The same in the current round trip, with the sum of its round-trip times.
+    /// Sums of the current round trip for `even` and `below`. `rtt_sum` and `rtts` are the sum and
+    /// number of its round-trip samples.
     round_even: Share,
     round_below: Share,
     rtt_sum: Duration,
     rtts: u64,
-    /// Resulting loss rate, and mean run length.
+    /// Resulting loss rate. `run` is the resulting mean run length in packets.
     share: f64,
     run: f64,
 }
 
-/// Bytes lost, and bytes in total.
+/// Bytes lost, and bytes lost or delivered.
 #[derive(Copy, Clone, Debug, Default)]
 struct Share {
     lost: f64,
     all: f64,
-    /// Runs of consecutive lost packets; in the start each packet counts as a run.
+    /// Number of runs of consecutive lost packets. In the start each lost packet counts as a run.
     runs: f64,
 }
 
@@ -172,7 +179,8 @@ impl Share {
 }
 
 impl LearnedLoss {
-    /// The current round trip's sums for packets sent at this pressure.
+    /// The current round trip's sums for packets sent at this pressure; `None` above the arriving
+    /// rate.
     const fn of(&mut self, pressure: Pressure) -> Option<&mut Share> {
         match pressure {
             Pressure::Even => Some(&mut self.round_even),
@@ -180,7 +188,7 @@ impl LearnedLoss {
             Pressure::Above => None,
         }
     }
-    /// The path's own loss rate by both measures.
+    /// The path's own loss rate in accordance with both measures, `even` and `below`.
     fn reckon(&self, packet_bytes: u64) -> f64 {
         let (even, packets) = (self.even.share(), self.below.all / packet_bytes as f64);
         if packets < EVIDENCE_PACKETS {
@@ -192,7 +200,7 @@ impl LearnedLoss {
 }
 
 impl Congestion {
-    /// Without any measurement; `senders` senders, this one included, are one party.
+    /// State without any measurement. `senders` senders, this one included, count as one party.
     pub(super) fn new(senders: u16) -> Self {
         Self {
             lost: 0,
@@ -219,7 +227,7 @@ impl Congestion {
     pub(super) const fn lost(&self) -> u64 {
         self.lost
     }
-    /// Bytes lost since a packet left (RS.lost).
+    /// Number of bytes lost since a packet left (RS.lost).
     pub(super) const fn lost_since(&self, sent: &SendRecord) -> u64 {
         self.lost - sent.lost
     }
@@ -231,8 +239,8 @@ impl Congestion {
         self.learnt.share > LOSSY
     }
 
-    /// Records the loss of `bytes` in `runs` runs; `learnt_runs` of them count for the learned run
-    /// length.
+    /// Records the loss of `bytes` bytes in `runs` runs. `learnt_runs` is the number of runs that
+    /// count for the learned run length.
     pub(super) fn note_loss(
         &mut self,
         bytes: u64,
@@ -264,8 +272,8 @@ impl Congestion {
         }
     }
 
-    /// Handles the end of a round trip; `is_cruise` if all of it was between probes. Aggregated
-    /// acknowledgements may be delayed by `together`.
+    /// Handles the end of a round trip. `is_cruise` is whether all of it was between probes.
+    /// Aggregation may delay acknowledgements by `together`.
     pub(super) fn learn(
         &mut self,
         min_rtt: Option<Duration>,
@@ -296,7 +304,8 @@ impl Congestion {
         if self.is_calm || is_cruise && self.competitor_rounds > COMPETITOR_ROUNDS {
             learnt.beside.add(even, most);
         }
-        // Packets sent more slowly may meet the rest of a queue, but are evidence nevertheless.
+        // Packets sent more slowly may meet the remainder of a queue, but count as evidence
+        // nevertheless.
         learnt.below.add(below, most);
         learnt.run = learnt.even.run(packet_bytes);
         learnt.share = learnt.reckon(packet_bytes);
@@ -311,12 +320,12 @@ impl Congestion {
     }
 
     /// Whether competing flows keep a queue and respond to losses. A queue that has just begun may
-    /// be this flow's own.
+    /// be this flow's own, and does not count.
     pub(super) const fn has_competitors(&self) -> bool {
         self.competitor_rounds >= COMPETITOR_ROUNDS && !self.competitors_ignore_loss
     }
-    /// Share of the path's capacity left to competing flows that keep a queue; `None` if there are
-    /// none, or they are loss-insensitive.
+    /// Share of the path's capacity left to competing flows that keep a queue. `None` if there are
+    /// no such flows, or if they are loss-insensitive.
     pub(super) const fn left_to_company(&self) -> Option<f64> {
         match self.competitor_rounds {
             0 => None,
@@ -326,7 +335,8 @@ impl Congestion {
         }
     }
 
-    /// Losses among `bytes` that the path's own loss rate and random variation explain.
+    /// Number of bytes among `bytes` whose loss is explained by the path's own loss rate and random
+    /// variation.
     fn excused(&self, bytes: u64, packet_bytes: u64) -> f64 {
         let loss = self.path_loss();
         let packets = bytes as f64 / packet_bytes as f64;
@@ -336,14 +346,14 @@ impl Congestion {
         loss * bytes as f64 + (by_chance + edge) * packet_bytes as f64
     }
 
-    /// Whether the losses among the bytes in flight show that there were too many.
+    /// Whether the losses among the bytes in flight show that too many bytes were in flight.
     ///
     /// Source: section 5.5.10.2, IsInflightTooHigh.
     pub(super) fn is_too_high(&self, lost: u64, inflight: u64, packet_bytes: u64) -> bool {
         lost as f64 > LOSS_MAX * inflight as f64 + self.excused(inflight, packet_bytes)
     }
 
-    /// Bytes in flight at which losses exceeded the limit.
+    /// Number of bytes in flight at which losses exceeded the limit.
     ///
     /// Source: section 5.5.10.2, InflightAtLoss.
     pub(super) fn inflight_at_loss(&self, lost: u64, sent: &SendRecord, bytes: u64) -> u64 {
@@ -357,7 +367,7 @@ impl Congestion {
     /// Whether losses end the start.
     ///
     /// Source: section 5.3.1.3. A round of losses starts at its first loss, so a round trip has
-    /// passed when the next begins.
+    /// passed when the next round begins.
     pub(super) fn ends_startup(&mut self, sample: &Sample, packet_bytes: u64) -> bool {
         if !self.loss_round_start {
             return false;
@@ -388,8 +398,8 @@ impl Congestion {
         self.inflight_latest
     }
 
-    /// Ends a round of losses. Bounds start from `bounds`, the maximum rate and the window; with
-    /// `None` no bound is set.
+    /// Ends a round of losses. New bounds start from `bounds`, the maximum rate and the window;
+    /// `None` sets no bound.
     ///
     /// Source: section 5.5.10.3, AdaptLowerBoundsFromCongestion, InitLowerBounds and
     /// LossLowerBounds.
@@ -416,13 +426,13 @@ impl Congestion {
         (self.rate_shortterm, self.inflight_shortterm) = (f64::INFINITY, u64::MAX);
     }
 
-    /// Removes the bounds.
+    /// Removes the short-term and long-term bounds.
     pub(super) const fn forget_bounds(&mut self) {
         self.reset_shortterm();
         self.inflight_longterm = u64::MAX;
     }
 
-    /// Bounds the bytes in flight after `inflight`, relative to `target`, was too much.
+    /// Bounds the bytes in flight after `inflight` bytes were too many, relative to `target`.
     pub(super) fn bound_longterm(&mut self, inflight: u64, target: u64) {
         self.inflight_longterm = inflight.max((BETA * target as f64) as u64);
     }

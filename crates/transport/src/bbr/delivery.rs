@@ -1,67 +1,69 @@
 //! Measurements: the delivery rate (section 4.1), round trips counted by packets (5.5.1), the
-//! minimum round-trip time (5.5.7) and aggregation (5.5.9).
+//! minimum round-trip time (5.5.7), and the aggregation of acknowledgements (5.5.9).
 //!
-//! Leaves out: conclusions from them (`phases`, `congestion`).
+//! Leaves out: conclusions from the measurements (`phases`, `congestion`).
 
 use anabranch_units::{Duration, Instant};
 
-/// Lifetime of the minimum round-trip time (MinRTTFilterLen).
+/// Time for which a minimum round-trip time is valid (MinRTTFilterLen).
 const MIN_RTT_FOR: Duration = Duration::from_secs(10);
 /// Age of the minimum round-trip time at which it is measured again (ProbeRTTInterval).
 const PROBE_RTT_EVERY: Duration = Duration::from_secs(5);
-/// Divisor of the minimum round-trip time: a round trip longer by at most this part confirms the
-/// minimum.
+/// Divisor of the minimum round-trip time. A round trip that exceeds the minimum by at most this
+/// part confirms the minimum.
 const CONFIRMED_PART: u64 = 32;
-/// Round trips over which the maximum aggregation is kept (ExtraAckedFilterLen), and the first
-/// version's rate.
+/// Number of round trips over which the maximum aggregation (ExtraAckedFilterLen), and the first
+/// version's maximum rate, are kept.
 pub(super) const MAX_ROUNDS: u64 = 10;
 
-/// Record of a sent packet, with the state at its departure (section 4.1.2.1.2, per-packet state).
+/// Record of a sent packet, with the sender's state when the packet left (section 4.1.2.1.2,
+/// per-packet state).
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct SendRecord {
-    /// Departure time.
+    /// Time at which the packet left.
     pub at: Instant,
-    /// Number among all packets.
+    /// Number of the packet among all packets sent.
     number: u64,
     delivered: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
-    /// Bytes in flight with it (P.tx_in_flight).
+    /// Bytes in flight, this packet included (P.tx_in_flight).
     pub(super) inflight: u64,
-    /// Bytes lost before its departure.
+    /// Bytes lost before the packet left.
     pub(super) lost: u64,
     pub(super) is_app_limited: bool,
-    /// Whether an external rate limited the sender, not a lack of data.
+    /// Whether an external rate limited the sender, and not a lack of data.
     is_held: bool,
     pub(super) pressure: Pressure,
 }
 
-/// Sending rate relative to the arriving rate when a packet left.
+/// Sending rate relative to the arriving rate at the time when a packet left.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pressure {
-    /// Lower.
+    /// The sending rate was lower.
     Below,
-    /// Equal; or both rates were growing.
+    /// The rates were equal, or both were growing.
     #[default]
     Even,
-    /// Higher.
+    /// The sending rate was higher.
     Above,
 }
 
-/// Result of an acknowledgement (section 4.1.2.1.3, RS).
+/// Measurement by one acknowledgement (section 4.1.2.1.3, RS).
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub(super) struct Sample {
     /// Delivery rate in bytes per second; 0 if unknown.
     pub(super) rate: f64,
     pub(super) rtt: Option<Duration>,
-    /// Bytes delivered since the departure of the newest packet, and bytes delivered before.
+    /// Bytes delivered since the newest packet left. `prior_delivered` is the bytes delivered
+    /// before it left.
     pub(super) delivered: u64,
     pub(super) prior_delivered: u64,
     /// Bytes delivered by this acknowledgement.
     pub(super) newly_delivered: u64,
     pub(super) is_app_limited: bool,
     pub(super) is_held: bool,
-    /// Last sent packet among those acknowledged; `None` if nothing was delivered.
+    /// Record of the last sent packet among those acknowledged; `None` if nothing was delivered.
     pub(super) newest: Option<SendRecord>,
 }
 
@@ -72,9 +74,9 @@ pub(super) struct Delivery {
     delivered: u64,
     delivered_at: Instant,
     first_sent_at: Instant,
-    /// Value of `delivered` once the last packet of an application-limited period has arrived.
+    /// Value of `delivered` at which the last packet of an application-limited period has arrived.
     app_limited_until: Option<u64>,
-    /// Whether that period was limited by an external rate, not by a lack of data.
+    /// Whether an external rate limited that period, and not a lack of data.
     is_held: bool,
     rtt_least: Option<Duration>,
     newest: Option<SendRecord>,
@@ -103,7 +105,7 @@ impl Delivery {
     pub(super) const fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
-    /// Whether the sender is limited by an external rate now.
+    /// Whether an external rate limits the sender at present.
     pub(super) const fn is_held(&self) -> bool {
         self.app_limited_until.is_some() && self.is_held
     }
@@ -111,7 +113,7 @@ impl Delivery {
         self.app_limited_until = Some(self.delivered + inflight);
         self.is_held = is_held;
     }
-    /// Handles a departure with nothing in flight before.
+    /// Handles a packet that leaves with no other packet in flight.
     pub(super) const fn handle_idle(&mut self, now: Instant) {
         (self.first_sent_at, self.delivered_at) = (now, now);
     }
@@ -152,7 +154,7 @@ impl Delivery {
         }
     }
 
-    /// Result of the acknowledgement.
+    /// Takes the measurement of one acknowledgement.
     ///
     /// Source: section 4.1.2.3, GenerateRateSample.
     pub(super) fn take_sample(&mut self, rtt: Option<Duration>) -> Sample {
@@ -185,14 +187,16 @@ impl Delivery {
     }
 }
 
-/// Round trips counted by packets: one ends when a packet arrives that left after its beginning.
+/// Round trips counted by packets. A round trip ends when a packet arrives that left after its
+/// beginning.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rounds {
     pub(super) count: u64,
     /// Whether the last acknowledgement began a round trip.
     pub(super) start: bool,
     next_delivered: u64,
-    /// Whether the window limited the sender in this round trip, and in the previous one.
+    /// Whether the window limited the sender in this round trip. `was_window_limited` is the same
+    /// for the previous round trip.
     pub(super) is_window_limited: bool,
     was_window_limited: bool,
 }
@@ -201,7 +205,7 @@ impl Rounds {
     pub(super) const fn begin(&mut self, delivered: u64) {
         self.next_delivered = delivered;
     }
-    /// C.is_cwnd_limited.
+    /// C.is_cwnd_limited, for this round trip or the previous one.
     pub(super) const fn has_filled_window(&self) -> bool {
         self.is_window_limited || self.was_window_limited
     }
@@ -216,7 +220,7 @@ impl Rounds {
     }
 }
 
-/// Maximum of the values noted in the last [`MAX_ROUNDS`] round trips.
+/// Maximum of the values recorded in the last [`MAX_ROUNDS`] round trips.
 #[derive(Clone, Debug)]
 pub(super) struct RoundMax<T>([(u64, T); MAX_ROUNDS as usize]);
 
@@ -227,21 +231,22 @@ impl<T: Copy + Default> Default for RoundMax<T> {
 }
 
 impl<T: Copy + Default + PartialOrd> RoundMax<T> {
-    /// Notes a value for round trip `round`.
+    /// Records a value for round trip `round`.
     pub(super) fn note(&mut self, round: u64, value: T) {
         let slot = &mut self.0[(round % MAX_ROUNDS) as usize];
         if slot.0 != round || slot.1 < value {
             *slot = (round, value);
         }
     }
-    /// Maximum since round trip `oldest` began.
+    /// Maximum of the values recorded since round trip `oldest` began.
     pub(super) fn most_since(&self, oldest: u64) -> T {
         let noted = self.0.iter().filter(|(of, _)| *of >= oldest).map(|(_, value)| *value);
         noted.fold(T::default(), |most, value| if value > most { value } else { most })
     }
 }
 
-/// Maximum of bytes that arrive together beyond the path's rate: windows must be larger by it.
+/// Maximum number of bytes acknowledged together in excess of the path's rate. Windows must be
+/// larger by this number.
 #[derive(Clone, Debug)]
 pub(super) struct Aggregation {
     since: Instant,
@@ -254,7 +259,7 @@ impl Aggregation {
     pub(super) fn new(now: Instant) -> Self {
         Self { since: now, delivered: 0, most: RoundMax::default(), extra: 0 }
     }
-    /// BBR.extra_acked.
+    /// Current excess in bytes (BBR.extra_acked).
     pub(super) const fn extra(&self) -> u64 {
         self.extra
     }
@@ -280,18 +285,18 @@ impl Aggregation {
         self.delivered += sample.newly_delivered;
         let extra = ((self.delivered as f64 - expected).max(0.0) as u64).min(window);
         self.most.note(round, extra);
-        // In Startup one round is kept.
+        // In Startup only the maximum of one round trip is kept.
         let oldest = round.saturating_sub(if is_full { MAX_ROUNDS - 1 } else { 0 });
         self.extra = self.most.most_since(oldest);
     }
 }
 
-/// Minimum round-trip time, and the time to measure it again.
+/// Minimum round-trip time, and whether it must be measured again.
 #[derive(Clone, Debug)]
 pub(super) struct MinRtt {
     least: Option<Duration>,
     at: Instant,
-    /// Minimum since the last probe for it.
+    /// Minimum since the last probe for the round-trip time.
     recent: Option<Duration>,
     recent_at: Instant,
     pub(super) is_expired: bool,
@@ -311,9 +316,9 @@ impl MinRtt {
 
     /// Source: section 5.3.4.3, UpdateMinRTT.
     ///
-    /// Differs: a round trip hardly longer than the minimum confirms it, so a flow that drains its
-    /// queue now and then need not stop to measure. The draft requires a shorter one, Linux one
-    /// that is no longer.
+    /// Differs: a round trip hardly longer than the minimum confirms the minimum, so a flow that
+    /// drains its queue now and then need not stop to measure. The draft requires a shorter round
+    /// trip, and Linux one that is no longer.
     pub(super) fn update(&mut self, now: Instant, rtt: Option<Duration>) {
         self.is_expired = now > self.recent_at + PROBE_RTT_EVERY;
         if let Some(rtt) = rtt {

@@ -1,46 +1,51 @@
-//! The first flight: packets sent before the first arrival. TCP's ten packets fit on most paths; a
-//! user may send more ([`Config::initial_window_bytes`](super::Config::initial_window_bytes)),
-//! which some paths cannot hold.
+//! The first flight: the packets sent before the first arrival. TCP's ten packets fit on most
+//! paths. A user may send more
+//! ([`Config::initial_window_bytes`](super::Config::initial_window_bytes)), which some paths cannot
+//! hold.
 //!
 //! After losses in the flight, the start continues as if the flight had been as long as its
 //! delivered part. If the flight arrives more slowly than it left, the pacing rate is limited to
-//! the start's gain times the arriving rate, because a delivery rate includes the round trip until
-//! the second flight. For a flight no longer than TCP's, the delivered part is not subtracted, so
-//! later losses of the start shorten the window, too, by at most the length of the flight. On
-//! `gather`'s thousand random paths that saves 1.6 % of the packets, and 0.3 % of the time.
+//! the start's gain times the arriving rate, because a measured delivery rate would include the
+//! round trip until the second flight. If the flight is no longer than TCP's, its delivered part is
+//! not subtracted. Later losses of the start then shorten the window, too, by at most the length of
+//! the flight. On `gather`'s thousand random paths that saves 1.6 % of the packets, and 0.3 % of
+//! the time.
 //!
 //! Differs: the draft begins with ten packets, and has no such rule.
 
 use super::delivery::SendRecord;
 use anabranch_units::Instant;
 
-/// TCP's initial window in packets (RFC 6928): a lower limit for the flight.
+/// TCP's initial window in packets (RFC 6928). The flight counts as at least this long.
 const TCP_PACKETS: u64 = 10;
-/// Packets from which the arriving rate is estimated, and the minimum factor by which arriving must
-/// take longer than sending.
+/// Number of packets from which the arriving rate is estimated. `STRETCHED` is the minimum ratio of
+/// the time of arriving to the time of sending.
 const TRAIN_PACKETS: u64 = 8;
 const STRETCHED: f64 = 2.0;
 
 /// The first flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstFlight {
-    /// Length of the flight, and the bytes whose fate is unknown; see the module documentation.
+    /// Length of the flight. `left` is the number of its bytes that are neither delivered nor lost;
+    /// see the module documentation.
     bytes: u64,
     left: u64,
-    /// Departure and arrival of the first packet that arrived, and the bytes arrived since.
+    /// Sending time and arrival time of the first packet that arrived. `came` is the number of
+    /// bytes that arrived since.
     first: Option<(Instant, Instant)>,
     came: u64,
 }
 
 impl FirstFlight {
-    /// Records sent bytes, before any arrival.
+    /// Records `bytes` bytes as sent, before any arrival.
     pub(super) const fn handle_sent(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.left += bytes;
     }
 
-    /// Records delivered bytes, the last of them sent as `newest`. Returns the arriving rate in
-    /// bytes per second if the flight is longer than TCP's and arrives more slowly than it left.
+    /// Records `bytes` bytes as delivered; `newest` is the record of the last sent packet among
+    /// them. Returns the arriving rate in bytes per second if the flight is longer than TCP's and
+    /// arrives more slowly than it left.
     pub(super) fn handle_delivered(
         &mut self,
         now: Instant,
@@ -63,7 +68,7 @@ impl FirstFlight {
             .then(|| self.came as f64 / took.as_secs_f64())
     }
 
-    /// Records lost bytes. Returns the new value of `window`.
+    /// Records `bytes` bytes as lost. Returns the new value of `window`.
     pub(super) fn handle_lost(&mut self, bytes: u64, window: u64, packet_bytes: u64) -> u64 {
         let bytes = bytes.min(self.left);
         self.left -= bytes;

@@ -1,36 +1,39 @@
-//! Phases: the start, draining, the cycle of probes, and the probe for the round-trip time (section
-//! 5.3).
+//! Phases of the sender: the start, the draining of its queue, the cycle of probes, and the probe
+//! for the round-trip time (section 5.3).
 
 use super::delivery::{Pressure, Sample};
 use super::{Bbr, HEADROOM, LEAST_PACKETS};
 use anabranch_units::{Duration, Instant, RandomStream};
 
-/// Growth in a round trip below which the rate has reached the path's (section 5.3.1.2).
+/// Growth per round trip below which the rate counts as having reached the path's rate (section
+/// 5.3.1.2).
 const GROWTH: f64 = 1.25;
-/// Round trips without growth that show a full path.
+/// Number of round trips without such growth after which the path counts as full.
 const FULL_ROUNDS: u32 = 3;
-/// Maximum in flight set by losses, in bandwidth-delay products, below which a probe alongside
-/// competing flows ends sooner.
+/// Threshold in bandwidth-delay products. If losses limit the bytes in flight to less, a probe
+/// beside competing flows ends sooner.
 const PROBED_BESIDE_PRODUCTS: f64 = 2.0;
-/// Maximum round trips of draining (section 5.3.2).
+/// Maximum number of round trips spent on draining (section 5.3.2).
 const DRAIN_ROUNDS: u64 = 3;
-/// Interval between probes, and its random extension (section 5.3.3.7.2).
+/// Minimum interval between probes. `PROBE_WAIT_MORE` is the maximum of its random extension
+/// (section 5.3.3.7.2).
 const PROBE_WAIT: Duration = Duration::from_secs(2);
 const PROBE_WAIT_MORE: Duration = Duration::from_secs(1);
-/// Maximum round trips between probes, so that a Reno flow alongside it gets its share.
+/// Maximum number of round trips between probes, so that a competing Reno flow gets its share.
 const RENO_ROUNDS: u64 = 63;
-/// Maximum round trips between probes with [`super::Config::learns_loss`], as a multiple of the
-/// square root of the packets in flight.
+/// Maximum number of round trips between probes with [`super::Config::learns_loss`], as a multiple
+/// of the square root of the number of packets in flight.
 ///
-/// Differs: the draft uses as many round trips as packets. From 63 packets on every sender probes
-/// equally often then, and each probe of two senders on a link multiplies the sender's share by the
-/// same factor: the shares do not converge. If the sender with less probes more often, it catches
-/// up (`experiments/gather-fairness` measures the difference of two pulls). Below 16 packets, and
-/// alongside loss-insensitive flows, the draft's rule applies.
+/// Differs: the draft allows as many round trips as packets in flight. With 63 packets or more,
+/// every sender then probes equally often. Each probe of two senders on a link multiplies the
+/// sender's share by the same factor, so the shares do not converge. If the sender with the smaller
+/// share probes more often, its share catches up (`experiments/gather-fairness` measures the
+/// difference of two pulls). Below 16 packets, and beside loss-insensitive flows, the draft's rule
+/// applies.
 const ROUNDS_PER_ROOT: f64 = 4.0;
-/// Time with few bytes in flight in a probe for the round-trip time (ProbeRTTDuration).
+/// Time with few bytes in flight during a probe for the round-trip time (ProbeRTTDuration).
 const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
-/// Maximum doublings of a bound's growth in one probe.
+/// Maximum number of times that the growth of a bound doubles in one probe.
 const SLOPE_MAX: u32 = 30;
 
 /// Phase of the sender.
@@ -38,17 +41,17 @@ const SLOPE_MAX: u32 = 30;
 pub enum Phase {
     /// The rate doubles in each round trip.
     Startup,
-    /// Below the arriving rate, until the start's queue has drained.
+    /// The rate is below the arriving rate, until the start's queue has drained.
     Drain,
-    /// A little below the arriving rate, after a probe.
+    /// The rate is a little below the arriving rate, after a probe.
     Down,
-    /// At the arriving rate.
+    /// The rate is the arriving rate.
     Cruise,
-    /// At the arriving rate without the cycle's bounds, before a probe.
+    /// The rate is the arriving rate without the cycle's bounds, before a probe.
     Refill,
-    /// Above the arriving rate.
+    /// The rate is above the arriving rate.
     Up,
-    /// Few bytes in flight, to measure the minimum round-trip time.
+    /// Few bytes are in flight, to measure the minimum round-trip time.
     ProbeRtt,
 }
 
@@ -63,7 +66,7 @@ impl Phase {
             Self::Up => 1.25,
         }
     }
-    /// Source: the same.
+    /// Source: section 5.6.1's table.
     pub(super) const fn window_gain(self) -> f64 {
         match self {
             Self::Up => 2.25,
@@ -74,13 +77,13 @@ impl Phase {
     const fn is_cycle(self) -> bool {
         matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
     }
-    /// Whether the phase may exceed the arriving rate (IsProbingBW).
+    /// Whether the rate may exceed the arriving rate in this phase (IsProbingBW).
     const fn is_probe(self) -> bool {
         matches!(self, Self::Startup | Self::Refill | Self::Up)
     }
 }
 
-/// Packets that current acknowledgements refer to (BBR.ack_phase).
+/// Kind of packets that current acknowledgements acknowledge (BBR.ack_phase).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Acks {
     Init,
@@ -95,10 +98,10 @@ enum Acks {
 pub(super) struct Cycle {
     pub(super) phase: Phase,
     acks: Acks,
-    /// Whether acknowledgements refer to packets of a probe (BBR.is_bw_probe_sample).
+    /// Whether current acknowledgements refer to packets of a probe (BBR.is_bw_probe_sample).
     pub(super) is_probe_sample: bool,
-    /// Whether the path's rate was ever reached; `is_full` whether it was reached since the last
-    /// search.
+    /// Whether the path's rate was ever reached. `is_full` is whether the rate was reached since
+    /// the last search began.
     pub(super) has_filled_pipe: bool,
     is_full: bool,
     full_rate: f64,
@@ -110,8 +113,8 @@ pub(super) struct Cycle {
     pub(super) rounds_since_probe: u64,
     /// Whether the current round trip began between probes.
     pub(super) began_in_cruise: bool,
-    /// Bytes acknowledged since the bound grew, bytes needed for its next growth, and round trips
-    /// of growth.
+    /// Bytes acknowledged since the bound last grew. `up_acked_per_packet` is the number of bytes
+    /// needed for its next growth, and `up_rounds` the number of round trips of growth.
     up_acked: u64,
     up_acked_per_packet: u64,
     up_rounds: u32,
@@ -151,8 +154,8 @@ impl Cycle {
         new
     }
 
-    /// Sending rate relative to the arriving rate: while arrivals grow in the start there is no
-    /// queue.
+    /// Sending rate relative to the arriving rate. While arrivals grow in the start there is no
+    /// queue, so the two rates are even.
     pub(super) fn pressure(&self) -> Pressure {
         match self.phase {
             Phase::Startup if self.full_rounds == 0 => Pressure::Even,
@@ -162,7 +165,7 @@ impl Cycle {
         }
     }
 
-    /// Resets the phases to the beginning.
+    /// Restarts the phases as at the beginning.
     pub(super) const fn start_anew(&mut self) {
         (self.phase, self.acks, self.is_probe_sample) = (Phase::Startup, Acks::Init, false);
         self.has_filled_pipe = false;
@@ -184,8 +187,9 @@ impl Cycle {
 impl Bbr {
     /// Source: section 5.3.1.2, CheckFullBWReached.
     ///
-    /// Differs: under an external rate ([`Bbr::note_held`]) a path with a high loss rate is full,
-    /// and so is one with a queue, as a limited sender builds none unless the limit is too high.
+    /// Differs: under an external rate ([`Bbr::note_held`]) a path with a high loss rate counts as
+    /// full. So does a path with a queue, because a limited sender builds none unless the limit is
+    /// too high.
     pub(super) fn check_full_pipe(&mut self, sample: &Sample) {
         let packet_bytes = self.config.packet_bytes;
         let loses_held = sample.newest.filter(|_| sample.is_held).is_some_and(|newest| {
@@ -208,7 +212,7 @@ impl Bbr {
 
     /// Source: section 5.3.1, CheckStartupDone and CheckStartupHighLoss.
     ///
-    /// Differs: with [`super::Config::learns_loss`] losses do not end a start while the arriving
+    /// Differs: with [`super::Config::learns_loss`] losses do not end the start while the arriving
     /// rate grows.
     pub(super) fn check_startup_done(&mut self, sample: &Sample) {
         let is_lossy = self.congestion.ends_startup(sample, self.config.packet_bytes);
@@ -236,7 +240,7 @@ impl Bbr {
         }
     }
 
-    /// Ends a round of losses.
+    /// Ends a round of losses, and adapts the bounds of the cycle.
     pub(super) fn adapt_to_congestion(&mut self) {
         let bounds = (!self.cycle.phase.is_probe()).then_some((self.max_rate(), self.window));
         self.congestion.end_round(bounds, self.config.packet_bytes);
@@ -263,8 +267,8 @@ impl Bbr {
     ///
     /// Differs: the share left to competing flows depends on a queue, as described at
     /// [`super::Config::headroom`]. If competing flows keep a queue, the limit is below the path's
-    /// capacity without a queue, with or without losses: a limit from losses includes the queue,
-    /// and a deep queue loses nothing for long.
+    /// capacity without a queue, with or without losses. A limit that losses set includes the
+    /// queue, and a deep queue loses nothing for a long time.
     pub(super) fn inflight_with_headroom(&self) -> u64 {
         let (longterm, packet) = (self.congestion.inflight_longterm, self.config.packet_bytes);
         let mut most = longterm;
@@ -351,8 +355,8 @@ impl Bbr {
         }
     }
 
-    /// Differs: while a loss rate is learned, one round trip passes first: losses below the path's
-    /// rate are not congestion's.
+    /// Differs: while a loss rate is learned, at least one round trip passes first, because losses
+    /// below the path's rate are not caused by congestion.
     fn is_time_to_cruise(&self) -> bool {
         let is_learning = self.congestion.is_lossy() && self.rounds.count <= self.cycle.down_round;
         !is_learning
@@ -360,11 +364,12 @@ impl Bbr {
             && self.inflight <= self.quantized(self.bdp_bytes(1.0, self.max_rate()))
     }
 
-    /// Differs: alongside competing flows that keep a queue, one round trip without growth ends a
+    /// Differs: beside competing flows that keep a queue, one round trip without growth ends a
     /// probe if losses limit the bytes in flight to less than [`PROBED_BESIDE_PRODUCTS`]. In a
-    /// short full queue a probe finds nothing, and takes competing flows' part while it lasts. In a
-    /// long queue each of several senders of one party ends it after its part of [`FULL_ROUNDS`];
-    /// otherwise three senders would take that part for three times as long.
+    /// short full queue a probe finds no further capacity, and takes the competing flows' share
+    /// while it lasts. In a long queue each of several senders of one party ends its probe after
+    /// its part of [`FULL_ROUNDS`]. Otherwise three senders would take that share for three times
+    /// as long.
     fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
         let longterm = self.congestion.inflight_longterm;
         if self.cycle.was_too_high && self.inflight >= longterm {
@@ -372,7 +377,7 @@ impl Bbr {
             return true;
         }
         if self.rounds.has_filled_window() && self.window >= longterm {
-            // The bound limits the rate's growth.
+            // The bound limits the growth of the rate, so missing growth is no evidence.
             self.cycle.look_for_full(sample.rate);
             return false;
         }
@@ -382,8 +387,8 @@ impl Bbr {
         self.cycle.is_full || self.congestion.has_competitors() && self.cycle.full_rounds >= rounds
     }
 
-    /// Tracks the packets that acknowledgements refer to, and raises the bound. Returns true if the
-    /// phase changed.
+    /// Tracks which packets current acknowledgements refer to, and raises the bound. Returns true
+    /// if the phase changed.
     ///
     /// Source: section 5.3.3.8, AdaptLongTermModel.
     fn adapt_longterm(&mut self, now: Instant, sample: &Sample) -> bool {
@@ -395,7 +400,7 @@ impl Bbr {
             self.cycle.is_probe_sample = false;
             self.cycle.acks = Acks::Init;
             if is_cycle && !sample.is_app_limited {
-                // Drops the rate of the cycle before the last one (AdvanceMaxBwFilter).
+                // Drops the rate measured in the cycle before the last one (AdvanceMaxBwFilter).
                 self.rates = [self.rates[1], 0.0];
             }
             if is_cycle && self.cycle.was_precaution && !self.cycle.was_too_high {
@@ -455,7 +460,7 @@ impl Bbr {
             self.rounds.begin(self.delivery.delivered());
         }
         if self.cycle.phase == Phase::ProbeRtt {
-            // The arriving rate now is limited by the sending rate.
+            // The sending rate limits the arriving rate in this phase.
             self.delivery.mark_app_limited(self.inflight, false);
             if self.cycle.probe_rtt_until.is_some() {
                 self.cycle.probe_rtt_round_done |= self.rounds.start;
@@ -489,7 +494,7 @@ impl Bbr {
         }
     }
 
-    /// Handles a departure after idle time.
+    /// Handles the first packet that leaves after idle time.
     ///
     /// Source: section 5.4.1, HandleRestartFromIdle.
     pub(super) fn handle_restart(&mut self, now: Instant) {

@@ -1,4 +1,4 @@
-//! The draft's example cases (its appendix A) and properties, over a link with a queue.
+//! The draft's example cases (appendix A), and properties, over a link with a queue.
 
 use super::trains::SHOWN_MOST;
 use super::*;
@@ -17,10 +17,10 @@ struct Path {
     rtt: Duration,
     queue_bytes: u64,
     loss_ppm: u32,
-    /// Mean run length of lost packets, as in Gilbert's channel.
+    /// Mean length of a run of lost packets, as in Gilbert's channel.
     loss_run: u64,
     is_losing: bool,
-    /// Bytes that pass at once, as through a shaper.
+    /// Number of bytes that pass at once, as through a traffic shaper.
     credit_bytes: u64,
     /// Interval of aggregated acknowledgements.
     ack_every: Duration,
@@ -32,14 +32,15 @@ struct Path {
     next_at: Instant,
     /// Time at which the link is free again.
     free_at: Instant,
-    /// Packets in flight with the arrival of their acknowledgement; `None` for a lost packet.
+    /// Packets in flight, each with the arrival time of its acknowledgement; `None` for a lost
+    /// packet.
     in_flight: VecDeque<(SendRecord, Option<Instant>)>,
     sent: u64,
     delivered: u64,
     dropped: u64,
     was_lost: bool,
     phases: Vec<Phase>,
-    /// Maximum time of a packet in the queue since the last query.
+    /// Maximum time of a packet in the queue since the field was last reset.
     waited: Duration,
 }
 
@@ -148,7 +149,7 @@ impl Path {
         self.in_flight.push_back((sent, arrives.map(|()| at)));
     }
 
-    /// Handles the acknowledgement of the first packet in flight that arrives; earlier ones are
+    /// Handles the first acknowledgement in flight. Packets sent before the acknowledged packet are
     /// lost.
     fn acknowledge(&mut self) {
         let arrived = self.in_flight.iter().position(|(_, at)| at.is_some()).expect("something arrives");
@@ -177,7 +178,7 @@ impl Path {
             let send_at = may.then(|| self.next_at.max(self.app_at).max(self.now));
             let first = [ack_at, send_at].into_iter().flatten().min();
             let Some(first) = first.filter(|first| *first < silent_until || ack_at.is_some()) else {
-                // No packet in flight arrives.
+                // No acknowledgement is in flight, so the sender's timeout expires.
                 self.now = silent_until;
                 silent_until = self.now + Duration::from_secs(1);
                 self.in_flight.clear();
@@ -209,7 +210,7 @@ impl Path {
         }
     }
 
-    /// Share of the link's rate that arrives in the next `time`.
+    /// Share of the link's rate that is delivered in the next `time`.
     fn goodput_share(&mut self, time: Duration) -> f64 {
         let before = self.delivered;
         self.run(time);
@@ -227,14 +228,14 @@ fn startup_ends_on_a_plateau_and_drains() {
         "{}",
         path.bbr.rate_bytes_per_s()
     );
-    // Four doublings from ten packets, three rounds on the plateau with the resulting queue, and
-    // one or two to drain it.
+    // Startup takes four doublings from ten packets and three rounds on the plateau with the
+    // resulting queue. One or two rounds drain the queue.
     assert!(path.now < Instant::ZERO + Duration::from_ms(20 * 16), "{:?}", path.now);
     assert_eq!(path.dropped, 0);
 }
 
 #[test]
-fn startup_ends_by_losses_where_the_queue_is_short() {
+fn startup_ends_by_losses_on_a_short_queue() {
     let mut path = Path::new(100.0, 20, 0.1, 0, config(false));
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     assert!(path.bbr.congestion.inflight_longterm < u64::MAX, "losses bound it");
@@ -242,7 +243,7 @@ fn startup_ends_by_losses_where_the_queue_is_short() {
 }
 
 #[test]
-fn headroom_is_smaller_where_no_queue_shows_competitors() {
+fn headroom_is_smaller_without_a_queue() {
     let mut path = Path::new(100.0, 20, 0.1, 0, Config { headroom: 0.02, ..config(true) });
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     path.run(Duration::from_ms(60));
@@ -250,7 +251,7 @@ fn headroom_is_smaller_where_no_queue_shows_competitors() {
     let left =
         |bbr: &Bbr| 1.0 - bbr.inflight_with_headroom() as f64 / bbr.congestion.inflight_longterm as f64;
     assert!((0.01..0.03).contains(&left(&path.bbr)), "{}", left(&path.bbr));
-    // A queue of competing flows.
+    // The longer round trip simulates a queue of competing flows.
     path.rtt += Duration::from_ms(2);
     path.run(Duration::from_ms(60));
     assert!((0.14..0.16).contains(&left(&path.bbr)), "{}", left(&path.bbr));
@@ -258,7 +259,8 @@ fn headroom_is_smaller_where_no_queue_shows_competitors() {
 
 #[test]
 fn long_standing_queue_is_attributed_to_competitors() {
-    // A limit found by losses, or none, as with a deep queue: path and queue hold 250 kB each.
+    // The limit was found by losses, or there is none, as with a deep queue. Path and queue hold
+    // 250 kB each.
     for bound in [500_000, u64::MAX] {
         let mut path = Path::new(100.0, 20, 1.0, 0, config(true));
         path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -269,9 +271,9 @@ fn long_standing_queue_is_attributed_to_competitors() {
         let most = path.bbr.inflight_with_headroom();
         assert_eq!(most, if bound == u64::MAX { bound } else { 425_000 });
         path.rtt += Duration::from_ms(10);
-        // The path's capacity less the share left, plus the allowance for aggregated
-        // acknowledgements: first the draft's share, in case the queue is the sender's own, and
-        // more if that does not shorten it.
+        // The limit is the path's capacity less the share left to competing flows, plus the
+        // allowance for aggregated acknowledgements. At first the draft's share is left, in case
+        // the queue is the sender's own. More is left if that does not shorten the queue.
         for (ms, least, most) in [(90, 200_000, 225_000), (120, 130_000, 150_000)] {
             path.run(Duration::from_ms(ms));
             assert_eq!(path.bbr.phase(), Phase::Cruise);
@@ -282,25 +284,25 @@ fn long_standing_queue_is_attributed_to_competitors() {
                 "{may} {path_bytes}"
             );
         }
-        // The rest may be any sender's: #19, the first of two equal senders to see the other's
-        // queue left it nearly half of the path.
+        // The remaining queue may belong to any sender. Issue #19: the first of two equal senders
+        // to see the other's queue left the other nearly half of the path.
         path.rtt = path.rtt - Duration::from_ms(8);
         path.run(Duration::from_ms(90));
         assert_eq!((path.bbr.congestion.left_to_company(), path.bbr.congestion.is_calm), (None, false));
     }
 }
 
-/// #19: alongside Linux's BBR behind a short queue a server had a tenth of its share, as every flow
-/// on the path loses packets all the time.
+/// Issue #19: beside Linux's BBR behind a short queue a server had a tenth of its share, because
+/// every flow on the path loses packets all the time.
 #[test]
 fn loss_insensitive_competitors_are_detected_by_excess_loss() {
     let beside = |loss_ppm| {
         let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
         path.run_until(Phase::Cruise, Duration::from_secs(2));
-        // Their queue, and its losses.
+        // The competing flows keep a queue, and cause losses.
         path.rtt += Duration::from_ms(10);
         path.loss_ppm = loss_ppm;
-        // The lifetime of the minimum round-trip time.
+        // Runs for longer than the interval between probes for the round-trip time.
         path.run(Duration::from_secs(6));
         path
     };
@@ -308,12 +310,12 @@ fn loss_insensitive_competitors_are_detected_by_excess_loss() {
     assert_eq!(path.bbr.congestion.left_to_company(), None);
     let (loss, share) = (path.bbr.path_loss(), path.goodput_share(Duration::from_secs(2)));
     assert!((0.03..=0.06).contains(&loss) && share > 0.8, "{loss} excused, {share} of the link");
-    // They leave, and the learned loss rate with them.
+    // The competing flows end, and the model forgets the learned loss rate.
     path.rtt = path.rtt - Duration::from_ms(10);
     path.loss_ppm = 0;
     path.run(Duration::from_secs(5));
     assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
-    // Flows of Cubic lose less, and get their part.
+    // Cubic flows cause fewer losses, and are left their share.
     let mut path = beside(4_000);
     assert!(path.bbr.path_loss() < 0.001, "{}", path.bbr.path_loss());
     assert!(path.bbr.congestion.has_competitors());
@@ -327,11 +329,11 @@ fn loss_insensitive_competitors_are_detected_by_excess_loss() {
     );
 }
 
-/// #19: one server alongside one flow of Linux's BBR had 0.42 of its share, as each of that flow's
-/// probes cut its rate until its next probe; three servers that excused as much each had more than
-/// one party's share.
+/// Issue #19: one server beside one flow of Linux's BBR had 0.42 of its share, because each probe
+/// of that flow cut the server's rate until the server's next probe. Three servers that each
+/// excused as much loss as one server had more than one party's share together.
 #[test]
-fn competitors_probes_cut_one_sender_less_than_three() {
+fn probes_of_competitors_cut_one_sender_less_than_three() {
     let after = |senders| {
         let mut path = Path::new(100.0, 20, 4.0, 0, Config { senders, ..config(true) });
         path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -353,9 +355,9 @@ fn competitors_probes_cut_one_sender_less_than_three() {
     assert!((0.02..0.03).contains(&each) && is_cut, "{each}");
 }
 
-/// #19: three servers took more than twice a party's share of a long queue by their probes.
+/// Issue #19: three servers took more than twice one party's share of a long queue by their probes.
 #[test]
-fn one_of_three_senders_probes_shorter_beside_competitors() {
+fn sender_of_three_probes_shorter_beside_competitors() {
     let probed = |senders, others: Duration| {
         let mut path = Path::new(100.0, 20, 4.0, 0, Config { senders, ..config(true) });
         path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -380,7 +382,7 @@ fn app_limited_sender_stays_in_startup() {
 }
 
 #[test]
-fn min_rtt_is_probed_where_it_is_not_seen() {
+fn min_rtt_is_probed_if_hidden_by_a_queue() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.run(Duration::from_secs(12));
     assert!(!path.phases.contains(&Phase::ProbeRtt), "each drain confirms it: {:?}", path.phases);
@@ -396,7 +398,7 @@ fn min_rtt_is_probed_where_it_is_not_seen() {
 }
 
 #[test]
-fn window_is_restored_after_a_repair() {
+fn window_is_restored_after_a_recovery() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.run(Duration::from_secs(2));
     let window = path.bbr.window_bytes();
@@ -411,7 +413,7 @@ fn window_is_restored_after_a_repair() {
 }
 
 #[test]
-fn a_link_is_filled_and_its_queue_stays_short() {
+fn link_is_filled_and_its_queue_stays_short() {
     for (mbps, rtt_ms, bdps) in
         [(100.0, 20, 1.0), (100.0, 20, 4.0), (300.0, 100, 1.0), (10.0, 250, 2.0), (100.0, 1, 4.0)]
     {
@@ -426,13 +428,14 @@ fn a_link_is_filled_and_its_queue_stays_short() {
 }
 
 #[test]
-fn learned_random_loss_costs_little_more_than_itself() {
+fn learned_random_loss_costs_little_more_than_lost_packets() {
     for loss_ppm in [1_000, 10_000, 50_000] {
         for (mbps, rtt_ms) in [(100.0, 20), (200.0, 100), (30.0, 250)] {
             let mut path = Path::new(mbps, rtt_ms, 1.0, loss_ppm, config(true));
             path.run(Duration::from_secs(4));
             let share = path.goodput_share(Duration::from_secs(30)) / (1.0 - f64::from(loss_ppm) / 1e6);
-            // Retransmissions leave in addition: otherwise 2 to 4 % less would arrive here.
+            // Retransmissions leave in addition to new packets; otherwise 2 to 4 % less would
+            // arrive here.
             let least = if loss_ppm == 50_000 && rtt_ms <= 100 { 0.98 } else { 0.95 };
             assert!(share > least, "{loss_ppm} ppm at {mbps} Mbit/s, {rtt_ms} ms: {share}");
         }
@@ -442,10 +445,10 @@ fn learned_random_loss_costs_little_more_than_itself() {
     assert!(path.goodput_share(Duration::from_secs(30)) < 0.5, "the draft takes 5 % for congestion");
 }
 
-/// #19: bursts of eight made the right rate look too high, as the random variation was computed for
-/// independent packets.
+/// Issue #19: bursts of eight losses made the right rate look too high, because the random
+/// variation was computed for independent packets.
 #[test]
-fn bursts_of_loss_cost_little_more_than_themselves() {
+fn loss_bursts_cost_little_more_than_lost_packets() {
     for loss_ppm in [10_000, 50_000] {
         for bdps in [1.0, 4.0] {
             let mut path = Path::new(100.0, 20, bdps, loss_ppm, config(true));
@@ -458,7 +461,7 @@ fn bursts_of_loss_cost_little_more_than_themselves() {
 }
 
 #[test]
-fn a_link_that_becomes_slower_is_followed() {
+fn rate_follows_a_link_that_becomes_slower() {
     let mut path = Path::new(100.0, 20, 1.0, 0, config(false));
     path.run(Duration::from_secs(5));
     path.bytes_per_s /= 4.0;
@@ -468,7 +471,7 @@ fn a_link_that_becomes_slower_is_followed() {
 }
 
 #[test]
-fn acknowledgements_that_come_together_seem_no_faster() {
+fn aggregated_acknowledgements_do_not_raise_the_rate() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(false));
     path.ack_every = Duration::from_ms(10);
     path.run(Duration::from_secs(10));
@@ -478,7 +481,7 @@ fn acknowledgements_that_come_together_seem_no_faster() {
 }
 
 #[test]
-fn acknowledgements_that_come_together_are_no_sign_of_others() {
+fn aggregated_acknowledgements_are_not_taken_for_competitors() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
     path.ack_every = Duration::from_ms(10);
     path.run_until(Phase::Cruise, Duration::from_secs(2));
@@ -488,11 +491,11 @@ fn acknowledgements_that_come_together_are_no_sign_of_others() {
     }
 }
 
-/// #19: the arriving rate was taken for the application's, so that the start lasted forever,
-/// without response to losses.
+/// Issue #19: the arriving rate was taken for the application's rate, so that the start lasted
+/// forever, without a response to losses.
 #[test]
-fn limited_sender_ends_its_startup_and_answers_losses() {
-    // Above the link's rate, and below the start's.
+fn limited_sender_ends_startup_and_responds_to_losses() {
+    // The external limit is above the link's rate, and below the start's rate.
     let mut path = Path::new(10.0, 20, 1.0, 0, config(true));
     path.held_bytes_per_s = 1.5 * path.bytes_per_s;
     path.run(Duration::from_secs(2));
@@ -500,7 +503,7 @@ fn limited_sender_ends_its_startup_and_answers_losses() {
     path.run(Duration::from_secs(10));
     let dropped = (path.dropped - dropped) as f64 / (path.sent - sent) as f64;
     assert!(dropped < 0.01, "{dropped} dropped in {:?}", path.bbr.phase());
-    // Below the link's rate: all of it arrives, also with random loss.
+    // The external limit is below the link's rate. All packets that are not lost at random arrive.
     let mut path = Path::new(10.0, 20, 1.0, 20_000, config(true));
     path.held_bytes_per_s = 0.5 * path.bytes_per_s;
     path.run(Duration::from_secs(5));
@@ -508,10 +511,10 @@ fn limited_sender_ends_its_startup_and_answers_losses() {
     assert!(share > 0.93 * 0.5, "{share}");
 }
 
-/// #19: a server with a grant above the link's rate stayed in its start for half a minute, as a
-/// deep queue loses nothing.
+/// Issue #19: a server with a grant above the link's rate stayed in startup for half a minute,
+/// because a deep queue loses nothing.
 #[test]
-fn limited_startup_ends_at_a_queue() {
+fn limited_startup_ends_when_a_queue_grows() {
     let mut path = Path::new(10.0, 20, 40.0, 0, config(true));
     path.held_bytes_per_s = 1.03 * path.bytes_per_s;
     path.run(Duration::from_ms(600));
@@ -523,7 +526,7 @@ fn limited_startup_ends_at_a_queue() {
     assert_eq!(path.dropped, 0);
 }
 
-/// #19: alongside competing flows servers kept the rate that they had been granted alone, as all
+/// Issue #19: beside competing flows, servers kept the rate of an earlier grant, because all
 /// arrivals counted as limited.
 #[test]
 fn old_rate_is_forgotten_under_a_higher_grant() {
@@ -537,10 +540,10 @@ fn old_rate_is_forgotten_under_a_higher_grant() {
     assert!((0.9..1.1).contains(&rate), "{rate} of what comes");
 }
 
-/// #19: arrivals after a silence seemed to belong to the last round trip, twice as fast as the
-/// link.
+/// Issue #19: arrivals after a silence seemed to belong to the last round trip, twice as fast as
+/// the link.
 #[test]
-fn what_comes_after_a_silence_seems_no_faster() {
+fn arrivals_after_a_silence_do_not_raise_the_rate() {
     let mut path = Path::new(100.0, 20, 4.0, 0, config(true));
     path.run_until(Phase::Cruise, Duration::from_secs(2));
     path.run(Duration::from_ms(500));
@@ -558,10 +561,10 @@ fn what_comes_after_a_silence_seems_no_faster() {
     assert!(path.bbr.max_rate() <= before, "{} of the link", path.bbr.max_rate() / path.bytes_per_s);
 }
 
-/// #19: in a data centre at least a millisecond's packets were in flight, many times the path's
-/// capacity.
+/// Issue #19: in a data centre at least the packets of a millisecond were in flight, many times the
+/// path's capacity.
 #[test]
-fn what_is_in_flight_fits_a_short_round_trip() {
+fn inflight_fits_a_short_round_trip() {
     let mut path =
         Path::new(200.0, 1, 20.0, 0, Config { fits_rtt: true, ack_bytes: 16 * PACKET, ..config(true) });
     path.rtt = Duration::from_us(100);
@@ -586,10 +589,10 @@ fn full_queue_drops_are_not_path_loss() {
     assert!((path.bbr.path_loss() - 0.03).abs() < 0.01, "{}", path.bbr.path_loss());
 }
 
-/// #19: a slow link's queue drops most of a long first flight, and as much left again each round
-/// trip, as if the path had taken it.
+/// Issue #19: the queue of a slow link dropped most of a long first flight. The same number of
+/// packets left again in each round trip, as if they had arrived.
 #[test]
-fn overlong_first_flight_costs_little_more_than_itself() {
+fn overlong_first_flight_costs_little_more_than_its_losses() {
     let start = Config {
         initial_window_bytes: 48 * PACKET,
         initial_rtt: Some(Duration::from_ms(16)),
@@ -601,7 +604,7 @@ fn overlong_first_flight_costs_little_more_than_itself() {
     let (dropped, delivered) = (path.dropped, path.delivered);
     assert!((40..96).contains(&dropped), "{dropped} dropped");
     assert!(delivered as f64 > 0.9 * 500_000.0, "{delivered} bytes came");
-    // Eight arrivals show the rate; later ones show the length.
+    // Eight arrivals show the path's rate; later arrivals show how long the flight was.
     let mut path = Path::new(4.0, 16, 2.0, 0, start);
     assert!(path.bbr.pacing_bytes_per_s() > 20.0 * path.bytes_per_s);
     path.run(Duration::from_ms(50));
@@ -612,7 +615,7 @@ fn overlong_first_flight_costs_little_more_than_itself() {
 }
 
 #[test]
-fn a_first_flight_that_fits_is_not_slowed_down() {
+fn first_flight_that_fits_is_not_slowed_down() {
     let start = Config {
         initial_window_bytes: 48 * PACKET,
         heeds_first_flight: true,
@@ -625,18 +628,19 @@ fn a_first_flight_that_fits_is_not_slowed_down() {
     assert!(path.delivered >= 48 * PACKET, "{}", path.delivered);
     assert!(path.bbr.pacing_bytes_per_s() >= pacing);
     assert!(path.bbr.window_bytes() >= 96 * PACKET, "{}", path.bbr.window_bytes() / PACKET);
-    // Packets written off after a silence leave the flight once.
+    // Packets that are written off after a silence reduce the window only during the flight.
     let window = path.bbr.window_bytes();
     path.bbr.handle_written_off(5 * PACKET);
     assert_eq!(path.bbr.window_bytes(), window, "all of the flight was heard of");
-    // A flight that leaves as slowly as it arrives is not limited either.
+    // A flight that leaves no faster than it arrives is not limited either.
     let mut path = Path::new(100.0, 20, 1.0, 0, path.bbr.config);
     path.app_bytes_per_s = 1_500_000.0;
     path.run(Duration::from_ms(60));
     assert!(path.bbr.pacing_bytes_per_s() >= pacing, "{}", path.bbr.pacing_bytes_per_s());
 }
 
-/// Configuration with packet trains, and a first flight of `packets` for this round-trip time.
+/// Configuration with packet trains, and with a first flight of `packets` packets for this
+/// round-trip time.
 fn train(packets: u64, rtt_ms: u64, senders: u16) -> Config {
     Config {
         initial_window_bytes: packets * PACKET,
@@ -648,17 +652,17 @@ fn train(packets: u64, rtt_ms: u64, senders: u16) -> Config {
     }
 }
 
-/// Rate of arrivals in the round trips after the first, in bytes per second, and packets dropped by
-/// the queue.
+/// Returns the rate of arrivals in the `rtts` round trips after the first, in bytes per second, and
+/// the number of packets dropped by the queue.
 fn start(mut path: Path, rtts: u64) -> (f64, u64) {
     path.run(path.rtt + path.rtt * rtts);
     (path.delivered as f64 / (path.rtt * rtts).as_secs_f64(), path.dropped)
 }
 
-/// #19: most of the time of 64 MiB over 1 Gbit/s and 250 ms was spent on round trips in which the
-/// start doubled its rate.
+/// Issue #19: most of the time of 64 MiB over 1 Gbit/s and 250 ms was spent on round trips in which
+/// the start doubled its rate.
 #[test]
-fn trains_fill_a_far_path_within_few_round_trips() {
+fn trains_fill_a_long_path_within_few_round_trips() {
     for (mbps, rtt_ms, loss_ppm, before, after) in [
         (100.0, 100, 0, 0.6, 0.75),
         (100.0, 250, 10_000, 0.25, 0.6),
@@ -673,7 +677,8 @@ fn trains_fill_a_far_path_within_few_round_trips() {
     }
 }
 
-/// A flight as short as one of eight servers' shows only a tenth of this link's rate.
+/// The first flight of one of eight servers is so short that it shows only a tenth of this link's
+/// rate.
 #[test]
 fn later_trains_measure_beyond_the_first_train() {
     let mut path = Path::new(1_000.0, 250, 1.0, 0, train(11, 250, 1));
@@ -684,7 +689,7 @@ fn later_trains_measure_beyond_the_first_train() {
 }
 
 #[test]
-fn startup_continues_at_a_share_of_a_trains_rate() {
+fn startup_continues_at_a_share_of_the_train_rate() {
     let mut path = Path::new(100.0, 100, 1.0, 0, train(48, 100, 4));
     path.run(Duration::from_ms(199));
     let rate = path.bytes_per_s / 4.0;
@@ -693,9 +698,9 @@ fn startup_continues_at_a_share_of_a_trains_rate() {
     assert!(path.bbr.window_bytes() > 150 * PACKET, "{}", path.bbr.window_bytes());
 }
 
-/// A shaper that passes as many packets at once as a train has shows a rate that it does not carry.
+/// A traffic shaper that passes a whole train at once shows a rate that it does not sustain.
 #[test]
-fn shaper_that_passes_a_train_gets_eightfold_once() {
+fn shaper_that_passes_a_train_misleads_the_sender_once() {
     let path = |config| {
         let mut path = Path::new(5.0, 100, 1.0, 0, config);
         path.credit_bytes = 64 * PACKET;
@@ -710,9 +715,9 @@ fn shaper_that_passes_a_train_gets_eightfold_once() {
     assert!(fooled.goodput_share(Duration::from_secs(10)) > 0.9);
 }
 
-/// A connection whose first packet was lost measures a second as its round-trip time.
+/// A connection whose first packet was lost measures a round-trip time of a second.
 #[test]
-fn path_nearer_than_estimated_starts_without_trains() {
+fn path_shorter_than_estimated_starts_without_trains() {
     let mut path = Path::new(1_000.0, 1, 1.0, 0, train(48, 1_000, 1));
     assert!(path.bbr.trains.is_on());
     path.run(Duration::from_ms(3));
@@ -724,7 +729,7 @@ fn path_nearer_than_estimated_starts_without_trains() {
 fn few_packets_or_short_times_show_no_rate() {
     let is_on = |packets| Bbr::new(Instant::ZERO, train(packets, 100, 1)).trains.is_on();
     assert_eq!([is_on(4), is_on(8), is_on(9)], [false, false, true]);
-    // 48 packets take 0.6 ms.
+    // The 48 packets arrive within 0.6 ms, and the rate is computed for at least 1 ms.
     let mut path = Path::new(1_000.0, 100, 1.0, 0, train(48, 100, 1));
     path.run(Duration::from_ms(102));
     let shown = path.bbr.trains.bytes_per_s().expect("all of the train has come");
@@ -732,13 +737,13 @@ fn few_packets_or_short_times_show_no_rate() {
 }
 
 #[test]
-fn what_leaves_after_idle_time_is_no_train() {
+fn packets_after_idle_time_form_no_train() {
     let mut bbr = Bbr::new(Instant::ZERO, train(48, 100, 1));
     assert!(bbr.pacing_bytes_per_s() > 100e6);
     bbr.handle_sent(Instant::ZERO, PACKET, PACKET);
     bbr.note_app_limited();
     assert!(bbr.pacing_bytes_per_s() < 3e6, "{}", bbr.pacing_bytes_per_s());
-    // Nor do more leave than a short queue takes, whatever the window.
+    // A train is no longer than what a short queue holds, whatever the window.
     let mut bbr = Bbr::new(Instant::ZERO, train(1_000, 100, 1));
     let left = (1..).take_while(|packets| {
         bbr.handle_sent(Instant::ZERO, PACKET, packets * PACKET);
@@ -749,9 +754,10 @@ fn what_leaves_after_idle_time_is_no_train() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// At least as fast as without trains, with few more losses, and in bounded memory.
+    /// Property: with trains the start is at least about as fast as without, loses few packets
+    /// more, and its records stay within a limit.
     #[test]
-    fn on_any_far_path_trains_cost_little(
+    fn trains_cost_little_on_any_long_path(
         mbps in 1.0..200.0f64, rtt_ms in 40u64..300, bdps in 0.1..4.0f64, loss_ppm in 0u32..50_000, packets in 10u64..49, seed in any::<u64>(),
     ) {
         let with = Config { seed: Seed::new(seed), ..train(packets, rtt_ms, 1) };
@@ -770,8 +776,8 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// In the end the arriving rate is the link's, and the bytes in flight stay near the path's
-    /// capacity.
+    /// Property: in the end the arriving rate is the link's rate, and the bytes in flight stay near
+    /// the path's capacity.
     #[test]
     fn rate_is_found_and_inflight_bounded_on_any_path(
         mbps in 1.0..60.0f64, rtt_ms in 1u64..300, bdps in 0.2..8.0f64, loss_ppm in 0u32..50_000, seed in any::<u64>(),

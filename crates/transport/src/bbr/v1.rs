@@ -1,20 +1,20 @@
-//! BBR's first version, mainline Linux's `bbr`: a rate and a window from the delivery rate,
-//! whatever the losses.
+//! BBR's first version, which is mainline Linux's `bbr`: a rate and a window from the delivery
+//! rate, whatever the losses.
 //!
-//! It keeps up to two bandwidth-delay products in flight, sends a quarter faster in one of eight
-//! round trips, and every ten seconds sends almost nothing for a fifth of a second to measure the
-//! minimum round-trip time. A loss reduces nothing for longer than its recovery. It is here as a
-//! competing flow, and for comparison with a kernel; `gather` uses the third version
-//! ([`Bbr`](super::Bbr)).
+//! The sender keeps up to two bandwidth-delay products in flight, and sends a quarter faster in one
+//! of eight round trips. Every ten seconds it sends almost nothing for a fifth of a second, to
+//! measure the minimum round-trip time. A loss reduces the window only during its recovery. The
+//! module serves as a competing flow, and for comparison with a kernel; `gather` uses the third
+//! version ([`Bbr`](super::Bbr)).
 //!
 //! Source: Cardwell, Cheng, Gunn, Yeganeh and Jacobson, *BBR: Congestion-Based Congestion Control*,
 //! ACM Queue 14(5), 2016; draft-cardwell-iccrg-bbr-congestion-control-00, whose sections are cited
 //! here; and Linux 6.18, net/ipv4/tcp_bbr.c, for the policer's rate, aggregation, and all constants
 //! that the draft lacks.
 //!
-//! Differs: aggregation is kept for ten round trips, where Linux has five to ten; windows count
-//! bytes and are not rounded to an even number of packets. Leaves out: pacing of single packets
-//! (the user's), loss detection, retransmission.
+//! Differs: the aggregation estimate is kept for ten round trips, where Linux has five to ten.
+//! Windows count bytes, and are not rounded to an even number of packets. Leaves out: pacing of
+//! single packets (the user's task), loss detection, and retransmission.
 
 use super::delivery::{Aggregation, Delivery, MAX_ROUNDS, RoundMax, Rounds, Sample};
 use super::{
@@ -22,26 +22,28 @@ use super::{
 };
 use anabranch_units::{Duration, Instant, RandomStream};
 
-/// Pacing gain of the start: the minimum with which the rate doubles in a round trip (2/ln 2,
+/// Pacing gain of the start: the minimum gain with which the rate doubles in a round trip (2/ln 2,
 /// section 4.3.2.1).
 const START_GAIN: f64 = 2.885;
 /// Window in bandwidth-delay products while rates are probed (section 4.2.3.2).
 const WINDOW_GAIN: f64 = 2.0;
 /// Pacing gains in eight phases of one minimum round trip each (section 4.3.4.3).
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// Growth of the rate, and number of round trips without it, that end the start (section 4.3.2.2).
+/// Growth per round trip that continues the start. `FULL_ROUNDS` is the number of round trips
+/// without it that end the start (section 4.3.2.2).
 const GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
-/// Lifetime of the minimum round-trip time, and duration of its measurement (section 4.3.5).
+/// Time for which a minimum round-trip time is valid. `PROBE_RTT_FOR` is the duration of its
+/// measurement (section 4.3.5).
 const MIN_RTT_FOR: Duration = Duration::from_secs(10);
 const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
-/// Quanta by which the window exceeds the bandwidth-delay product.
+/// Number of quanta by which the window exceeds the bandwidth-delay product.
 const QUANTA: u64 = 3;
-/// Maximum addition to the window for aggregation, in seconds of the rate.
+/// Maximum addition to the window for aggregation, as seconds at the current rate.
 const TOGETHER_MOST_S: f64 = 0.1;
-/// Detection of a policer: two intervals of this many round trips, each with at least this loss
-/// rate, have the same rate, up to this part or this many bytes per second. The rate is then held
-/// for `POLICED_HOLD_ROUNDS` round trips.
+/// Detection of a policer. Two intervals of this many round trips must each have at least the loss
+/// rate `POLICED_LOSS`. Their rates must differ by at most the fraction `POLICED_PART`, or by
+/// `POLICED_BYTES_PER_S`. The rate is then held for `POLICED_HOLD_ROUNDS` round trips.
 const POLICED_ROUNDS: std::ops::RangeInclusive<u32> = 4..=16;
 const POLICED_LOSS: f64 = 50.0 / 256.0;
 const POLICED_PART: f64 = 1.0 / 8.0;
@@ -53,7 +55,7 @@ const POLICED_HOLD_ROUNDS: u32 = 48;
 enum Mode {
     Startup,
     Drain,
-    /// Phase of [`CYCLE`] with this index.
+    /// Probing with the gain at this index of [`CYCLE`].
     ProbeBw(usize),
     ProbeRtt,
 }
@@ -69,7 +71,7 @@ pub(crate) struct Bbr1 {
     mode: Mode,
     /// Maximum rate of the last ten round trips.
     rates: RoundMax<f64>,
-    /// Minimum round-trip time, and the time of its measurement.
+    /// Minimum round-trip time. `min_rtt_at` is the time of its measurement.
     min_rtt: Option<Duration>,
     min_rtt_at: Instant,
     phase_at: Instant,
@@ -82,19 +84,20 @@ pub(crate) struct Bbr1 {
     pacing: f64,
     window: u64,
     prior_window: u64,
-    /// Whether a recovery is under way; in its first round trip no more leaves than arrives.
+    /// Whether a recovery is under way. While `conserves` is true, in its first round trip, no more
+    /// leaves than arrives.
     is_repairing: bool,
     conserves: bool,
     begins_repair: bool,
     policed: PolicerState,
-    /// Bytes in flight after the last acknowledgement, bytes found lost since, and total bytes
-    /// lost.
+    /// Bytes in flight after the last acknowledgement. `newly_lost` is the number of bytes found
+    /// lost since, and `lost` the number of all bytes lost.
     inflight: u64,
     newly_lost: u64,
     lost: u64,
 }
 
-/// Rate of a policer, if one is detected.
+/// Estimated rate of a policer, if a policer is detected.
 #[derive(Copy, Clone, Debug)]
 struct PolicerState {
     is_sampling: bool,
@@ -107,8 +110,8 @@ struct PolicerState {
 }
 
 impl Bbr1 {
-    /// Model of an unmeasured path. Of `config`, the packet length, the initial window, the
-    /// round-trip time and the seed count.
+    /// Creates the model of an unmeasured path. Only the packet length, the initial window, the
+    /// round-trip time and the seed of `config` are used.
     pub(crate) fn new(now: Instant, config: Config) -> Self {
         Self {
             random: config.seed.stream("bbr1", 0),
@@ -181,11 +184,12 @@ impl Bbr1 {
     pub(crate) fn note_app_limited(&mut self) {
         self.delivery.mark_app_limited(self.inflight, false);
     }
-    /// Handles the delivery of `bytes`; `sent` is the last sent packet among them.
+    /// Handles the delivery of `bytes` bytes; `sent` is the record of the last sent packet among
+    /// them.
     pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, sent: &SendRecord) {
         self.delivery.handle_delivered(now, bytes, sent);
     }
-    /// The same for packets whose records were dropped.
+    /// Handles the delivery of `bytes` bytes whose records were dropped.
     pub(crate) const fn handle_late(&mut self, now: Instant, bytes: u64) {
         self.delivery.handle_late(now, bytes);
     }
@@ -230,8 +234,8 @@ impl Bbr1 {
         self.save_window();
         (self.is_repairing, self.begins_repair) = (true, true);
     }
-    /// Handles a retransmission timeout: everything in flight counts as lost, and one more packet
-    /// may leave.
+    /// Handles a retransmission timeout: all bytes in flight count as lost, and one more packet may
+    /// leave.
     pub(crate) fn handle_timeout(&mut self) {
         self.save_window();
         (self.is_repairing, self.begins_repair, self.conserves) = (true, false, false);
@@ -240,7 +244,7 @@ impl Bbr1 {
         self.window = self.config.packet_bytes;
         self.delivery.mark_app_limited(0, false);
     }
-    /// Ends a recovery: the window returns to its value before.
+    /// Ends a recovery: restores the window from before the recovery.
     pub(crate) fn handle_recovered(&mut self) {
         if std::mem::take(&mut self.is_repairing) {
             (self.begins_repair, self.conserves) = (false, false);
@@ -255,7 +259,7 @@ impl Bbr1 {
     fn max_rate(&self) -> f64 {
         self.rates.most_since(self.rounds.count.saturating_sub(MAX_ROUNDS - 1))
     }
-    /// Current rate of the model.
+    /// Current rate of the model, in bytes per second.
     fn rate(&self) -> f64 {
         if self.policed.is_held { self.policed.rate } else { self.max_rate() }
     }
@@ -274,7 +278,7 @@ impl Bbr1 {
             Some(rtt) => (gain * rate * rtt.as_secs_f64()) as u64,
         }
     }
-    /// Adds room for quanta.
+    /// Adds room for quanta to a window of `bytes` bytes.
     fn quantized(&self, bytes: u64) -> u64 {
         let probe = if self.mode == Mode::ProbeBw(0) { 2 * self.config.packet_bytes } else { 0 };
         bytes + QUANTA * self.quantum_bytes() + probe
@@ -298,7 +302,7 @@ impl Bbr1 {
             self.phase_at = now;
         }
     }
-    /// Starts any phase but the one with the low gain.
+    /// Starts a random phase of the cycle, except the phase with the low gain.
     fn probe_rate(&mut self, now: Instant) {
         let phase = (CYCLE.len() - self.random.below(CYCLE.len() as u64 - 1) as usize) % CYCLE.len();
         (self.mode, self.phase_at) = (Mode::ProbeBw(phase), now);
@@ -340,7 +344,7 @@ impl Bbr1 {
             self.probe_rtt_until = None;
         }
         if self.mode == Mode::ProbeRtt {
-            // The arriving rate now is limited by the sending rate.
+            // The sending rate limits the arriving rate in this mode.
             self.delivery.mark_app_limited(self.inflight, false);
             if self.probe_rtt_until.is_some() {
                 self.probe_rtt_round_done |= self.rounds.start;
@@ -370,7 +374,7 @@ impl Bbr1 {
         }
     }
 
-    /// Handles a departure after idle time.
+    /// Handles the first packet that leaves after idle time.
     fn handle_restart(&mut self, now: Instant) {
         self.is_restart = true;
         self.aggregation.restart(now);

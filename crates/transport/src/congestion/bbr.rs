@@ -1,14 +1,15 @@
-//! BBR for a connection, in either version: the model of the path (`crate::bbr`) with its pacing.
+//! BBR for a TCP connection, in either version: the path model (`crate::bbr`) with its pacing.
 //!
-//! Unlike the other controls it is not driven by the growth of the window and by losses, but by
-//! each segment that leaves, arrives or is lost; `rack` keeps the record of each segment. The
-//! window is the model's, and a loss by itself does not shrink it.
+//! Growth of the window and losses drive the other controls. BBR is driven by each segment that
+//! leaves, arrives or is lost; `rack` keeps the record of each segment. The window is the model's,
+//! and a single loss does not shrink it.
 //!
-//! Differs: quanta are not segmented by a network card here, so the window has room for one of them
-//! besides the segments that the receiver may leave unacknowledged; section 5.5.8 has three for
-//! TCP. A loss repaired by a probe (RFC 8985 section 7.4.2) is not reported to the model.
+//! Differs: no network card segments quanta here, so the window has room for one quantum in
+//! addition to the segments that the receiver may leave unacknowledged; section 5.5.8 has three
+//! quanta for TCP. A loss repaired by a probe (RFC 8985 section 7.4.2) is not reported to the
+//! model.
 //!
-//! Leaves out: bytes in flight, and loss detection (`send`, `rack`).
+//! Leaves out: the bytes in flight, and loss detection (`send`, `rack`).
 
 use super::properties::RequiredSetting;
 use super::{Ack, Algorithm, Properties, Window};
@@ -19,11 +20,11 @@ use crate::pacing::Pacing;
 use crate::rack::LostSegment;
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 
-/// Segments that a receiver with delayed acknowledgements leaves unacknowledged (RFC 5681 section
-/// 4.2).
+/// Number of segments that a receiver with delayed acknowledgements leaves unacknowledged (RFC 5681
+/// section 4.2).
 const DELAYED_SEGMENTS: u64 = 2;
 
-/// Model of either version.
+/// Path model of the first or the third version.
 #[derive(Clone, Debug)]
 enum Model {
     First(Box<Bbr1>),
@@ -40,7 +41,7 @@ macro_rules! of {
     };
 }
 
-/// The model, created with the first segment, and its pacing.
+/// The path model, which is created with the first segment, and its pacing.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelControl {
     config: bbr::Config,
@@ -64,7 +65,8 @@ impl ModelControl {
             _ => None,
         }
     }
-    /// The model; creates it with the handshake's round-trip time if no segment has left.
+    /// The model. Creates the model with the handshake's round-trip time if no segment has been
+    /// sent.
     fn model_from(&mut self, now: Instant, srtt: Option<Duration>) -> &mut Model {
         self.bbr.get_or_insert_with(|| {
             let config = bbr::Config { initial_rtt: srtt, ..self.config.clone() };
@@ -76,7 +78,7 @@ impl ModelControl {
         })
     }
 
-    /// Whether a segment may leave now. If not and `has_more` is set, the pacing timer runs.
+    /// Whether a segment may be sent now. If not, and `has_more` is set, the pacing timer is set.
     pub(crate) fn may_send(&mut self, now: Instant, srtt: Option<Duration>, has_more: bool) -> bool {
         let model = self.model_from(now, srtt);
         let (pacing, quantum) = of!(model, it => (it.pacing_bytes_per_s(), it.quantum_bytes()));
@@ -88,7 +90,7 @@ impl ModelControl {
     pub(crate) fn note_paced(&mut self, now: Instant, bytes: u32) {
         self.pacing.note_sent(now, bytes);
     }
-    /// Handles a sent segment; `pipe` bytes are in flight with it.
+    /// Handles a sent segment of `bytes` bytes; `pipe` bytes are in flight with it.
     pub(crate) fn handle_sent(
         &mut self,
         now: Instant,
@@ -98,14 +100,14 @@ impl ModelControl {
     ) -> SendRecord {
         of!(self.model_from(now, srtt), it => it.handle_sent(now, bytes, pipe))
     }
-    /// Marks the sender as application-limited: fewer bytes are in flight than allowed.
+    /// Marks the sender as application-limited, because fewer bytes are in flight than allowed.
     pub(crate) fn note_app_limited(&mut self) {
         if let Some(model) = &mut self.bbr {
             of!(model, it => it.note_app_limited());
         }
     }
-    /// Handles the delivery of `bytes`; `newest` is the last sent record among them, if any is
-    /// known.
+    /// Handles the delivery of `bytes` bytes. `newest` is the record of the last sent segment among
+    /// them; `None` if no record is kept.
     pub(crate) fn handle_delivered(&mut self, now: Instant, bytes: u64, newest: Option<&SendRecord>) {
         match (&mut self.bbr, newest) {
             (Some(model), Some(newest)) => of!(model, it => it.handle_delivered(now, bytes, newest)),
@@ -139,7 +141,7 @@ impl Algorithm for ModelControl {
         linux_name: Some("bbr"),
         needs: &[
             (RequiredSetting::Rack, "goes by when each segment left"),
-            // The draft's section 3.7: a sender of ECN-capable segments has to respond to marks.
+            // The draft's section 3.7: a sender of ECN-capable segments must respond to marks.
             (RequiredSetting::Ecn(false), "has no answer to ECN marks"),
         ],
         ..Properties::DEFAULT
@@ -203,6 +205,6 @@ impl Algorithm for ModelControl {
         });
     }
 
-    /// Source: section 5.4; the window stays, and pacing prevents a burst.
+    /// Source: section 5.4. The window keeps its value, and pacing prevents a burst.
     fn handle_idle(&mut self, _w: &mut Window, _initial: u64) {}
 }

@@ -6,12 +6,12 @@ use super::{Ack, Algorithm, Properties, Window};
 use crate::config::Config;
 use anabranch_units::Instant;
 
-/// One, in the fixed point of alpha.
+/// The value 1 in the fixed-point format of alpha.
 const ONE: u64 = 1 << 20;
-/// One, in the settings' millionths.
+/// The value 1 in the settings' unit, millionths.
 const PPM: u64 = 1_000_000;
 
-/// The state of DCTCP. It grows as NewReno does.
+/// The state of DCTCP. Its window grows like NewReno's.
 #[derive(Clone, Debug)]
 pub struct Dctcp {
     reno: NewReno,
@@ -34,7 +34,7 @@ impl Algorithm for Dctcp {
     };
 
     fn new(config: &Config) -> Self {
-        // Section 3.3, step 1.
+        // Section 3.3, step 1: the initial value of alpha.
         let alpha = ONE * u64::from(config.dctcp_alpha_ppm) / PPM;
         Self {
             reno: NewReno::new(config),
@@ -63,7 +63,7 @@ impl Algorithm for Dctcp {
         self.reno.avoid(now, w, ack);
     }
 
-    /// Source: section 3.5: a loss counts as in a conventional TCP.
+    /// Source: section 3.5. A loss has the same effect as in a conventional TCP.
     fn back_off(&mut self, w: &mut Window, flight: u64) {
         self.reno.back_off(w, flight);
     }
@@ -99,7 +99,8 @@ mod tests {
             una += 1_000;
             control.observe_marks(&ack(una, false));
         }
-        // The first acknowledgement ends a window, and every tenth after it.
+        // The first acknowledgement ends a window, and so does every tenth acknowledgement after
+        // it.
         let expected = (15.0f64 / 16.0).powi(11) * ONE as f64;
         assert!((control.alpha as f64 / expected - 1.0).abs() < 1e-4, "{} {expected}", control.alpha);
     }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_shrinks_by_half_of_alpha() {
+    fn window_shrinks_by_half_of_alpha() {
         let mut control = Dctcp::new(&Config::default());
         let mut w = window();
         control.handle_marks(&mut w);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn alpha_settles_at_the_share_that_is_marked() {
+    fn alpha_converges_to_the_marked_share() {
         let mut control = Dctcp::new(&Config::default());
         let mut una = 0;
         for n in 0..10_000u64 {

@@ -1,16 +1,16 @@
-//! HyStart++ (RFC 9406): slow start ends when round trips grow longer, before a queue overflows.
+//! HyStart++ (RFC 9406): ends slow start when round trips grow longer, before a queue overflows.
 //!
-//! Round trips are compared between rounds; a round is the time in which a window is acknowledged.
-//! If one is longer, the window grows a quarter as fast for up to five rounds (*conservative slow
-//! start*), and then slow start ends. If round trips shorten again, they had grown for another
-//! reason, and slow start continues.
+//! Minimum round-trip times are compared between rounds; a round is the time in which a window is
+//! acknowledged. If a round's minimum is longer, the window grows a quarter as fast for up to five
+//! rounds (*conservative slow start*), and then slow start ends. If round trips shorten again, they
+//! had grown for another reason, and slow start continues.
 //!
-//! Differs: L is 1 segment with or without pacing (section 4.3 allows 8 with pacing).
+//! Differs: L is 1 segment, with or without pacing (section 4.3 allows 8 with pacing).
 
 use super::{Ack, Window};
 use anabranch_units::Duration;
 
-/// Section 4.3.
+/// Constants of section 4.3, with the names used there.
 const MIN_RTT_THRESH: Duration = Duration::from_ms(4);
 const MAX_RTT_THRESH: Duration = Duration::from_ms(16);
 const MIN_RTT_DIVISOR: u64 = 8;
@@ -32,17 +32,17 @@ pub struct HyStart {
 /// Conservative slow start.
 #[derive(Clone, Debug)]
 struct Conservative {
-    /// Minimum round-trip time at its beginning.
+    /// Minimum round-trip time at the beginning of conservative slow start.
     baseline: Duration,
-    /// Completed rounds.
+    /// Number of completed rounds.
     rounds: u32,
-    /// Pending growth of the window in bytes, times the divisor.
+    /// Pending growth of the window in bytes, multiplied by the divisor.
     credit: u64,
 }
 
 impl HyStart {
-    /// Growth of the window for an acknowledgement for which slow start would add `bytes`; sets
-    /// `ssthresh` at the end of slow start.
+    /// Growth of the window for an acknowledgement for which slow start would add `bytes` bytes.
+    /// Sets `ssthresh` at the end of slow start.
     ///
     /// Source: section 4.2.
     pub(super) fn growth(&mut self, w: &mut Window, ack: &Ack, bytes: u64) -> u64 {
@@ -97,8 +97,8 @@ mod tests {
 
     const MSS: u64 = 1_000;
 
-    /// Runs rounds of slow start with these minimum round trips. Returns the window in segments
-    /// after each.
+    /// Runs rounds of slow start with these minimum round trips in milliseconds. Returns the window
+    /// in segments after each round, and the final window.
     fn run(rounds_ms: &[u64]) -> (Vec<u64>, Window) {
         let config = Config { control: Control::Cubic, ..Config::default() };
         let mut control = Congestion::new(&config);
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn longer_round_trips_end_slow_start_five_rounds_later() {
         let (after, w) = run(&[40, 40, 46, 47, 48, 49, 50, 51, 52]);
-        // From the eighth sample of the third round on, a quarter as fast.
+        // From the eighth sample of the third round on, the window grows a quarter as fast.
         assert_eq!(after[2], 55);
         assert!(
             after.windows(2).skip(2).take(4).all(|w| (1.2..1.3).contains(&(w[1] as f64 / w[0] as f64))),

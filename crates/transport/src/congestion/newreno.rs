@@ -7,7 +7,7 @@ use anabranch_units::Instant;
 /// The state of congestion avoidance.
 #[derive(Clone, Debug, Default)]
 pub struct NewReno {
-    /// Bytes acknowledged since the window last grew.
+    /// Number of bytes acknowledged since the window last grew.
     acked: u64,
 }
 
@@ -18,8 +18,8 @@ impl Algorithm for NewReno {
         Self::default()
     }
 
-    /// Source: RFC 5681 section 3.1, the recommended way: counts the bytes, and grows by SMSS when
-    /// they reach cwnd.
+    /// Source: RFC 5681 section 3.1, in the recommended way: acknowledged bytes are counted, and
+    /// the window grows by SMSS when their number reaches cwnd.
     fn avoid(&mut self, _now: Instant, w: &mut Window, ack: &Ack) {
         self.acked += ack.bytes;
         if self.acked >= w.cwnd {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_not_used_does_not_grow() {
+    fn unused_window_does_not_grow() {
         let mut control = Congestion::new(&Config { control: Control::NewReno, ..Config::default() });
         let mut w = window(2_000, 10_000);
         control.handle_ack(Instant::ZERO, &mut w, &Ack { limited: false, ..ack(1_000) });

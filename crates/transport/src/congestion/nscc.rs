@@ -1,55 +1,57 @@
-//! NSCC: window control for a flow whose packets take many paths at once. A mark alone changes no
-//! window, as it concerns one path only: the sender takes another path. The window follows the
-//! delay of all packets.
+//! NSCC: window control for a flow whose packets use many paths at once. A mark alone does not
+//! change the window, because it concerns one path only: the sender then uses another path. The
+//! window follows the delay of all packets.
 //!
 //! Source: network-signalled congestion control of the Ultra Ethernet Specification 1.0 (2025),
-//! which comes from FASTFLOW (Bonato and others, arXiv:2404.01630, 2024); details as in the
+//! which is based on FASTFLOW (Bonato and others, arXiv:2404.01630, 2024). Details are as in the
 //! consortium's public simulator (htsim). Constants are for a network with a bandwidth-delay
-//! product of [`REFERENCE`] bytes, and scale with it as they do there. A packet's *delay* is its
-//! round trip less the minimum. The *target* delay equals the minimum round trip, as in networks
-//! whose switches do not trim packets. An acknowledgement's effect depends on its mark and delay:
+//! product of [`REFERENCE`] bytes, and scale with the product as they do there. A packet's *delay*
+//! is its round trip less the minimum. The *target* delay equals the minimum round trip, as in
+//! networks whose switches do not trim packets. An acknowledgement's effect depends on its mark and
+//! delay:
 //!
-//! - unmarked, below the target: grows the window by the missing delay (*proportional increase*),
+//! - unmarked, below the target: the window grows by the missing delay (*proportional increase*),
 //!   and by a quarter of the acknowledged bytes once a whole window has arrived without delay
 //!   (*fast increase*);
-//! - unmarked, above it: grows it a little, equally for all flows (*fair increase*);
-//! - marked, below it: no change;
-//! - marked, above it: shrinks it by the excess of the mean delay, at most once per round trip and
-//!   to a half (*multiplicative decrease*).
+//! - unmarked, above the target: the window grows a little, equally for all flows (*fair
+//!   increase*);
+//! - marked, below the target: the window does not change;
+//! - marked, above the target: the window shrinks by the excess of the mean delay, at most once per
+//!   round trip and at most to a half (*multiplicative decrease*).
 //!
-//! Lost bytes are subtracted from the window. If hardly anything arrives any more, the window
-//! becomes the arriving bytes (*quick adapt*).
+//! Lost bytes are subtracted from the window. If hardly any bytes arrive, the window is set to the
+//! bytes that arrive (*quick adapt*).
 //!
-//! Differs: the bandwidth-delay product is taken as two thirds of the maximum window, which must be
-//! set (`cwnd_max`); a card knows it. The minimum round trip is measured.
+//! Differs: the bandwidth-delay product is assumed to be two thirds of the maximum window, which
+//! must be set (`cwnd_max`); a network card knows the product. The minimum round trip is measured.
 //!
-//! Leaves out: paths (`spray-proto`), loss detection (`rack`).
+//! Leaves out: the choice of paths (`spray-proto`), and loss detection (`rack`).
 
 use super::properties::RequiredSetting;
 use super::{Ack, Algorithm, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Duration, Instant};
 
-/// Reason that messages give for each setting that NSCC needs.
+/// Reason in error messages for each setting that NSCC needs.
 const NEEDS: &str = "goes by marks, by when segments left and by the path's product";
 
 /// Bandwidth-delay product of the specification's network in bytes: 100 Gbit/s for 12 us.
 const REFERENCE: f64 = 150_000.0;
 /// Round-trip time of that network.
 const REFERENCE_RTT: Duration = Duration::from_us(12);
-/// Delay below which a packet counts as undelayed.
+/// Delay below which a packet counts as not delayed.
 const NO_DELAY: Duration = Duration::from_us(1);
-/// Weight of a packet's delay in the mean.
+/// Weight of a packet's delay in the moving average.
 const DELAY_WEIGHT: f64 = 0.0125;
-/// Gain of the decrease.
+/// Gain of the multiplicative decrease.
 const GAMMA: f64 = 0.8;
-/// Quick adapt: fraction of the maximum window, as a power of two, below which hardly anything
-/// arrives.
+/// Quick adapt: if fewer bytes arrive than the maximum window shifted right by this number, hardly
+/// anything arrives.
 const QUICK_SHIFT: u32 = 3;
-/// Quick adapt: multiple of the target above which a delay is too long.
+/// Quick adapt: multiple of the target above which a delay counts as too long.
 const QUICK_TARGETS: u64 = 4;
 
-/// An arrival of data, as acknowledged.
+/// An arrival of data at the peer, as acknowledged.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Arrival {
     /// Newly acknowledged bytes, cumulatively or selectively.
@@ -58,7 +60,7 @@ pub(crate) struct Arrival {
     pub(crate) is_marked: bool,
     /// Round-trip time of the newest packet, if known.
     pub(crate) rtt: Option<Duration>,
-    /// Bytes still in flight.
+    /// Number of bytes still in flight.
     pub(crate) in_flight: u64,
 }
 
@@ -66,15 +68,15 @@ pub(crate) struct Arrival {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nscc {
     base: Option<Duration>,
-    /// Mean delay in ps.
+    /// Moving average of the delay, in picoseconds.
     delay_mean: f64,
-    /// Pending growth of the window, in bytes times its bytes; and bytes arrived since it last
-    /// grew.
+    /// Pending growth of the window, in bytes multiplied by the window in bytes. `arrived` is the
+    /// number of bytes that arrived since the window last grew.
     growth: f64,
     arrived: u64,
     grown_at: Option<Instant>,
     shrunk_at: Option<Instant>,
-    /// Consecutive bytes without delay, and whether they have reached a window.
+    /// Number of consecutive bytes without delay. `is_fast` is whether they have reached a window.
     undelayed: u64,
     is_fast: bool,
     quick: QuickAdapt,
@@ -83,16 +85,16 @@ pub(crate) struct Nscc {
 /// State of quick adapt.
 #[derive(Clone, Debug, Default)]
 struct QuickAdapt {
-    /// Time of the next check, and bytes arrived since the last.
+    /// Time of the next check. `arrived` is the number of bytes that arrived since the last check.
     at: Option<Instant>,
     arrived: u64,
     has_lost: bool,
-    /// Bytes that were in flight when the window was set, whose marks and losses do not count.
+    /// Number of bytes in flight when the window was last set. Their marks and losses do not count.
     ignored: u64,
 }
 
 impl Nscc {
-    /// Bandwidth-delay product relative to the specification's.
+    /// Bandwidth-delay product of the path as a multiple of the specification's.
     fn scale(w: &Window) -> f64 {
         w.cwnd_max as f64 / 1.5 / REFERENCE
     }
@@ -116,7 +118,7 @@ impl Nscc {
         }
     }
 
-    /// Sets the window to the arriving bytes if they are hardly anything. Returns true if the
+    /// Sets the window to the arriving bytes if hardly any bytes arrive. Returns true if the
     /// acknowledgement must have no other effect.
     fn adapt_quickly(
         &mut self,
@@ -181,7 +183,8 @@ impl Algorithm for Nscc {
         let base = self.base.map_or(rtt, |base| base.min(rtt));
         self.base = Some(base);
         let (delay, target) = (Duration::from_ps(rtt.as_ps() - base.as_ps()), base);
-        // A delayed packet without a mark: the queue is draining, so a short delay counts.
+        // A delayed packet without a mark shows a draining queue, so a short delay is counted
+        // instead.
         let counted = if !arrival.is_marked && delay > target { base.as_ps() / 4 } else { delay.as_ps() };
         self.delay_mean += DELAY_WEIGHT * (counted as f64 - self.delay_mean);
         self.arrived += arrival.bytes;
@@ -226,7 +229,7 @@ mod tests {
 
     const MSS: u64 = 4_000;
 
-    /// The maximum window is 1.5 times the specification's bandwidth-delay product, so that its
+    /// A window whose maximum is 1.5 times the specification's bandwidth-delay product, so that the
     /// constants apply unscaled.
     fn window(cwnd: u64) -> Window {
         Window { cwnd, ssthresh: 0, mss: MSS, cwnd_max: 225_000, abc_limit: MSS }
@@ -234,8 +237,8 @@ mod tests {
     fn arrival(rtt_us: u64, is_marked: bool) -> Arrival {
         Arrival { bytes: MSS, is_marked, rtt: Some(Duration::from_us(rtt_us)), in_flight: 100_000 }
     }
-    /// Window after this many round trips of 12 us, one packet each, with packets that take
-    /// `rtt_us` after the first.
+    /// Window after this many round trips of 12 us. The first packet has no delay; the following
+    /// packets have round trips of `rtt_us`.
     fn after(rounds: u64, cwnd: u64, rtt_us: u64, is_marked: bool) -> u64 {
         let (mut control, mut w) = (Nscc::default(), window(cwnd));
         control.handle_arrived(Instant::ZERO, &mut w, &arrival(12, false));
@@ -247,9 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn marks_alone_move_nothing() {
+    fn marks_alone_do_not_change_the_window() {
         let grown = after(0, 100_000, 12, false);
-        // The steady growth is a seventh of a packet per round trip.
+        // The fair increase is a seventh of a packet per round trip.
         assert!(after(5, 100_000, 18, true) - grown <= 5 * 600, "{}", after(5, 100_000, 18, true));
     }
 
@@ -257,22 +260,23 @@ mod tests {
     fn growth_follows_the_distance_to_the_target_delay() {
         let (near, far) = (after(2, 80_000, 22, false), after(2, 80_000, 14, false));
         assert!(80_000 < near && near < far, "{near} {far}");
-        // Four packets per round trip of the specification's length, for the missing half.
+        // For half of the target delay, the window grows by four packets per round trip of the
+        // specification's length.
         let half = after(1, 80_000, 18, false) - 80_000;
         assert!((6_000..12_000).contains(&half), "{half}");
         assert_eq!(after(100, 80_000, 14, false), 225_000);
     }
 
     #[test]
-    fn delays_and_marks_at_most_halve_the_window() {
+    fn delayed_marks_shrink_the_window_at_most_by_half() {
         let before = after(0, 200_000, 12, false);
-        // The mean takes some packets to exceed the target.
+        // The moving average takes some packets to exceed the target.
         let shrunk = after(3, 200_000, 90, true);
         assert!(shrunk < before && shrunk >= before / 8, "{before} {shrunk}");
     }
 
     #[test]
-    fn losses_are_subtracted_and_a_starved_flow_adapts_quickly() {
+    fn losses_are_subtracted_and_starved_flows_adapt_quickly() {
         let (mut control, mut w) = (Nscc::default(), window(200_000));
         control.handle_arrived(Instant::ZERO, &mut w, &arrival(12, false));
         let before = w.cwnd;

@@ -1,6 +1,6 @@
 //! Properties of a congestion control that other parts of a connection depend on.
 //!
-//! Leaves out: each control's own properties, which its file has. Read [`Properties`] first.
+//! Leaves out: the values for each control, which are in its file. Read [`Properties`] first.
 
 use crate::config::{Config, ConfigError};
 use crate::controls::Control;
@@ -8,11 +8,11 @@ use crate::controls::Control;
 /// A setting that a congestion control needs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RequiredSetting {
-    /// [`Config::ecn`] on or off.
+    /// [`Config::ecn`] must be on (true) or off (false).
     Ecn(bool),
-    /// [`Config::rack`].
+    /// [`Config::rack`] must be on.
     Rack,
-    /// [`Config::cwnd_max`].
+    /// [`Config::cwnd_max`] must be set.
     CwndMax,
 }
 
@@ -25,7 +25,7 @@ impl RequiredSetting {
             Self::CwndMax => config.cwnd_max.is_some(),
         }
     }
-    /// The setting as messages recommend it.
+    /// The setting as error messages recommend it.
     const fn remedy(self) -> &'static str {
         match self {
             Self::Ecn(true) => "ecn = true",
@@ -39,9 +39,9 @@ impl RequiredSetting {
 /// Properties of a congestion control.
 #[derive(Copy, Clone, Debug)]
 pub struct Properties {
-    /// Linux's name for the control. `None` if Linux does not have it.
+    /// Linux's name for the control; `None` if Linux does not have the control.
     pub linux_name: Option<&'static str>,
-    /// Settings that the control needs, each with the reason that a message gives.
+    /// Settings that the control needs, each with the reason for error messages.
     pub needs: &'static [(RequiredSetting, &'static str)],
     /// Whether the control's receiver acknowledges each change of the ECN mark at once (RFC 8257
     /// section 3.2).
@@ -53,7 +53,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// A control that needs no setting and that Linux does not have.
+    /// Properties of a control that needs no setting and that Linux does not have.
     pub const DEFAULT: Self = Self {
         linux_name: None,
         needs: &[],
@@ -64,16 +64,16 @@ impl Properties {
 }
 
 impl Control {
-    /// Linux's name for the control, if Linux has it: the mainline kernel's `bbr` is the first
-    /// version.
+    /// Linux's name for the control, if Linux has the control. The mainline kernel's `bbr` is the
+    /// first version.
     pub const fn linux_name(self) -> Option<&'static str> {
         self.properties().linux_name
     }
-    /// Whether its window follows the network's marks of circuits.
+    /// Whether the control's window follows the network's marks of circuits.
     pub const fn needs_circuit_marks(self) -> bool {
         self.properties().needs_circuit_marks
     }
-    /// Whether its receiver acknowledges each change of the ECN mark at once.
+    /// Whether the control's receiver acknowledges each change of the ECN mark at once.
     pub(crate) const fn has_exact_echo(self) -> bool {
         self.properties().has_exact_echo
     }
@@ -83,7 +83,7 @@ impl Control {
     }
     /// Checks that `config` has the settings that the control needs.
     ///
-    /// Errors: the first setting that is missing.
+    /// Errors: the first needed setting that `config` lacks.
     pub(crate) fn check(self, config: &Config) -> Result<(), ConfigError> {
         let missing = self.properties().needs.iter().find(|(setting, _)| !setting.is_in(config));
         missing.map_or(Ok(()), |&(setting, reason)| {

@@ -1,13 +1,14 @@
-//! reTCP: a window control whose window jumps when the network says that a circuit comes or goes.
+//! reTCP: a window control whose window jumps when the network signals that a circuit comes up or
+//! is torn down.
 //!
 //! [`ReTcp`] wraps any control that has a window. The jump is decided on each acknowledgement,
-//! before the control sees it, so that an acknowledgement without a mark ends the raised window
-//! even in a recovery. The threshold of slow start keeps its value.
+//! before the wrapped control handles it. An acknowledgement without a mark thus ends the raised
+//! window even in a recovery. The slow start threshold keeps its value.
 //!
 //! Source: Mukerjee's thesis (CMU-CS-18-106, 2018), §2.4.4. Differs: the original program jumps
-//! only on acknowledgements that let the window grow, and halves a window of one segment to none. A
-//! jump also begins a new epoch of the growth function here: CUBIC's estimate of Reno's window
-//! would undo the jump at once.
+//! only on acknowledgements that let the window grow, and halves a window of one segment to none.
+//! Here a jump also begins a new epoch of the growth function, because CUBIC's estimate of Reno's
+//! window would undo the jump at once.
 
 use super::bbr::ModelControl;
 use super::nscc::Arrival;
@@ -15,12 +16,12 @@ use super::{Ack, Algorithm, CircuitMark, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Instant, Seed};
 
-/// Factor of the window when a mark appears (§2.4.4: alpha).
+/// Factor of the window when marks begin (§2.4.4: alpha).
 const ALPHA: u64 = 2;
 /// Divisor of the window when the marks end (§2.4.4: beta is 0.5).
 const BETA_DIVISOR: u64 = 2;
 
-/// A window control with jumps.
+/// A window control whose window jumps with the marks of circuits.
 #[derive(Clone, Debug)]
 pub struct ReTcp<A> {
     base: A,
@@ -36,7 +37,7 @@ impl<A: Algorithm> Algorithm for ReTcp<A> {
         Self { base: A::new(config), is_raised: false }
     }
 
-    /// Source: §2.4.4: alpha on 0 to 1, beta on 1 to 0.
+    /// Source: §2.4.4. The factor is alpha when marks begin, and beta when they end.
     fn handle_circuit_mark(&mut self, w: &mut Window, mark: &CircuitMark) {
         if mark.is_up == self.is_raised {
             return;
@@ -104,7 +105,7 @@ mod tests {
 
     const MSS: u64 = 1_000;
     const CWND_MAX: u64 = 60 * MSS;
-    /// Each control with jumps, and the control beneath it.
+    /// Each control with jumps, paired with the control that it wraps.
     const PAIRS: [(Control, Control); 3] = [
         (Control::ReTcp, Control::NewReno),
         (Control::ReTcpCubic, Control::Cubic),
@@ -145,7 +146,7 @@ mod tests {
         Window { cwnd: 10 * MSS, ssthresh: 1 << 30, mss: MSS, cwnd_max: CWND_MAX, abc_limit: MSS }
     }
 
-    /// A control with its window, in a connection that has moved `una` bytes.
+    /// A control with its window, in a connection that has transferred `una` bytes.
     struct Sender {
         control: Congestion,
         window: Window,
@@ -188,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn without_marks_it_equals_its_base(steps in steps(), which in 0..PAIRS.len()) {
+        fn control_without_marks_equals_its_base(steps in steps(), which in 0..PAIRS.len()) {
             let (with_jumps, base) = PAIRS[which];
             let (mut ours, mut base) = (Sender::new(with_jumps), Sender::new(base));
             for (number, (step, _)) in steps.iter().enumerate() {

@@ -1,13 +1,15 @@
-//! TDTCP: a congestion state for each of two networks that a flow uses in turns.
+//! TDTCP: separate congestion state for each of two networks that a flow uses alternately.
 //!
-//! The packet network and the circuit have a window, a threshold and a base control each. Marks of
-//! circuits say which network is in use. An acknowledgement of data that was sent before the mark
-//! of the last change lets the other network's window grow, if that window limited the sender then.
+//! The packet network and the circuit network each have a window, a threshold and a base control.
+//! Marks of circuits show which network is in use. An acknowledgement of data that was sent before
+//! the mark of the last change grows the other network's window, if that window limited the sender
+//! at the change.
 //!
 //! Source: Chen et al., *Time-division TCP for reconfigurable data center networks*, SIGCOMM 2022.
-//! Differs: marks on acknowledgements say which network is in use, where the original has ICMP
+//! Differs: marks on acknowledgements show which network is in use, where the original has ICMP
 //! messages of the switch. A loss shrinks the window in use, whichever network lost the segment.
-//! Flight and round trips are counted over both networks. Loss detection expects no reordering
+//! Bytes in flight and round trips are counted over both networks. Loss detection expects no
+//! reordering between the networks, unless `rack` is on.
 //! between the networks, unless `rack` is on.
 
 use super::{Ack, Algorithm, CircuitMark, Properties, Window};
@@ -18,21 +20,21 @@ use anabranch_units::Instant;
 #[derive(Copy, Clone, Debug)]
 struct IdleWindow {
     cwnd: u64,
-    /// `None` until the network has been in use.
+    /// Slow start threshold; `None` until the network has been in use.
     ssthresh: Option<u64>,
-    /// Whether the window limited the sender at the change of network. Later growth depends on it:
-    /// the sender's present flight fills the other window.
+    /// Whether the window limited the sender at the change of network. Later growth depends on this
+    /// value, because the sender's present flight fills the other window.
     limited: bool,
 }
 
-/// A base control for each network.
+/// TDTCP with a base control for each network.
 #[derive(Clone, Debug)]
 pub struct Tdtcp<A> {
     packet: A,
     circuit: A,
     is_circuit: bool,
     idle: IdleWindow,
-    /// Position behind the data that was sent before the last change of network.
+    /// Position after the last byte sent before the last change of network.
     sent_before: u64,
 }
 
@@ -41,7 +43,7 @@ impl<A: Algorithm> Tdtcp<A> {
     const fn current(&mut self) -> &mut A {
         if self.is_circuit { &mut self.circuit } else { &mut self.packet }
     }
-    /// Base control of the other network.
+    /// Base control of the network that is not in use.
     const fn other(&mut self) -> &mut A {
         if self.is_circuit { &mut self.packet } else { &mut self.circuit }
     }
@@ -51,7 +53,7 @@ impl<A: Algorithm> Algorithm for Tdtcp<A> {
     const PROPERTIES: Properties = Properties {
         linux_name: None,
         needs_circuit_marks: true,
-        // HyStart++ compares round trips, which differ between the networks.
+        // HyStart++ compares round trips, which differ between the two networks.
         has_hystart: false,
         ..A::PROPERTIES
     };
@@ -73,8 +75,8 @@ impl<A: Algorithm> Algorithm for Tdtcp<A> {
         }
         (self.is_circuit, self.sent_before) = (mark.is_up, mark.sent);
         let next = self.idle;
-        // The recovery ends in the other window, so this one is deflated here (RFC 6582 section
-        // 3.2).
+        // The recovery will end in the other network's window, so this window is deflated now (RFC
+        // 6582 section 3.2).
         let cwnd = if mark.is_recovering { w.cwnd.min(w.ssthresh) } else { w.cwnd };
         self.idle = IdleWindow { cwnd, ssthresh: Some(w.ssthresh), limited: mark.limited };
         w.cwnd = next.cwnd.min(w.cwnd_max);
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_the_other_network_grows_the_other_window() {
+    fn data_of_the_idle_network_grows_its_window() {
         let (mut control, mut w) = (control(), window());
         control.handle_ack(Instant::ZERO, &mut w, &ack(MSS, 9 * MSS));
         control.handle_circuit_mark(&mut w, &mark(true, 9 * MSS));
@@ -176,7 +178,7 @@ mod tests {
     fn data_sent_after_the_mark_grows_its_own_window() {
         let (mut control, mut w) = (control(), window());
         control.handle_ack(Instant::ZERO, &mut w, &ack(MSS, 9 * MSS));
-        // By the first acknowledgement of new data, six segments have left by the circuit.
+        // Before the first acknowledgement of new data, six segments have left over the circuit.
         control.handle_circuit_mark(&mut w, &mark(true, 9 * MSS));
         control.handle_ack(Instant::ZERO, &mut w, &ack(9 * MSS, 15 * MSS));
         assert_eq!(w.cwnd, 10 * MSS, "data of the packet network");
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(w.cwnd, 11 * MSS, "data of the circuit");
     }
 
-    /// The growth of the idle window for eight segments of its data.
+    /// Growth of the idle window after acknowledgements of eight segments of its data.
     fn idle_growth(limited_before: bool, limited_after: bool) -> u64 {
         let (mut control, mut w) = (control(), window());
         let change = CircuitMark { limited: limited_before, ..mark(true, 9 * MSS) };

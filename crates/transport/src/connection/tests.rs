@@ -1,5 +1,5 @@
-//! Two ends with a wire between them that delays, loses, duplicates and reorders segments as each
-//! test defines.
+//! Two ends of a connection with a link between them that delays, loses, duplicates and reorders
+//! segments as each test defines.
 
 use super::*;
 use crate::congestion::RequiredSetting;
@@ -13,19 +13,20 @@ const A: PeerId = PeerId(0);
 const B: PeerId = PeerId(1);
 const DELAY: Duration = Duration::from_ms(10);
 
-/// Fate of a segment: the delay of each copy that arrives.
+/// Fate of a segment: the delay of each copy that arrives; empty for a lost segment.
 type SegmentFate = Vec<Duration>;
 
 struct Net<F> {
     now: Instant,
     ends: [Connection; 2],
-    /// Arrival, receiver, and a number that orders simultaneous arrivals.
+    /// Segments in flight: arrival time, receiver, a number that orders simultaneous arrivals, and
+    /// the segment.
     wire: Vec<(Instant, usize, u64, Segment)>,
     fate: F,
-    /// All segments sent: time, sender, segment.
+    /// All segments sent: time, sender, and segment.
     log: Vec<(Instant, usize, Segment)>,
     events: [Vec<Event>; 2],
-    /// Length of alternating periods in which segments arrive with and without marks of circuits.
+    /// Length of alternating periods in which segments arrive with and without the circuit's mark;
     /// `None` for no marks.
     marks_every: Option<Duration>,
 }
@@ -96,7 +97,7 @@ impl<F: FnMut(usize, &Segment) -> SegmentFate> Net<F> {
         });
         bytes.sum()
     }
-    /// Data segments sent by A: time and position.
+    /// Data segments sent by A: time and sequence number.
     fn data(&self) -> Vec<(Instant, u64)> {
         self.log
             .iter()
@@ -113,7 +114,7 @@ fn config() -> Config {
     Config { mss: 1_000, header_bytes: 40, delayed_ack: None, ..Config::default() }
 }
 
-/// Loses the data segments of A with these numbers, in order of sending.
+/// Loses the data segments of A with these numbers, counted in order of sending.
 fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> SegmentFate {
     let mut number = 0;
     move |from, segment| {
@@ -128,7 +129,7 @@ fn losing(lost: &'static [usize]) -> impl FnMut(usize, &Segment) -> SegmentFate 
 }
 
 #[test]
-fn a_stream_arrives_and_both_ends_close() {
+fn stream_arrives_and_both_ends_close() {
     let mut net = Net::new(&config(), reliable);
     net.ends[0].write(100_000);
     net.ends[0].close();
@@ -148,13 +149,13 @@ fn data_waits_for_the_handshake_and_slow_start_doubles() {
     let mut net = Net::new(&config(), reliable);
     net.ends[0].write(150_000);
     net.run(Duration::from_secs(10));
-    // SYN, its answer, then 10, 20, 40 and 80 segments, a round trip of 20 ms apart.
+    // The SYN and its answer take 20 ms. Then 10, 20, 40 and 80 segments leave, 20 ms apart.
     let rounds = [20, 40, 60, 80].map(|ms| net.data().iter().filter(|(at, _)| net.ms(*at) == ms).count());
     assert_eq!(rounds, [10, 20, 40, 80]);
 }
 
 #[test]
-fn the_window_of_the_receiver_holds() {
+fn sender_respects_the_receive_window() {
     let small = Config { receive_buffer: ByteCount::new(5_500), ..config() };
     let mut net = Net::new(&small, reliable);
     net.ends[0].write(50_000);
@@ -168,22 +169,22 @@ fn the_window_of_the_receiver_holds() {
 fn loss_is_repaired_after_three_duplicates_without_timeout() {
     for sack in [false, true] {
         let mut net = Net::new(&Config { sack, ..config() }, losing(&[3]));
-        // Enough data to always have new segments: otherwise RFC 6675 sends the last segment once
-        // more.
+        // There is always new data to send; otherwise RFC 6675 sends the last segment once more.
         net.ends[0].write(60_000);
         net.run(Duration::from_secs(10));
         assert_eq!(net.received(1), 60_000);
         let again: Vec<_> = net.data().into_iter().filter(|(_, seq)| *seq == 3_000).collect();
         assert_eq!(again.len(), 2, "sack {sack}");
-        // Sent at 20 ms, missed at 40 ms.
+        // The segment leaves at 20 ms, and its loss is detected at 40 ms.
         assert_eq!(net.ms(again[1].0), 40, "sack {sack}");
         assert_eq!(net.data().len(), 61, "nothing else was sent twice (sack {sack})");
     }
 }
 
-/// A full queue often drops the first retransmission, too, before competing flows have slowed down.
+/// A full queue often drops the first retransmission, too, because competing flows have not slowed
+/// down yet.
 #[test]
-fn lost_retransmission_is_repaired_without_timeout_by_sack() {
+fn sack_repairs_a_lost_retransmission_without_timeout() {
     let timeouts_and_end = |sack: bool| {
         let mut copies = 0;
         let fate = move |from: usize, segment: &Segment| {
@@ -199,14 +200,14 @@ fn lost_retransmission_is_repaired_without_timeout_by_sack() {
     };
     let (timeouts, end_ms) = timeouts_and_end(true);
     assert_eq!(timeouts, 0);
-    // Without a loss it ends in the round trip at 100 ms; each of three losses costs one, and slow
-    // start.
+    // Without a loss the stream ends in the round trip at 100 ms. Each of the three losses costs a
+    // round trip, and slow start ends earlier.
     assert!(end_ms < 400, "{end_ms}");
     assert!(timeouts_and_end(false).0 >= 1, "RFC 6582 waits for the timer");
 }
 
 #[test]
-fn several_losses_take_sack_one_round_trip() {
+fn sack_repairs_several_losses_in_one_round_trip() {
     let when = |sack| {
         let mut net = Net::new(&Config { sack, initial_window_segments: 20, ..config() }, losing(&[2, 4, 6]));
         net.ends[0].write(20_000);
@@ -220,13 +221,13 @@ fn several_losses_take_sack_one_round_trip() {
 }
 
 #[test]
-fn the_loss_of_the_last_segment_takes_a_timeout() {
+fn loss_of_the_last_segment_takes_a_timeout() {
     let mut net = Net::new(&config(), losing(&[4]));
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 5_000);
     let again = net.data().iter().filter(|(_, seq)| *seq == 4_000).map(|(at, _)| net.ms(*at)).max();
-    // The timer was restarted at 40 ms by an acknowledgement, with the minimum of 200 ms.
+    // An acknowledgement at 40 ms restarted the timer, with the minimum timeout of 200 ms.
     assert_eq!(again, Some(240));
 }
 
@@ -243,7 +244,7 @@ fn timeouts_double_until_the_connection_is_given_up() {
 }
 
 #[test]
-fn a_lost_syn_is_sent_again_after_a_second() {
+fn lost_syn_is_sent_again_after_a_second() {
     let mut first = true;
     let mut net =
         Net::new(&config(), move |_, _| if std::mem::take(&mut first) { vec![] } else { vec![DELAY] });
@@ -254,9 +255,9 @@ fn a_lost_syn_is_sent_again_after_a_second() {
 }
 
 #[test]
-fn a_closed_window_is_probed_until_it_opens() {
+fn closed_window_is_probed_until_it_opens() {
     let slow = Config { receive_buffer: ByteCount::new(4_000), reads_at_once: false, ..config() };
-    // The segment that opens the window is lost.
+    // The segment that announces the open window is lost.
     let mut opened = false;
     let mut net = Net::new(&slow, move |from, s: &Segment| {
         if from == 1 && s.window > 0 && s.ack == Some(4_000) && !std::mem::replace(&mut opened, true) {
@@ -288,7 +289,7 @@ fn acknowledgement_waits_for_a_second_segment_or_timer() {
 }
 
 #[test]
-fn after_a_pause_the_window_begins_anew() {
+fn window_restarts_after_a_pause() {
     let mut net = Net::new(&config(), reliable);
     net.ends[0].write(100_000);
     net.run(Duration::from_secs(2));
@@ -322,8 +323,8 @@ fn by_time() -> Config {
     Config { rack: true, ..config() }
 }
 
-/// Delivers A's data segments as `fate` says, by position and number of the copy; all other
-/// segments after [`DELAY`].
+/// Delivers A's data segments as `fate` says for a sequence number and the number of the copy. All
+/// other segments arrive after [`DELAY`].
 fn by_copy(mut fate: impl FnMut(u64, usize) -> SegmentFate) -> impl FnMut(usize, &Segment) -> SegmentFate {
     let mut copies = std::collections::BTreeMap::new();
     move |from, segment| {
@@ -336,7 +337,8 @@ fn by_copy(mut fate: impl FnMut(u64, usize) -> SegmentFate) -> impl FnMut(usize,
     }
 }
 
-/// Departures of the segment at a position, in milliseconds, retransmissions included.
+/// Times in milliseconds at which the segment with this sequence number left, retransmissions
+/// included.
 fn times<F: FnMut(usize, &Segment) -> SegmentFate>(net: &Net<F>, position: u64) -> Vec<u64> {
     net.data().into_iter().filter(|(_, seq)| *seq == position).map(|(at, _)| net.ms(at)).collect()
 }
@@ -347,7 +349,7 @@ fn tail_loss_is_repaired_after_two_round_trips() {
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 5_000);
-    // The last acknowledgement arrived at 40 ms; without RACK it takes until 240 ms.
+    // The last acknowledgement arrived at 40 ms. Without RACK the repair leaves only at 240 ms.
     assert_eq!(times(&net, 4_000), [20, 80]);
     let counters = net.ends[0].counters();
     assert_eq!((counters.timeouts, counters.fast_recoveries, counters.retransmitted_segments), (0, 0, 1));
@@ -359,7 +361,7 @@ fn probe_repairs_the_last_tail_loss_and_reveals_others() {
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 5_000);
-    // At 100 ms the probe is acknowledged beyond a gap, and every earlier segment has had its time.
+    // At 100 ms the probe's acknowledgement reveals a gap, and every earlier segment is overdue.
     assert_eq!([2_000, 3_000, 4_000].map(|seq| times(&net, seq)[1]), [100, 100, 80]);
     let counters = net.ends[0].counters();
     assert_eq!((counters.timeouts, counters.fast_recoveries), (0, 1));
@@ -367,7 +369,7 @@ fn probe_repairs_the_last_tail_loss_and_reveals_others() {
 
 #[test]
 fn probe_sends_new_data_if_the_peer_accepts_it() {
-    // The whole window is lost.
+    // All segments of the first window are lost.
     let fate = by_copy(|seq, copy| if seq < 10_000 && copy == 0 { vec![] } else { vec![DELAY] });
     let mut net = Net::new(&by_time(), fate);
     net.ends[0].write(12_000);
@@ -390,18 +392,18 @@ fn probe_of_one_segment_allows_for_delayed_acknowledgement() {
     };
     assert_eq!(when(None, 1), Some(60));
     assert_eq!(when(Some(Duration::from_ms(40)), 1), Some(100));
-    // The timeout is 200 ms: no probe follows it.
+    // The timeout is 200 ms, so no probe is sent after it.
     assert_eq!(when(Some(Duration::from_ms(500)), 1), Some(220));
 }
 
 #[test]
-fn there_is_one_probe_and_then_the_timer() {
+fn one_probe_precedes_the_retransmission_timer() {
     let mut net = Net::new(&by_time(), by_copy(|_, copy| if copy < 2 { vec![] } else { vec![DELAY] }));
     net.ends[0].write(2_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 2_000);
-    // The probe leaves two round trips after the data; the first segment a timeout after the probe;
-    // its acknowledgement triggers the second.
+    // The probe leaves two round trips after the data. The first segment leaves a timeout after the
+    // probe, and its acknowledgement triggers the second.
     assert_eq!(
         (times(&net, 1_000)[..2].to_vec(), times(&net, 0)[..2].to_vec()),
         (vec![20, 60], vec![20, 260])
@@ -427,27 +429,27 @@ fn probe_reduces_the_window_only_after_a_repair() {
         assert_eq!(net.received(1), 6_000);
         net.ends[0].window().cwnd
     };
-    // Ten segments, and no growth, as slow start does not grow with less than half of the window in
-    // use.
+    // The window is still ten segments: slow start does not grow it while less than half of it is
+    // in use.
     assert!(window(false) >= 10_000);
     assert_eq!(window(true), 2_000);
 }
 
 #[test]
-fn a_repair_that_is_lost_is_found_by_time() {
+fn lost_retransmission_is_detected_by_time() {
     let lose = |seq, copy| if seq == 3_000 && copy < 3 { vec![] } else { vec![DELAY] };
     let mut net = Net::new(&by_time(), by_copy(lose));
     net.ends[0].write(200_000);
     net.run(Duration::from_secs(10));
     assert_eq!(net.received(1), 200_000);
-    // Each loss is found when a later segment is acknowledged, one round trip later.
+    // Each loss is detected one round trip later, when a later segment is acknowledged.
     assert_eq!(times(&net, 3_000), [20, 40, 60, 80]);
     let counters = net.ends[0].counters();
     assert_eq!((counters.timeouts, counters.fast_recoveries, counters.retransmitted_segments), (0, 1, 3));
 }
 
 #[test]
-fn reordering_beyond_the_window_alone_causes_retransmission() {
+fn only_reordering_beyond_the_window_causes_retransmission() {
     let again = |late_ms: u64, segments: u64| {
         let fate = by_copy(move |seq, copy| {
             vec![if seq == 1_000 && copy == 0 { Duration::from_ms(10 + late_ms) } else { DELAY }]
@@ -458,10 +460,10 @@ fn reordering_beyond_the_window_alone_causes_retransmission() {
         assert_eq!(net.received(1), segments * 1_000);
         net.ends[0].counters().retransmitted_segments
     };
-    // A quarter of 20 ms, while fewer than three segments overtake.
+    // The reordering window is a quarter of 20 ms while fewer than three segments overtake.
     assert_eq!((again(4, 3), again(6, 3)), (0, 1));
     assert_eq!(again(4, 6), 1, "three that overtake are a loss, as long as no reordering was seen");
-    // Once reordering was seen, any number may overtake.
+    // Once reordering was seen, any number of segments may overtake.
     let fate =
         by_copy(|seq, copy| vec![Duration::from_ms(if seq % 3_000 == 1_000 && copy == 0 { 14 } else { 10 })]);
     let mut net = Net::new(&Config { initial_window_segments: 3, ..by_time() }, fate);
@@ -471,8 +473,8 @@ fn reordering_beyond_the_window_alone_causes_retransmission() {
 }
 
 #[test]
-fn loss_before_the_end_needs_no_three_duplicates() {
-    // Only one segment follows the lost one: there is no third duplicate.
+fn loss_near_the_end_needs_no_three_duplicates() {
+    // Only one segment follows the lost one, so there is no third duplicate.
     let mut net = Net::new(&by_time(), losing(&[3]));
     net.ends[0].write(5_000);
     net.run(Duration::from_secs(10));
@@ -481,7 +483,7 @@ fn loss_before_the_end_needs_no_three_duplicates() {
 }
 
 #[test]
-fn the_timer_repairs_the_loss_of_everything() {
+fn timer_repairs_the_loss_of_all_segments() {
     let mut net = Net::new(&by_time(), by_copy(|_, copy| if copy < 2 { vec![] } else { vec![DELAY] }));
     net.ends[0].write(30_000);
     net.run(Duration::from_secs(60));
@@ -495,13 +497,13 @@ fn the_timer_repairs_the_loss_of_everything() {
         });
     deaf.ends[0].write(1_000);
     deaf.run(Duration::from_secs(100));
-    // The probe at 60 ms, after which the timer doubles.
+    // The probe leaves at 60 ms; after it the timer doubles.
     assert_eq!(times(&deaf, 0), [20, 60, 260, 660, 1_460]);
     assert_eq!(deaf.ends[0].state(), State::GivenUp);
 }
 
 #[test]
-fn nothing_is_sent_twice_without_loss() {
+fn no_segment_is_sent_twice_without_loss() {
     let run = |config: &Config| {
         let mut net = Net::new(config, reliable);
         net.ends[0].write(300_000);
@@ -529,9 +531,9 @@ fn new_connection_uses_quick_acknowledgements_if_set() {
         let of_b = net.log.iter().filter(|(_, from, s)| *from == 1 && !s.syn && s.len == 0);
         of_b.map(|(at, _, s)| (net.ms(*at), s.ack.unwrap_or(0) / 1_000)).collect()
     };
-    // Three at once, then every second.
+    // The first three segments are acknowledged at once, then every second segment.
     assert_eq!(acks(&net), [(30, 1), (30, 2), (30, 3), (30, 5), (30, 7)]);
-    // Again after a pause; not in conversation.
+    // Acknowledgements are immediate again after a pause, but not in conversation.
     net.ends[0].write(1_000);
     net.run(Duration::from_ms(1_020));
     assert_eq!(acks(&net).last(), Some(&(1_010, 8)));
@@ -542,7 +544,7 @@ fn new_connection_uses_quick_acknowledgements_if_set() {
     assert_eq!(acks(&net).last(), Some(&(1_090, 9)));
 }
 
-/// Random loss, duplication and reordering.
+/// Random loss, duplication and reordering of segments.
 fn rough(mut random: RandomStream, loss_ppm: u32) -> impl FnMut(usize, &Segment) -> SegmentFate {
     move |_, _| {
         let mut copies = Vec::new();
@@ -588,7 +590,7 @@ proptest! {
         prop_assert_eq!(net.received(1), bytes);
         prop_assert_eq!(net.ends[0].state(), State::Over);
         prop_assert_eq!(net.ends[1].state(), State::Over);
-        // Nothing exceeds the window but a probe's single byte.
+        // No segment exceeds the receive window, except for a probe's single byte.
         let mut edge = buffer;
         for (_, from, segment) in &net.log {
             if *from == 1 {
@@ -619,9 +621,9 @@ fn window_follows_marks_of_acknowledgements() {
     assert!((raised / 2..=raised / 2 + 2_000).contains(&lowered), "{raised} {lowered}");
 }
 
-/// A flow with little to send loses nothing, and keeps its window.
+/// A flow with little to send loses no packets, and keeps its window.
 #[test]
-fn nscc_does_not_take_little_for_loss() {
+fn nscc_does_not_take_idle_capacity_for_loss() {
     let config = Config {
         control: Control::Nscc,
         initial_window_segments: 20,
@@ -640,13 +642,13 @@ fn nscc_does_not_take_little_for_loss() {
     assert!(net.ends[0].window().cwnd >= 20_000, "{:?}", net.ends[0].window());
 }
 
-/// Data sent by A: time and length.
+/// Data sent by A: time and length in bytes.
 fn sent<F>(net: &Net<F>) -> Vec<(Instant, u64)> {
     let data = net.log.iter().filter(|(_, from, s)| *from == 0 && s.len > 0);
     data.map(|(at, _, s)| (*at, s.len.into())).collect()
 }
 
-/// Whether in each interval between two segments at most `limit` was sent, the last segment
+/// Whether at most `limit` was sent in each interval between two segments, the last segment
 /// excluded.
 fn keeps(limit: BitRate, sent: &[(Instant, u64)]) -> bool {
     sent.iter().enumerate().all(|(first, (from, _))| {
@@ -659,7 +661,7 @@ fn keeps(limit: BitRate, sent: &[(Instant, u64)]) -> bool {
 }
 
 #[test]
-fn limited_sender_takes_the_time_of_its_limit() {
+fn limited_sender_sends_at_its_limit() {
     let mut net = Net::new(&config(), reliable);
     net.ends[0].set_pacing_limit(Some(BitRate::mbps(1)));
     net.ends[0].write(100_000);
@@ -672,12 +674,12 @@ fn limited_sender_takes_the_time_of_its_limit() {
 }
 
 #[test]
-fn lifted_or_raised_limit_holds_nothing_back() {
+fn lifted_or_raised_limit_takes_effect_at_once() {
     for (new, then) in [(None, 0), (Some(BitRate::mbps(8)), 1)] {
         let mut net = Net::new(&config(), reliable);
         net.ends[0].set_pacing_limit(Some(BitRate::bps(8_000)));
         net.ends[0].write(100_000);
-        // A segment per second: three so far, and the next one half a second away.
+        // One segment leaves per second: three so far, and the next one half a second later.
         assert!(!net.run(Duration::from_ms(2_520)));
         assert_eq!(sent(&net).len(), 3);
         net.ends[0].set_pacing_limit(new);
@@ -692,14 +694,14 @@ fn lifted_or_raised_limit_holds_nothing_back() {
 }
 
 #[test]
-fn a_limited_sender_with_nothing_to_send_wakes_nobody() {
+fn idle_limited_sender_sets_no_timer() {
     let mut net = Net::new(&config(), reliable);
     net.ends[0].set_pacing_limit(Some(BitRate::bps(8_000)));
     net.ends[0].write(1_000);
     net.drain();
     assert!(net.run(Duration::from_ms(100)), "it is over long before the next segment might go");
     assert_eq!(net.ends[0].poll_timeout(), None);
-    // Data written then waits for its time.
+    // Data written later waits for its time.
     net.ends[0].write(1_000);
     net.drain();
     assert_eq!(sent(&net).len(), 1);
@@ -709,7 +711,7 @@ fn a_limited_sender_with_nothing_to_send_wakes_nobody() {
 
 proptest! {
     #[test]
-    fn limit_holds_under_losses_and_the_stream_arrives(
+    fn limit_holds_and_the_stream_arrives_despite_losses(
         seed: u64, loss_percent in 0u64..30, kbps in 100u64..5_000, sack: bool, rack: bool, bbr: bool
     ) {
         let mut random = Seed::new(seed).stream("loss", 0);
@@ -725,7 +727,7 @@ proptest! {
         net.ends[0].write(50_000);
         for ms in 1..500 {
             net.run(Duration::from_ms(ms));
-            // A repeated or changed limit still counts from the last sent segment.
+            // A repeated or changed limit still counts from the last segment sent.
             net.ends[0].set_pacing_limit(Some(BitRate::bps(1)));
             net.ends[0].set_pacing_limit(Some(limit));
         }

@@ -1,6 +1,7 @@
-//! Marks of circuits on acknowledgements of new data, on duplicates, and in recoveries.
+//! Tests of the marks of circuits on acknowledgements of new data, on duplicates, and in
+//! recoveries.
 //!
-//! Leaves out: the jumps themselves, whose laws each control's file has. Read [`Path`] first.
+//! Leaves out: the size of the jumps, which each control's file tests. Read [`Path`] first.
 
 use super::*;
 use crate::controls::Control;
@@ -9,7 +10,7 @@ use anabranch_units::{ByteCount, RunInstant};
 
 const MSS: u64 = 1_000;
 
-/// A sender that always has data, and the acknowledgements that it gets.
+/// A sender that always has data, and the acknowledgements that it receives.
 struct Path {
     half: SendHalf,
     /// Sequence numbers of the segments sent.
@@ -17,12 +18,12 @@ struct Path {
 }
 
 impl Path {
-    /// A sender whose first window is ten segments long.
+    /// A sender with an initial window of ten segments.
     fn new(control: Control) -> Self {
         Self::with_window(control, 10)
     }
 
-    /// A sender whose first window is `segments` long, without selective acknowledgements.
+    /// A sender with an initial window of `segments` segments, without selective acknowledgements.
     fn with_window(control: Control, segments: u64) -> Self {
         let initial_ssthresh = Some(ByteCount::new(4 * MSS));
         let base = Config { control, mss: MSS as u32, sack: false, initial_ssthresh, ..Config::default() };
@@ -41,7 +42,7 @@ impl Path {
         }
     }
 
-    /// An acknowledgement of all below segment `number`, after which the sender sends.
+    /// Handles an acknowledgement of all segments before segment `number`, and then sends.
     fn ack(&mut self, number: u64, circuit: bool) {
         let segment = Segment {
             seq: 0,
@@ -50,8 +51,8 @@ impl Path {
             syn: false,
             fin: false,
             ack: Some(number * MSS),
-            // The edge of the peer's window stays, so that an acknowledgement of no data is a
-            // duplicate.
+            // The edge of the peer's window does not move, so that an acknowledgement of no new
+            // data is a duplicate.
             window: (1 << 30) - number * MSS,
             sack: SackBlocks::default(),
             sent_at: RunInstant::ZERO,
@@ -85,7 +86,7 @@ fn retcp_jumps_before_the_window_takes_the_acknowledgement() {
 }
 
 #[test]
-fn duplicates_carry_marks_of_retcp() {
+fn retcp_responds_to_marks_of_duplicates() {
     let mut path = Path::new(Control::ReTcp);
     path.ack(0, true);
     assert_eq!((path.cwnd(), path.half.dup_acks), (20 * MSS, 1));
@@ -100,8 +101,8 @@ fn retcp_halves_in_a_recovery_without_sack() {
     path.ack(0, true);
     (0..2).for_each(|_| path.ack(0, true));
     assert_eq!(path.half.recoveries_total(), 1);
-    // In flight are 20 segments of the window and 2 of limited transmit (RFC 3042): half of them,
-    // and one for each of three duplicates.
+    // In flight are 20 segments of the window and 2 of limited transmit (RFC 3042). The window is
+    // half of them, plus one segment for each of three duplicates.
     assert_eq!((path.cwnd(), path.ssthresh()), (14 * MSS, 11 * MSS));
     assert_eq!(path.sent.last(), Some(&0), "the lost segment is sent again");
     path.ack(0, true);
@@ -117,8 +118,8 @@ fn retcp_halves_in_a_recovery_without_sack() {
 fn tdtcp_takes_the_boundary_from_a_duplicate() {
     let mut path = Path::with_window(Control::Tdtcp, 4);
     assert_eq!(path.half.sent, 4 * MSS);
-    // The mark comes with a duplicate: six segments of the window and one of limited transmit
-    // (RFC 3042) leave by the circuit at once.
+    // A duplicate carries the mark. Six segments of the window and one of limited transmit (RFC
+    // 3042) then leave over the circuit at once.
     path.ack(0, true);
     assert_eq!((path.cwnd(), path.half.sent), (10 * MSS, 11 * MSS));
     path.ack(4, true);
@@ -148,7 +149,7 @@ fn tdtcp_counts_recovery_data_as_the_circuits() {
     let mut path = Path::new(Control::Tdtcp);
     (0..3).for_each(|_| path.ack(0, false));
     let boundary = path.half.sent;
-    // Duplicates inflate the circuit's window, and new segments leave by the circuit.
+    // Duplicates inflate the circuit's window, and new segments leave over the circuit.
     (0..12).for_each(|_| path.ack(0, true));
     assert!(path.half.sent > boundary + MSS, "{} {boundary}", path.half.sent);
     path.ack(boundary / MSS, true);

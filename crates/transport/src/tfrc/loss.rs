@@ -1,5 +1,5 @@
-//! The loss event rate: the mean length of the last intervals between loss events, recent ones
-//! weighing more.
+//! The loss event rate: the inverse of the mean length of the last intervals between loss events,
+//! in which recent intervals weigh more.
 //!
 //! Source: RFC 5348 section 5.
 
@@ -9,22 +9,22 @@ const WEIGHTS: [f64; 8] = [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2];
 /// Intervals between loss events, in packets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LossIntervals {
-    /// Closed intervals, the most recent first; at most eight.
+    /// Lengths of the closed intervals, the most recent first; at most eight.
     closed: Vec<f64>,
     /// Start of the open interval: the sequence number of the first loss of the last event.
     began: Option<u64>,
 }
 
 impl LossIntervals {
-    /// Whether there was a loss.
+    /// Whether no loss event has occurred.
     pub fn is_empty(&self) -> bool {
         self.began.is_none()
     }
 
-    /// Begins a loss event with the loss of `sequence`. `first` gives the interval before the first
-    /// event.
+    /// Begins a loss event with the loss of `sequence`. `first` returns the length of the interval
+    /// before the first event.
     ///
-    /// Source: section 5.3; for the first section 6.3.1.
+    /// Source: section 5.3; for the first event section 6.3.1.
     pub(crate) fn begin(&mut self, sequence: u64, first: impl FnOnce() -> f64) {
         let length = match self.began {
             Some(began) => (sequence - began) as f64,
@@ -35,16 +35,16 @@ impl LossIntervals {
         self.began = Some(sequence);
     }
 
-    /// The oldest recorded interval.
+    /// Length of the oldest recorded interval.
     #[cfg(test)]
     pub(super) fn oldest(&self) -> f64 {
         self.closed.last().copied().unwrap_or(0.0)
     }
 
-    /// The loss event rate, 0 without a loss; `next` is one more than the highest sequence number
+    /// The loss event rate; 0 without a loss. `next` is one more than the highest sequence number
     /// received.
     ///
-    /// Source: section 5.4. The open interval counts if it lengthens the mean.
+    /// Source: section 5.4. The open interval counts only if it lengthens the mean.
     pub fn rate(&self, next: u64) -> f64 {
         let Some(began) = self.began else { return 0.0 };
         let open = next.saturating_sub(began) as f64;
@@ -64,7 +64,8 @@ impl LossIntervals {
 mod tests {
     use super::*;
 
-    /// Intervals of these lengths, the oldest first, and the start of the next.
+    /// Intervals of these lengths, the oldest first, and the sequence number at which the next
+    /// interval begins.
     fn intervals(lengths: &[u64]) -> (LossIntervals, u64) {
         let mut all = LossIntervals::default();
         let mut at = 0;
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn eight_intervals_count_the_last_four_fully() {
         let (all, at) = intervals(&[5_000, 10, 10, 10, 10, 20, 20, 20, 20]);
-        // 4 * 20 + (0.8 + 0.6 + 0.4 + 0.2) * 10 = 100 over weights of 6.
+        // The sum is 4 * 20 + (0.8 + 0.6 + 0.4 + 0.2) * 10 = 100, and the sum of the weights is 6.
         assert!((all.rate(at) - 6.0 / 100.0).abs() < 1e-12);
     }
 

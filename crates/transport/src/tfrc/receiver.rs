@@ -1,11 +1,12 @@
-//! The receiving half: arrivals, losses, and the times of reports.
+//! The receiving half of TFRC: arrivals, losses, and the times of reports.
 //!
 //! Source: RFC 5348 sections 5 and 6.
 
 use super::{LossIntervals, SlowStart, TcpTimeout, loss_rate_for};
 use anabranch_units::{Duration, Instant};
 
-/// Number of later packets after which a missing one is lost (section 5.1, NDUPACK).
+/// Number of later packets after whose arrival a missing packet counts as lost (section 5.1,
+/// NDUPACK).
 const LATE: usize = 3;
 
 /// The header fields of an arriving packet.
@@ -13,20 +14,20 @@ const LATE: usize = 3;
 pub struct Arrival {
     /// Sequence number, from 0.
     pub sequence: u64,
-    /// Bytes that count.
+    /// Number of bytes that count for the receive rate.
     pub bytes: u32,
-    /// Departure by the sender's clock.
+    /// Time at which the packet was sent, by the sender's clock.
     pub sent_at: Instant,
-    /// The sender's estimate of the round-trip time, once it has one.
+    /// The sender's estimate of the round-trip time; `None` before the first estimate.
     pub rtt: Option<Duration>,
 }
 
 /// A report to the sender.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Departure of the last received packet by the sender's clock (t_recvdata).
+    /// Time at which the last received packet was sent, by the sender's clock (t_recvdata).
     pub sent_at: Instant,
-    /// Time since its arrival (t_delay).
+    /// Time since that packet's arrival (t_delay).
     pub delay: Duration,
     /// Receive rate in bytes per second since the last report (X_recv).
     pub received_bytes_per_s: f64,
@@ -39,27 +40,30 @@ pub struct Report {
 pub struct Receiver {
     timeout: TcpTimeout,
     size: f64,
-    /// Reports per round trip until the first loss.
+    /// Number of reports per round trip until the first loss.
     eager_reports: u64,
     intervals: LossIntervals,
-    /// One more than the highest number received.
+    /// One more than the highest sequence number received.
     next: u64,
-    /// Missing numbers below `next` that are not yet lost, each with the count of later packets.
+    /// Missing numbers below `next` that do not count as lost yet, each with the number of later
+    /// packets.
     gaps: Vec<(u64, usize)>,
-    /// Arrival and number of the last packet, from which the arrival times of lost ones are
-    /// estimated.
+    /// Arrival time and number of the last packet in order. The arrival times of lost packets are
+    /// estimated from it.
     last: Option<(Instant, u64)>,
     /// Start of the last loss event.
     event_at: Option<Instant>,
-    /// Its length in round trips: 2 for the first in [`SlowStart::Eager`], as packets sent before
-    /// its end left before the sender could know (as in TCP's fast recovery, RFC 6582).
+    /// Length of the last loss event in round trips. In [`SlowStart::Eager`] the first event has a
+    /// length of 2, because packets of that time left before the sender could learn of the loss (as
+    /// in TCP's fast recovery, RFC 6582).
     event_rtts: u64,
     rtt: Option<Duration>,
     bytes: u64,
     since: Option<Instant>,
-    /// Highest rate measured over a round trip or more.
+    /// Highest receive rate measured over a round trip or more, in bytes per second.
     best_bytes_per_s: f64,
-    /// Bytes reported in the current round trip, and its start.
+    /// Bytes received in the current round trip that were already reported, and the start of that
+    /// round trip.
     round: (u64, Option<Instant>),
     newest: Option<(Instant, Instant)>,
     report_at: Option<Instant>,
@@ -67,14 +71,14 @@ pub struct Receiver {
     told_rate: f64,
 }
 
-/// Reports per round trip in [`SlowStart::Eager`].
+/// Number of reports per round trip in [`SlowStart::Eager`].
 const EAGER_REPORTS: u64 = 4;
-/// Maximum number of recorded gaps; beyond it the oldest count as lost at once.
+/// Maximum number of recorded gaps. Beyond it the oldest missing packets count as lost at once.
 const GAPS_MAX: usize = 1_024;
 
 impl Receiver {
-    /// A receiver of packets of about `size` bytes, with the sender's rules for TCP's timeout and
-    /// for slow start.
+    /// Creates a receiver of packets of about `size` bytes, with the sender's rules for TCP's
+    /// timeout and for slow start.
     pub fn new(size: u32, timeout: TcpTimeout, slow_start: SlowStart) -> Self {
         Self {
             timeout,
@@ -98,7 +102,7 @@ impl Receiver {
         }
     }
 
-    /// The interval before the first loss.
+    /// Length of the interval before the first loss, in packets.
     #[cfg(test)]
     pub(super) fn first_interval(&self) -> f64 {
         self.intervals.oldest()
@@ -119,8 +123,8 @@ impl Receiver {
         self.newest = Some((now, arrival.sent_at));
         self.since.get_or_insert(now);
         self.round.1.get_or_insert(now);
-        // Section 6.3: the first packet is reported at once; section 6.2: so is each that arrives
-        // less often than once a round trip.
+        // Section 6.3: the first packet is reported at once. Section 6.2: so is each packet, if
+        // less than one packet arrives per round trip.
         self.must_report |= self.report_at.is_none();
         if arrival.sequence < self.next {
             self.gaps.retain(|(gap, _)| *gap != arrival.sequence);
@@ -130,7 +134,8 @@ impl Receiver {
             *higher += 1;
         }
         let skipped = arrival.sequence - self.next;
-        // Gaps beyond the maximum are one loss event: its first counts.
+        // Missing packets beyond the maximum belong to one loss event, which begins with the first
+        // of them.
         let kept = skipped.min(GAPS_MAX as u64);
         self.gaps.extend((self.next..self.next + kept).map(|gap| (gap, 1)));
         let before = self.last.replace((now, arrival.sequence));
@@ -145,8 +150,8 @@ impl Receiver {
 
     /// Records the loss of packet `sequence`.
     fn lose(&mut self, now: Instant, sequence: u64, before: Option<(Instant, u64)>) {
-        // Section 5.2: its arrival would have been between its neighbours. The last arrival before
-        // now is near enough, as a loss is found three packets later.
+        // Section 5.2: the lost packet would have arrived between its neighbours. The last arrival
+        // before `now` is a close estimate, because a loss is detected three packets later.
         let at = before.map_or(now, |(at, _)| at);
         let rtt = self.rtt.unwrap_or(Duration::ZERO);
         if self.event_at.is_some_and(|event| at < event + rtt * self.event_rtts) {
@@ -163,14 +168,15 @@ impl Receiver {
         self.must_report |= self.loss_rate() > self.told_rate;
     }
 
-    /// Receive rate in bytes per second since the last report, over at least the time `least`.
+    /// Receive rate in bytes per second since the last report, computed over at least the time
+    /// `least`.
     fn rate_until(&self, now: Instant, least: Duration) -> f64 {
         let time = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since)).max(least);
         if time == Duration::ZERO { 0.0 } else { self.bytes as f64 / time.as_secs_f64() }
     }
 
-    /// The report due at `now`, if any: once a round trip while data arrives, and at once for a new
-    /// loss event.
+    /// The report due at `now`, if any. Reports are due once per round trip while data arrives, and
+    /// at once for a new loss event.
     pub fn poll_report(&mut self, now: Instant) -> Option<Report> {
         let is_due = self.must_report || self.report_at.is_some_and(|at| at <= now);
         let (arrived_at, sent_at) = self.newest.filter(|_| is_due)?;
@@ -184,7 +190,7 @@ impl Receiver {
         let every =
             if self.loss_rate() > 0.0 { rtt } else { Duration::from_ps(rtt.as_ps() / self.eager_reports) };
         let received_bytes_per_s = self.rate_until(now, every);
-        // Over less than a round trip two packets may seem to arrive at any rate.
+        // Over less than a round trip, two packets may seem to arrive at any rate.
         let (bytes, since) = (self.round.0 + self.bytes, self.round.1.unwrap_or(now));
         let round = now.saturating_since(since);
         if rtt > Duration::ZERO && (round >= rtt || every == rtt) {

@@ -1,4 +1,4 @@
-//! The sending half: the rate that follows from the receiver's reports.
+//! The sending half of TFRC: the rate that follows from the receiver's reports.
 //!
 //! Source: RFC 5348 section 4.
 
@@ -7,11 +7,11 @@ use anabranch_units::{Duration, Instant};
 
 /// Maximum interval between two packets in the RFC, in seconds (section 3.1: t_mbi).
 pub const GAP_MAX_S: f64 = 64.0;
-/// Weight of the old value in the mean round trip, and in the mean of its square root (sections 4.3
-/// and 4.5).
+/// Weight of the old value in the moving averages of the round trip and of its square root
+/// (sections 4.3 and 4.5).
 const KEPT: f64 = 0.9;
 
-/// Maximum rate relative to the receive rate while a queue builds up in [`SlowStart::Eager`].
+/// Maximum rate in [`SlowStart::Eager`] as a multiple of the receive rate, while a queue builds up.
 const QUEUED_GROWTH: f64 = 1.0 + 1.0 / 16.0;
 
 /// Settings of a sender.
@@ -19,16 +19,16 @@ const QUEUED_GROWTH: f64 = 1.0 + 1.0 / 16.0;
 pub struct SenderConfig {
     /// Packet length in bytes (s).
     pub size: u32,
-    /// See [`TcpTimeout`].
+    /// TCP's timeout in the throughput equation; see [`TcpTimeout`].
     pub timeout: TcpTimeout,
-    /// Initial rate in bytes per second; one packet a second if 0, as in section 4.2.
+    /// Initial rate in bytes per second; 0 means one packet per second, as in section 4.2.
     pub initial_bytes_per_s: f64,
-    /// Whether the rate falls as round trips grow (section 4.5).
+    /// Whether the rate falls when round trips grow longer (section 4.5).
     pub reduces_oscillation: bool,
-    /// Maximum interval between two packets, in seconds: [`GAP_MAX_S`] in the RFC.
+    /// Maximum interval between two packets in seconds: [`GAP_MAX_S`] in the RFC.
     pub gap_max_s: f64,
-    /// Minimum time of the no-feedback timer, in seconds: 0 in the RFC, whose receivers report once
-    /// a round trip however short that is.
+    /// Minimum time of the no-feedback timer in seconds: 0 in the RFC, whose receivers report once
+    /// per round trip, however short the round trip.
     pub timer_min_s: f64,
     /// Growth of the rate until the first loss.
     pub slow_start: SlowStart,
@@ -39,16 +39,16 @@ pub struct SenderConfig {
 pub struct Sender {
     config: SenderConfig,
     size: f64,
-    /// The allowed rate (X).
+    /// Allowed rate (X) in bytes per second.
     rate_bytes_per_s: f64,
     rtt_s: Option<f64>,
-    /// Minimum round trip, and the last one.
+    /// Minimum round-trip time. `rtt_last_s` is the last round-trip time.
     rtt_min_s: f64,
     rtt_last_s: f64,
     root_mean: f64,
     root_last: f64,
     loss_rate: f64,
-    /// Rate allowed by the equation, once there was a loss (X_Bps).
+    /// Rate that the equation allows (X_Bps), once a loss has occurred.
     equation_bytes_per_s: f64,
     /// Recent receive rates with their times (X_recv_set); infinite before the first report.
     received: Vec<(Instant, f64)>,
@@ -57,7 +57,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender that begins at `now`.
+    /// Creates a sender that begins at `now`.
     pub fn new(now: Instant, config: SenderConfig) -> Self {
         let size = f64::from(config.size.max(1));
         let rate_bytes_per_s =
@@ -75,7 +75,7 @@ impl Sender {
             equation_bytes_per_s: f64::INFINITY,
             received: vec![(now, f64::INFINITY)],
             doubled_at: None,
-            // Section 4.2.
+            // Section 4.2: the first timer expires after two seconds.
             timer: now + Duration::from_secs(2),
         }
     }
@@ -91,7 +91,7 @@ impl Sender {
     pub fn gap(&self) -> Duration {
         Duration::from_ps((self.size / self.rate_bytes_per_s() * 1e12) as u64)
     }
-    /// Round-trip time, once known.
+    /// Smoothed round-trip time; `None` before the first report.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt_s.map(|rtt| Duration::from_ps((rtt * 1e12) as u64))
     }
@@ -107,7 +107,7 @@ impl Sender {
     fn least_bytes_per_s(&self) -> f64 {
         self.size / self.config.gap_max_s
     }
-    /// TCP's rate in its first round trip (section 4.2: W_init / R; RFC 3390).
+    /// TCP's rate in its first round trip (section 4.2: W_init / R; RFC 3390), in bytes per second.
     fn initial_bytes_per_s(&self, rtt_s: f64) -> f64 {
         (4.0 * self.size).min((2.0 * self.size).max(4_380.0)) / rtt_s
     }
@@ -115,12 +115,12 @@ impl Sender {
         self.received.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
     }
 
-    /// Handles a report that arrived at `now`; `is_limited` if less was sent than allowed since the
-    /// last report.
+    /// Handles a report that arrived at `now`. `is_limited` is whether the sender has sent less
+    /// than allowed since the last report.
     ///
     /// Source: section 4.3.
     pub fn handle_report(&mut self, now: Instant, report: &Report, is_limited: bool) {
-        // The peer's delay may be any value.
+        // The peer may report any delay, so the sample has a minimum.
         let sample = now.saturating_since(report.sent_at).as_ps().saturating_sub(report.delay.as_ps());
         let sample = Duration::from_ps(sample).as_secs_f64().max(1e-9);
         let is_first = self.rtt_s.is_none();
@@ -146,7 +146,7 @@ impl Sender {
             2.0 * self.received_max()
         };
         if is_first {
-            // Section 4.2: the first report gives the round trip, and with it the rate of TCP's
+            // Section 4.2: the first report gives the round trip, and therefore the rate of TCP's
             // first window.
             self.rate_bytes_per_s = self.rate_bytes_per_s.max(self.initial_bytes_per_s(rtt_s));
             self.doubled_at = Some(now);
@@ -161,7 +161,7 @@ impl Sender {
         self.received = vec![(now, best)];
     }
 
-    /// Step 4.
+    /// Source: section 4.3, step 4.
     fn set_rate(&mut self, now: Instant, limit: f64, is_first: bool) {
         let rtt_s = self.rtt_s.unwrap_or(1.0);
         if self.loss_rate > 0.0 {
@@ -183,7 +183,7 @@ impl Sender {
         }
     }
 
-    /// Whether round trips have grown (RFC 9406 section 4.2).
+    /// Whether round trips have grown so much that a queue is building up (RFC 9406 section 4.2).
     fn is_queued(&self) -> bool {
         self.rtt_last_s > self.rtt_min_s + (self.rtt_min_s / 8.0).clamp(0.004, 0.016)
     }
@@ -194,7 +194,8 @@ impl Sender {
         self.timer = now + Duration::from_ps((seconds * 1e12) as u64);
     }
 
-    /// Handles the no-feedback timer; `was_idle` if nothing was sent since it was set.
+    /// Handles the no-feedback timer. `was_idle` is whether no packet was sent since the timer was
+    /// set.
     ///
     /// Source: section 4.4.
     pub fn handle_timeout(&mut self, now: Instant, was_idle: bool) {
@@ -206,7 +207,7 @@ impl Sender {
                 if self.loss_rate > 0.0 { received < recover } else { self.rate_bytes_per_s < 2.0 * recover }
             });
         if keeps {
-            // A sender idle at a low rate is not slowed further.
+            // If the rate of an idle sender is low, the rate is not reduced further.
         } else if recover.is_none() || self.loss_rate <= 0.0 {
             self.rate_bytes_per_s = (self.rate_bytes_per_s / 2.0).max(least);
         } else {

@@ -1,4 +1,4 @@
-//! The RFC's rules one by one, and both halves over a wire.
+//! Tests of each rule of the RFC, and of both halves over a link.
 
 use super::*;
 use anabranch_units::{Duration, Instant};
@@ -19,18 +19,19 @@ fn config() -> SenderConfig {
         slow_start: SlowStart::Rfc,
     }
 }
-/// A report on a packet sent at `sent`, without delay.
+/// A report without delay on a packet sent at `sent`.
 fn report(sent: u64, received_bytes_per_s: f64, loss_rate: f64) -> Report {
     Report { sent_at: ms(sent), delay: Duration::ZERO, received_bytes_per_s, loss_rate }
 }
 
 #[test]
-fn the_throughput_equation_has_its_worked_values() {
-    // Without the term for timeouts this is s / (R sqrt(2p / 3)): 1,000 bytes, 100 ms, one loss in
-    // a hundred.
+fn throughput_equation_matches_worked_values() {
+    // Without the term for timeouts the equation is s / (R sqrt(2p / 3)): 1,000 bytes, 100 ms, one
+    // loss in a hundred packets.
     let simple = 1_000.0 / (0.1 * (0.02f64 / 3.0).sqrt());
     assert!((throughput_bytes_per_s(1_000.0, 0.1, 0.0, 0.01) - simple).abs() < 1e-6);
-    // With it, t_RTO = 4 R: 1000 / (0.0081650 + 0.4 * 3 * 0.0612372 * 0.01 * 1.0032) = 112,332.
+    // With that term and t_RTO = 4 R: 1000 / (0.0081650 + 0.4 * 3 * 0.0612372 * 0.01 * 1.0032) =
+    // 112,332.
     assert!((throughput_bytes_per_s(1_000.0, 0.1, 0.4, 0.01) - 112_332.0).abs() < 1.0);
     for p in [1e-6, 1e-3, 0.02, 0.3] {
         let back = loss_rate_for(throughput_bytes_per_s(1_000.0, 0.05, 0.2, p), 1_000.0, 0.05, 0.2);
@@ -72,13 +73,13 @@ fn rate_after_a_loss_follows_equation_and_receive_rate() {
     assert!((sender.rate_bytes_per_s() - equation).abs() < 1.0);
     sender.handle_report(ms(600), &report(500, 30_000.0, 0.01), false);
     assert_eq!(sender.rate_bytes_per_s(), 60_000.0);
-    // Data-limited with a new loss: the receive rate counts only in part.
+    // If the sender was data-limited, a new loss lets the receive rate count only in part.
     sender.handle_report(ms(700), &report(600, 40_000.0, 0.02), true);
     assert_eq!(sender.rate_bytes_per_s(), 34_000.0, "0.85 of what arrived");
 }
 
 #[test]
-fn silence_halves_the_rate_and_idle_keeps_it() {
+fn silence_halves_the_rate_and_idle_time_keeps_it() {
     let mut sender = Sender::new(ms(0), config());
     sender.handle_timeout(ms(2_000), false);
     assert_eq!(sender.rate_bytes_per_s(), 500.0, "no report yet");
@@ -103,21 +104,22 @@ fn silence_halves_the_rate_and_idle_keeps_it() {
 }
 
 #[test]
-fn a_longer_round_trip_slows_the_instant_rate_only() {
+fn longer_round_trip_slows_only_the_instantaneous_rate() {
     let mut sender = Sender::new(
         ms(0),
         SenderConfig { reduces_oscillation: true, gap_max_s: GAP_MAX_S, timer_min_s: 0.0, ..config() },
     );
     sender.handle_report(ms(100), &report(0, 1_000.0, 0.0), false);
     assert_eq!(sender.rate_bytes_per_s(), 40_000.0);
-    // 400 ms: the mean of roots is 0.9 sqrt 0.1 + 0.1 sqrt 0.4, divided by sqrt 0.4.
+    // The last round trip is 400 ms. The mean of roots is 0.9 sqrt 0.1 + 0.1 sqrt 0.4; it is
+    // divided by sqrt 0.4.
     sender.handle_report(ms(500), &report(100, 1e6, 0.0), false);
     let ratio = (0.9 * 0.1f64.sqrt() + 0.1 * 0.4f64.sqrt()) / 0.4f64.sqrt();
     assert!((sender.rate_bytes_per_s() - 80_000.0 * ratio).abs() < 1.0, "{}", sender.rate_bytes_per_s());
 }
 
-/// A stream over a wire of 50 ms that loses packets by `is_lost`: the mean rate of the last half,
-/// in bytes per second, and p.
+/// Runs a stream over a link of 50 ms that loses the packets for which `is_lost` is true. Returns
+/// the mean rate of the last half in bytes per second, and the loss event rate p.
 fn run(slow_start: SlowStart, seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f64, f64) {
     let mut sender = Sender::new(ms(0), SenderConfig { slow_start, ..config() });
     let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, slow_start);
@@ -164,7 +166,7 @@ fn run(slow_start: SlowStart, seconds: u64, is_lost: impl Fn(u64) -> bool) -> (f
 }
 
 #[test]
-fn with_regular_losses_it_sends_what_the_equation_says() {
+fn rate_under_regular_losses_follows_the_equation() {
     let periods = [50, 200, 1_000].map(|period| [(SlowStart::Rfc, period), (SlowStart::Eager, period)]);
     for (slow_start, period) in periods.into_iter().flatten() {
         let (rate, p) = run(slow_start, 120, |sequence| sequence % period == period - 1);
@@ -191,7 +193,8 @@ fn losses_within_a_round_trip_are_one_event() {
     for sequence in (0..1_000).filter(|n| ![500, 503, 510, 540, 700].contains(n)) {
         arrive(sequence);
     }
-    // Two events: at 500 and 200 packets later; the 300 packets since are the open interval.
+    // There are two loss events: at packet 500 and 200 packets later. The 300 packets since then
+    // are the open interval.
     let mut expected = LossIntervals::default();
     expected.begin(500, || receiver.first_interval());
     expected.begin(700, || 0.0);
@@ -202,7 +205,8 @@ fn losses_within_a_round_trip_are_one_event() {
 fn rate_below_one_rtt_does_not_set_first_interval() {
     let rate_after_loss = |first_rtt: Option<Duration>| {
         let mut receiver = Receiver::new(SIZE, TcpTimeout::FourRtt, SlowStart::Rfc);
-        // Two packets together, before a round trip is known; then one per millisecond.
+        // Two packets arrive together, before a round trip is known; then one packet arrives per
+        // millisecond.
         for sequence in (0..1_000).filter(|n| *n != 900) {
             let at = if sequence == 1 { Instant::ZERO + Duration::from_us(1) } else { ms(sequence) };
             let rtt = if sequence < 2 { first_rtt } else { Some(Duration::from_ms(100)) };
@@ -217,11 +221,11 @@ fn rate_below_one_rtt_does_not_set_first_interval() {
 }
 
 #[test]
-fn an_eager_start_is_several_times_as_fast() {
+fn eager_start_is_several_times_as_fast() {
     let (rfc, _) = run(SlowStart::Rfc, 2, |_| false);
     let (eager, _) = run(SlowStart::Eager, 2, |_| false);
-    // The first packet has a second; in the ten round trips after it the eager start doubles 8
-    // times, the RFC's 5.
+    // The interval after the first packet is a second. In the ten round trips after it, the eager
+    // start doubles the rate 8 times, and the RFC's start 5 times.
     assert!((3.0..8.0).contains(&(eager / rfc)), "{eager} and {rfc} B/s");
 }
 
@@ -233,7 +237,7 @@ fn eager_start_doubles_the_receive_rate_until_queues_grow() {
     assert_eq!(sender.rate_bytes_per_s(), 80_000.0);
     sender.handle_report(ms(225), &report(125, 70_000.0, 0.0), false);
     assert_eq!(sender.rate_bytes_per_s(), 140_000.0, "a quarter of a round trip later");
-    // 112 ms is not yet an eighth more than 100, 113 is.
+    // A round trip of 112 ms is not yet an eighth longer than 100 ms; 113 ms is.
     sender.handle_report(ms(250), &report(138, 80_000.0, 0.0), false);
     assert_eq!(sender.rate_bytes_per_s(), 160_000.0);
     sender.handle_report(ms(275), &report(162, 80_000.0, 0.0), false);

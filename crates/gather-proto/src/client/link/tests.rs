@@ -9,9 +9,9 @@ const TICK: Duration = Duration::from_ms(1);
 /// Interval at which the servers' shortfall and the loss bursts change.
 const TURN: Duration = Duration::from_ms(25);
 
-/// A link with a capacity in bytes per second and a random loss rate. Its servers send at most
-/// `offered` together while nothing is granted. A grant takes effect half a round trip later, and
-/// its packets arrive after the other half.
+/// A link with a capacity in bytes per second and a random loss rate. While no rate is granted, its
+/// servers send at most `offered` together. A grant takes effect half a round trip later, and
+/// packets sent under it arrive after the other half.
 struct Link {
     overflow: OverflowEstimator,
     now: Instant,
@@ -22,14 +22,15 @@ struct Link {
     sent: std::collections::VecDeque<f64>,
     came: (f64, f64, f64),
     granted_for: Duration,
-    /// Rate of a competing flow, which grows until it halves at high loss, as TCP does; zero for
-    /// none.
+    /// Rate of a competing flow, which grows until it halves at high loss, as TCP does; zero
+    /// without a competing flow.
     other: f64,
-    /// Length and period of stalls on the path: packets of a stall arrive together at its end.
+    /// Length and period of stalls on the path. Packets of a stall arrive together at its end.
     stalls: Option<(Duration, Duration)>,
-    /// Maximum share of the grant that servers fail to send, as they wait for processors.
+    /// Maximum share of the grant that servers fail to send because they wait for processors.
     lacks: f64,
-    /// Whether losses come in bursts: none in most turns, five times the rate in every fifth.
+    /// Whether losses come in bursts: no loss in most intervals of [`TURN`], and five times the
+    /// loss rate in every fifth.
     bursts: bool,
     /// Whether servers see a queue.
     queued: bool,
@@ -58,7 +59,7 @@ impl Link {
             arrived: Totals::default(),
         }
     }
-    /// Runs the link for `time`. Returns the loss rate in it.
+    /// Runs the link for `time`. Returns the loss rate in that time.
     fn pass(&mut self, time: Duration) -> f64 {
         let before = self.came;
         let end = self.now + time;
@@ -113,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn an_overflow_ends_and_the_link_stays_full(
+    fn overflow_ends_and_the_link_stays_full(
         capacity in 1e6f64..1e9, more in 1.1f64..20.0, loss in 0.0f64..0.05, servers in 2usize..100, has_begun: bool,
     ) {
         let mut link = Link::new(capacity, loss, more * capacity, servers);
@@ -121,7 +122,7 @@ proptest! {
         link.pass(SECOND * 2);
         prop_assert!(link.overflow.allowed_bytes_per_s().is_some());
         let lost = link.pass(SECOND * 5);
-        // Probes add losses to the path's own.
+        // Probes cause losses in addition to the path's own.
         prop_assert!(lost < loss + 0.02, "{lost} lost");
         prop_assert!(link.used(SECOND * 5) > 0.95);
     }
@@ -137,15 +138,15 @@ proptest! {
         link.offered = 0.9 * capacity;
         link.pass(SECOND * 2);
         prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
-        // One or two tests. Packets count when they are complete, so a measurement may take one
-        // packet longer.
+        // The estimator makes one or two tests. Packets count when they are complete, so a
+        // measurement may take one packet longer.
         let packets = (MEASURE_PACKETS + 1) as f64 * PACKET / (0.5 * capacity);
         let packets = Duration::from_ps((packets * 1e12) as u64);
         prop_assert!(link.granted_for <= (RTT * 5 + packets) * 2, "{:?}", link.granted_for);
     }
 
     #[test]
-    fn losses_that_come_later_are_tested_and_let_pass(capacity in 1e6f64..1e9, loss in 0.08f64..0.14) {
+    fn late_random_loss_is_tested_and_tolerated(capacity in 1e6f64..1e9, loss in 0.08f64..0.14) {
         let mut link = Link::new(capacity, 0.0, 0.5 * capacity, 8);
         link.pass(SECOND);
         link.loss = loss;
@@ -154,10 +155,10 @@ proptest! {
         prop_assert_eq!(link.overflow.allowed_bytes_per_s(), None);
     }
 
-    /// #19: with a process that waited for a processor, one short measurement halved the rate for a
-    /// second, and another doubled it.
+    /// Issue #19: one short measurement while a process waited for a processor halved the rate for
+    /// a second, and another measurement doubled it.
     #[test]
-    fn what_waits_for_a_moment_changes_little(
+    fn short_stalls_change_the_estimate_little(
         capacity in 1e6f64..1e8, servers in 2usize..64, length in 5u64..20, every in 150u64..400, has_begun: bool,
     ) {
         let mut link = Link::new(capacity, 0.0, 5.0 * capacity, servers);
@@ -177,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_link_carries_is_followed(capacity in 1e6f64..1e8, change in 0.2f64..5.0, has_begun: bool) {
+    fn estimate_follows_the_link_capacity(capacity in 1e6f64..1e8, change in 0.2f64..5.0, has_begun: bool) {
         let mut link = Link::new(capacity, 0.0, 10.0 * capacity, 8);
         link.overflow.has_begun = has_begun;
         link.pass(SECOND * 3);
@@ -190,10 +191,10 @@ proptest! {
     }
 }
 
-/// #19: each probe that overflowed the link raised its rate by only 2 %, as one measurement may be
-/// of a burst; 7 % stayed unused.
+/// Issue #19: each probe that overflowed the link raised the estimate by only 2 %, because one
+/// measurement may be distorted by a burst. 7 % of the link stayed unused.
 #[test]
-fn a_probe_that_overflows_the_link_shows_its_rate() {
+fn probe_that_overflows_the_link_shows_its_rate() {
     let mut link = Link::new(1e7, 0.0, 2e7, 4);
     link.pass(SECOND);
     link.overflow.rates = [0.9 * link.capacity, 0.0];
@@ -204,8 +205,8 @@ fn a_probe_that_overflows_the_link_shows_its_rate() {
     assert!(used > 0.97, "{used}");
 }
 
-/// #19: 32 servers on a port of 64 KiB had 2 % loss on average, most of it from repeated probes of
-/// a full link.
+/// Issue #19: 32 servers on a switch port with 64 KiB of queue had 2 % loss on average, mostly from
+/// repeated probes of a full link.
 #[test]
 fn probes_after_a_joint_start_lose_fewer_packets() {
     let lost = [false, true].map(|has_begun| {
@@ -219,10 +220,10 @@ fn probes_after_a_joint_start_lose_fewer_packets() {
     assert!(lost[1].1 > 0.88, "{lost:?}");
 }
 
-/// #19: with 32 servers, 20 ms of arrivals showed 0.5 to 2 times the link's rate, and the highest
-/// measurement was granted.
+/// Issue #19: with 32 servers, arrivals of 20 ms showed 0.5 to 2 times the link's rate, and the
+/// highest measurement was granted.
 #[test]
-fn what_comes_in_bursts_is_no_faster_link() {
+fn bursty_arrivals_do_not_raise_the_estimate() {
     for (length, every) in [(7, 31), (10, 43), (15, 61), (20, 73)] {
         let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
         link.overflow.has_begun = true;
@@ -241,7 +242,8 @@ fn what_comes_in_bursts_is_no_faster_link() {
     }
 }
 
-/// #19: losses of an excessive rate were taken for the path's own, and grants compensated for them.
+/// Issue #19: losses at an excessive rate were taken for the path's own, and grants compensated for
+/// them.
 #[test]
 fn transient_loss_is_forgotten() {
     let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
@@ -253,9 +255,10 @@ fn transient_loss_is_forgotten() {
     assert!(link.pass(SECOND * 5) < 0.01);
 }
 
-/// #19: a held link was cut repeatedly, down to a fifth less, for losses that were the path's own.
+/// Issue #19: the rate of a divided link was cut repeatedly, down to a fifth less, because of
+/// losses that were the path's own.
 #[test]
-fn a_loss_that_begins_later_is_made_up_for() {
+fn grants_compensate_for_path_loss_that_begins_late() {
     let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
     link.overflow.has_begun = true;
     link.pass(SECOND * 2);
@@ -265,11 +268,11 @@ fn a_loss_that_begins_later_is_made_up_for() {
     assert!(used > 0.93, "{used}");
 }
 
-/// #19: one measurement in which servers had waited ended a probe, and the next probe came after
-/// twice the interval: none of these runs found the link in 20 s. Servers that send a tenth less
-/// than they are granted still take long.
+/// Issue #19: a measurement in which servers had waited ended a probe, and the next probe followed
+/// after twice the interval. None of these runs found the link's rate in 20 s. Servers that send a
+/// tenth less than their grant still need a long time.
 #[test]
-fn many_servers_that_wait_at_times_find_the_link() {
+fn estimate_finds_the_rate_despite_waiting_servers() {
     let found_soon = (0..12u64).filter(|turn| {
         let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
         link.overflow.has_begun = true;
@@ -286,8 +289,8 @@ fn many_servers_that_wait_at_times_find_the_link() {
     assert!(found_soon.count() >= 8);
 }
 
-/// #19: a test above the link's rate had 14 % loss, less than half the earlier loss rate, and
-/// grants compensated for it for half a second.
+/// Issue #19: a test above the link's rate had 14 % loss. That was less than half of the earlier
+/// loss rate, and grants compensated for it for half a second.
 #[test]
 fn loss_of_an_overrate_test_is_not_path_loss() {
     let mut link = Link::new(1e7, 0.0, 5e7, 32);
@@ -302,10 +305,10 @@ fn loss_of_an_overrate_test_is_not_path_loss() {
     assert!(link.pass(SECOND) < 0.02);
 }
 
-/// #19: 32 servers with four packets in flight each lost most of them until two round trips had
-/// been measured.
+/// Issue #19: 32 servers with four packets in flight each lost most packets until two round trips
+/// had been measured.
 #[test]
-fn a_flood_of_many_servers_is_found_at_once() {
+fn flood_of_many_servers_is_detected_at_once() {
     for (servers, within) in [(32, Duration::from_ms(15)), (4, Duration::from_ms(45))] {
         let mut link = Link::new(1e7, 0.0, 3e7, servers);
         link.pass(RTT);
@@ -315,29 +318,30 @@ fn a_flood_of_many_servers_is_found_at_once() {
         }
         let took = link.now.saturating_since(begun);
         assert!(took <= within, "{servers} servers: {took:?}");
-        // Servers with more in flight adapt by themselves: they get a measurement of normal length.
+        // Servers with more packets in flight adapt by themselves, and are measured for the normal
+        // length.
         assert!(servers == 32 || took >= RTT * 2, "{servers} servers: {took:?}");
     }
 }
 
-/// #19: a divided rate was held, and a Cubic flow had a tenth of its share.
+/// Issue #19: a divided rate was held against a Cubic flow, which had a tenth of its share.
 #[test]
-fn shared_link_is_left_to_each_servers_rate() {
+fn link_shared_with_another_flow_is_not_divided() {
     let mut link = Link::new(1e7, 0.0, 0.9e7, 3);
     link.other = 0.3e7;
     link.pass(SECOND * 60);
     assert!(link.granted_for < SECOND * 20, "{:?}", link.granted_for);
-    // If each server has hardly a packet in flight, no other control could send less.
+    // If each server has hardly one packet in flight, no rate control could send less.
     let mut link = Link::new(1e6, 0.0, 0.9e6, 30);
     link.other = 0.3e6;
     link.pass(SECOND * 60);
     assert!(link.granted_for > SECOND * 40, "{:?}", link.granted_for);
 }
 
-/// #19: alongside four flows of Linux's BBR, three servers were held to one packet in flight each,
-/// as their own control could not send less.
+/// Issue #19: beside four flows of Linux's BBR, the division held three servers to one packet in
+/// flight each, because their own control could not send less.
 #[test]
-fn servers_with_few_packets_in_flight_are_left_alone() {
+fn servers_with_few_packets_are_not_held_to_a_rate() {
     let mut link = Link::new(1e7, 0.0, 2e7, 3);
     link.pass(SECOND * 5);
     assert!(link.overflow.allowed_bytes_per_s().is_some());
@@ -349,10 +353,10 @@ fn servers_with_few_packets_in_flight_are_left_alone() {
     assert!(link.granted_for < SECOND * 15, "{:?}", link.granted_for);
 }
 
-/// #19: over a path of 1 ms each burst of losses cut a divided link's rate, as servers had too few
-/// packets in flight for their own control.
+/// Issue #19: over a path of 1 ms each burst of losses cut the rate of a divided link, because
+/// servers had too few packets in flight for their own control.
 #[test]
-fn bursty_losses_without_a_queue_cut_no_rate() {
+fn bursty_losses_without_a_queue_keep_the_rate() {
     let bursts = |queued, servers| {
         let mut link = Link::new(1e7, 0.04, 2e7, servers);
         (link.bursts, link.queued) = (true, queued);
@@ -361,10 +365,10 @@ fn bursty_losses_without_a_queue_cut_no_rate() {
         link.pass(SECOND * 5);
         link.used(SECOND * 10)
     };
-    // 133 packets arrive in a round trip.
+    // Some 133 packets arrive per round trip.
     let (calm, beside_others) = (bursts(false, 30), bursts(true, 30));
     assert!(calm > 0.93 && beside_others < 0.85, "{calm} without a queue, {beside_others} with one");
-    // Losses do not count as random forever: a drop of the link's rate is followed.
+    // Losses do not count as random forever: the estimate follows a drop of the link's rate.
     let mut link = Link::new(1e7, 0.04, 2e7, 30);
     link.bursts = true;
     link.pass(SECOND * 10);
@@ -374,8 +378,8 @@ fn bursty_losses_without_a_queue_cut_no_rate() {
     assert!(lost < 0.03 && link.used(SECOND * 5) > 0.93, "{lost} lost");
 }
 
-/// #19: three servers waited for retransmissions after a long start, and the rate of that time was
-/// held for seconds: a third of 1 Gbit/s.
+/// Issue #19: three servers waited for retransmissions after a long start. The rate of that time, a
+/// third of 1 Gbit/s, was held for seconds.
 #[test]
 fn arrivals_during_waits_do_not_measure_the_link() {
     let mut link = Link::new(1e7, 0.0, 0.95e7, 3);
@@ -385,7 +389,7 @@ fn arrivals_during_waits_do_not_measure_the_link() {
     (link.offered, link.loss) = (0.95e7, 0.0);
     link.pass(SECOND);
     assert_eq!(link.granted_for, Duration::ZERO);
-    // A link whose rate does fall is divided within a second.
+    // If the link's rate does fall, it is divided within a second.
     link.capacity = 0.4e7;
     link.pass(SECOND * 2);
     assert!(link.overflow.allowed_bytes_per_s().is_some_and(|rate| rate < 0.6e7));
@@ -393,7 +397,7 @@ fn arrivals_during_waits_do_not_measure_the_link() {
 }
 
 #[test]
-fn one_server_has_its_own_rate() {
+fn single_server_is_not_limited() {
     let mut link = Link::new(1e7, 0.0, 2e7, 1);
     link.pass(SECOND * 2);
     assert_eq!(link.overflow.allowed_bytes_per_s(), None);

@@ -1,5 +1,5 @@
-//! Tests of the comparison of versions. The object is complete at its place, so that no bytes have
-//! to be pulled.
+//! Tests of the comparison of versions. The object's file is already complete, so that no bytes
+//! have to be pulled.
 
 use super::super::{FetchConfig, FetchEvent, ObjectId, ObjectPart, RequestedObject};
 use super::*;
@@ -30,7 +30,7 @@ fn describe(fetch: &mut Fetch<Bytes>, ms: u64, server: ServerId, bytes: u64, has
     fetch.handle_control(at(ms), server, Control::Described { object: "x".into(), found });
 }
 
-/// Servers asked for their hash.
+/// Servers from which a hash was requested.
 fn asked(fetch: &mut Fetch<Bytes>) -> Vec<ServerId> {
     let all = std::iter::from_fn(|| fetch.poll_control());
     all.filter(|(_, message)| matches!(message, Control::Describe { with_hash: true, .. }))
@@ -44,8 +44,9 @@ fn pass(fetch: &mut Fetch<Bytes>, until_ms: u64) {
     }
 }
 
-/// Connects all servers; the first one describes `bytes` bytes, which are there already. Returns
-/// the servers asked for their hash, too: a strict fetch asks all of them at once.
+/// Connects all servers. The first server describes an object of `bytes` bytes that is already
+/// present. Returns the servers from which a hash was requested: a strict fetch asks all of them at
+/// once.
 fn begin(is_strict: bool, bytes: u64) -> (Fetch<Bytes>, Vec<ServerId>) {
     let mut fetch = of(is_strict);
     SERVERS.into_iter().for_each(|server| fetch.handle_connected(at(0), server, None, 1_024));
@@ -58,7 +59,8 @@ fn begin(is_strict: bool, bytes: u64) -> (Fetch<Bytes>, Vec<ServerId>) {
     (fetch, holders)
 }
 
-/// Whether the object is being finished or has failed, and the servers named.
+/// Whether the object is being finished (true) or has failed (false), and the servers reported with
+/// another version.
 fn outcome(fetch: &mut Fetch<Bytes>) -> (Option<bool>, Vec<ServerId>) {
     let (mut end, mut named) = (None, Vec::new());
     while let Some(event) = fetch.poll_event() {
@@ -72,9 +74,9 @@ fn outcome(fetch: &mut Fetch<Bytes>) -> (Option<bool>, Vec<ServerId>) {
     (end, named)
 }
 
-/// #52: of two versions of equal length one was taken in silence.
+/// Issue #52: of two versions of equal length, one was fetched without notice.
 #[test]
-fn another_version_of_equal_length_is_named() {
+fn another_version_of_equal_length_is_reported() {
     for is_strict in [false, true] {
         let (mut fetch, holders) = begin(is_strict, 5);
         assert_eq!(holders, SERVERS);
@@ -96,7 +98,7 @@ fn only_a_strict_fetch_compares_long_objects() {
 }
 
 #[test]
-fn a_slow_hash_delays_an_object_briefly() {
+fn slow_hash_delays_an_object_briefly() {
     let (mut fetch, _) = begin(false, 5);
     pass(&mut fetch, 150);
     assert_eq!(outcome(&mut fetch).0, None);
@@ -109,9 +111,10 @@ fn a_slow_hash_delays_an_object_briefly() {
     assert_eq!(outcome(&mut strict).0, Some(true));
 }
 
-/// A holder that connects late was asked in vain: its time was measured from the first request.
+/// A holder that connected late was asked, but its answer was not awaited: its time was measured
+/// from the first request.
 #[test]
-fn a_strict_fetch_waits_for_a_late_holder() {
+fn strict_fetch_waits_for_a_late_holder() {
     let mut fetch = of(true);
     fetch.handle_connected(at(0), SERVERS[0], None, 1_024);
     describe(&mut fetch, 1, SERVERS[0], 5, None);
@@ -127,10 +130,10 @@ fn a_strict_fetch_waits_for_a_late_holder() {
 }
 
 proptest! {
-    /// Property: servers answer or are lost in any order. A strict fetch takes an object only if all
-    /// known versions agree, and both kinds of fetch end.
+    /// Property: servers answer or are lost in any order. A strict fetch finishes an object only if
+    /// all known versions agree, and every fetch ends.
     #[test]
-    fn a_strict_fetch_takes_an_agreed_version(
+    fn strict_fetch_finishes_only_an_agreed_version(
         is_strict: bool, steps in proptest::collection::vec((1usize..3, proptest::option::of(1u8..3)), 0..4),
     ) {
         let (mut fetch, _) = begin(is_strict, 5);
@@ -147,7 +150,7 @@ proptest! {
             }
             end = end.or(outcome(&mut fetch).0);
         }
-        // A minute from the last question, and a little more.
+        // A strict fetch ends at most a minute after its last request.
         pass(&mut fetch, 61_000);
         end = end.or(outcome(&mut fetch).0);
         prop_assert_eq!(end, Some(!(is_strict && differs)));

@@ -1,4 +1,4 @@
-//! Tests of the order of objects, the choice of servers for contents, and missing contents.
+//! Tests of the order of objects, of the choice of servers for contents, and of missing contents.
 
 use super::{CONTENTS_FIRST, CONTENTS_MAX, CONTENTS_MIN, SHORT_BYTES_MAX};
 use crate::client::ServerId;
@@ -16,7 +16,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
-/// A fetch of undescribed objects at A and B, with at most `objects_max` under way.
+/// A fetch of undescribed objects at A and B, with at most `objects_max` objects under way.
 fn many(objects: usize, objects_max: usize) -> Fetch<Bytes> {
     let wanted = |number: usize| {
         let part = ObjectPart { name: format!("o{number}"), bytes: None, hash: None, holders: vec![A, B] };
@@ -35,7 +35,7 @@ fn connect(fetch: &mut Fetch<Bytes>, ms: u64, servers: &[ServerId]) {
     servers.iter().for_each(|server| fetch.handle_connected(at(ms), *server, None, 1_024));
 }
 
-/// Requests to servers, as words.
+/// Queued requests, each with its server and in words.
 fn asked(fetch: &mut Fetch<Bytes>) -> Vec<(ServerId, String)> {
     let all = std::iter::from_fn(|| fetch.poll_control());
     all.map(|(server, message)| match message {
@@ -73,7 +73,7 @@ fn open(fetch: &mut Fetch<Bytes>, ms: u64, object: u32, bytes: u64) {
     fetch.handle_opened(at(ms), ObjectId(object), std::slice::from_ref(&all));
 }
 
-/// Objects written and finished, each checked for all of its bytes.
+/// Numbers of objects that were written and finished. Every byte of their contents is checked.
 fn whole(fetch: &mut Fetch<Bytes>) -> Vec<u32> {
     let all = events(fetch);
     let written = |object: ObjectId| {
@@ -90,8 +90,8 @@ fn whole(fetch: &mut Fetch<Bytes>) -> Vec<u32> {
     finished.filter(|object| written(*object)).map(|object| object.0).collect()
 }
 
-/// Issue #19: in a fetch of 10,000 objects all files were opened at once, and a third failed for
-/// want of descriptors.
+/// Issue #19: a fetch of 10,000 objects opened all files at once, and a third of the objects failed
+/// for lack of file descriptors.
 #[test]
 fn objects_in_progress_stay_within_the_limit() {
     let part = |name: &str| ObjectPart { name: name.into(), bytes: Some(5), hash: None, holders: vec![A] };
@@ -169,7 +169,7 @@ fn least_loaded_server_is_asked_and_the_first_describes() {
     };
     let expected = [(A, "o0 hash content"), (B, "o1 content"), (A, "o1 hash"), (A, "o2 hash content")];
     assert_eq!(asked(&mut fetch)[..4], words(&expected));
-    // Both orders of the two answers work.
+    // Both orders of the two servers' answers work.
     say_short(&mut fetch, 2, B, 1, 1);
     assert_eq!(events(&mut fetch), [], "that one is not to be trusted");
     describe(&mut fetch, 3, A, 1, found(5, 1));
@@ -183,7 +183,7 @@ fn least_loaded_server_is_asked_and_the_first_describes() {
 }
 
 #[test]
-fn another_version_is_not_taken() {
+fn content_of_another_version_is_pulled_instead() {
     for (of_a, says) in [(found(5, 1), 2), (found(6, 1), 1)] {
         let mut fetch = many(2, 2);
         connect(&mut fetch, 0, &[B]);
@@ -205,7 +205,7 @@ fn another_version_is_not_taken() {
 }
 
 #[test]
-fn a_content_that_does_not_come_is_pulled() {
+fn missing_content_is_pulled() {
     let long = SHORT_BYTES_MAX as u64 + 1;
     let is_longer: fn(&mut Fetch<Bytes>) =
         |fetch| describe(fetch, 3, B, 1, ObjectDescription { hash: None, ..found(5, 0) });
@@ -225,7 +225,7 @@ fn a_content_that_does_not_come_is_pulled() {
         fails(&mut fetch);
         assert!(asked(&mut fetch).iter().any(|(_, words)| words == "pull o1"));
     }
-    // An object that turns out not to be short.
+    // The object turns out not to be short.
     let mut fetch = many(2, 2);
     connect(&mut fetch, 1, &[A]);
     asked(&mut fetch);
@@ -235,7 +235,7 @@ fn a_content_that_does_not_come_is_pulled() {
 }
 
 #[test]
-fn server_debt_is_bounded_and_slow_servers_delay_nothing() {
+fn contents_owed_are_bounded_per_server() {
     let mut fetch = many(1_000, 512);
     connect(&mut fetch, 0, &[A]);
     connect(&mut fetch, 0, &[B]);
@@ -255,7 +255,7 @@ fn server_debt_is_bounded_and_slow_servers_delay_nothing() {
 }
 
 #[test]
-fn server_debt_grows_when_fast_and_shrinks_when_late() {
+fn content_limit_grows_when_fast_and_shrinks_when_late() {
     let mut fetch = many(10_000, 512);
     connect(&mut fetch, 0, &[A]);
     let owed =
@@ -276,7 +276,7 @@ fn server_debt_grows_when_fast_and_shrinks_when_late() {
 }
 
 #[test]
-fn what_may_be_there_is_not_asked_for_whole() {
+fn possibly_present_object_is_not_requested_whole() {
     let part = |name: &str| ObjectPart { name: name.into(), bytes: None, hash: None, holders: vec![A] };
     let there = |name: &str| RequestedObject {
         bytes: None,
@@ -291,10 +291,11 @@ fn what_may_be_there_is_not_asked_for_whole() {
 }
 
 proptest! {
-    /// Property, for any input in any order: each object ends once. All end once the servers are
-    /// gone and the driver has answered. Never more than the maximum are under way.
+    /// Property, for any input in any order: each object ends once. All objects end once the
+    /// servers are lost and the driver has answered. At most the maximum number of objects are
+    /// under way.
     #[test]
-    fn all_objects_end_once_and_always(steps in proptest::collection::vec((0u8..10, 0u32..2, 0usize..5, 0u8..3), 0..120)) {
+    fn each_object_ends_exactly_once(steps in proptest::collection::vec((0u8..10, 0u32..2, 0usize..5, 0u8..3), 0..120)) {
         let (objects, objects_max) = (5, 3);
         let mut fetch = many(objects, objects_max);
         let (mut ms, mut ends) = (0, vec![0; objects]);

@@ -1,11 +1,11 @@
-//! Share of a `gather` pull on a link with TCP flows: samples of `experiments/gather-fairness`,
-//! whose tables are complete.
+//! Share of a `gather` pull on a link with TCP flows. The tests are samples of
+//! `experiments/gather-fairness`, which has complete tables.
 
 use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
 use std::fmt::Write as _;
 
-/// One run of `text`, whose topology file is `topology`.
+/// Runs the scenario `text` once, with the topology file `topology`.
 fn run(text: &str, topology: &str) -> Outcome {
     let point = scenario::read("test.toml", text, &[]).unwrap_or_else(|error| panic!("{error}")).remove(0);
     let read = |_: &str| Ok(topology.to_owned());
@@ -15,16 +15,16 @@ fn run(text: &str, topology: &str) -> Outcome {
     simulation.run()
 }
 
-/// The shared link: its rate, the round-trip time across it, and its queue in bandwidth-delay
-/// products.
+/// The shared link: its rate, the round-trip time across it, and the length of its queue in
+/// bandwidth-delay products.
 struct Link {
     mbps: f64,
     rtt_ms: f64,
     queue_bdps: f64,
 }
 
-/// Rates on a link in Mbit/s, from the tenth second to the sixtieth, of pulls with these numbers of
-/// servers and of `flows` TCP flows under `control`.
+/// Rates on a link in Mbit/s from the tenth second to the sixtieth. The pulls have these numbers of
+/// servers. The rates of `flows` TCP flows under `control` follow the rates of the pulls.
 fn rates(link: &Link, pulls: &[usize], control: &str, flows: usize, seed: u64) -> Vec<f64> {
     let Link { mbps, rtt_ms, queue_bdps } = *link;
     let queue = ((mbps * rtt_ms * 125.0 * queue_bdps) as u64).max(6_000);
@@ -91,20 +91,20 @@ fn rates(link: &Link, pulls: &[usize], control: &str, flows: usize, seed: u64) -
     rates
 }
 
-/// Rate of a pull from `servers` servers relative to its fair share.
+/// Rate of a pull from `servers` servers as a multiple of its fair share.
 fn share(link: &Link, servers: usize, control: &str, flows: usize, seed: u64) -> f64 {
     let rates = rates(link, &[servers], control, flows, seed);
     rates[0] * rates.len() as f64 / rates.iter().sum::<f64>()
 }
 
-/// The median of three seeds.
+/// Median of the share over three seeds.
 fn median_share(link: &Link, servers: usize, control: &str, flows: usize) -> f64 {
     let mut shares: Vec<f64> = (1..=3).map(|seed| share(link, servers, control, flows, seed)).collect();
     shares.sort_unstable_by(f64::total_cmp);
     shares[1]
 }
 
-/// #19: three servers had 2 to 3 times the share of one flow, most of it through their probes.
+/// Issue #19: three servers had 2 to 3 times the share of one flow, mainly because of their probes.
 #[test]
 fn pull_takes_at_most_twice_its_share_beside_cubic() {
     for (servers, queue_bdps, most) in [(3, 0.5, 1.8), (1, 0.5, 1.4)] {
@@ -113,10 +113,10 @@ fn pull_takes_at_most_twice_its_share_beside_cubic() {
     }
 }
 
-/// #19: two pulls did not converge, and in one of these six trials one had 1.7 times the other's
-/// rate.
+/// Issue #19: two pulls did not converge. In one of these six trials, one pull had 1.7 times the
+/// rate of the other.
 #[test]
-fn of_two_pulls_the_one_with_less_catches_up() {
+fn two_pulls_converge_to_equal_rates() {
     let link = Link { mbps: 50.0, rtt_ms: 40.0, queue_bdps: 1.0 };
     let apart = |seed: u64| {
         let rates = rates(&link, &[1, 1], "cubic", 0, seed);
@@ -127,7 +127,7 @@ fn of_two_pulls_the_one_with_less_catches_up() {
     assert!(mean < 1.1, "{apart:?}");
 }
 
-/// #19: alongside Linux's BBR behind a short queue a pull had a tenth to a fourth of its share.
+/// Issue #19: beside Linux's BBR behind a short queue, a pull had a tenth to a fourth of its share.
 #[test]
 fn pull_is_not_starved_by_bbr_version_1() {
     for (servers, flows, least) in [(1, 4, 0.6), (1, 1, 0.4), (3, 4, 1.0)] {
@@ -137,15 +137,16 @@ fn pull_is_not_starved_by_bbr_version_1() {
     }
 }
 
-/// #19: with few packets in flight per server, losses do not count as random while competing flows
-/// keep a queue.
+/// Issue #19: losses do not count as random while competing flows keep a queue, even if servers
+/// have few packets in flight.
 #[test]
 fn pull_with_few_packets_in_flight_yields_to_competitors() {
     let share = median_share(&Link { mbps: 20.0, rtt_ms: 4.0, queue_bdps: 1.0 }, 3, "cubic", 4);
     assert!((1.0..3.0).contains(&share), "{share}");
 }
 
-/// #19: over 1 ms each burst of losses cut the total rate of the servers, down to half of the link.
+/// Issue #19: over 1 ms each burst of losses cut the total rate of the servers, down to half of the
+/// link's rate.
 #[test]
 fn loss_bursts_on_a_short_path_cost_little() {
     let mut topology = String::from(

@@ -11,7 +11,7 @@ use anabranch_testing::faults::Schedule;
 use anabranch_units::{Duration, Instant, RandomStream, Seed};
 use std::collections::BTreeMap;
 
-/// Length of a control message on its stream.
+/// Length of a control message on its stream, in bytes.
 pub(super) fn framed_bytes(message: &Control) -> usize {
     let mut bytes = Vec::new();
     message.encode_framed(&mut bytes);
@@ -19,7 +19,7 @@ pub(super) fn framed_bytes(message: &Control) -> usize {
 }
 
 impl World {
-    /// A client and the servers behind `ways`, without objects and faults.
+    /// A client and the servers behind the paths `ways`, without objects and faults.
     pub(super) fn of(
         seed: u64,
         random: RandomStream,
@@ -50,8 +50,8 @@ impl World {
         }
     }
 
-    /// Undescribed objects of these lengths at one server behind `way`, without faults. `knows_mtu`
-    /// tells whether the client knows the path's MTU.
+    /// A world with undescribed objects of these lengths in bytes at one server behind `way`,
+    /// without faults. `knows_mtu` is whether the client knows the path's MTU.
     pub fn calm(seed: u64, way: ServerPath, lengths: &[u64], config: ClientConfig, knows_mtu: bool) -> Self {
         let random = Seed::new(seed).stream("faults", 0);
         let server_config = ServerConfig { give_up: Duration::from_secs(30), ..ServerConfig::default() };
@@ -71,7 +71,8 @@ impl World {
         world
     }
 
-    /// Freezes the server at `at` for good, and returns the time until the client fails.
+    /// Freezes the server permanently at `at`. Returns the time from the freeze until the client
+    /// fails.
     pub fn fail_by_freezing(mut self, at: Duration) -> Duration {
         let at = Instant::ZERO + at;
         self.is_healed = false;

@@ -7,8 +7,8 @@ use crate::ranges::Ranges;
 use anabranch_endpoint::Message;
 use std::collections::VecDeque;
 
-/// A link at a rate, with a queue and random loss before it; acknowledgements come back after the
-/// delay.
+/// A link at a rate, with a queue and random loss before it. Acknowledgements arrive at the sender
+/// after the delay.
 struct Path {
     now: Instant,
     ends: [Connection; 2],
@@ -22,7 +22,7 @@ struct Path {
     there: VecDeque<(Instant, Segment)>,
     back: VecDeque<(Instant, Segment)>,
     received: u64,
-    /// Data sent: time and length, with the model's pacing rate in bytes per second.
+    /// Data sent: time and length, each with the model's pacing rate in bytes per second.
     sent: Vec<(Instant, u64, f64)>,
     phases: Vec<Phase>,
 }
@@ -118,16 +118,16 @@ impl Path {
         }
     }
 
-    /// Share of the link's rate that arrives in the next `time`.
+    /// Share of the link's rate that is delivered in the next `time`.
     fn goodput_share(&mut self, time: Duration) -> f64 {
         let before = self.received;
         self.run(time);
-        // 1,000 of 1,040 bytes are data.
+        // Of 1,040 bytes on the link, 1,000 are data.
         (self.received - before) as f64 * 8.32 / time.as_secs_f64() / self.rate.as_bps() as f64
     }
 }
 
-/// Share of the rate that arrives over 100 Mbit/s and 20 ms.
+/// Share of the link's rate that is delivered over 100 Mbit/s and 20 ms.
 fn share(config: &Config, bdps: f64, loss_ppm: u32) -> f64 {
     let mut path = Path::new(config, 100, 20, bdps, loss_ppm);
     path.ends[0].write(1 << 40);
@@ -143,11 +143,11 @@ fn long_flow_fills_a_link_with_any_queue() {
     }
 }
 
-/// Between probes, 62 round trips apart here, each round trip with a loss reduces the rate by the
-/// lost share, and by the hundredth that pacing leaves free. 1 % loss thus costs a sixth of the
-/// rate.
+/// Between probes, which are 62 round trips apart here, each round trip with a loss reduces the
+/// rate by the lost share, and by the hundredth that pacing leaves free. 1 % loss thus costs a
+/// sixth of the rate.
 #[test]
-fn random_loss_costs_a_part_where_newreno_collapses() {
+fn bbr_tolerates_random_loss_at_which_newreno_collapses() {
     for (loss_ppm, least, most) in [(1_000, 0.9, 0.2), (10_000, 0.8, 0.05)] {
         let bbr = share(&with_bbr(), 1.0, loss_ppm);
         let newreno = share(&Config { control: Control::NewReno, ..with_bbr() }, 1.0, loss_ppm);
@@ -156,7 +156,7 @@ fn random_loss_costs_a_part_where_newreno_collapses() {
 }
 
 #[test]
-fn data_is_paced_at_the_models_rate_in_quanta() {
+fn data_is_paced_in_quanta_at_the_model_rate() {
     let mut path = Path::new(&with_bbr(), 100, 20, 4.0, 1_000);
     path.ends[0].write(1 << 40);
     path.run(Duration::from_secs(1));
@@ -173,7 +173,7 @@ fn data_is_paced_at_the_models_rate_in_quanta() {
             }
             (bytes, pacing) = (bytes + len, pacing.max(*rate));
             together = together.max(if time == Duration::ZERO { bytes } else { 0 });
-            // A quantum is a millisecond's data.
+            // A quantum is the data of one millisecond.
             let most = pacing * (time.as_secs_f64() + 1e-3);
             assert!(bytes as f64 <= most, "{bytes} bytes in {time:?} at {pacing}: at most {most}");
         }
@@ -189,14 +189,14 @@ fn only_timers_send_while_the_peer_is_silent() {
     path.ends[0].write(1 << 40);
     path.run(Duration::from_secs(2));
     path.loss_ppm = 1_000_000;
-    // The last acknowledgements let the window continue; its probe comes two round trips later.
+    // The last acknowledgements keep the window open; the loss probe follows two round trips later.
     path.run(Duration::from_ms(50));
     path.sent.clear();
     path.run(Duration::from_secs(10));
     let timeouts = path.ends[0].counters().timeouts;
     assert_eq!((timeouts, path.sent.len()), (5, 6), "a probe, and a segment for each timeout");
     path.loss_ppm = 0;
-    // The next timeout comes up to 6.4 s later.
+    // The next timeout is up to 6.4 s later.
     path.run(Duration::from_secs(7));
     let share = path.goodput_share(Duration::from_secs(2));
     assert!(share > 0.9, "{share}");
@@ -218,7 +218,7 @@ fn app_limited_sender_keeps_its_rate_without_wakeups() {
 }
 
 #[test]
-fn it_needs_loss_detection_by_time_and_refuses_marks() {
+fn bbr_requires_rack_and_refuses_ecn() {
     let refused = |config: Config| config.check().expect_err("it cannot do that").to_string();
     assert_eq!(
         refused(Config { rack: false, ..with_bbr() }),
@@ -235,7 +235,7 @@ fn it_needs_loss_detection_by_time_and_refuses_marks() {
 }
 
 #[test]
-fn whole_window_leaves_at_the_found_rate_after_idle() {
+fn whole_window_leaves_at_the_model_rate_after_idle() {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(10 << 20);
     path.run(Duration::from_secs(5));
@@ -250,7 +250,7 @@ fn with_first_version() -> Config {
 }
 
 #[test]
-fn the_first_version_fills_a_link_whatever_is_lost() {
+fn version_1_fills_a_link_despite_losses() {
     for (bdps, loss_ppm, least) in [(0.5, 0, 0.93), (4.0, 0, 0.95), (1.0, 10_000, 0.9), (1.0, 100_000, 0.75)]
     {
         let share = share(&with_first_version(), bdps, loss_ppm);
@@ -259,14 +259,15 @@ fn the_first_version_fills_a_link_whatever_is_lost() {
 }
 
 #[test]
-fn version_1_fills_no_queue_and_probes_min_rtt() {
+fn version_1_keeps_the_queue_short_and_probes_min_rtt() {
     let mut path = Path::new(&with_first_version(), 20, 40, 8.0, 0);
     path.ends[0].write(1 << 40);
     let (mut quiet, mut most) = (vec![], 0);
     for tenth in 0..350u32 {
         path.sent.clear();
         path.run(Duration::from_ms(100));
-        // Four segments per window, in two and a half round trips.
+        // During the probe for the minimum round-trip time, four segments leave per window, in two
+        // and a half round trips.
         if path.sent.len() <= 12 {
             quiet.push(tenth);
         }
@@ -278,14 +279,14 @@ fn version_1_fills_no_queue_and_probes_min_rtt() {
         quiet.iter().copied().filter(|tenth| !quiet.contains(&tenth.wrapping_sub(1))).collect();
     assert!((3..=4).contains(&begins.len()), "{quiet:?}");
     assert!(begins.windows(2).all(|two| (98..=106).contains(&(two[1] - two[0]))), "{begins:?}");
-    // Half of the product of 100,000 bytes is in flight towards the receiver; a probe adds a
+    // Half of the product of 100,000 bytes is in flight towards the receiver. A probe adds a
     // quarter, and a quantum.
     assert!((50_000..110_000).contains(&most), "{most} bytes on their way");
 }
 
-/// A policer has no queue: it drops at once the excess over its rate.
+/// A policer has no queue: it drops the excess over its rate at once.
 #[test]
-fn the_first_version_holds_the_rate_of_a_policer() {
+fn version_1_holds_the_rate_of_a_policer() {
     let mut path = Path::new(&with_first_version(), 100, 20, 1.0, 0);
     path.ends[0].write(1 << 40);
     path.run(Duration::from_secs(2));
@@ -312,7 +313,7 @@ fn version_1_recovers_from_silence_and_idle() {
     path.run(Duration::from_secs(3));
     let share = path.goodput_share(Duration::from_secs(2));
     assert!(share > 0.9, "{share}");
-    // With little to send the rate of the model stays.
+    // An application-limited sender keeps the model's rate.
     let mut path = Path::new(&with_first_version(), 50, 20, 1.0, 0);
     path.ends[0].write(10 << 20);
     path.run(Duration::from_secs(5));
@@ -322,7 +323,8 @@ fn version_1_recovers_from_silence_and_idle() {
     assert!(path.sent.len() > 60, "62 kB take ten milliseconds: {}", path.sent.len());
 }
 
-/// Records of six segments of 1,000 bytes, sent together.
+/// Loss detection with six segments of 1,000 bytes in flight, sent together, and the model's
+/// records of them.
 fn six_segments() -> (Rack, Vec<SendRecord>) {
     let mut path = Path::new(&with_bbr(), 100, 20, 1.0, 0);
     path.ends[0].write(1);
@@ -354,7 +356,7 @@ fn ack_samples_the_last_newly_acknowledged_segment() {
 }
 
 #[test]
-fn neighbours_that_are_lost_are_one_run() {
+fn adjacent_lost_segments_form_one_run() {
     let (mut rack, sent) = six_segments();
     let (at, mut sacked) = (Instant::ZERO + Duration::from_ms(20), Ranges::default());
     for (start, end) in [(3_000, 4_000), (5_000, 6_000)] {
@@ -369,11 +371,11 @@ fn neighbours_that_are_lost_are_one_run() {
     assert_eq!(found, [lost(0, true), lost(1, false), lost(2, false), lost(4, true)]);
 }
 
-/// The first two segments of six are missing, and the rest have arrived.
+/// The first two segments of six are missing, and the other four have arrived.
 #[test]
-fn wide_reordering_window_halves_once_all_is_sent() {
+fn wide_reordering_window_halves_once_all_data_is_sent() {
     let (at, ms) = (Instant::ZERO + Duration::from_ms(20), Duration::from_ms);
-    // The minimum round trip is 20 ms, and a quarter of it 5 ms.
+    // The minimum round trip is 20 ms, so a quarter of it is 5 ms.
     for (mult, is_tail, window_ms) in [(1, false, 0), (8, false, 40), (8, true, 20), (2, true, 5)] {
         let mut rack = Rack::new(Duration::ZERO, mult);
         for start in (0..6_000).step_by(1_000) {
