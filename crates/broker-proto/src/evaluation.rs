@@ -24,8 +24,8 @@ const BROKER: PeerId = PeerId(0);
 pub struct Account {
     /// Traffic of the broker's clients in Mbit/s.
     pub traffic_mbps: f64,
-    /// Revenue, with [`MARKUP`]: by the contract's price, or by cluster under designs that announce
-    /// clusters' costs.
+    /// Revenue: [`MARKUP`] times the traffic times the contract's price, or times the cluster's
+    /// cost under designs that announce costs.
     pub paid: f64,
     /// Cost to the network.
     pub cost: f64,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn where_capacities_are_known_nothing_is_congested() {
+    fn no_cluster_is_congested_if_clients_are_shared() {
         for seed in 1..=5 {
             let world = world(seed);
             for design in designs::all().iter().filter(|design| design.shares_clients()) {
@@ -231,7 +231,7 @@ mod tests {
 
     /// With a higher weight of cost, clients go to cheaper and more distant clusters.
     #[test]
-    fn the_weight_of_cost_trades_score_for_cost() {
+    fn higher_cost_weight_moves_clients_to_cheaper_clusters() {
         let world = world(2);
         let (marketplace, today): (Arc<dyn Design>, Arc<dyn Design>) =
             (Arc::new(Marketplace::default()), Arc::new(Brokered));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_become_fewer_the_more_are_asked_for() {
+    fn share_of_clients_falls_with_required_alternatives() {
         let shares: [f64; 4] = alternatives(&world(1), 0);
         assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] > 0.0 && shares[0] <= 1.0, "{shares:?}");
     }

@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 /// Pathways of all networks.
 pub type Catalogue = PathwayTable<PeerId>;
 
-/// Answers a player's request; networks in `gone` come last. Returns `None` if no network is known.
+/// Answers a player's request; clusters of the networks in `gone` are last. Returns `None` if no
+/// network is known.
 ///
 /// Source: VDX, section 3.4.1, *Delivery Protocol*.
 pub fn answer(

@@ -3,7 +3,8 @@
 use super::{ClusterAnnouncement, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
-/// A network knows the broker's clients, so it bids the capacity that its other traffic leaves.
+/// A network knows the broker's clients, so it announces the capacity that its other traffic
+/// leaves.
 #[derive(Copy, Clone, Debug)]
 pub struct Marketplace {
     /// Maximum number of clusters that a network bids for a place.
