@@ -60,7 +60,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn corpus_bids_are_accepted_or_refused_as_named() {
+    fn corpus_inputs_are_accepted_or_refused_as_named() {
         assert!(replay("broker_bids", super::exercise_bids) >= 4);
     }
 }
