@@ -19,7 +19,7 @@ pub struct BrokerServiceConfig {
     pub store: StoreConfig,
     /// Interval after which players ask again, in seconds.
     pub ttl_s: u32,
-    /// True if players' reports affect the trust in networks. Anybody can send reports.
+    /// True if players' reports affect the trust in networks. Anybody can send such reports.
     pub believes_players: bool,
 }
 

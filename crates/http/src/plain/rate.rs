@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests per second that each network may send even above the limit for all addresses.
+/// Requests per second that each address may send even above the limit for all addresses.
 pub const ADDRESS_REQUESTS_PER_S: u32 = 10;
 
 /// Count of requests in the current second. A second begins with its first request.
