@@ -1,9 +1,9 @@
-//! Snapshots of directories, from a user's view.
+//! Snapshots of directories, as a user makes them.
 
 use crate::{answer, text};
 use std::path::Path;
 
-/// Exit code, and the answer of `replicate manifest --json`.
+/// Runs `replicate manifest --json`. Returns the exit code and the answer.
 fn manifest(folder: &Path, more: &[&str]) -> (Option<i32>, serde_json::Value) {
     let folder = folder.to_str().expect("a plain path");
     let said = answer(&[&["replicate", "manifest", folder, "--json"], more].concat());
