@@ -1,4 +1,4 @@
-//! `anabranch broker`: content networks bid clusters, a broker places clients.
+//! `anabranch broker`: content networks bid clusters, and a broker places clients on them.
 
 mod cdn;
 mod evaluate;
@@ -49,7 +49,7 @@ pub enum Noun {
     World(world::Args),
 }
 
-/// `broker` in this command.
+/// Implementation of [`Member`] for `broker`.
 pub(crate) struct Broker;
 
 impl Member for Broker {

@@ -1,5 +1,5 @@
 //! `anabranch experiment`: one cell of a published experiment, run on an emulated network or
-//! predicted. `experiments/<claim>/` holds sweeps, checks and figures.
+//! predicted. Sweeps, checks and figures are in `experiments/<claim>/`.
 
 mod codedbulk;
 mod live;

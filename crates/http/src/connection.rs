@@ -371,7 +371,7 @@ impl Connection {
     }
 
     /// Repeats a request until it succeeds, is refused, or the patience has passed. Logs the first
-    /// failure at once if the patience is at least [`TOLD_PATIENCE`].
+    /// failure at once if the patience is at least 5 s.
     ///
     /// Errors: the error of the last attempt.
     pub async fn send_again(

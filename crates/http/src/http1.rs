@@ -180,7 +180,7 @@ mod tests {
 
     /// #48: a client that kept sending requests and read no answer kept its connection for ever.
     #[tokio::test]
-    async fn write_to_a_peer_that_does_not_read_times_out() {
+    async fn write_times_out_if_the_peer_does_not_read() {
         let (near, _far) = tokio::io::duplex(100);
         let mut near = WriteTimeoutStream::new(near, Duration::from_millis(10));
         let error = near.write_all(&[0; 1_000]).await.expect_err("the pipe is full");

@@ -1,4 +1,4 @@
-//! `anabranch broker origin`: segments of any length, for `broker play`.
+//! `anabranch broker origin`: serves segments of any length for `broker play`.
 
 use axum::Router;
 use axum::body::{Body, Bytes};

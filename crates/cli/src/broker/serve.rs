@@ -109,7 +109,7 @@ struct PlayersArgs {
     clients: ClientArgs,
 }
 
-/// Parses the start of an address: a scheme and a host.
+/// Parses the base of a URL: a scheme and a host.
 fn url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let is_host =
@@ -154,7 +154,7 @@ impl PlayersArgs {
     }
 }
 
-/// Descriptors for anything but connections: the store, the runtime, the terminal.
+/// Descriptors for other uses than connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Runs until a signal ends the command.

@@ -1,5 +1,5 @@
-//! `anabranch broker several`: brokers with clients on the same clusters, round after round, while
-//! demand changes.
+//! `anabranch broker several`: several brokers whose clients share clusters, over rounds of
+//! changing demand.
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, ShownRows};
@@ -100,7 +100,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Means over rounds.
+/// Means of the figures over the rounds.
 fn means(outcomes: &[RoundOutcome]) -> [(&'static str, Value); 6] {
     let mean = |of: fn(&RoundOutcome) -> f64| {
         Value::from(outcomes.iter().map(of).sum::<f64>() / outcomes.len().max(1) as f64)

@@ -1,4 +1,4 @@
-//! Each page of the reference is complete, and its links lead somewhere.
+//! Tests that each page of the reference is complete, and that its links have targets.
 
 use super::commands::visible;
 use super::markdown::{anchor, escaped};
@@ -57,7 +57,7 @@ fn each_request_and_message_has_a_section() {
     }
 }
 
-/// Targets of the links of a page, and the anchors of its headings.
+/// Returns the targets of a page's links, and the anchors of its headings.
 fn links_and_anchors(text: &str) -> (Vec<&str>, BTreeSet<String>) {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -65,7 +65,7 @@ fn links_and_anchors(text: &str) -> (Vec<&str>, BTreeSet<String>) {
 }
 
 #[test]
-fn links_between_pages_lead_to_pages_and_headings() {
+fn links_between_pages_have_existing_targets() {
     let texts = texts();
     let mut count = 0;
     for (path, text) in &texts {
@@ -145,7 +145,7 @@ fn each_command_has_a_manual_page() {
 }
 
 #[test]
-fn texts_are_shown_as_written() {
+fn special_characters_in_texts_are_escaped() {
     assert_eq!(
         escaped("a <SITE> of `x<y>` * [`Kind`](a::Kind), [b]"),
         "a &lt;SITE> of `x<y>` \\* `Kind`, \\[b\\]"

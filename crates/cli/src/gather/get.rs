@@ -176,7 +176,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
     Ok((targets, config, streams))
 }
 
-/// Rephrases an error in terms of this command's options.
+/// Rephrases an error with the names of this command's options.
 fn worded(error: GetError) -> anyhow::Error {
     match error {
         GetError::Datagram { .. } | GetError::Memory { .. } => anyhow!("--{error}"),

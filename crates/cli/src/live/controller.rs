@@ -1,4 +1,5 @@
-//! `anabranch live controller`: the controller of a network, and how programs reach it.
+//! `anabranch live controller`: the controller of a network, and the options of its nodes and
+//! operators.
 
 use super::worlds::{PriorityName, ppm, share, weight};
 use crate::etcd::EtcdArgs;
@@ -66,7 +67,7 @@ pub struct Args {
     moves: usize,
 }
 
-/// Controls until Ctrl-C or SIGTERM.
+/// Runs until Ctrl-C or SIGTERM.
 ///
 /// Errors: one line for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
@@ -170,12 +171,12 @@ impl From<ModeName> for ControlMode {
 }
 
 impl NodeControlArgs {
-    /// Whether a controller chooses the parents.
+    /// Returns true if a controller chooses the parents.
     pub(super) fn is_controlled(&self) -> bool {
         !self.controller.is_empty()
     }
 
-    /// The control's set-up.
+    /// Settings of the node's control.
     ///
     /// Errors: keys that cannot be read.
     pub(super) fn config(&self, name: &str) -> anyhow::Result<ControlConfig> {
@@ -193,7 +194,7 @@ impl NodeControlArgs {
     }
 }
 
-/// Follows changes of the keys of a program that has some. Never returns.
+/// Reloads the keys of a program when they change, if it has keys. Never returns.
 pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::Infallible {
     match identity {
         Some(identity) => crate::keys::follow(identity).await,
@@ -217,9 +218,9 @@ pub struct OperatorArgs {
 }
 
 impl OperatorArgs {
-    /// A client in the operator's name.
+    /// Creates a client in the operator's name.
     ///
-    /// Errors: keys that cannot be read, an address that is none.
+    /// Errors: unreadable keys, an invalid address.
     pub(super) fn client(&self) -> anyhow::Result<ControllerClient> {
         let files = CredentialFiles::in_set(&self.keys, SYSTEM, Role::Operator, &self.operator);
         let patience = std::time::Duration::from_secs(10);

@@ -122,30 +122,31 @@ struct Row {
     measured: DesignResult,
 }
 
-/// Results of one design on one seed. A value that a design does not have is `None`.
+/// Results of one design on one seed. A value is `None` if the design does not have it.
 #[derive(Clone, Default, Serialize)]
 struct DesignResult {
-    /// Mean bitrate delivered to a viewer, unserved ones included.
+    /// Mean bitrate delivered to a viewer; unserved viewers count as 0.
     mean_kbps: f64, // tidy-allow: quantity (a row for figures, as the thesis's axes)
-    /// Cost of all links for each viewer served at the asked bitrate.
+    /// Cost of all links, divided by the number of viewers served at the requested bitrate.
     cost_per_satisfied: Option<f64>,
-    /// Share of viewers served at the asked bitrate.
+    /// Share of viewers served at the requested bitrate.
     satisfied_share: f64,
     /// Share of viewers served at any bitrate.
     served_share: Option<f64>,
     /// Certified gap of the first plan, as a share of its bound.
     gap: Option<f64>,
-    /// The same gap as a share of the plan's cost.
+    /// Certified gap of the first plan, as a share of its cost.
     gap_of_cost: Option<f64>,
     /// CPU time of the first plan.
     plan_cpu_s: Option<f64>,
-    /// CPU time of the design: all plans, as refused viewers ask for less.
+    /// CPU time of all plans of the design, because refused viewers request a lower bitrate in a
+    /// further plan.
     cpu_s: f64,
-    /// Share of viewers served at the asked bitrate, by that bitrate in kbit/s.
+    /// Share of viewers served at the requested bitrate, by this bitrate in kbit/s.
     satisfied_share_by_kbps: BTreeMap<u64, f64>, // tidy-allow: quantity (a row for figures)
 }
 
-/// The settings that one design is measured with.
+/// Settings with which one design is measured.
 #[derive(Copy, Clone)]
 struct DesignPoint {
     design: Design,
@@ -266,7 +267,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Designs with each weight and number of passes that makes a difference to them.
+/// Designs, each with all weights and numbers of passes that affect it.
 fn points(designs: &[Design], args: &Args) -> Vec<DesignPoint> {
     let mut points = Vec::new();
     for &design in designs {
@@ -284,7 +285,7 @@ fn points(designs: &[Design], args: &Args) -> Vec<DesignPoint> {
     points
 }
 
-/// Means over the seeds, a line for each point in the order of the rows.
+/// A table of means over the seeds, with one line for each point in the order of the rows.
 fn table(rows: &[Row], seeds: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING);

@@ -1,4 +1,5 @@
-//! `anabranch live keys`: certificates with which controllers, nodes and operators know each other.
+//! `anabranch live keys`: certificates by which controllers, nodes and operators authenticate each
+//! other.
 
 use crate::exit::OrUsage as _;
 use crate::keys::Change;

@@ -1,4 +1,4 @@
-//! `anabranch live network`: the network as the controller has it, and its changes at run time.
+//! `anabranch live network`: shows the controller's network, or changes it while it runs.
 
 use super::controller::OperatorArgs;
 use crate::exit::OrUsage as _;
@@ -74,13 +74,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The description as TOML, with its version in a comment.
+/// Formats the description as TOML, with its version in a comment.
 fn text(view: &NetworkView) -> anyhow::Result<String> {
     let text = toml::to_string(&view.network).context("the network as TOML")?;
     Ok(format!("# version {}\n\n{}", view.version, text.trim_end()))
 }
 
-/// Additions come first, so that no addition refers to a removed entry.
+/// Returns the changes. Additions are first, so that no addition refers to a removed entry.
 fn changes(args: &Args) -> anyhow::Result<Vec<Change>> {
     let mut changes = Vec::new();
     if let Some(path) = &args.set {

@@ -1,4 +1,4 @@
-//! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of
+//! `anabranch live node`: a reflector or an edge, under a controller or with a fixed list of
 //! parents.
 
 use super::controller::{NodeControlArgs, follow_keys};

@@ -44,7 +44,7 @@ pub struct Args {
     allocator: Scheduler,
 }
 
-/// Descriptors for anything but connections: the store, the runtime, the terminal.
+/// Descriptors for other uses than connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Runs until a signal ends the command.
