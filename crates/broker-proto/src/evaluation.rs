@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_add_up_and_networks_profit_by_their_markup() {
+    fn account_sums_equal_demand_and_profit_equals_markup() {
         let world = world(1);
         let demand: f64 = world.groups().iter().map(|g| mbps(g.bitrate) * f64::from(g.sessions)).sum();
         for design in designs::all() {
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn median_counts_each_value_as_often_as_it_occurs() {
+    fn median_weights_each_value_by_its_count() {
         assert_eq!(median(vec![(3.0, 1), (1.0, 5), (2.0, 1)]), 1.0);
         assert_eq!(median(vec![(3.0, 4), (1.0, 3), (2.0, 1)]), 2.0);
         assert_eq!(median(Vec::new()), 0.0);
     }
 
     #[test]
-    fn share_of_clients_falls_with_required_alternatives() {
+    fn share_of_clients_falls_with_number_of_alternatives() {
         let shares: [f64; 4] = alternatives(&world(1), 0);
         assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] > 0.0 && shares[0] <= 1.0, "{shares:?}");
     }

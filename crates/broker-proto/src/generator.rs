@@ -327,7 +327,7 @@ mod tests {
     /// Each network alone has capacity for all clients, background included, each at the cluster
     /// that the network would choose, unless clusters share capacity with neighbours.
     #[test]
-    fn capacity_is_twice_the_load_and_price_the_mean() {
+    fn price_is_mean_cost_and_capacity_twice_the_load() {
         let world = generate(&small(), Seed::new(1));
         for network in world.networks() {
             let own = &world.sites()[network.clusters.start as usize..network.clusters.end as usize];

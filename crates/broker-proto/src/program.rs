@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn market_reads_back_as_written() {
+    fn market_survives_conversion_to_text_and_back() {
         let market = market().with_unserved_cost(40.0);
         let text = serde_json::to_string(&Program::from(&market)).expect("numbers have text");
         let read: Program = serde_json::from_str(&text).expect("it was written just now");

@@ -38,7 +38,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn clusters_of_the_decision_come_first() {
+    fn clusters_of_the_decision_rank_first() {
         let to = |network, cluster| ClusterId { network: PeerId(network), cluster };
         let placed =
             |to| ClientPlacement { place: 0, bitrate: BitRate::mbps(3), sessions: 5, to: Some((to, 1.0)) };

@@ -146,7 +146,7 @@ mod tests {
 
     /// #17: an unknown site ended `send` with 1, a missing scenario `simulate` with 2.
     #[test]
-    fn wrong_usage_is_distinguished_from_failure_through_any_wrapping() {
+    fn wrapped_errors_keep_the_exit_code_of_wrong_usage() {
         let io = || Err::<(), _>(std::io::Error::other("no such file"));
         let shown = |e: &anyhow::Error| (format!("{e:#}"), format!("{:?}", code(e)));
         let usage = io().or_usage().context("reading").expect_err("it is one");

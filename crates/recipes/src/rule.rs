@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_is_figure_1_6() {
+    fn rule_gives_the_mechanisms_of_figure_1_6() {
         use Mechanism::{HierarchicalPartitioning, PriorityRanking, Reaction, Transparency};
         let figure = [
             (Sharing::None, [Some(Reaction); 3]),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_that_delivers_keeps_full_trust() {
+    fn network_that_delivers_its_bids_keeps_full_trust() {
         let mut standing = NetworkTrust::default();
         for _ in 0..100 {
             standing.note_bids(1.0);

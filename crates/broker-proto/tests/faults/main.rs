@@ -27,6 +27,6 @@ fn agents_rejoin_and_lose_no_message_under_faults() {
 }
 
 #[test]
-fn the_same_seed_leaves_the_same_log() {
+fn equal_seeds_give_equal_logs() {
     faults::run_twice(schedule);
 }

@@ -373,7 +373,7 @@ async fn preflights_allow_all_requests_of_players() {
 
 /// #52: a proxy, as the documents recommend it, hid the viewers' addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn viewers_behind_a_proxy_are_placed_by_own_address() {
+async fn viewers_behind_a_proxy_keep_their_own_places() {
     let house = BrokerHome::new("marketplace", None).await;
     let settings = Settings::new(designs::by_name("marketplace").expect("there is one"));
     let contracts = CONTRACTS.parse().expect("they are right");

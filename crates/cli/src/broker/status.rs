@@ -232,7 +232,7 @@ mod tests {
 
     /// #52: decisions in stores of earlier versions were shown as round #0.
     #[test]
-    fn decision_without_a_number_is_the_last_round() {
+    fn decision_without_a_number_is_shown_as_last_round() {
         assert_eq!((round_name(0), round_name(7)), ("last round".to_owned(), "round #7".to_owned()));
     }
 }

@@ -91,7 +91,7 @@ fn links_between_pages_have_existing_targets() {
 }
 
 #[test]
-fn written_page_of_scenarios_names_each_key() {
+fn scenarios_document_names_each_key() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
     let written = std::fs::read_to_string(path).expect("it is there");
     let spans: BTreeSet<&str> = written
@@ -115,7 +115,7 @@ fn written_page_of_scenarios_names_each_key() {
 }
 
 #[test]
-fn keys_have_types_defaults_and_meanings() {
+fn reference_lists_types_defaults_and_meanings_of_keys() {
     let page = settings::scenario().text;
     for row in [
         "| `rate` | as `20 Mbit/s` | `1 Gbit/s` | Rate of links without their own. |",

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_network_can_be_set_again() {
+    fn printed_network_can_be_applied_again() {
         let text = "[[node]]\nname = \"e\"\ntier = \"edge\"\nmedia = \"http://127.0.0.1:7202\"\n";
         let network = Description::from_toml(text).expect("a good description");
         let view = NetworkView { lead: 1, version: 3, network };

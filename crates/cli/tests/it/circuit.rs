@@ -24,7 +24,7 @@ fn figure_2_7(verb: &str, packets: u32, more: &[&str]) -> Value {
 }
 
 #[test]
-fn simulated_and_emulated_circuits_carry_the_same() {
+fn simulated_and_emulated_circuits_have_similar_goodput() {
     let Some(_alone) = stage(&[]) else { return };
     for packets in [16, 128] {
         let bytes = |row: &Value| row["circuit_bytes"].as_f64().expect("a hybrid switch");
@@ -118,7 +118,7 @@ fn unmodified_programs_announce_demand_that_circuits_follow() {
 }
 
 #[test]
-fn impossible_dilations_get_one_line() {
+fn invalid_dilations_are_refused_in_one_line() {
     let scenario = carried("circuit.toml");
     for factor in ["0", "0.5", "-3", "1025"] {
         let flag = format!("--dilation={factor}");
@@ -158,7 +158,7 @@ fn commands_require_one_network_and_its_options() {
 }
 
 #[test]
-fn libraries_and_programs_out_of_reach_are_refused() {
+fn missing_libraries_and_static_programs_are_refused() {
     let scenario = carried("circuit.toml");
     let folder = tempfile::tempdir().expect("a writable temporary folder");
     // A static executable has no interpreter, so it loads no libraries.

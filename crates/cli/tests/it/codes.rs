@@ -312,7 +312,7 @@ fn variants(mistake: UserMistake, verb: &str) -> Vec<String> {
 /// #52: a missing file ended `simulate` with 2 and `shuffle replay` with 1. Missing keys, an
 /// unknown scheme and an existing folder ended most commands with 1.
 #[test]
-fn same_mistake_has_the_same_exit_code_everywhere() {
+fn same_mistake_has_one_exit_code_in_all_commands() {
     let place = Place::new();
     let verbs: BTreeSet<String> = leaves(&[]).into_iter().collect();
     let named: BTreeSet<&str> = ROWS.iter().map(|(_, verb, _)| *verb).collect();

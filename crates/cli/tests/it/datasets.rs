@@ -39,7 +39,7 @@ fn equal_directories_have_equal_snapshots() {
 }
 
 #[test]
-fn filters_and_index_are_options() {
+fn snapshots_respect_filter_and_index_options() {
     let all = tempfile::tempdir().expect("a folder");
     let folder = all.path().join("tree");
     write(&folder, "a.csv", "1");

@@ -13,7 +13,7 @@ fn exit_code_tells_whether_emulation_is_possible() {
 }
 
 #[test]
-fn every_finding_that_is_not_ok_has_a_fix() {
+fn every_failed_finding_has_a_fix() {
     let output = answer(&["doctor", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let findings = value["findings"].as_array().expect("a list");

@@ -39,7 +39,7 @@ fn refusal(args: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn wrong_input_gets_one_line_and_exit_code_2() {
+fn invalid_input_gives_one_line_and_exit_code_2() {
     for (args, expected) in [
         (&["emulate", "nowhere", "--", "true"][..], "butterfly, internet2, b4"),
         (&["emulate", "b4", "--site", "mars", "--", "true"], "no site `mars`"),
@@ -322,7 +322,7 @@ fn rows(args: &[&str]) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
+fn emulated_flows_datagrams_and_priorities_match_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = scenario(&folder, MIX);
@@ -351,7 +351,7 @@ fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
 }
 
 #[test]
-fn gather_rounds_emulate_as_simulated_with_real_programs() {
+fn emulated_gather_rounds_match_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -386,7 +386,7 @@ fn gather_rounds_emulate_as_simulated_with_real_programs() {
 /// The cheapest of three networks fails, and its players move to other networks, in simulation and
 /// emulation.
 #[test]
-fn players_are_steered_emulated_as_simulated_with_real_programs() {
+fn emulated_player_steering_matches_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -429,7 +429,7 @@ fn players_are_steered_emulated_as_simulated_with_real_programs() {
 }
 
 #[test]
-fn files_replicate_emulated_as_simulated_with_real_programs() {
+fn emulated_replication_matches_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     // TCP as in Linux, as far as the simulator models it.

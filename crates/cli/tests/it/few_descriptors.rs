@@ -182,7 +182,7 @@ delay = "0 ms"
 
 /// #48: the transfer to d waited for 92 s while another transfer occupied the memory of e.
 #[test]
-fn destination_is_served_while_another_lacks_memory() {
+fn destination_is_served_while_another_site_lacks_memory() {
     let mut local = LocalDaemons::start(THREE, &["s", "d"]);
     let mut relay = local.relay("e", "e");
     relay.args(["--memory", "24 MiB"]);

@@ -345,7 +345,7 @@ fn unreachable_server_is_reported_although_the_pull_succeeds() {
 }
 
 #[test]
-fn object_without_live_servers_fails_but_others_succeed() {
+fn object_without_live_servers_fails_alone() {
     let mut world = World::new(4);
     let (lost, kept) = (noise(6, 24 * MIB), noise(7, 24 * MIB));
     world.put(0..2, "lost", &lost);

@@ -555,12 +555,12 @@ fn attack(long: Duration) {
 }
 
 #[test]
-fn memory_stays_below_its_bound_whatever_peers_send() {
+fn memory_stays_bounded_under_malicious_input() {
     attack(Duration::from_millis(800));
 }
 
 #[test]
-fn memory_stays_below_its_bound_however_long_peers_misbehave() {
+fn memory_stays_bounded_under_long_misbehaviour_of_peers() {
     if std::env::var_os("ANABRANCH_LONG").is_none() {
         return skip("ten attacks of 15 s take two minutes: set ANABRANCH_LONG=1");
     }

@@ -703,7 +703,7 @@ fn programs_announce_flows_through_rust_and_python_libraries() {
 }
 
 #[test]
-fn unchanged_program_is_announced_limited_and_forgotten() {
+fn flows_of_unmodified_program_are_announced_limited_and_removed() {
     let Some(mut star) = Star::start() else { return };
     if !crate::has_program("python3") {
         return skip("no python3");

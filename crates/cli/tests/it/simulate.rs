@@ -85,7 +85,7 @@ fn run_directory_records_hosts_multipath_behaviour() {
 }
 
 #[test]
-fn wrong_input_gets_one_line_and_exit_code_2() {
+fn invalid_input_gives_one_line_and_exit_code_2() {
     let incast = carried("incast.toml");
     for (args, expected) in [
         (&["simulate", "nowhere.toml"][..], "nowhere.toml"),
@@ -218,7 +218,7 @@ fn run_directory_is_complete_and_not_overwritten() {
 }
 
 #[test]
-fn chosen_links_are_captured_packet_by_packet() {
+fn capture_has_every_packet_of_chosen_links() {
     let out = folder("pcap");
     let shown = out.display().to_string();
     let incast = carried("incast.toml");
@@ -441,7 +441,7 @@ fn figure_5_holds_with_real_agents_and_sockets() {
 
 /// #50: scenarios could not emulate `live`.
 #[test]
-fn live_scenario_survives_a_reflector_on_both_clocks() {
+fn live_viewers_survive_a_failed_reflector_simulated_and_emulated() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
     let sets = [
         "network.hosts=9",

@@ -419,7 +419,7 @@ fn tcp_continues_by_ordinary_route_while_agent_is_stopped() {
 /// #48: if another program changes the kernel's state, the agent repairs it, and TCP uses the
 /// device again.
 #[test]
-fn changes_by_other_programs_are_repaired() {
+fn routing_changes_by_other_programs_are_repaired() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);

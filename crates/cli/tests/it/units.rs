@@ -9,7 +9,7 @@ const EXPOSURE_MAX: &str = "30";
 
 /// #52: a document had one unit without any hardening, which scored 9.2 of 10.
 #[test]
-fn unit_files_are_valid_hardened_and_name_verbs() {
+fn unit_files_are_valid_hardened_and_use_existing_verbs() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let has_analyze = has_program("systemd-analyze");
     let checked = tempfile::tempdir().expect("a temporary folder");
@@ -47,7 +47,7 @@ fn unit_files_are_valid_hardened_and_name_verbs() {
 /// #52: daemons and operators' commands read the controller's address and the keys' folder from the
 /// environment.
 #[test]
-fn options_come_from_the_environment() {
+fn options_are_read_from_the_environment() {
     let run = |variable: &str, value: &str, verb: &[&str]| {
         let mut command = crate::anabranch();
         let output = command.args(verb).env(variable, value).output().expect("it runs");

@@ -92,7 +92,7 @@ impl Client {
 const LOCAL: [u8; 4] = [127, 0, 0, 1];
 
 #[tokio::test]
-async fn clients_of_both_versions_are_answered() {
+async fn clients_of_http1_and_http2_are_answered() {
     let server = Server::start(patient(100));
     let mut client = server.connect(LOCAL).await;
     assert!(client.is_answered().await);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sole_controller_leads_through_all_renewals() {
+    fn single_controller_with_file_store_keeps_the_lead() {
         let store = FileStore::<Count>::in_memory().expect("memory");
         let mut replica = Replica::<Counter>::new(Instant::ZERO, (), LEASE, 0);
         let (mut now, mut decisions) = (Instant::ZERO, 0);

@@ -227,7 +227,7 @@ async fn proxy_protocol_header_sets_the_connections_client() {
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_read_refusals_too() {
+async fn pages_of_other_origins_can_read_refusals() {
     let at = serve_clients("none", false);
     let origin = "origin: https://page.example\r\n";
     for (method, path, status, header) in [

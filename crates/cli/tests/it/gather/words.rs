@@ -109,7 +109,7 @@ fn death_of_the_only_server_prints_how_to_resume() {
 
 /// #17: without a terminal nothing was printed while objects arrived.
 #[test]
-fn progress_without_a_terminal_is_an_occasional_line() {
+fn progress_without_a_terminal_is_printed_as_occasional_lines() {
     let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
     let bytes = noise(32, 2 * MIB);
     world.put(0..1, "object", &bytes);
@@ -184,7 +184,7 @@ fn file_arrives_with_its_permissions_and_age() {
 
 /// #17: wrong usage ended with exit code 1, like a failure.
 #[test]
-fn wrong_usage_is_one_line_and_exit_code_2() {
+fn wrong_usage_gives_one_line_and_exit_code_2() {
     let world = World::new(1);
     let object = world.object(0..1, "object");
     let keys_in = world.folder.path().to_str().expect("plain");
