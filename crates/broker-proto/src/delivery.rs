@@ -108,8 +108,8 @@ fn rank_all(order: &mut Vec<ClusterId>, weights: &Weights, viewer: &Viewer, gone
 fn rank(viewer: u64, to: ClusterId, weight: u64) -> f64 {
     let cluster = u64::from(to.network.0) << 32 | u64::from(to.cluster);
     let draw = 1.0 - Seed::new(viewer).stream("viewer", cluster).unit_f64();
-    // Of exponential times with these rates, each is the shortest with a probability proportional
-    // to its rate.
+    // Among exponentially distributed times with these rates, a time is the shortest with a
+    // probability proportional to its rate.
     weight as f64 / -draw.ln()
 }
 

@@ -129,7 +129,7 @@ impl PublicServer {
 
     /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
     }
@@ -138,7 +138,7 @@ impl PublicServer {
     /// the other threads for tenths of a second. Returns only if that thread cannot start; drop the
     /// future to stop.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub async fn run(self) -> std::io::Result<()> {
         let router = Router::new()
             .route("/steering/{dialect}", get(steer))

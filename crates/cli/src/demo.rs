@@ -83,7 +83,7 @@ fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = TopologyArgs { topology: args.topology.clone(), rate: args.rate }.load()?;
     let (from, to) = instance(&args.topology);

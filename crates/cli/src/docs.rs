@@ -39,7 +39,7 @@ pub struct Folder {
 
 /// Writes the files for `command`.
 ///
-/// Errors: the system's, with the path.
+/// Errors: an error of the operating system, with the path.
 pub fn run(noun: &Noun, command: clap::Command) -> anyhow::Result<ExitCode> {
     let (Noun::Man(Folder { folder }) | Noun::Reference(Folder { folder })) = noun;
     let cannot_write = || format!("cannot write below {}", folder.display());

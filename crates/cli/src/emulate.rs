@@ -196,7 +196,7 @@ const GRACE: StdDuration = StdDuration::from_secs(2);
 
 /// Runs the command. `quiet` and `verbose` come from the command line.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let has_programs = !args.command.is_empty() || !args.runs.is_empty();
     if scenario::is_scenario(&args.topology) && !has_programs {

@@ -23,7 +23,7 @@ pub enum Noun {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
         Noun::Codedbulk(args) => codedbulk::run(args, quiet),

@@ -99,7 +99,7 @@ fn before(now: SystemTime, age: &str, option: &str) -> anyhow::Result<FileTime> 
 impl FilterArgs {
     /// Builds the filter of these options.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     pub fn filter(&self) -> anyhow::Result<Filter> {
         let size = |text: &Option<String>, option: &str| {
             let bytes = text.as_deref().map(size_bytes).transpose();

@@ -50,7 +50,7 @@ pub struct RevokeArgs {
 impl Change {
     /// Applies the change to the system's set.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     pub fn run(&self, system: System, quiet: bool) -> anyhow::Result<ExitCode> {
         let folder =
             |keys: &Option<PathBuf>| keys.clone().unwrap_or_else(|| Path::new("keys").join(system.word()));

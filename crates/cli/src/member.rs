@@ -11,7 +11,7 @@ pub(crate) trait Member {
     type Noun: clap::Subcommand;
     /// Runs a subcommand.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     fn run(noun: Self::Noun, quiet: bool) -> anyhow::Result<ExitCode>;
     /// Returns true for a subcommand that runs until a signal ends it. Its log is the only record
     /// of its work, so its default log level is higher.

@@ -58,7 +58,8 @@ fn word<W: FeatureWord>(text: &str) -> Result<W, String> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user: an unknown system, or a scenario that leaves a feature open.
+/// Errors: a one-line message for the user: an unknown system, or a scenario that leaves a feature
+/// open.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ours = family::recipes();
     let shown = if let Some(name) = &args.system {

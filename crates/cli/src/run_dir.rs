@@ -24,7 +24,7 @@ pub struct RunDir {
 impl RunDir {
     /// Creates the directory, which must not exist, before the run begins.
     ///
-    /// Errors: one line for the user: the directory exists already, or cannot be created.
+    /// Errors: a one-line message for the user: the directory exists already, or cannot be created.
     pub fn claim(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -83,7 +83,7 @@ impl RunDir {
 
     /// Writes a further file atomically.
     ///
-    /// Errors: the system's, with the file's name.
+    /// Errors: an error of the operating system, with the file's name.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let (path, partial) = (self.path.join(name), self.path.join(format!(".{name}.partial")));
         let written = || -> io::Result<()> {

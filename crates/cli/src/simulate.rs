@@ -71,7 +71,7 @@ type Failure = anyhow::Error;
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = load(args).or_usage()?;
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;

@@ -301,9 +301,9 @@ impl Connection {
         answer
     }
 
-    /// As `send`, with a time limit that includes connecting: for an agent, which must know at once
-    /// Sends a request as `send` does, with a time limit that includes connecting. It serves an
-    /// agent, which must know at once that its controller is unreachable.
+    /// Sends a request once as `send` does, with a time limit that includes connecting. It serves
+    /// an agent, which must know at once that its controller is unreachable.
+    ///
     /// Errors: see [`ClientError`].
     pub async fn once(
         &self,

@@ -233,14 +233,14 @@ pub struct MetricsServer(PlainServer);
 impl MetricsServer {
     /// Listens; port 0 takes a free port.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         PlainServer::bind(address, PlainLimits::for_connections(CONNECTIONS_MAX)).map(Self)
     }
 
     /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }

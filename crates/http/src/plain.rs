@@ -188,7 +188,7 @@ impl PlainServer {
 
     /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -246,7 +246,7 @@ impl PlainServer {
     /// Serves as [`Self::run`] does, on a separate thread, so that other work of this process does
     /// not delay answers. Returns only if the thread cannot start; drop the future to stop.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub async fn run_on_thread(self, name: &str, router: Router) -> io::Result<()> {
         let Self { listener, limits, certificate, proxies, cors } = self;
         let listener = listener.into_std()?;
@@ -274,7 +274,7 @@ impl PlainServer {
 /// Serves HTTP/1.1 on one connection whose peer is known, until either end closes it. The caller
 /// limits connections.
 ///
-/// Errors: the connection's; requests that are not HTTP.
+/// Errors: an error of the connection; requests that are not HTTP.
 pub async fn serve_identified<T, A, F, B>(stream: T, answer: A, limits: PlainLimits) -> io::Result<()>
 where
     T: AsyncRead + AsyncWrite + Unpin,

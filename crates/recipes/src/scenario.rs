@@ -65,7 +65,7 @@ pub enum FeatureOrigin {
 /// A feature with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature<T> {
-    /// The feature.
+    /// Value of the feature.
     pub value: T,
     /// Origin of the feature.
     pub because: FeatureOrigin,

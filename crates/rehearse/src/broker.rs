@@ -122,7 +122,7 @@ fn clusters_text(capacities: &[BitRate], cost: f64) -> String {
 }
 
 impl Programs {
-    /// Errors: the system's; a program that does not start.
+    /// Errors: an error of the operating system; a program that does not start.
     fn start(
         stage: &ResolvedWorkload,
         emulation: &Emulation,

@@ -33,11 +33,12 @@ use std::time::{Duration, Instant};
 /// The cell, as options of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cell {
-    /// Rate of every link that the topology gives none.
+    /// Rate of every link for which the topology states no rate.
     #[arg(long, value_name = "RATE", default_value = "5 Mbit/s")]
     pub rate: BitRate,
-    /// The schemes, each in its own emulation: auto, coded, packed, steiner, steiner_one_tree, multi_path,
-    /// single_path, or joint: auto, all transfers planned together. With the others each is planned as if alone.
+    /// Schemes, each run in its own emulation: auto, coded, packed, steiner, steiner_one_tree,
+    /// multi_path, single_path, or joint. With joint, all transfers are planned together by auto;
+    /// otherwise each transfer is planned as if it were alone.
     #[arg(
         long,
         value_name = "SCHEME,SCHEME",
@@ -45,52 +46,55 @@ pub struct Cell {
         default_value = "coded,steiner,multi_path,single_path"
     )]
     pub schemes: Vec<String>,
-    /// Transfers at the same time. Each site is the source of at most one.
+    /// Number of concurrent transfers. Each site is the source of at most one transfer.
     #[arg(long, value_name = "COUNT", default_value_t = 6)]
     pub concurrent: usize,
-    /// Destinations of each transfer.
+    /// Number of destinations of each transfer.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub destinations: usize,
-    /// Interactive traffic, as a share of the links' rate, in the mean over the links.
+    /// Mean load of interactive traffic over all links, as a share of their rate.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub load: f64,
     /// Seed of the draw and of the interactive traffic.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seconds between a transfer and the next.
+    /// Seconds between the starts of two transfers.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub stagger: u64,
     /// Seconds between the start of the last transfer and the window.
     #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     pub warm_up: u64,
-    /// The window in which throughput is measured.
+    /// Seconds of the window in which throughput is measured.
     #[arg(long, value_name = "SECONDS", default_value_t = 12)]
     pub seconds: u64,
-    /// Largest IP packet.
+    /// Maximum size of an IP packet.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u32,
-    /// The most that a TCP socket buffers in each direction.
+    /// Maximum buffer of a TCP socket, in each direction.
     #[arg(long, value_name = "SIZE", default_value = "128 KiB")]
     pub tcp_buffer: ByteCount,
     /// Bytes of a packet between sites.
     #[arg(long, value_name = "SIZE", default_value = "4 KiB")]
     pub symbol: ByteCount,
-    /// Packets that each virtual buffer holds.
+    /// Number of packets that each virtual buffer holds.
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub buffer_packets: u16,
     /// Congestion control on every hop, by the kernel's name.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion_control: String,
-    /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
+    /// Maximum 99th percentile of the emulator's lateness at which a run is trusted, in
+    /// microseconds.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
     pub lateness: u64,
-    /// Seconds for which the controller lets a destination hold its transfer back. The default never gives one up.
+    /// Seconds for which a destination may delay its transfer before the controller gives it up.
+    /// With the default, no destination is given up.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub patience: u64,
-    /// The folder for the run's files, which are removed unless it fails.
+    /// Folder for the run's files, which are removed unless the run fails.
     #[arg(long, value_name = "DIR", default_value = "runs/experiment")]
     pub out: PathBuf,
-    /// Fill capacity that coded flows leave with uncoded data of the lowest priority (Figure 6). Predictions do not count it.
+    /// Fill capacity that coded flows leave with uncoded data of the lowest priority (Figure 6).
+    /// Predictions do not count this data.
     #[arg(long)]
     pub fill: bool,
 }
@@ -228,7 +232,7 @@ pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<DrawnTransfe
 
 /// Plans the cell's transfers by a scheme, and predicts their rates.
 ///
-/// Errors: the planner's.
+/// Errors: an error of the planner.
 pub fn predict(
     topology: &Topology,
     drawn: &[DrawnTransfer],
@@ -295,7 +299,8 @@ const LINGER: Duration = Duration::from_millis(1_500);
 
 /// Runs the cell by the row's scheme on an emulated network, and stores the measurements in `row`.
 ///
-/// Errors: the system's; a transfer that did not start, or ended within the window.
+/// Errors: an error of the operating system; a transfer that did not start, or ended within the
+/// window.
 pub fn measure(
     topology: &Topology,
     drawn: &[DrawnTransfer],

@@ -90,7 +90,8 @@ const WINDOW: Duration = Duration::from_millis(1_900);
 impl DemoSettings<'_> {
     /// Runs one scheme on a new network, and calls `hear` with each event.
     ///
-    /// Errors: the system's; a transfer that breaks off, with the last line of its log.
+    /// Errors: an error of the operating system; a transfer that breaks off, with the last line of
+    /// its log.
     pub fn play(
         &self,
         scheme: &str,

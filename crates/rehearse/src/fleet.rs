@@ -93,14 +93,14 @@ impl Fleet {
 
     /// Creates the fleet's keys.
     ///
-    /// Errors: invalid names in the request; the system's.
+    /// Errors: invalid names in the request; an error of the operating system.
     pub fn make_keys(&self, request: &SetRequest) -> anyhow::Result<()> {
         make_keys(&self.keys(), request)
     }
 
     /// Starts an agent in a site and waits for its first line. Returns the agent's index.
     ///
-    /// Errors: the system's; the agent's line if it ends at once.
+    /// Errors: an error of the operating system; the agent's line if it ends at once.
     pub fn start(&mut self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<usize> {
         self.agents.push(start(emulation, site, command, |_| {})?);
         Ok(self.agents.len() - 1)
@@ -137,7 +137,7 @@ impl Fleet {
 
     /// Starts an agent, whose command sets its standard error. Does not wait for its first line.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn spawn(&mut self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<()> {
         self.agents.push(emulation.spawn(site, command)?);
         Ok(())
@@ -145,7 +145,7 @@ impl Fleet {
 
     /// Starts a controller, as [`Self::spawn`] starts an agent.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn spawn_controller(
         &mut self,
         emulation: &Emulation,
@@ -158,7 +158,7 @@ impl Fleet {
 
     /// Kills all controllers.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn kill_controllers(&mut self) -> anyhow::Result<()> {
         for mut controller in self.controllers.drain(..) {
             controller.kill()?;
@@ -214,7 +214,7 @@ impl Drop for Fleet {
 
 /// Creates keys in a folder.
 ///
-/// Errors: invalid names in the request; the system's.
+/// Errors: invalid names in the request; an error of the operating system.
 pub fn make_keys(folder: &Path, request: &SetRequest) -> anyhow::Result<()> {
     Ok(write_set(folder, &make_set(request)?)?)
 }
@@ -252,7 +252,8 @@ pub(crate) fn refuse_only_simulated(field: &str, setting: Option<&str>) -> Resul
 
 /// Runs a client in a site and reads the JSON value that it prints.
 ///
-/// Errors: the system's; output that is no `T`, for instance of a client without an answer.
+/// Errors: an error of the operating system; output that is no `T`, for instance of a client
+/// without an answer.
 pub(crate) fn ask<T: DeserializeOwned>(
     emulation: &Emulation,
     site: SiteId,

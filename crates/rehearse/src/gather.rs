@@ -77,7 +77,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Errors: the system's; a server that does not start.
+    /// Errors: an error of the operating system; a server that does not start.
     fn start(gather: &Gather, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
         let fleet = Fleet::new("gather")?;
         let site = |host: u16| plan.network().hosts()[usize::from(host)];

@@ -311,7 +311,7 @@ pub struct Conditions {
 
 /// Runs a cell.
 ///
-/// Errors: as [`Cell::check`]; the system's; programs that do not start.
+/// Errors: as [`Cell::check`]; an error of the operating system; programs that do not start.
 pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     cell.check()?;
     let testbed = Testbed::new(cell.rate, cell.edges as usize)?;

@@ -144,7 +144,7 @@ struct Coordination {
 impl Coordination {
     /// Starts coordinator and agents, and waits until all agents have joined.
     ///
-    /// Errors: the system's; agents that do not join in time.
+    /// Errors: an error of the operating system; agents that do not join in time.
     fn start(emulation: &Emulation, plan: &Plan, shuffle: &Shuffle) -> anyhow::Result<Self> {
         let fleet = Fleet::new("shuffle")?;
         let site = |host: u16| plan.network().hosts()[usize::from(host)];

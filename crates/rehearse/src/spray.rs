@@ -82,7 +82,7 @@ struct Agents {
 impl Agents {
     /// Starts the agents, and waits until all have reached each other.
     ///
-    /// Errors: the system's; agents that do not reach each other in time.
+    /// Errors: an error of the operating system; agents that do not reach each other in time.
     fn start(emulation: &Emulation, plan: &Plan, spray: &Spray) -> anyhow::Result<Self> {
         let fleet = Fleet::new("spray")?;
         let sites: Vec<SiteId> = plan.network().hosts().to_vec();

@@ -34,7 +34,7 @@ impl Default for NetworkTrust {
 }
 
 impl NetworkTrust {
-    /// Returns true if all values are within range; a stored standing may hold anything.
+    /// Returns true if all values are within range; a stored value may be invalid.
     pub fn is_possible(&self) -> bool {
         (0.0..=1.0).contains(&self.reputation)
             && (TRUST_LEAST..=1.0).contains(&self.capacity_trust)

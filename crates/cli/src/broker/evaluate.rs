@@ -139,7 +139,7 @@ fn account_row(number: usize, account: &Account, costs: &[f64]) -> Vec<(&'static
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let capacity = args.capacity;
     let designs: Vec<Arc<dyn Design>> = if args.design.is_empty() {

@@ -56,7 +56,7 @@ fn view(market: &Market) -> View {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let default = WorldShape::default();
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };

@@ -20,7 +20,7 @@ pub struct Args {
 
 /// Runs the players. Fails if no player has played.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let outcome = crate::process::runtime()?.block_on(play(&args.players))?;

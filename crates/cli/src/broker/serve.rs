@@ -159,7 +159,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, weight) in [("--score-weight", args.score_weight), ("--cost-weight", args.cost_weight)] {
         check_weight(weight).context(name).or_usage()?;

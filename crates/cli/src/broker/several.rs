@@ -61,7 +61,7 @@ fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure_usage!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
     let mut shown = ShownRows::new(args.json);

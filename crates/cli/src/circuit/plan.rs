@@ -65,7 +65,7 @@ fn scheduler(name: &str) -> Result<Kind, String> {
 
 /// Plans one week.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.job {
         return job::run(file, args.fail.as_ref(), args.json);

@@ -57,7 +57,7 @@ fn mark(text: &str) -> Result<Marking, String> {
 
 /// Registers the congestion control, and removes it when the command ends.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { name, base, mark, dilation, .. } = args;
     let settings = ControlSpec { name, base: *base, mark: mark.0, dilation: *dilation };

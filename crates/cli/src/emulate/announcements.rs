@@ -47,7 +47,7 @@ impl Announcements {
 
     /// Forwards announcements to this emulation until the result is dropped.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn serve(&self, emulation: EmulationHandle) -> std::io::Result<Box<dyn Any>> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

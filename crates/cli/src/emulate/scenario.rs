@@ -36,7 +36,7 @@ pub(super) fn is_scenario(name: &str) -> bool {
 
 /// Runs the scenario.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = load(args).and_then(|points| without_command(args).map(|()| points)).or_usage()?;
     let interrupted = Arc::new(AtomicBool::new(false));

@@ -106,7 +106,7 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user. The exit code tells the objects' results.
+/// Errors: a one-line message for the user. The exit code tells the objects' results.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (targets, config, streams) = asked(args).or_usage()?;
     let identity = Identity::load(&CredentialFiles::in_set(

@@ -54,7 +54,7 @@ struct Row<'a> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Operator, &args.client);
     let identity = Identity::load(&files)?;

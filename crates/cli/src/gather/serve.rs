@@ -95,7 +95,7 @@ fn sorted(error: ServeError) -> anyhow::Error {
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
     let credentials = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Site, &args.name);

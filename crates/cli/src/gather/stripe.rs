@@ -58,7 +58,7 @@ fn worded(error: StripeError) -> anyhow::Error {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let asked = Stripe {
         file: args.file.clone(),

@@ -69,7 +69,7 @@ pub struct Args {
 
 /// Runs until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(3_600));
     ensure_usage!(
@@ -121,7 +121,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A node's way to its controllers.
+/// Options by which a node reaches its controllers.
 #[derive(clap::Args)]
 pub struct NodeControlArgs {
     /// Controllers that choose the parents, as HOST:PORT; the next one is asked if one does not
@@ -202,7 +202,7 @@ pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::In
     }
 }
 
-/// An operator's way to the controller.
+/// Options by which an operator reaches the controller.
 #[derive(clap::Args)]
 pub struct OperatorArgs {
     /// Controllers, as HOST:PORT or https://HOST:PORT; the one that leads is asked.
@@ -243,7 +243,7 @@ pub struct DrainArgs {
 
 /// Drains a node, or ends the drain.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn drain(args: &DrainArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     let client = args.operator.client()?;
     crate::process::runtime()?.block_on(client.drain(&args.node, !args.undo))?;

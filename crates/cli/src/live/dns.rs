@@ -81,7 +81,7 @@ pub struct Args {
 
 /// Serves until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let zone = zone(args).or_usage()?;

@@ -103,7 +103,7 @@ pub struct Args {
     json: bool,
 }
 
-/// One design on one seed.
+/// Row of one design on one seed.
 #[derive(Serialize)]
 struct Row {
     seed: u64,
@@ -213,7 +213,7 @@ fn planned(window: &Window<'_>, passes: u32) -> DesignResult {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let designs = if args.design.is_empty() { Design::ALL.to_vec() } else { args.design.clone() };
     for (at, seed) in args.seed.iter().enumerate() {

@@ -46,7 +46,7 @@ fn ends(text: &str) -> Result<(String, String), String> {
 
 /// Shows the network, or changes it.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let changes = changes(args)?;
     ensure_usage!(

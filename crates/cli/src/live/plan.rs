@@ -59,7 +59,7 @@ pub struct Args {
 
 /// Plans. Requests that cannot be served are part of the answer, and are no failure.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = || format!("network {}", args.network.display());
     let text = super::read_text(&args.network, DESCRIPTION_BYTES_MAX).with_context(shown).or_usage()?;

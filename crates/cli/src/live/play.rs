@@ -84,7 +84,7 @@ fn prefix(text: &str) -> Result<AddressPrefix, String> {
 /// Plays until the duration has passed, the stream has ended, or Ctrl-C. Fails if no player has
 /// received video.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let descriptors = crate::process::raise_descriptor_limit();
     crate::process::check_descriptors(descriptors, args.players.saturating_mul(DESCRIPTORS_PER_PLAYER));

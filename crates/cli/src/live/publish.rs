@@ -44,7 +44,7 @@ fn rendition(text: &str) -> Result<(String, BitRate), String> {
 
 /// Publishes until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let count = args.channels.saturating_mul(args.renditions.len() as u64);

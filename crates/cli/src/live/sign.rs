@@ -39,7 +39,7 @@ pub struct Args {
 
 /// Prints the signed URLs.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let valid_s = args.valid.to_std().as_secs();
     if !VALID_S.contains(&valid_s) {
@@ -88,7 +88,7 @@ pub(super) struct SecretFile {
 impl SecretFile {
     /// Reads a file.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     pub(super) fn open(path: &Path) -> anyhow::Result<Arc<Self>> {
         let secrets = secrets(path)?;
         let seen = Mutex::new(super::read_text(path, SECRET_FILE_BYTES_MAX)?);

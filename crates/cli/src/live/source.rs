@@ -107,7 +107,7 @@ fn pathway(text: &str) -> Result<(String, String), String> {
 
 /// Serves until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let tokens = args.token_file.as_deref().map(tokens).transpose()?.unwrap_or_default();

@@ -76,7 +76,7 @@ pub struct Args {
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     check_name(&args.name).or_usage()?;
     anyhow::ensure!(

@@ -111,7 +111,7 @@ struct CoflowRow<'a> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shown = args.trace.display();
     let text = crate::text::read(&args.trace)

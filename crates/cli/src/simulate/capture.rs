@@ -30,7 +30,7 @@ pub(super) struct Capture {
 impl Capture {
     /// Starts a capture of `links` at the beginning of `simulation`.
     ///
-    /// Errors: unknown links; the system's.
+    /// Errors: unknown links; an error of the operating system.
     pub(super) fn new<Q: EventQueue>(
         folder: &Path,
         links: &[String],
@@ -57,7 +57,7 @@ impl Capture {
 
     /// Writes what the links have delivered since the last call.
     ///
-    /// Errors: a packet whose headers cannot be encoded; the system's.
+    /// Errors: a packet whose headers cannot be encoded; an error of the operating system.
     pub(super) fn take<Q: EventQueue>(&mut self, simulation: &mut Simulation<'_, Q>) -> anyhow::Result<()> {
         for (link, tapped) in simulation.take_tapped() {
             let written = self.packet(self.interfaces[&link], tapped.at, &tapped.meta, &tapped.body);
@@ -71,9 +71,9 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes the remaining packets.
+    /// Writes the buffered packets to the file.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         self.out.into_inner().flush().with_context(|| format!("cannot write {}", self.path.display()))
     }

@@ -114,7 +114,7 @@ async fn follow_peers(args: &Args, changes: &PeerChanges) -> std::io::Result<Inf
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_spray::SYSTEM, Role::Site, &args.name);
     let identity = Identity::load(&files)?;

@@ -22,19 +22,20 @@ use tokio::net::TcpStream;
 /// The players, as options of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Players {
-    /// Where the broker answers players of HLS, as http://HOST:PORT/steering/hls.
+    /// Steering URL of the broker for HLS players, as http://HOST:PORT/steering/hls.
     #[arg(long, value_name = "URL", value_parser = plain_url)]
     steering: String,
-    /// A way that the manifest has, the first ones first: a pathway's name and where it is had, as NAME=HOST:PORT. `broker origin` serves there.
+    /// Pathway of the manifest, in order of preference, as NAME=HOST:PORT. `broker origin` must
+    /// serve segments at HOST:PORT.
     #[arg(long = "way", value_name = "NAME=HOST:PORT", required = true, value_delimiter = ',', value_parser = way)]
     ways: Vec<(String, String)>,
     /// Number of players.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     players: u32,
-    /// The city of the players, as their address says it to the broker.
+    /// City of the players, which the players state to the broker.
     #[arg(long, value_name = "CITY", default_value = "elsewhere")]
     location: String,
-    /// The provider, as their address says it to the broker.
+    /// Internet provider of the players, which the players state to the broker.
     #[arg(long, value_name = "PROVIDER", default_value = "elsewhere")]
     isp: String,
     /// Bitrate of each player.
@@ -46,16 +47,16 @@ pub struct Players {
     /// Playing time of a full buffer.
     #[arg(long, value_name = "TIME", default_value = "10 s")]
     buffer: Span,
-    /// Players come within so long of the beginning, at times drawn from --seed.
+    /// Time after the start within which players begin, at times drawn from --seed.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     arrivals: Span,
-    /// The time that does not count.
+    /// Warm-up time at the start, which the results leave out.
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     warmup: Span,
-    /// How long they play.
+    /// Time for which the players play.
     #[arg(long, value_name = "TIME", default_value = "60 s")]
     duration: Span,
-    /// Of what is drawn: when players come, and their numbers.
+    /// Seed of the players' start times and numbers.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
 }
@@ -117,7 +118,7 @@ struct Viewer {
     connections: BTreeMap<String, Sender>,
 }
 
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 fn plan(args: &Players) -> anyhow::Result<Plan> {
     ensure!(args.segment >= Span::from_ms(100), "--segment {}: must be 100 ms at least", args.segment);
     ensure!(args.buffer >= args.segment, "--buffer {}: must hold a segment, {}", args.buffer, args.segment);

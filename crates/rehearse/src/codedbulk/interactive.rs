@@ -60,18 +60,18 @@ impl InteractiveTraffic {
     }
 }
 
-/// One site's part of it, as options of a command.
+/// One site's part of the interactive traffic, as options of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Part {
-    /// The other sites.
+    /// Addresses of the other sites.
     #[arg(long, value_delimiter = ',', required = true)]
     to: Vec<Ipv4Addr>,
-    /// To each of them.
+    /// Rate to each of the other sites.
     #[arg(long)]
     rate: BitRate,
     #[arg(long)]
     seed: u64,
-    /// This site's number: the random stream.
+    /// Number of this site, which selects the random stream.
     #[arg(long)]
     site: u64,
 }
@@ -91,7 +91,7 @@ pub struct Totals {
 
 /// Sends and receives until standard input ends.
 ///
-/// Errors: the system's.
+/// Errors: an error of the operating system.
 pub fn run(part: &Part) -> anyhow::Result<Totals> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
     rustix::net::sockopt::set_ip_tos(&socket, DSCP << 2)?;

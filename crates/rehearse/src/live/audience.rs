@@ -69,7 +69,7 @@ pub(super) fn of_cell(
 impl Audience {
     /// Starts the viewers of all sites; the viewers end after `whole`.
     ///
-    /// Errors: the system's; URLs that players refuse.
+    /// Errors: an error of the operating system; URLs that players refuse.
     pub(super) fn start(
         emulation: &Emulation,
         viewers: BTreeMap<SiteId, Vec<(u64, PlayerSpec)>>,
@@ -144,7 +144,7 @@ impl Audience {
     /// Waits for the end, and returns the reports of all viewers that began, in the order of their
     /// numbers.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn reports(self) -> anyhow::Result<Vec<PlayerReport>> {
         let mut reports = Vec::new();
         for place in self.places {

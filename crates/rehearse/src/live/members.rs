@@ -65,7 +65,7 @@ impl Members {
 
     /// Index in the fleet of the leading member; `None` if no member leads.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn leader(&self, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<Option<usize>> {
         let urls = self.urls.clone();
         let leader = ask(emulation, testbed.sites[CONTROLLER], async move {

@@ -112,7 +112,7 @@ impl Overlay {
 
     /// Writes the keys, the description and the tokens to the fleet's folder.
     ///
-    /// Errors: names that are invalid in keys; the system's.
+    /// Errors: names that are invalid in keys; an error of the operating system.
     pub(super) fn prepare(&self, fleet: &Fleet, emulation: &Emulation) -> anyhow::Result<()> {
         let request = SetRequest {
             system: anabranch_live::SYSTEM,
@@ -184,7 +184,7 @@ impl Daemons {
     /// Starts the nodes and publishers; the controllers at `addresses` already run. `elects` is
     /// true if the controllers elect a leader first.
     ///
-    /// Errors: the system's; programs that do not start.
+    /// Errors: an error of the operating system; programs that do not start.
     pub(super) fn start(
         overlay: Overlay,
         mut fleet: Fleet,
@@ -229,7 +229,7 @@ impl Daemons {
 
     /// Kills a node, and starts it again without its stored network.
     ///
-    /// Errors: the system's; a program that does not start.
+    /// Errors: an error of the operating system; a program that does not start.
     pub(super) fn restart_node(&mut self, emulation: &Emulation, node: usize) -> anyhow::Result<()> {
         // The file does not exist if the node has not stored a network.
         let _ = std::fs::remove_file(self.overlay.cache(&self.fleet, node));
@@ -239,7 +239,7 @@ impl Daemons {
 
     /// Begins or ends the drain of a node.
     ///
-    /// Errors: the controller's.
+    /// Errors: an error of the controller.
     pub(super) fn drain(&self, emulation: &Emulation, node: usize, is_drained: bool) -> anyhow::Result<()> {
         let (client, name) = (self.operator.clone(), self.overlay.nodes[node].name.clone());
         let drained = async move { client.drain(&name, is_drained).await };

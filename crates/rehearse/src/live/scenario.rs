@@ -159,7 +159,7 @@ struct Broadcast {
 }
 
 impl Broadcast {
-    /// Errors: the system's; programs that do not start.
+    /// Errors: an error of the operating system; programs that do not start.
     fn start(
         stage: &ResolvedWorkload,
         emulation: &Emulation,

@@ -20,7 +20,7 @@ const SHOWN_MAX: usize = 100;
 
 /// Plans one job.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub(super) fn run(file: &Path, failures: Option<&Failures>, json: bool) -> anyhow::Result<ExitCode> {
     let shown = || format!("job {}", file.display());
     let mut text = String::new();

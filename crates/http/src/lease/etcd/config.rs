@@ -129,6 +129,8 @@ impl EtcdConfig {
     }
 
     /// Checks the members' addresses, their TLS, and the lease.
+    ///
+    /// Errors: settings that cannot be used.
     pub(super) fn check(&self) -> Result<(), EtcdConfigError> {
         if self.members.is_empty() {
             return Err(EtcdConfigError::NoMember);
