@@ -56,7 +56,7 @@ const FIRST_PATIENCE: Span = Span::from_secs(20);
 #[serde(rename_all = "kebab-case")]
 #[value(rename_all = "kebab-case")]
 pub enum Fault {
-    /// Nothing happens.
+    /// No fault.
     None,
     /// The link from the first reflector to the first edge is cut.
     LinkCut,
@@ -97,11 +97,11 @@ impl Fault {
 #[serde(rename_all = "kebab-case")]
 #[value(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The controller's and their own.
+    /// Decisions of the controller and of the nodes.
     Hybrid,
-    /// Their own only (Fully Distributed).
+    /// Decisions of the nodes only (Fully Distributed).
     Distributed,
-    /// The controller's only (Fully Centralized).
+    /// Decisions of the controller only (Fully Centralized).
     Centralized,
 }
 

@@ -81,8 +81,8 @@ impl BrokerService {
         view
     }
 
-    /// Handles the result of a store operation: storing the decision of `round`, or another
-    /// operation.
+    /// Handles the result of a store operation. `keeps` is the decision's round if the operation
+    /// was to store a decision.
     pub(super) fn note_told(
         &self,
         state: &mut State,

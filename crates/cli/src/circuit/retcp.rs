@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             errln!("congestion control `{name}` is registered; Ctrl-C removes it");
             std::future::pending::<()>().await;
         };
-        // Signals are handled from the first poll on. So the poll comes before the line of output.
+        // The signals are polled first, so that they are handled before the line is printed.
         tokio::select! {
             biased;
             () = crate::process::asked_to_end() => {}

@@ -18,25 +18,25 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// A way to serve a window.
+/// A design that serves the requests of a window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 enum Design {
-    /// The plan; any stream counts alike.
+    /// The plan; all streams have equal weights.
     Balanced,
-    /// The plan; a stream counts by its bitrate.
+    /// The plan; a stream's weight is its bitrate.
     Quality,
-    /// The plan; a stream counts by one over its bitrate.
+    /// The plan; a stream's weight is the inverse of its bitrate.
     Quantity,
-    /// A CDN whose DNS answers live 30 s.
+    /// A CDN whose DNS answers are valid for 30 s.
     Cdn,
-    /// A CDN whose DNS answers live 1 s.
+    /// A CDN whose DNS answers are valid for 1 s.
     #[value(name = "cdn-1")]
     Cdn1,
     /// Overlay Multicast: each object takes its best tree in order of arrival.
     Om,
-    /// Everything Everywhere: each object goes to every edge.
+    /// Everything Everywhere: each object is sent to every edge.
     Ee,
-    /// Demand of each tier against its whole capacity: no design serves more.
+    /// Upper bound on all designs: the demand of each tier against its whole capacity.
     Bound,
 }
 

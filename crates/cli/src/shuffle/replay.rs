@@ -54,13 +54,13 @@ pub struct Args {
 /// Effort for a lower bound.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum BoundEffort {
-    /// Not at all.
+    /// No bound.
     None,
-    /// Some seconds, for the benchmark's trace.
+    /// Takes some seconds for the benchmark's trace.
     Quick,
-    /// Half a minute, for the benchmark's trace.
+    /// Takes half a minute for the benchmark's trace.
     Usual,
-    /// Some minutes, for the benchmark's trace.
+    /// Takes some minutes for the benchmark's trace.
     Long,
 }
 

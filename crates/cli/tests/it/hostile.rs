@@ -386,8 +386,8 @@ async fn submit(operator: &Client, from: &str, to: &str, scheme: SchemeChoice, s
     operator.submit(&request).await.expect("a good request")
 }
 
-/// Opens many connections to `to` that never authenticate: some silent, some in the middle of a
-/// handshake, some after it.
+/// Opens many connections to `to` that send no greeting: some are silent, some stop in the middle
+/// of the TLS handshake, some after the handshake.
 fn loiter(
     tasks: &mut tokio::task::JoinSet<()>,
     identity: &Arc<Identity>,

@@ -56,7 +56,7 @@ fn logs_contain_no_rust_debug_output_at_any_level() {
     assert_eq!(code, Some(0), "{said}");
     let log = [local.log_until("ended: cancelled"), tokyo, local.relay_log_until("paris", "told to forget")]
         .concat();
-    // `Name { field: … }`, `Some(…)`, `Name(3)`.
+    // Debug output of Rust, as `Name { field: … }`, `Some(…)` or `Name(3)`.
     let is_rust = |line: &&String| {
         let braces = line.contains(" { ") || line.contains(": {");
         braces || line.split('(').rev().skip(1).any(|before| before.ends_with(char::is_alphanumeric))
