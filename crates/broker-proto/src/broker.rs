@@ -430,7 +430,8 @@ impl Broker {
         self.note_answer(network, !assent.refused.is_empty());
     }
 
-    /// Handles a score that clients measured, beside the score that the network had bid.
+    /// Handles a score that clients measured (`measured`), and the score that the network had bid
+    /// (`bid`).
     ///
     /// Values that are not measurements are ignored.
     pub fn handle_measured(&mut self, network: PeerId, bid: f64, measured: f64) {

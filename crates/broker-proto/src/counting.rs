@@ -291,7 +291,8 @@ mod tests {
         let asked = 300_000;
         for number in 0..asked {
             counting.note(at(0), &viewer(&format!("none {number}"), 3_000), None);
-            // The viewers of a real place ask throughout, starting when all room is taken.
+            // The viewers of a real place begin when the byte limit is reached, and then send
+            // requests throughout.
             if number > 100_000 && number % 1_000 == 0 {
                 counting.note(at(0), &viewer("berlin", 3_000), None);
             }

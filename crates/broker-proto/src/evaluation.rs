@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// With a higher weight of cost, clients go to cheaper and more distant clusters.
+    /// With a higher weight of cost, clients are placed on cheaper and more distant clusters.
     #[test]
     fn higher_cost_weight_moves_clients_to_cheaper_clusters() {
         let world = world(2);

@@ -382,7 +382,8 @@ impl BrokerApp {
         let id = PeerId(network as u32);
         self.heard_at.insert(id, cx.now());
         match said {
-            // An agent that counts as gone, or joined an earlier broker, joins at its next poll.
+            // An agent that counts as disconnected, or had joined an earlier broker, joins at its
+            // next poll.
             AgentMessage::Join | AgentMessage::Asks => self.broker.handle_joined(id, Contract::default()),
             AgentMessage::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
             AgentMessage::Assent(assent) => self.broker.handle_assent(id, &assent),

@@ -430,7 +430,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Interval after which players ask again, in seconds.
+    /// Interval between two steering requests of a player, in seconds.
     pub fn ttl_s(&self) -> u32 {
         self.shared.ttl_s
     }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 pub enum Noun {
     /// Make, renew and revoke the keys with which broker, networks and operators know each other.
     Keys(keys::Args),
-    /// Run the broker: it calls networks in rounds, decides, and tells players where to go.
+    /// Run the broker: it calls networks in rounds, decides, and steers players.
     Serve(Box<serve::Args>),
     /// Run a content network's agent: it bids the network's clusters in each round.
     Cdn(cdn::Args),

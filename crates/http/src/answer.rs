@@ -61,7 +61,7 @@ pub struct Refusal(
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        // The quoted text comes from requests.
+        // The reason may quote a request, whose text can be long or contain line ends.
         let reason = brief(&self.1, REASON_CHARS_MAX);
         let mut response = (self.0, Json(ErrorBody { error: reason.clone() })).into_response();
         response.extensions_mut().insert(RefusalReason(reason));

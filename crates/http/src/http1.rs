@@ -63,7 +63,7 @@ where
 }
 
 /// Half-closes the connection, and reads for a while what the peer still sends. Closing a
-/// connection with unread bytes resets it, and the peer may lose the last answer, such as the
+/// connection with unread bytes resets it. The peer may then lose the last answer, such as the
 /// reason for refusing a large body (RFC 9112, section 9.6).
 pub(crate) async fn close(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let linger = async {

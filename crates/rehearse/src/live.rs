@@ -72,7 +72,7 @@ pub enum Fault {
     ControllerFrozen,
     /// The leading one of two controllers is killed.
     ControllerKilled,
-    /// The leading one of three members of etcd is killed, beside two controllers.
+    /// The leading one of three members of etcd is killed; two controllers share the etcd.
     EtcdKilled,
     /// The controller loses half of the nodes.
     Split,

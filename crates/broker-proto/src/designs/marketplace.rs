@@ -1,4 +1,4 @@
-//! VDX: networks are told of the clients, and bid for them.
+//! VDX: the broker tells networks the number of clients, and the networks bid for the clients.
 
 use super::{ClusterAnnouncement, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};

@@ -39,7 +39,7 @@ pub struct Settings {
     pub segment: Duration,
     /// Playback time of a full buffer.
     pub buffer: Duration,
-    /// Interval after which players ask again.
+    /// Interval between two steering requests of a player.
     pub ttl: Duration,
     /// Interval between two rounds.
     pub every: Duration,

@@ -84,7 +84,7 @@ fn round(
 }
 
 /// Computes the payoff of a lying network among honest ones. `without` is the total cost if that
-/// network stays away ([`without`]).
+/// network is absent ([`without`]).
 ///
 /// Panics: if `cost_weight` is 0, where money has no value.
 pub fn payoff(
@@ -121,7 +121,7 @@ pub fn payoff(
     }
 }
 
-/// Total cost to the broker, in money, if a network stays away and all other networks are honest.
+/// Total cost to the broker, in money, if a network is absent and all other networks are honest.
 pub fn without(world: &World, design: &Arc<dyn Design>, cost_weight: f64, network: u32) -> f64 {
     round(world, &said(world, None), design, cost_weight, Some(network)).cost
 }

@@ -55,7 +55,7 @@ impl Capture {
         Ok(Self { out, interfaces, window_shift, path })
     }
 
-    /// Writes what the links have delivered since the last call.
+    /// Writes the packets that the links have delivered since the last call.
     ///
     /// Errors: a packet whose headers cannot be encoded; an error of the operating system.
     pub(super) fn take<Q: EventQueue>(&mut self, simulation: &mut Simulation<'_, Q>) -> anyhow::Result<()> {

@@ -160,8 +160,8 @@ impl Port {
         (player, begun.elapsed())
     }
 
-    /// Returns the longest time of an answer beside `count` connections of this behaviour. Players
-    /// and operators send requests for `time`, and at least three each.
+    /// Returns the longest time of an answer while `count` connections of this behaviour are open.
+    /// Players and operators send requests for `time`, and at least three each.
     async fn serves_beside(&self, count: u64, manners: StrangerBehaviour, time: Duration) -> Duration {
         let (flood, opened) = flood(self.players, count, manners).await;
         let (begun, mut asked, mut longest) = (Instant::now(), 0, (Duration::ZERO, Duration::ZERO));

@@ -2,9 +2,9 @@
 //! are still served.
 //!
 //! Each test runs one daemon (the relay's test, three) as a process on loopback, and measures an
-//! honest client's times without other connections. Then it measures the times beside silent
-//! connections from four addresses, among them the client's own. A silent connection is reopened as
-//! soon as it is closed. Read [`Flood`] and [`served_all_the_same`] first.
+//! honest client's times without other connections. Then it measures the times while silent
+//! connections are open from four addresses, among them the client's own. A silent connection is
+//! reopened as soon as it is closed. Read [`Flood`] and [`served_all_the_same`] first.
 
 use crate::net::{PATIENCE, TWO, noise};
 use crate::{anabranch, text};
@@ -195,12 +195,13 @@ enum Bound {
     /// The longest call takes at most twice the longest quiet call, plus [`SLACK`] for a busy
     /// machine.
     Loose,
-    /// The median call takes at most twice the median quiet call, beside [`SILENT`] connections.
+    /// The median call takes at most twice the median quiet call, with [`SILENT`] silent
+    /// connections open.
     Twice,
 }
 
-/// Asserts that an honest client of `at` is served within `bound`, beside silent and slow
-/// connections.
+/// Asserts that an honest client of `at` is served within `bound` while silent and slow connections
+/// are open.
 async fn served_all_the_same(at: SocketAddr, bound: Bound, mut ask: impl AsyncFnMut()) {
     let quiet = times(if bound == Bound::Loose { Duration::ZERO } else { ATTACK }, &mut ask).await;
     for (count, says) in [

@@ -324,7 +324,7 @@ fn connection_survives_starts_and_kills_of_agents() {
     assert_eq!(world.rules(B).matches("lookup 7200").count(), 1, "{}", world.rules(B));
 }
 
-/// Half of the paths lose packets, then one goes down.
+/// TCP avoids the half of the paths that lose packets, and then also a path that fails.
 #[test]
 fn paths_that_lose_packets_or_fail_are_avoided() {
     let Some(mut world) = World::new() else { return };
