@@ -1,4 +1,4 @@
-//! Tells the program its commit, for run directories.
+//! Passes the commit of the source to the program, for run directories.
 
 #![allow(clippy::disallowed_methods, reason = "a build script asks git and the environment")]
 
@@ -11,7 +11,8 @@ fn git(arguments: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo:rerun-if-env-changed=ANABRANCH_COMMIT");
-    // Any source file may make a clean tree dirty; the log of HEAD grows with every commit.
+    // A change of any source file may make a clean tree dirty; the log of HEAD grows with every
+    // commit.
     println!("cargo:rerun-if-changed=../../Cargo.lock");
     for room in std::fs::read_dir("..").into_iter().flatten().flatten() {
         println!("cargo:rerun-if-changed={}", room.path().join("src").display());

@@ -29,10 +29,10 @@ pub trait Estimates {
 /// network bids to several brokers.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub enum Reserve {
-    /// No reserve: each broker is bid the whole cluster. A capacity is a hint.
+    /// No reserve: each broker is offered the whole cluster. An announced capacity is a hint.
     #[default]
     Nothing,
-    /// Equal parts for this number of brokers. A capacity is a guarantee.
+    /// Equal parts for this number of brokers. An announced capacity is a guarantee.
     Parts(u32),
     /// The recent mean use by the other brokers, plus a number of standard deviations.
     Learnt {
@@ -112,7 +112,7 @@ impl Agent {
         others.filter_map(|(_, (_, rates))| rates.get(&cluster)).sum()
     }
 
-    /// Returns the bids for a broker's round.
+    /// Returns the bids in answer to a broker's call.
     pub fn handle_call(
         &self,
         broker: PeerId,
@@ -172,7 +172,7 @@ impl Agent {
         }
     }
 
-    /// Forgets a broker that has gone for good.
+    /// Forgets a broker that has left for good.
     pub fn handle_gone(&mut self, broker: PeerId) {
         self.accepted.remove(&broker);
         self.used.remove(&broker);

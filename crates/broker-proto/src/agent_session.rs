@@ -2,9 +2,9 @@
 //! and answers them.
 //!
 //! The agent sends one request at a time. It polls the leading broker for messages, and answers
-//! each in turn: a call with bids, a proposal with an assent. After a failure it pauses and joins
-//! again, at the next broker if this one does not lead or does not answer. Pauses double up to
-//! [`BACKOFF`]'s limit.
+//! each message in turn: a call with bids, a proposal with an assent. After a failure the agent
+//! pauses and joins again; it tries the next broker if the current one does not lead or does not
+//! answer. Pauses double up to [`BACKOFF`]'s limit.
 //!
 //! Leaves out: HTTP and the network's files (the `broker` room), the contents of bids and assents
 //! ([`Agent`]). Contract: one `handle_*`, then `poll_*` to `None`, then
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 /// Time limit of a broker's answer.
 pub const WITHIN: Duration = Duration::from_secs(20);
-/// Maximum wait of a poll for messages. The next poll tells the broker that the agent is up.
+/// Maximum wait of a poll for messages. Each poll also shows the broker that the agent is up.
 pub const WAIT: Duration = Duration::from_secs(8);
-/// Maximum wait of a poll in an agent with several brokers: shorter, because only an unanswered
-/// poll reveals a broker that is stalled or cut off.
+/// Maximum wait of a poll in an agent with several brokers. It is shorter than [`WAIT`], because
+/// only an unanswered poll reveals a broker that is stalled or cut off.
 pub const WAIT_OF_SEVERAL: Duration = Duration::from_secs(3);
 /// Time limit of an answer beyond [`WAIT_OF_SEVERAL`], in an agent with several brokers.
 pub const WITHIN_OF_SEVERAL: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub const WITHIN_OF_SEVERAL: Duration = Duration::from_secs(10);
 pub const BACKOFF: Backoff = Backoff::new(Duration::from_ms(100), Duration::from_secs(1));
 /// Maximum bids in one message, far below the size limit of a request.
 const BIDS_PER_MESSAGE: usize = 100_000;
-/// The agent's single id for all its brokers, because one broker leads at a time.
+/// The agent's one id for all its brokers, because only one broker leads at a time.
 const BROKER: PeerId = PeerId(0);
 
 /// An action for the driver. Each is answered by [`AgentSession::handle_answer`], except
@@ -72,7 +72,7 @@ pub enum Answer {
     Bids(BidsReply),
 }
 
-/// Reason for the failure of an [`AgentAction`], in one line.
+/// Reason for the failure of an [`AgentAction`], with a message of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The broker does not know the session.
@@ -94,7 +94,7 @@ pub enum Event {
     Away(String, bool),
     /// Another broker leads.
     NotLeading(String),
-    /// The call's design is unknown here: the agent does not bid.
+    /// The agent does not know the call's design, and does not bid.
     UnknownDesign {
         /// Number of the round.
         round: u64,
@@ -204,7 +204,7 @@ impl AgentSession {
         }
     }
 
-    /// Handles the answer to the ask with this number. An answer that is no longer awaited is
+    /// Handles the answer to the action with this number. An answer to an earlier action is
     /// ignored.
     pub fn handle_answer(&mut self, now: Instant, number: u64, answer: Result<Answer, Failure>) {
         if number != self.asks {
@@ -236,7 +236,7 @@ impl AgentSession {
         }
     }
 
-    /// Handles the network's estimates, for the ask with this number.
+    /// Handles the network's estimates, for the action with this number.
     pub fn handle_estimates(&mut self, number: u64, estimates: &impl Estimates) {
         if number != self.asks {
             return;
@@ -257,8 +257,8 @@ impl AgentSession {
         }
     }
 
-    /// Returns the next action, and the number by which it is answered. Its destination is
-    /// [`AgentSession::broker`].
+    /// Returns the next action, and the number that its answer must name. The action is for the
+    /// broker [`AgentSession::broker`].
     pub fn poll_ask(&mut self) -> Option<(u64, AgentAction)> {
         let ask = self.ask.take()?;
         Some((self.asks, ask))
@@ -287,7 +287,7 @@ impl AgentSession {
         if self.controllers.count() > 1 { (WAIT_OF_SEVERAL, WITHIN_OF_SEVERAL) } else { (WAIT, WITHIN) }
     }
 
-    /// Sends the next part of a bid, answers the next message, or polls again.
+    /// Sends the next part of the bids, answers the next message, or polls again.
     fn go_on(&mut self) {
         if let Some(part) = self.parts.pop_front() {
             self.phase = Phase::Answering;
@@ -317,8 +317,8 @@ impl AgentSession {
         self.ask(AgentAction::Messages { after: self.peer.position().after, wait, within });
     }
 
-    /// Ends the session or the attempt to join. The agent joins again after a pause, unless it is
-    /// refused for good.
+    /// Ends the session, or the attempt to join. After a pause the agent joins again, unless the
+    /// broker refuses it for good.
     fn fail(&mut self, now: Instant, failure: Failure) {
         self.messages.clear();
         self.parts.clear();
@@ -351,7 +351,7 @@ pub fn totals(accepted: &BidResult) -> (u64, BitRate) {
     (sessions, BitRate::bps(bps))
 }
 
-/// Splits bids into messages of bounded length. All but the last announce further parts.
+/// Splits bids into messages of bounded length. Every part but the last announces further parts.
 pub fn parts(bids: Bids) -> Vec<Bids> {
     let mut parts = vec![Bids { round: bids.round, clusters: bids.clusters, ..Bids::default() }];
     let mut count = 0;
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_answers_each_message_and_acknowledges_it() {
+    fn agent_answers_and_acknowledges_each_message() {
         let mut session = joined(1);
         let (number, ask) = asked(&mut session);
         assert_eq!(ask, AgentAction::Messages { after: 0, wait: WAIT, within: WITHIN });
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_session_joins_the_same_broker_again() {
+    fn agent_with_unknown_session_rejoins_the_same_broker() {
         let mut session = joined(2);
         let (number, _) = asked(&mut session);
         let messages =
@@ -473,12 +473,12 @@ mod tests {
         session.handle_timeout(at(101));
         let (number, _) = asked(&mut session);
         session.handle_answer(at(101), number, Ok(Answer::Taken));
-        // The broker's mailbox is new.
+        // The new join has a new mailbox, whose messages are numbered from 1.
         assert!(matches!(asked(&mut session).1, AgentAction::Messages { after: 0, .. }));
     }
 
     #[test]
-    fn an_agent_that_is_refused_for_good_gives_up() {
+    fn permanently_refused_agent_gives_up() {
         let mut session = AgentSession::new(at(0), 2, 7);
         let (number, _) = asked(&mut session);
         session.handle_answer(at(0), number, Err(Failure::Refused("no contract".to_owned())));

@@ -5,12 +5,12 @@
 
 use crate::market::{Group, Market, mbps};
 
-/// Maximum number of viewers of a market that is searched.
+/// Maximum number of viewers in a market for which the search is used.
 pub(crate) const SESSIONS_MAX: u64 = 64;
-/// Maximum number of branches, after which the search is given up.
+/// Maximum number of branches; after these the search ends without proof of the optimum.
 const BRANCHES_MAX: u32 = 200_000;
 
-/// For each group, by number: viewers of each candidate.
+/// For each group, by number: number of viewers on each candidate.
 pub(crate) type GroupPlacement = Vec<Vec<(Option<u32>, u32)>>;
 
 /// Result of the search.

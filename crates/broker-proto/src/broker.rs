@@ -4,16 +4,16 @@
 //! A round calls all connected networks, takes bids until all networks have bid or the deadline
 //! passes, decides, asks the networks if the design requires it, and tells each network the result
 //! of its bids. A network that is late, absent or bids nonsense does not affect any other network:
-//! clients go to the clusters that were bid. A decision takes a while, so it is a [`Job`] for the
-//! driver; meanwhile the last accepted decision stands.
+//! each client is placed on a cluster that was bid for it. A decision takes time, so the search is
+//! a [`Job`] for the driver; meanwhile the last accepted decision stays in force.
 //!
 //! Source: section 3.4.1, steps 2 to 7. Differs: designs that ask networks (Transactions) have a
 //! maximum number of attempts, and a round without agreement changes nothing. Invariants: a round
 //! is accepted at most once, and round numbers increase; no cluster gets more than its network bid,
-//! or stated when asked. Leaves out: sockets, counting clients, players (the delivery protocol).
-//! Contract: one mutation, then [`Broker::poll_transmit`], [`Broker::poll_event`] and
-//! [`Broker::poll_job`] to `None`, then [`Broker::poll_timeout`]. Read [`Broker`] and [`Decision`]
-//! first.
+//! or more than its network stated when asked. Leaves out: sockets, counts of clients, and players
+//! (the delivery protocol). Contract: one mutation, then [`Broker::poll_transmit`],
+//! [`Broker::poll_event`] and [`Broker::poll_job`] to `None`, then [`Broker::poll_timeout`]. Read
+//! [`Broker`] and [`Decision`] first.
 
 mod bids;
 mod standing;
@@ -36,16 +36,16 @@ use std::sync::Arc;
 /// Contract between a network and the broker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contract {
-    /// Price per Mbit/s under designs without prices of clusters.
+    /// Price per Mbit/s of every cluster under designs in which networks announce no prices.
     pub price_per_mbps: f64,
-    /// Assumed capacity of a cluster under designs without capacities of clusters.
+    /// Capacity that the broker assumes for a cluster if the design announces no capacities.
     pub capacity_median: BitRate,
     /// Maximum price of a bid, per Mbit/s.
     pub price_max_per_mbps: f64,
     /// Maximum number of clusters that the network may bid.
     pub clusters_max: u32,
-    /// Maximum number of bids in a round; a bid is one cluster for one share. Each takes up to
-    /// [`BID_BYTES`] until the round is over.
+    /// Maximum number of bids in a round; a bid is one cluster for one share. Each bid takes up to
+    /// [`BID_BYTES`] of memory until the round ends.
     pub bids_max: u64,
 }
 
@@ -70,7 +70,7 @@ impl Default for Contract {
 /// Settings of a broker's decisions.
 #[derive(Clone)]
 pub struct Settings {
-    /// Design of the rounds: what networks are told, match and announce.
+    /// Design of the rounds: what the broker tells networks, and what they match and announce.
     pub design: Arc<dyn Design>,
     /// Weight of one point of score.
     pub score_weight: f64,
@@ -202,7 +202,7 @@ pub struct Decision {
 pub struct Job {
     /// Number of the job.
     number: u64,
-    /// Market to search.
+    /// Market in which the job searches.
     pub market: Arc<Market>,
     prices: Vec<f64>,
     optimiser: Optimiser,
@@ -267,11 +267,12 @@ struct Table {
 pub struct Broker {
     settings: Settings,
     networks: BTreeMap<PeerId, NetworkState>,
-    /// Standing of every network that has joined since the start, or stands in the last accepted
-    /// decision.
+    /// Standing of every network that has joined since the start, or that the last accepted
+    /// decision lists.
     standings: BTreeMap<PeerId, NetworkTrust>,
-    /// Clients as last counted, and the clients that the current round places.
+    /// Clients of each place, as last counted.
     gathered: Arc<[PlaceDemand]>,
+    /// Clients that the current round places.
     placing: Arc<[PlaceDemand]>,
     round: u64,
     next_at: Instant,
@@ -286,8 +287,9 @@ pub struct Broker {
     accepted: Option<Arc<Decision>>,
     transmits: VecDeque<(PeerId, ToNetwork)>,
     events: VecDeque<Event>,
-    /// Number of jobs so far, and the last one until it is polled.
+    /// Number of jobs so far.
     jobs: u64,
+    /// The last job, until the driver polls it.
     job: Option<Job>,
 }
 
@@ -316,8 +318,8 @@ impl Broker {
         }
     }
 
-    /// Resumes after a restart from the last accepted decision: round numbers continue above it,
-    /// and networks keep their standings.
+    /// Resumes after a restart from the last accepted decision: the next round numbers exceed the
+    /// decision's, and networks keep their standings.
     #[must_use]
     pub fn with_accepted(mut self, decision: Decision) -> Self {
         self.round = self.round.max(decision.round);
@@ -326,8 +328,8 @@ impl Broker {
         self
     }
 
-    /// Starts round numbers above `round`, because another broker, or this one before a restart,
-    /// may have used the numbers up to it.
+    /// Makes round numbers continue above `round`. Another broker, or the same broker before a
+    /// restart, may have used the numbers up to `round`.
     ///
     /// Bids name their round by number, so a number must not be used twice. A driver uses the time
     /// of day, or an epoch counted in a store.
@@ -428,7 +430,8 @@ impl Broker {
         self.note_answer(network, !assent.refused.is_empty());
     }
 
-    /// Handles a score that clients measured where the network had bid another one.
+    /// Handles a score that clients measured (`measured`), and the score that the network had bid
+    /// (`bid`).
     ///
     /// Values that are not measurements are ignored.
     pub fn handle_measured(&mut self, network: PeerId, bid: f64, measured: f64) {
@@ -454,7 +457,7 @@ impl Broker {
         if job.number != self.jobs || !matches!(self.stage, RoundStage::Deciding) {
             return;
         }
-        // A job of another broker may have the same number.
+        // A job of a broker before a restart may have the same number.
         let Some(table) = self.table.as_ref().filter(|table| Arc::ptr_eq(&table.market, &job.market)) else {
             return;
         };
@@ -537,7 +540,8 @@ impl Broker {
     /// Closes the bidding.
     fn close(&mut self) {
         for (network, known) in self.networks.iter_mut().filter(|(_, known)| known.is_called) {
-            // An incomplete series of bids does not represent the network, so it is dropped.
+            // An incomplete series of bids does not represent the network, so the broker drops the
+            // series.
             if known.bids.take_if(|bids| !bids.is_all).is_some() || known.bids.is_none() {
                 self.standings.entry(*network).or_default().note_missed();
             }
@@ -634,8 +638,8 @@ impl Broker {
         BitRate::bps(believed.min(self.limits.get(&id).copied().unwrap_or(u64::MAX)))
     }
 
-    /// Rate in bits per second and number of clients that an answer gives each cluster of the
-    /// market.
+    /// Total rate in bits per second and number of clients of each cluster of the market, as an
+    /// answer places them.
     fn sent(table: &Table, answer: &Answer) -> Vec<(u64, u64)> {
         let mut sent = vec![(0, 0); table.clusters.len()];
         for placement in &answer.placements {
@@ -670,7 +674,7 @@ impl Broker {
         self.end_asking();
     }
 
-    /// Records that a network has answered, or will not.
+    /// Records a network's answer to a proposal, or its lack of an answer as a refusal.
     fn note_answer(&mut self, network: PeerId, refuses: bool) {
         if let RoundStage::Asking { left, is_refused, .. } = &mut self.stage
             && left.remove(&network)

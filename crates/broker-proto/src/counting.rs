@@ -1,11 +1,11 @@
 //! Counts of viewers by place and bitrate, and by the network in use: step 2 of the decision
 //! protocol, *gather*, from players' requests.
 //!
-//! A player asks once in an answer's time to live, so the requests of one time to live count the
-//! viewers. Only counts are kept, no viewer is remembered. Counts of a window take at most
-//! [`WINDOW_BYTES_MAX`]; above it, the kinds of viewers with the fewest requests are forgotten
-//! until half of the memory is free. Leaves out: answers to players (`steering`). Read
-//! [`RequestCounter`] first.
+//! A player sends one request per time to live of an answer, so the requests in one time to live
+//! count the viewers. Only counts are kept, no viewer is remembered. Counts of a window take at
+//! most [`WINDOW_BYTES_MAX`]. Above this limit, the places and bitrates with the fewest requests
+//! are forgotten until half of the memory is free. Leaves out: answers to players (`steering`).
+//! Read [`RequestCounter`] first.
 
 use crate::broker::{Decision, PlaceDemand};
 use crate::messages::Clients;
@@ -15,20 +15,20 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Maximum bytes of the counts of one window; there are two windows. Anybody can invent a place, so
-/// at the limit the places and bitrates with the fewest requests make room. An invented place has
-/// one request and displaces no real place.
+/// at the limit the places and bitrates with the fewest requests are forgotten. An invented place
+/// has one request and displaces no real place.
 pub const WINDOW_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of places in a round; the places with the most viewers are kept.
 pub const PLACES_MAX: usize = 50_000;
 /// Maximum bytes of the names of these places. Calls, decisions and the store hold some ten copies
 /// of the names at once.
 pub const NAMES_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a place beside its names: map entries and half-empty heap blocks.
+/// Bytes of a place besides its names: map entries and half-empty heap blocks.
 const PLACE_BYTES: usize = 256;
-/// Bytes of a place's bitrate, including the round's group of viewers for it.
+/// Bytes of one bitrate of a place, including the group of viewers that a round makes of it.
 const KIND_BYTES: usize = 128;
-/// Bitrates within this factor count as one, because a player's measured throughput never repeats
-/// exactly.
+/// Bitrates within this factor count as one bitrate, because a player's measured throughput never
+/// repeats exactly.
 const ALIKE: f64 = 1.25;
 
 /// For each place: number of requests by bitrate.
@@ -51,8 +51,8 @@ struct WindowCounts {
 }
 
 impl WindowCounts {
-    /// Counts requests of a kind that may be new. Returns the number of requests forgotten to make
-    /// room.
+    /// Counts requests of a place and bitrate that may be new. Returns the number of requests
+    /// forgotten to make room.
     fn insert(&mut self, location: &str, isp: &str, bitrate: BitRate, sessions: u32) -> u64 {
         let key = (location.to_owned(), isp.to_owned());
         if !self.kinds.contains_key(&key) {
@@ -72,15 +72,16 @@ impl WindowCounts {
         forgotten
     }
 
-    /// Forgets the half of all kinds with the fewest requests, at least one kind. Returns the
-    /// number of their requests.
+    /// Forgets the half of all bitrates of places that has the fewest requests, at least one.
+    /// Returns the number of forgotten requests.
     fn thin(&mut self) -> u64 {
         let mut counts: Vec<u32> = self.kinds.values().flat_map(BTreeMap::values).copied().collect();
         let half = counts.len().div_ceil(2);
         let middle = half.min(counts.len() - 1);
         let (fewer, most, _) = counts.select_nth_unstable(middle);
         let most = *most;
-        // Kinds with exactly the median count go only until half of all kinds are gone.
+        // Of the bitrates with exactly the median count, only those needed to reach one half are
+        // forgotten.
         let mut alike_left = half - fewer.iter().filter(|count| **count < most).count();
         let (mut forgotten, mut freed) = (0, 0);
         self.kinds.retain(|(location, isp), bitrates| {
@@ -105,8 +106,9 @@ impl WindowCounts {
 pub struct RequestCounter {
     window: Duration,
     began_at: Instant,
-    /// Requests of the previous window, once there is one, and of the current one.
+    /// Requests of the previous window; `None` before the second window begins.
     before: Option<WindowCounts>,
+    /// Requests of the current window.
     now: WindowCounts,
     dropped: u64,
 }
@@ -118,13 +120,13 @@ fn alike(bitrate: BitRate) -> u64 {
 }
 
 impl RequestCounter {
-    /// Creates counts over `window`, the interval within which each player asks once.
+    /// Creates counts over `window`, the interval in which each player sends one request.
     pub fn new(now: Instant, window: Duration) -> Self {
         Self { window, began_at: now, before: None, now: WindowCounts::default(), dropped: 0 }
     }
 
-    /// Resumes after a restart: the viewers of a decision count until a window is over, unless more
-    /// requests arrive before.
+    /// Resumes after a restart: the viewers of a decision count until the first window ends, unless
+    /// more requests arrive before its end.
     #[must_use]
     pub fn after(mut self, decision: &Decision) -> Self {
         let mut before = WindowCounts::default();
@@ -154,12 +156,13 @@ impl RequestCounter {
         self.dropped += self.now.insert(&viewer.location, &viewer.isp, viewer.bitrate, 1);
     }
 
-    /// Number of requests not counted, for lack of room for their places.
+    /// Number of requests not counted, for lack of memory for their places.
     pub const fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Viewers of the previous window, or of the current one if it is the first or has more.
+    /// Viewers of the previous window, or of the current window if it is the first or has more
+    /// requests.
     ///
     /// Cost: some milliseconds at the maximum number of places.
     pub fn gathered(&mut self, now: Instant) -> Vec<PlaceDemand> {
@@ -168,7 +171,8 @@ impl RequestCounter {
         gathered
     }
 
-    /// Number of players using each network, from the same window.
+    /// Number of players using each network, from the window that [`RequestCounter::gathered`]
+    /// uses.
     pub fn playing(&mut self, now: Instant) -> BTreeMap<PeerId, u64> {
         self.of_late(now).playing.clone()
     }
@@ -184,7 +188,7 @@ impl RequestCounter {
             return;
         }
         let last = std::mem::take(&mut self.now);
-        // After a window without requests there are no viewers.
+        // If a whole window passed without requests, the previous window has no viewers.
         self.before = Some(if passed < self.window * 2 { last } else { WindowCounts::default() });
         self.began_at = now;
     }
@@ -192,7 +196,7 @@ impl RequestCounter {
 
 /// Approximate bytes of counted places, rounded up.
 pub fn bytes(gathered: &[PlaceDemand]) -> usize {
-    // Each name is two heap blocks; a list that was read may be half empty.
+    // The two names are two heap blocks with overhead; a deserialized list may be half empty.
     let of = |of: &PlaceDemand| {
         size_of::<PlaceDemand>()
             + 48
@@ -216,8 +220,8 @@ pub fn together(all: impl IntoIterator<Item = PlaceDemand>) -> Vec<PlaceDemand> 
     most_viewed(&kinds).0
 }
 
-/// Returns the places of a round, by falling number of viewers if some are left out, and the number
-/// of viewers of the places left out.
+/// Returns the places of a round, and the number of viewers of the places left out. If places are
+/// left out, the remaining ones are sorted by falling number of viewers.
 fn most_viewed(kinds: &Kinds) -> (Vec<PlaceDemand>, u64) {
     type PlaceCounts<'a> = (&'a (String, String), &'a BTreeMap<u64, u32>);
     let viewers = |of: &PlaceCounts<'_>| of.1.values().copied().map(u64::from).sum::<u64>();
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_asked_within_a_window_are_there() {
+    fn gathered_viewers_are_the_requests_of_one_window() {
         let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         (0..5).for_each(|s| counting.note(at(s), &viewer("a", 3_000), Some(PeerId(s as u32 % 2))));
         let first = counting.gathered(at(5));
@@ -279,15 +283,16 @@ mod tests {
         assert_eq!(sessions(&counting.gathered(at(90))), []);
     }
 
-    /// Invented places displace no real place, whichever arrive first. #48: they held 590 MiB of a
-    /// broker.
+    /// Invented places displace no real place, in any order of arrival. #48: invented places held
+    /// 590 MiB of a broker.
     #[test]
-    fn rarest_kinds_are_forgotten_beyond_the_byte_limit() {
+    fn rarest_places_are_forgotten_beyond_the_byte_limit() {
         let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         let asked = 300_000;
         for number in 0..asked {
             counting.note(at(0), &viewer(&format!("none {number}"), 3_000), None);
-            // The viewers of a real place ask throughout, starting when all room is taken.
+            // The viewers of a real place begin when the byte limit is reached, and then send
+            // requests throughout.
             if number > 100_000 && number % 1_000 == 0 {
                 counting.note(at(0), &viewer("berlin", 3_000), None);
             }
@@ -309,7 +314,7 @@ mod tests {
     proptest! {
         /// The byte count matches the places and bitrates held, after any requests and removals.
         #[test]
-        fn the_account_of_bytes_is_right(
+        fn byte_count_matches_the_held_places_and_bitrates(
             asked in proptest::collection::vec(("[a-c]{1,3}", "[a-b]{1,2}", 0u64..4), 0..200),
             thinned in 0usize..4,
         ) {
@@ -335,9 +340,10 @@ mod tests {
         }
     }
 
-    /// #48: ten copies of the longest names were most of the memory that strangers held.
+    /// #48: ten copies of the longest names made up most of the memory that untrusted clients could
+    /// fill.
     #[test]
-    fn names_of_a_round_have_a_budget() {
+    fn place_names_of_a_round_stay_within_the_limit() {
         let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         for number in 0..40_000u32 {
             let name = format!("{number:0>128}");
@@ -369,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn bitrates_that_hardly_differ_are_one() {
+    fn nearly_equal_bitrates_count_as_one() {
         let mut counting = RequestCounter::new(at(0), Duration::from_secs(10));
         for kbps in [3_000, 3_050, 2_950, 9_000] {
             counting.note(at(0), &viewer("a", kbps), None);

@@ -1,11 +1,11 @@
 //! The delivery protocol: the clusters that may serve a viewer, in order of preference. It needs
 //! the last accepted decision and no state of viewers.
 //!
-//! Viewers of one place and bitrate are spread over the decision's clusters in its proportions, by
-//! a number that each viewer keeps. While proportions stay the same, each viewer stays; where
-//! proportions change, the minimum number of viewers moves (weighted rendezvous hashing). Clusters
-//! of disconnected networks come last, at once. A viewer whose place is not in the decision gets
-//! the clusters with the most viewers.
+//! Viewers of one place and bitrate are spread over the decision's clusters in proportion to the
+//! decision's counts, by a number that each viewer keeps. While the proportions stay the same, each
+//! viewer stays. If the proportions change, the minimum number of viewers moves (weighted
+//! rendezvous hashing). Clusters of disconnected networks move to the end of the order at once. A
+//! viewer whose place is not in the decision gets the clusters with the most viewers.
 //!
 //! Source: section 3.4.1, *Delivery Protocol*, steps 1 and 2; Schindelhauer and Schomaker,
 //! *Weighted Distributed Hash Tables* (2005), for the hashing. Leaves out: answers to players
@@ -63,8 +63,9 @@ impl Delivery {
     /// Cost: linear in the clusters of the viewer's place, or in all clusters if there are none.
     pub fn order(&self, viewer: &Viewer, gone: &BTreeSet<PeerId>, count: usize) -> Vec<ClusterId> {
         let place = self.places.get(&viewer.location).and_then(|isps| isps.get(&viewer.isp));
-        // First come clusters for the lowest bitrate at or above the viewer's, or else the highest.
-        // Clusters for other bitrates of the place come second, and clusters of all places last.
+        // The order begins with the clusters for the lowest bitrate at or above the viewer's, or
+        // else for the highest bitrate. Clusters for other bitrates of the place follow, and then
+        // clusters of all places.
         let same = place.and_then(|bitrates| {
             let above = bitrates.range(viewer.bitrate..).next();
             above.or_else(|| bitrates.last_key_value()).map(|(bitrate, _)| *bitrate)
@@ -84,8 +85,8 @@ impl Delivery {
     }
 }
 
-/// Selects the clusters with the most viewers, at least one of each network as far as the limit
-/// allows.
+/// Moves the first cluster of each network to the front of `most`, and cuts the list at
+/// [`ALL_MAX`].
 fn spread(most: Vec<(ClusterId, u64)>) -> Vec<(ClusterId, u64)> {
     let mut networks = BTreeSet::new();
     let (first, more): (Vec<_>, Vec<_>) = most.into_iter().partition(|(to, _)| networks.insert(to.network));
@@ -107,8 +108,8 @@ fn rank_all(order: &mut Vec<ClusterId>, weights: &Weights, viewer: &Viewer, gone
 fn rank(viewer: u64, to: ClusterId, weight: u64) -> f64 {
     let cluster = u64::from(to.network.0) << 32 | u64::from(to.cluster);
     let draw = 1.0 - Seed::new(viewer).stream("viewer", cluster).unit_f64();
-    // Of exponential times with these rates, each is the shortest with a probability proportional
-    // to its rate.
+    // Among exponentially distributed times with these rates, a time is the shortest with a
+    // probability proportional to its rate.
     weight as f64 / -draw.ln()
 }
 
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_has_gone_comes_last() {
+    fn clusters_of_disconnected_networks_rank_last() {
         let delivery =
             decision(&[(0, 2, 30, Some(to(0, 1))), (0, 2, 10, Some(to(1, 1))), (1, 2, 1, Some(to(2, 1)))]);
         let gone = BTreeSet::from([PeerId(0)]);
@@ -180,10 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_no_place_gets_what_others_have() {
+    fn unmatched_viewers_get_clusters_of_other_bitrates_or_places() {
         let delivery = decision(&[(0, 2, 3, Some(to(0, 1))), (0, 5, 3, Some(to(1, 1))), (1, 2, 1, None)]);
         let first = |viewer: &Viewer| delivery.order(viewer, &BTreeSet::new(), 9)[0];
-        // The cluster of the same bitrate, or of the next above, or of the highest.
+        // The cluster for the viewer's bitrate, else for the next higher bitrate, else for the
+        // highest.
         assert_eq!(first(&viewer("a", 1, 1)), to(0, 1));
         assert_eq!(first(&viewer("a", 3, 1)), to(1, 1));
         assert_eq!(first(&viewer("a", 9, 1)), to(1, 1));

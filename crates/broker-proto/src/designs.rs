@@ -1,5 +1,5 @@
-//! The thesis's designs of joint decisions by networks and the broker. All have the same seven
-//! steps, and differ in three: *share*, *matching* and *announce*.
+//! The thesis's designs of joint decisions by networks and the broker. All designs have the same
+//! seven steps, and differ in three steps: *share*, *matching* and *announce*.
 //!
 //! Source: section 3.4.2 and Table 3.2; numbers of matched clusters, section 3.5.1. Leaves out: the
 //! common steps (`broker`). Read [`Design`] first; each design is a file.
@@ -43,13 +43,13 @@ pub trait Design: Send + Sync {
     /// Name of the design in commands and tables.
     fn name(&self) -> String;
 
-    /// Step 3, *share*: returns true if networks are told of the clients.
+    /// Step 3, *share*: returns true if the broker tells networks the number of clients.
     fn shares_clients(&self) -> bool {
         false
     }
 
-    /// Step 4, *matching*: selects the clusters offered to the broker from those considered for a
-    /// place, which are sorted by cost.
+    /// Step 4, *matching*: selects the clusters to offer to the broker. `considered` has the
+    /// clusters considered for a place, sorted by cost.
     fn matching(&self, considered: &[Offer]) -> Vec<Offer>;
 
     /// Returns true if a network also offers clusters that it does not consider.
@@ -71,7 +71,7 @@ fn first(considered: &[Offer], count: usize) -> Vec<Offer> {
     considered[..considered.len().min(count)].to_vec()
 }
 
-/// All designs, in the order of Table 3.3, followed by the one that the thesis leaves aside.
+/// All designs, in the order of Table 3.3, followed by Transactions, which the thesis leaves aside.
 pub fn all() -> Vec<Arc<dyn Design>> {
     vec![
         Arc::new(Brokered),
@@ -107,10 +107,10 @@ mod tests {
         (0..150).map(|cluster| Offer { cluster, score: 1.0 + f64::from(cluster) }).collect()
     }
 
-    /// Table 3.2, line by line: sharing of clients, number of matched clusters, announcement of
-    /// cost and capacity.
+    /// The rows of Table 3.2: whether clients are shared, number of matched clusters, announced
+    /// cost and announced capacity.
     #[test]
-    fn each_differs_from_the_others_as_the_table_says() {
+    fn designs_differ_as_table_3_2_lists() {
         let site = Site {
             network: 0,
             city: 0,
@@ -138,7 +138,8 @@ mod tests {
                 row("multicluster-100", false, 100, None, None),
                 row("dynamic-pricing", false, 1, Some(3.0), None),
                 row("dynamic-multicluster", false, 100, Some(3.0), None),
-                // The network cannot tell the broker's clients from its other traffic.
+                // The network cannot distinguish the broker's clients from its other clients, so it
+                // announces all.
                 row("best-lookup", false, 100, Some(3.0), Some(100)),
                 row("marketplace", true, 100, Some(3.0), Some(70)),
                 row("omniscient", true, 150, Some(3.0), Some(70)),

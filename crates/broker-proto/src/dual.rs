@@ -2,10 +2,10 @@
 //! mirror descent leaves a wide gap.
 //!
 //! With all other prices fixed, the bound is concave in one cluster's price, with a kink where a
-//! group changes its choice. Its maximum is the price at which the groups that still choose the
-//! cluster fill it. Each step sets one price to that point, so the bound never falls. A capacity
-//! counts as far as it can be filled: in whole multiples of the bitrates' common divisor, and up to
-//! its groups' demand.
+//! group changes its choice. The bound is highest at the price at which the groups that still
+//! choose the cluster fill it. Each step sets one price to this maximum, so the bound never falls.
+//! A capacity counts as far as it can be filled: in whole multiples of the bitrates' common
+//! divisor, and up to the demand of the cluster's groups.
 //!
 //! Source: the same relaxation as [`crate::optimiser`]. Leaves out: placements. Read [`polish`]
 //! first.
@@ -39,8 +39,8 @@ struct Dual<'a> {
     choices: Vec<Choice>,
 }
 
-/// Raises the bound from these prices on. Returns the prices, and the lower bound on any
-/// placement's cost.
+/// Raises the bound, starting from these prices. Returns the prices, and the lower bound on the
+/// cost of any placement.
 ///
 /// Cost: each sweep is linear in the candidates of all groups, plus the groups whose choice a new
 /// price may change.

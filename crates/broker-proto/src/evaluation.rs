@@ -24,8 +24,8 @@ const BROKER: PeerId = PeerId(0);
 pub struct Account {
     /// Traffic of the broker's clients in Mbit/s.
     pub traffic_mbps: f64,
-    /// Revenue, with [`MARKUP`]: by the contract's price, or by cluster under designs that announce
-    /// clusters' costs.
+    /// Revenue: [`MARKUP`] times the traffic times the contract's price, or times the cluster's
+    /// cost under designs that announce costs.
     pub paid: f64,
     /// Cost to the network.
     pub cost: f64,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn where_capacities_are_known_nothing_is_congested() {
+    fn no_cluster_is_congested_if_clients_are_shared() {
         for seed in 1..=5 {
             let world = world(seed);
             for design in designs::all().iter().filter(|design| design.shares_clients()) {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_add_up_and_networks_profit_by_their_markup() {
+    fn account_sums_equal_demand_and_profit_equals_markup() {
         let world = world(1);
         let demand: f64 = world.groups().iter().map(|g| mbps(g.bitrate) * f64::from(g.sessions)).sum();
         for design in designs::all() {
@@ -229,9 +229,9 @@ mod tests {
         }
     }
 
-    /// With a higher weight of cost, clients go to cheaper and more distant clusters.
+    /// With a higher weight of cost, clients are placed on cheaper and more distant clusters.
     #[test]
-    fn the_weight_of_cost_trades_score_for_cost() {
+    fn higher_cost_weight_moves_clients_to_cheaper_clusters() {
         let world = world(2);
         let (marketplace, today): (Arc<dyn Design>, Arc<dyn Design>) =
             (Arc::new(Marketplace::default()), Arc::new(Brokered));
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn median_counts_each_value_as_often_as_it_occurs() {
+    fn median_weights_each_value_by_its_count() {
         assert_eq!(median(vec![(3.0, 1), (1.0, 5), (2.0, 1)]), 1.0);
         assert_eq!(median(vec![(3.0, 4), (1.0, 3), (2.0, 1)]), 2.0);
         assert_eq!(median(Vec::new()), 0.0);
     }
 
     #[test]
-    fn alternatives_become_fewer_the_more_are_asked_for() {
+    fn share_of_clients_falls_with_number_of_alternatives() {
         let shares: [f64; 4] = alternatives(&world(1), 0);
         assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] > 0.0 && shares[0] <= 1.0, "{shares:?}");
     }

@@ -9,8 +9,8 @@ use anabranch_units::{Instant, PeerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Takes JSON bids in an open round of two places, with small bids of a second network. Returns
-/// true if all bids were accepted.
+/// Handles bids in JSON form in an open round of two places, before small bids of a second network.
+/// Returns true if all bids were accepted.
 ///
 /// Panics: if a bid is neither accepted nor refused, or a cluster gets more than was bid.
 pub fn exercise_bids(bytes: &[u8]) -> bool {
@@ -60,7 +60,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn corpus_inputs_are_accepted_or_refused_as_named() {
         assert!(replay("broker_bids", super::exercise_bids) >= 4);
     }
 }

@@ -3,12 +3,12 @@
 //! The thesis's traces are not public. Fewer clients here have alternative clusters than in its
 //! Table 3.1.
 //!
-//! Source: the thesis, section 3.5.1. Costs of countries differ by up to thirty times and are
-//! normal within one. A cluster's fixed cost falls with the logarithm of the number of clusters in
-//! its city. A cluster's capacity is twice the traffic that its network would send from it if
-//! offered all clients; a cluster without such traffic shares its nearest neighbour's. Other
-//! customers have three times as many clients. A contract's price is the mean cost of the traffic
-//! if the network were offered all clients.
+//! Source: the thesis, section 3.5.1. Costs of countries differ by up to thirty times; within a
+//! country costs are normally distributed. A cluster's fixed cost falls with the logarithm of the
+//! number of clusters in its city. A cluster's capacity is twice the traffic that its network would
+//! send from it if offered all clients; a cluster without such traffic shares its nearest
+//! neighbour's. Other customers of the networks have three times as many clients as the broker. A
+//! contract's price is the mean cost of the traffic if the network were offered all clients.
 //!
 //! Choices where the thesis is silent: countries are spread over 15,000 by 8,000 km and cities
 //! around their centres. Sizes of cities, countries and internet providers follow power laws;
@@ -81,7 +81,7 @@ const fn rung(kbps: u64, viewers: u64) -> Rung {
     Rung { bitrate: BitRate::bps(1_000 * kbps), viewers }
 }
 
-/// Background clients for each of the broker's clients.
+/// Number of clients of other customers for each of the broker's clients.
 const BACKGROUND: usize = 3;
 /// Capacity of a cluster, as a multiple of the traffic that its network would send from it if
 /// offered all clients.
@@ -324,10 +324,10 @@ mod tests {
         }
     }
 
-    /// Any single network has capacity for all clients, background included, each at the cluster
-    /// that it would choose, except where clusters share with neighbours.
+    /// Each network alone has capacity for all clients, background included, each at the cluster
+    /// that the network would choose, unless clusters share capacity with neighbours.
     #[test]
-    fn capacities_are_twice_the_load_prices_the_mean() {
+    fn price_is_mean_cost_and_capacity_twice_the_load() {
         let world = generate(&small(), Seed::new(1));
         for network in world.networks() {
             let own = &world.sites()[network.clusters.start as usize..network.clusters.end as usize];

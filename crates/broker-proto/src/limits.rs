@@ -1,8 +1,9 @@
 //! Limits of all numbers that decide placements: one set for files, messages and options.
 //!
 //! Within these limits no sum of the optimiser overflows, and no number that a reader accepted is
-//! refused later. A reader puts the location before the message. Leaves out: limits of counts and
-//! sizes, which stand beside their subjects. Read [`OutOfRange`] first.
+//! refused later. A reader of a file puts the location before the error message. Leaves out: limits
+//! of counts and sizes, which are defined with the items that they limit. Read [`OutOfRange`]
+//! first.
 
 use anabranch_units::BitRate;
 use std::fmt;
@@ -129,7 +130,7 @@ mod tests {
     /// Each limit is accepted, and the next value past it is refused with a line that names the
     /// remedy (#48).
     #[test]
-    fn limits_hold_on_both_sides() {
+    fn each_limit_is_accepted_and_the_next_value_refused() {
         let above = |value: f64| f64::from_bits(value.to_bits() + 1);
         let more = |rate: BitRate| BitRate::bps(rate.as_bps() + 1);
         let taken = [

@@ -6,8 +6,8 @@ use crate::limits::{BITRATE_MAX, CAPACITY_MAX};
 use anabranch_units::BitRate;
 use std::fmt;
 
-/// Maximum weighted cost or score of a market, above all products of the limits of costs, scores
-/// and weights.
+/// Maximum weighted cost or score of a market. It exceeds every product of the limits of costs,
+/// scores and weights.
 pub const COST_MAX: f64 = 1e30;
 
 /// A group of servers of a content network.
@@ -29,7 +29,7 @@ pub struct Candidate {
     pub score: f64,
 }
 
-/// Interchangeable viewers: of one place and one bitrate.
+/// Interchangeable viewers of one place and one bitrate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Number of the place.
@@ -47,9 +47,9 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct Market {
     clusters: Vec<Cluster>,
-    /// Candidates of all places, place by place, and the start index of each place, with the total
-    /// at the end.
+    /// Candidates of all places, place by place.
     candidates: Vec<Candidate>,
+    /// Index of each place's first candidate, and at the end the number of all candidates.
     starts: Vec<u32>,
     groups: Vec<Group>,
     unserved_cost: f64,
@@ -147,9 +147,9 @@ impl Market {
     ) -> Result<Self, MarketError> {
         let mut market = Self { clusters, candidates, starts, groups, unserved_cost: 0.0 };
         market.check()?;
-        // Above any viewer's cost: a viewer goes unserved only while none of its candidates has
-        // room. Moving other viewers could still make room, but finding such moves is as hard as
-        // bin packing.
+        // A cost above any viewer's cost: a viewer goes unserved only while none of its candidates
+        // has capacity left. Moving other viewers could still free capacity, but finding such moves
+        // is as hard as bin packing.
         let dearest = market
             .groups
             .iter()
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_said_in_one_line() {
+    fn invalid_market_is_refused_with_one_line() {
         let cluster = Cluster { capacity: BitRate::mbps(1), cost_per_mbps: 1.0 };
         let group = Group { place: 0, bitrate: BitRate::mbps(1), sessions: 1 };
         let places = [vec![Candidate { cluster: 0, score: 1.0 }]];

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// From the broker, step 3: start of a round.
+/// The broker's call, which starts a round (step 3).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
@@ -27,7 +27,7 @@ pub struct Call {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// Number of the share in this round's bids.
+    /// Number by which bids of this round name the share.
     pub share: u32,
     /// City of the clients, by a name that broker and networks agree on.
     pub location: String,
@@ -58,7 +58,7 @@ fn bitrate_bps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Err
     }
 }
 
-/// From a network, step 5: its bids.
+/// A network's bids in a round (step 5).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bids {
@@ -99,7 +99,7 @@ pub struct ShareBids {
     pub clusters: Vec<(u32, f64)>,
 }
 
-/// From the broker, in answer to bids.
+/// The broker's answer to bids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BidsReply {
@@ -111,7 +111,8 @@ pub struct BidsReply {
     pub reasons: Vec<String>,
 }
 
-/// From the broker, in designs that ask: the rates that it would place on a network's clusters.
+/// The broker's proposal, in designs that ask networks: the rates that it would place on a
+/// network's clusters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Proposal {
@@ -123,7 +124,7 @@ pub struct Proposal {
     pub clusters: Vec<ClusterRate>,
 }
 
-/// A cluster, and a rate.
+/// A cluster of a network, and a rate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterRate {
@@ -133,7 +134,7 @@ pub struct ClusterRate {
     pub rate_bps: u64,
 }
 
-/// From a network, in answer to a proposal.
+/// A network's answer to a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Assent {
@@ -145,7 +146,7 @@ pub struct Assent {
     pub refused: Vec<ClusterRate>,
 }
 
-/// From the broker, step 7: result of a network's bids, sent to losing networks, too.
+/// Result of a network's bids (step 7), which the broker also sends to losing networks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BidResult {
@@ -168,7 +169,7 @@ pub struct ClusterResult {
     /// Total rate of these clients, in bits per second.
     pub rate_bps: u64,
     /// Gain of the broker from a further Mbit/s of this cluster, in the unit of the price: 0 if the
-    /// cluster is not full. A losing bid at shadow price 0 did not lose to a full cluster.
+    /// cluster is not full. At shadow price 0, no bid for the cluster lost for lack of capacity.
     pub shadow_price: f64,
 }
 

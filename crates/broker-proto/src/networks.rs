@@ -2,9 +2,9 @@
 //! agents' requests.
 //!
 //! While this broker leads, agents join it, and an agent that is silent for [`SILENCE_MAX`] counts
-//! as disconnected. After a broker starts to lead, the networks of the last decision have this time
-//! to join, so that viewers need not move twice. While another broker leads, that broker reports
-//! the connected networks.
+//! as disconnected. After a broker starts to lead, the networks of the last decision have
+//! [`SILENCE_MAX`] to join, so that viewers are not moved away and back. While another broker
+//! leads, that broker reports the connected networks.
 //!
 //! Leaves out: HTTP, names and contracts (the `broker` room), the lead and the store
 //! ([`crate::replica`]), rounds ([`crate::broker`]). Contract: one mutation, then `poll_*` to
@@ -21,16 +21,17 @@ use std::collections::{BTreeSet, VecDeque};
 /// Silence after which an agent counts as disconnected. An agent sends a request at least every ten
 /// seconds.
 pub const SILENCE_MAX: Duration = Duration::from_secs(25);
-/// Maximum number of messages waiting for a network. Messages of a newer round replace the oldest.
+/// Maximum number of messages waiting for a network. A full mailbox drops its oldest message.
 pub const MAILBOX_MAX: usize = 8;
 /// Validity, in leases, of the leader's list of networks, and of another broker's counts.
 pub const TOLD_LEASES: u64 = 3;
-/// The wire format names no numbering: each join begins a new one.
+/// A constant number of the series of messages: each join begins a new series, and the wire format
+/// has no field for it.
 const NUMBERING: u64 = 0;
 
 const SESSIONS: SessionsConfig = SessionsConfig {
     silence_max: SILENCE_MAX,
-    // An agent whose connection broke leaves polls behind.
+    // A poll of a broken connection may still wait here, so a waiting poll is no sign of life.
     polls_keep_alive: false,
     rejoin: Rejoin::StartsAnew,
     mailbox_max: MAILBOX_MAX,
@@ -47,7 +48,7 @@ pub enum Refusal {
     NotLeading(Option<String>),
 }
 
-/// Another broker leads; its address, if known.
+/// Error: another broker leads; its address, if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotLeaderError(pub Option<String>);
 
@@ -70,7 +71,7 @@ pub enum Event {
     Turn(RoleChange),
     /// The agent of this network has fallen silent, and counts as disconnected.
     Silent(PeerId),
-    /// Waiting polls must check for messages or refusals again.
+    /// Every waiting poll must check again for messages or a refusal.
     PollsDue,
 }
 
@@ -95,7 +96,7 @@ pub struct Networks {
     told: Option<(u64, Instant)>,
     /// Last called round, and the time of its call.
     called: Option<(u64, Instant)>,
-    /// Connected networks, as last polled.
+    /// Connected and expected networks, as last polled.
     there: Option<BTreeSet<PeerId>>,
     events: VecDeque<Event>,
 }
@@ -154,8 +155,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Returns the messages to a network after number `after`, which acknowledges the messages up
-    /// to it; `None` without messages.
+    /// Returns the messages to a network after number `after`, and acknowledges the messages up to
+    /// `after`; `None` without messages.
     ///
     /// Errors: see [`Refusal`].
     pub fn poll_messages(
@@ -200,8 +201,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Handles the leader's list of networks, so that this broker's players learn of a network that
-    /// leaves between two rounds. A list from a broker that no longer leads is ignored.
+    /// Handles the leader's list of networks, so that this broker's players leave a network that
+    /// disconnects between two rounds. A list from any other broker than the leader is ignored.
     pub fn handle_roll(&mut self, now: Instant, leader: &str, roll: &NetworkRoll) {
         if self.replica.leader() != Some(leader) {
             return;
@@ -220,7 +221,7 @@ impl Networks {
     /// Errors: this broker does not lead.
     pub fn roll(&mut self) -> Result<NetworkRoll, NotLeaderError> {
         // An accepted decision counts even before it is stored: it may contain a network that has
-        // left by now.
+        // disconnected since the stored decision.
         let round = self.leading()?.accepted().map_or(0, |decision| decision.round);
         let those = |up: bool| {
             let some = self.sessions.peers().filter(|(_, is_up)| *is_up == up);
@@ -316,14 +317,15 @@ impl Networks {
         called.map(|(_, at)| now.saturating_since(at))
     }
 
-    /// Returns the broker's state machine for a joined agent, and records a sign of life.
+    /// Returns the broker's state machine for a request of a joined agent, and records a sign of
+    /// life.
     fn speaker(&mut self, now: Instant, network: PeerId, session: u64) -> Result<&mut Broker, Refusal> {
         self.leading()?;
         self.sessions.handle_request(now, &network, session)?;
         Ok(self.leading()?)
     }
 
-    /// Handles the replica's output: turns change the connected networks, and messages go into
+    /// Handles the replica's output: turns change the connected networks, and messages enter
     /// mailboxes.
     fn settle(&mut self, now: Instant) {
         while let Some(turn) = self.replica.poll_turn() {

@@ -2,16 +2,18 @@
 //! relaxation of the thesis's Figure 3.10.
 //!
 //! Every cluster has a price per Mbit/s on top of its cost. At given prices each group picks its
-//! cheapest cluster; the total cost of these picks, less the value of all capacities, is a lower
-//! *bound* on the cost of any placement within capacities, whatever the prices.
+//! cheapest cluster. The total cost of these picks, less the value of all capacities at these
+//! prices, is a lower *bound* on the cost of any placement within capacities. The bound holds at
+//! any prices.
 //!
 //! Prices move by mirror descent over batches of groups: the price of an overloaded cluster rises
 //! by a factor. If the gap stays wide, for instance because capacity is scarce for few groups,
 //! prices are raised to the maximum of the bound, cluster by cluster (`dual`).
 //!
-//! Then groups are placed within capacities, in order of the loss per Mbit/s if their best cluster
-//! is full (*regret*), and moved while that saves cost, at prices that fade to zero. Finally
-//! viewers are exchanged: one enters a full cluster, and viewers that lose less leave it.
+//! Then groups are placed within capacities, in order of *regret*: the loss per Mbit/s if a group's
+//! best cluster is full. Groups are moved while a move saves cost, at prices that fade to zero.
+//! Finally viewers are exchanged: one viewer enters a full cluster, and viewers that lose less
+//! leave that cluster.
 //!
 //! Invariants: no cluster gets more than its capacity; the bound is at most the cost. Cost: each
 //! pass is linear in the candidates of all groups. Read [`Optimiser`] first.
@@ -75,36 +77,37 @@ impl Answer {
     }
 }
 
-/// Initial relative step of a price whose cluster gets twice its share, and decay of the step from
-/// pass to pass.
+/// Relative step of a price in the first pass, if its cluster gets twice its share.
 const STEP: f64 = 1.0;
+/// Decay of the step from pass to pass.
 const STEP_DECAY: f64 = 0.3;
 /// Maximum relative step of a price.
 const STEP_MAX: f64 = 0.5;
-/// Initial and minimum price, relative to the mean cost per Mbit/s. A price below twice the minimum
-/// counts as 0.
+/// Initial price, relative to the mean cost per Mbit/s.
 const PRICE_FIRST: f64 = 0.02;
+/// Minimum price, relative to the mean cost per Mbit/s. A price below twice the minimum counts as
+/// 0.
 const PRICE_LEAST: f64 = 1e-5;
 /// Price of a cluster without capacity, relative to the mean cost per Mbit/s.
 const PRICE_SHUT: f64 = 1e3;
 /// Load below which a cluster counts as having room.
 const HAS_ROOM: f64 = 0.5;
-/// Gap above which prices are polished. Descent alone stays well below it in generated worlds of
-/// thousands of viewers.
+/// Gap above which the dual ascent (`dual`) adjusts prices. Mirror descent alone leaves a gap well
+/// below this value in generated worlds of thousands of viewers.
 const GAP_POLISHED: f64 = 0.01;
-/// Maximum number of further price searches while the gap is wide, and their minimum starting
-/// price, relative to the mean cost per Mbit/s. Where capacity is scarce, prices must rise a
-/// hundredfold, which the first search may not reach.
+/// Maximum number of further price searches while the gap is wide.
 const FURTHER_SEARCHES: u32 = 4;
+/// Minimum starting price of further searches, relative to the mean cost per Mbit/s. If capacity is
+/// scarce, prices must rise a hundredfold, which the first search may not reach.
 const PRICE_SCARCE: f64 = 1.0;
-/// Successive shares of the prices at which viewers are moved.
+/// Shares of the prices in successive passes that move viewers.
 const FADING: [f64; 3] = [0.5, 0.1, 0.0];
 
 /// Maximum number of exchange passes.
 const EXCHANGES: u32 = 3;
-/// Maximum number of viewers of a full cluster that are considered for leaving, and maximum number
-/// that leave for one newcomer.
+/// Maximum number of viewers of a full cluster that are considered for leaving.
 const GIVE_WAY_LOOKED_AT: usize = 64;
+/// Maximum number of viewers that leave for one newcomer.
 const GIVE_WAY_MAX: usize = 8;
 
 impl Optimiser {
@@ -306,7 +309,7 @@ struct MoveCandidate {
     candidate: u32,
 }
 
-/// Viewers as placed, within capacities.
+/// A placement of viewers within capacities.
 struct PlacementState<'a> {
     market: &'a Market,
     prices: &'a [f64],
@@ -397,8 +400,8 @@ impl<'a> PlacementState<'a> {
         self.placed = placed;
     }
 
-    /// Serves unserved viewers in the room that exchanges have made. Serving only takes room, so
-    /// one pass is enough.
+    /// Places unserved viewers in the capacity that exchanges have freed. Placing viewers frees no
+    /// capacity, so one pass is enough.
     fn serve_rest(&mut self) {
         for number in self.order.clone() {
             let group = self.market.groups()[number as usize];

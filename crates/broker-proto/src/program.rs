@@ -1,4 +1,5 @@
-//! A market as text: a round's program (the thesis's Figure 3.10) for other solvers and processes.
+//! A market as text: the optimisation of a round (the thesis's Figure 3.10), for other solvers and
+//! processes.
 //!
 //! Leaves out: answers. Read [`Program`] first.
 
@@ -25,7 +26,7 @@ pub struct Program {
 }
 
 impl From<&Market> for Program {
-    /// Leaves out places after the last one with clients.
+    /// Places after the last place with clients are left out.
     fn from(market: &Market) -> Self {
         let mut places = CandidateLists::default();
         for place in 0..market.groups().iter().map(|group| group.place + 1).max().unwrap_or(0) {
@@ -69,8 +70,8 @@ impl TryFrom<Program> for Market {
     }
 }
 
-/// Candidates of all places, place by place, and the end of each place. In text each place is a
-/// list; these lists are most of a market, and are read without a copy.
+/// Candidates of all places, place by place, and the end of each place. In the text each place is a
+/// list. These lists make up most of a market, so they are read without a copy.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct CandidateLists {
     candidates: Vec<(u32, f64)>,
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn market_reads_back_as_written() {
+    fn market_survives_conversion_to_text_and_back() {
         let market = market().with_unserved_cost(40.0);
         let text = serde_json::to_string(&Program::from(&market)).expect("numbers have text");
         let read: Program = serde_json::from_str(&text).expect("it was written just now");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_market_is_refused() {
+    fn invalid_program_is_refused_as_a_market() {
         let refused = |change: &dyn Fn(&mut Program)| {
             let mut program = Program::from(&market());
             change(&mut program);

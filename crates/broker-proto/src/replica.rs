@@ -1,7 +1,7 @@
 //! Replication of the broker's decisions among brokers that share a store. One of them leads.
 //!
-//! Networks are told of an accepted decision once it is stored. Leaves out: elections (`election`),
-//! the decisions (`broker`). Read [`Replica`] and [`standing`].
+//! Networks receive an accepted decision only after it is stored. Leaves out: elections
+//! (`election`), the decisions (`broker`). Read [`Replica`] and [`standing`].
 
 use crate::broker::{self, Broker, Decision, Job, NetworkTrust, Settings, ToNetwork, VoidReason};
 use crate::optimiser::Answer;

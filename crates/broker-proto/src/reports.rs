@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Minimum number of reports of a network that count.
 pub const REPORTS_LEAST: u32 = 20;
 
-/// Share of reports that are bad whatever networks do, because of players' access lines.
+/// Share of reports that are bad because of players' access lines, whatever the networks do.
 const ALWAYS_BAD: f64 = 0.02;
 
 /// A player's report about a network.
@@ -57,8 +57,8 @@ impl Reports {
         *good = good.saturating_add(u32::from(report.is_good));
     }
 
-    /// Returns the delivered share of each network since the last call. Networks with too few
-    /// reports keep counting.
+    /// Returns the delivered share of each network since the last call. Reports about a network
+    /// with fewer than [`REPORTS_LEAST`] are kept for the next call.
     pub fn take(&mut self) -> Vec<(PeerId, f64)> {
         let mut taken = Vec::new();
         self.of.retain(|network, (all, good)| {
@@ -79,7 +79,7 @@ mod tests {
     use anabranch_media::steering::Pathway;
 
     #[test]
-    fn a_report_is_about_the_network_that_it_names() {
+    fn report_counts_for_the_network_that_it_names() {
         let pathway = |id: &str, host: &str| Pathway {
             id: id.to_owned(),
             hosts: [(1, host.to_owned())].into_iter().filter(|(_, host)| !host.is_empty()).collect(),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn few_reports_wait_and_many_are_a_share() {
+    fn reports_below_the_minimum_stay_for_later() {
         let mut reports = Reports::default();
         let note = |reports: &mut Reports, network, count, is_good| {
             (0..count).for_each(|_| reports.note(Report { network: PeerId(network), is_good }));

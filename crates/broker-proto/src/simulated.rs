@@ -1,9 +1,10 @@
 //! `broker` in the simulator: state machines of broker, agents and players over simulated TCP.
 //!
-//! The broker has one host, each cluster has one, and players share the others. Agents and players
-//! have streams to the broker; a message takes the bytes of its JSON form. Players fetch segments
-//! of one bitrate from clusters. A host's name is its viewers' city; a cluster's score for a host
-//! is their round trip. The settings list faults and times; links fail by the scenario's `change`.
+//! The broker has one host and each cluster has one; players share the remaining hosts. Agents and
+//! players have streams to the broker; a message takes the bytes of its JSON form. Players fetch
+//! segments of one bitrate from clusters. A viewer's city is the name of its host; a cluster's
+//! score for a host is their round trip. The settings list faults and their times; links fail by
+//! the scenario's `change`.
 //!
 //! Ideal: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a
 //! cluster sends requested segments at once. Read [`ResolvedWorkload`] and [`BrokerApp`] first.
@@ -121,7 +122,7 @@ pub fn pathway(network: u32) -> String {
     format!("network-{network}")
 }
 
-/// Provider of all viewers.
+/// Internet provider of all viewers.
 const ISP: &str = "simulated";
 
 /// An agent's message.
@@ -154,7 +155,7 @@ struct NetworkRun {
     is_connected: bool,
     to_broker: Messages<AgentMessage>,
     to_agent: Messages<BrokerMessage>,
-    /// Messages to send later.
+    /// Delayed messages, each with the time at which it is sent.
     late: VecDeque<(Instant, AgentMessage)>,
     asks_at: Instant,
 }
@@ -166,9 +167,9 @@ struct SimulatedPlayer {
     host: u16,
     number: u64,
     opens_at: Instant,
-    /// Stream to the broker. Requests are numbered like the streams to clusters.
+    /// Stream to the broker; `None` before the first request.
     asks: Option<u32>,
-    /// Stream of each cluster; each stream's cluster and received bytes of the current segment.
+    /// Stream to each cluster, by the cluster's number.
     streams: BTreeMap<u32, u32>,
 }
 
@@ -381,7 +382,8 @@ impl BrokerApp {
         let id = PeerId(network as u32);
         self.heard_at.insert(id, cx.now());
         match said {
-            // An agent that counts as gone, or joined an earlier broker, joins at its next poll.
+            // An agent that counts as disconnected, or had joined an earlier broker, joins at its
+            // next poll.
             AgentMessage::Join | AgentMessage::Asks => self.broker.handle_joined(id, Contract::default()),
             AgentMessage::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
             AgentMessage::Assent(assent) => self.broker.handle_assent(id, &assent),
@@ -389,7 +391,7 @@ impl BrokerApp {
         self.stir(cx);
     }
 
-    /// Handles a message at an agent.
+    /// Handles a broker's message at an agent.
     fn told(&mut self, cx: &mut AppCx<'_, '_>, network: usize, told: BrokerMessage) {
         let now = cx.now();
         if self.is_mute(now, network) {
@@ -419,7 +421,7 @@ impl BrokerApp {
         }
     }
 
-    /// Drains the broker's state machine.
+    /// Sends the broker's messages and handles its events, until none is left.
     fn stir(&mut self, cx: &mut AppCx<'_, '_>) {
         let now = cx.now();
         loop {
@@ -475,7 +477,8 @@ impl BrokerApp {
             return;
         }
         if !self.is_alive {
-            // A new broker that knows the last round only; agents join with their next poll.
+            // The new broker has only the last accepted decision; agents join it at their next
+            // poll.
             self.is_alive = true;
             let passed = now.saturating_since(Instant::ZERO).as_us();
             let mut broker =
@@ -528,7 +531,7 @@ impl BrokerApp {
         AGENTS + self.networks.len() as u16 + player as u16
     }
 
-    /// Drains a player's state machine.
+    /// Carries out a player's actions until none is left.
     fn play(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let now = cx.now();
         while let Some(action) = self.players[number].player.poll(now) {
@@ -568,7 +571,8 @@ impl BrokerApp {
             }
         };
         if let Some(Some((_, progress))) = self.streams.get_mut(stream as usize) {
-            // Nonzero until the answer's length is known.
+            // Nonzero, because the answer counts as complete at 0; its length is set when it is
+            // sent.
             (progress.asked, progress.left) = (0, 1);
         }
         self.control_bytes += HEAD_BYTES + TLS_RECORD_BYTES;
@@ -625,7 +629,7 @@ impl BrokerApp {
         cx.write(stream, Side::Opener, HEAD_BYTES + TLS_RECORD_BYTES);
     }
 
-    /// Handles received bytes of a player's request.
+    /// Counts received bytes of a player's request at the server, and answers a complete request.
     fn on_request(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
         let now = cx.now();
         let Some(Some((carries, progress))) = self.streams.get_mut(stream as usize) else { return };
@@ -647,7 +651,7 @@ impl BrokerApp {
         }
     }
 
-    /// Handles received bytes of an answer at a player.
+    /// Counts received bytes of an answer at a player, and handles a complete answer.
     fn on_answer(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
         let now = cx.now();
         let Some(Some((carries, progress))) = self.streams.get_mut(stream as usize) else { return };

@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 /// Pathways of all networks.
 pub type Catalogue = PathwayTable<PeerId>;
 
-/// Answers a player's request; networks in `gone` come last. Returns `None` if no network is known.
+/// Answers a player's request; clusters of the networks in `gone` are last. Returns `None` if no
+/// network is known.
 ///
 /// Source: VDX, section 3.4.1, *Delivery Protocol*.
 pub fn answer(
@@ -37,7 +38,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn clusters_of_the_decision_come_first() {
+    fn clusters_of_the_decision_rank_first() {
         let to = |network, cluster| ClusterId { network: PeerId(network), cluster };
         let placed =
             |to| ClientPlacement { place: 0, bitrate: BitRate::mbps(3), sessions: 5, to: Some((to, 1.0)) };

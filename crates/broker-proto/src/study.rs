@@ -1,4 +1,5 @@
-//! Studies of a market that no deployed broker needs: false bids, and several brokers at once.
+//! Studies of markets for which no deployed broker is needed: false bids, and several brokers at
+//! once.
 
 pub mod false_statements;
 pub mod several;

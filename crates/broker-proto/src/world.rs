@@ -81,13 +81,13 @@ pub struct Offer {
     pub score: f64,
 }
 
-/// Limit of considered clusters' scores, as a multiple of the best score, and minimum number of
-/// considered clusters.
+/// Maximum score of a considered cluster, as a multiple of the best score.
 const SCORE_WITHIN: f64 = 2.0;
+/// Minimum number of considered clusters.
 const OFFERS_LEAST: usize = 2;
 
-/// Selects the clusters that a network considers for a place: those within `SCORE_WITHIN` times
-/// the best score, or the best two. Sorted by cost.
+/// Selects the clusters that a network considers for a place: the clusters within `SCORE_WITHIN`
+/// times the best score, and at least the best two. The result is sorted by cost.
 ///
 /// Source: section 3.5.1, *CDN matching algorithm and bidding*.
 pub fn considered(mut all: Vec<Offer>, cost_per_mbps: impl Fn(u32) -> f64) -> Vec<Offer> {
@@ -107,9 +107,9 @@ pub struct World {
     pub(crate) networks: Vec<Network>,
     pub(crate) places: Vec<Place>,
     pub(crate) groups: Vec<Group>,
-    /// Offers of all networks for all places, by place and then by network; the start index of
-    /// each, with the total at the end.
+    /// Offers of all networks for all places, by place and then by network.
     pub(crate) offers: Vec<Offer>,
+    /// Index of the first offer of each place and network, and at the end the number of all offers.
     pub(crate) starts: Vec<u32>,
     pub(crate) seed: Seed,
     /// Measured scores of clusters for each place; `None` if scores are drawn.
@@ -223,7 +223,8 @@ impl World {
     pub fn score_mean(&self) -> f64 {
         mean(self.offers.iter().map(|offer| offer.score))
     }
-    /// Mean cost of serving a client: the mean cluster's cost at the mean bitrate.
+    /// Mean cost of serving a client: the mean cost of all clusters per Mbit/s, times the mean
+    /// bitrate.
     pub fn cost_mean(&self) -> f64 {
         let (mbps, sessions) = self.groups.iter().fold((0.0, 0.0), |(mbps, sessions), group| {
             let count = f64::from(group.sessions);

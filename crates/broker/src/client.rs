@@ -31,7 +31,7 @@ impl Client {
         Ok(Self { connection: Connection::new(crate::SYSTEM, address, identity, patience)? })
     }
 
-    /// Returns a client of the same broker with another retry time.
+    /// Returns a client of the same broker that retries for another time.
     #[must_use]
     pub fn with_patience(&self, patience: Duration) -> Self {
         Self { connection: self.connection.with_patience(patience) }
@@ -56,7 +56,7 @@ impl Client {
         self.post(network, "leave", &JoinRequest { session }, within).await.map(drop)
     }
 
-    /// Returns the messages that follow `after` as soon as there are any, or none after `wait`.
+    /// Returns the messages after number `after` as soon as there are any, or none after `wait`.
     ///
     /// Errors: see [`ClientError`]; status 409 if the agent must join again.
     pub async fn messages(
@@ -138,7 +138,7 @@ impl Client {
         self.connection.read(&reply)
     }
 
-    /// Turns steering on or off. With steering off, players are told to follow their manifests.
+    /// Turns steering on or off. With steering off, players follow their manifests.
     ///
     /// Errors: see [`ClientError`].
     pub async fn steers(&self, steers: bool, within: Duration) -> Result<(), ClientError> {
@@ -174,7 +174,7 @@ impl Client {
         self.connection.get("/v1/decision").await
     }
 
-    /// Fetches any address that answers with text: `/metrics`, `/openapi.json`, `/healthz`.
+    /// Fetches text from a path: `/metrics`, `/openapi.json` or `/healthz`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {

@@ -18,7 +18,7 @@ use toml::Spanned;
 /// Maximum number of networks of a broker.
 pub const NETWORKS_MAX: usize = 1_000;
 
-/// All networks; the first has number 0.
+/// All networks, in order of their numbers; the first network has number 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contracts {
     networks: Vec<ContractEntry>,
@@ -137,8 +137,8 @@ impl Table {
 }
 
 impl Contracts {
-    /// Refuses a pathway clone that has the name of another pathway: players identify pathways by
-    /// name alone.
+    /// Refuses a pathway clone with the name of another pathway, because players identify pathways
+    /// by name alone.
     fn check_ways(&self) -> Result<(), FileError> {
         let pathways: BTreeMap<&str, &str> =
             self.networks.iter().map(|agreed| (&*agreed.pathway.id, &*agreed.name)).collect();
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_is_read_and_its_mistakes_are_located() {
+    fn contracts_file_is_read_and_errors_name_lines() {
         let text = "[[network]]\nname = \"alpha\"\nprice = 0.8\ncapacity = \"2 Gbit/s\"\n[[network.cluster]]\nnumber = 3\nhost = \"a3.example\"\n[[network]]\nname = \"beta\"\n";
         let contracts: Contracts = text.parse().expect("it is one");
         assert_eq!((contracts.number("beta"), contracts.name(PeerId(0))), (Some(PeerId(1)), "alpha"));

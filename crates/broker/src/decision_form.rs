@@ -1,4 +1,4 @@
-//! Conversion between a decision and its stored form, which operators see, too.
+//! Conversion between a decision and its stored form, which operators can read, too.
 //!
 //! Leaves out: the stores (`http::lease`). Read [`write_decision`] and [`read_decision`].
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
@@ -24,7 +24,7 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 /// Converts a decision to its stored form. Names replace numbers, because numbers change with the
-/// contracts file. `before` is the count of accepted rounds without this one.
+/// contracts file. `before` is the number of accepted rounds before this decision.
 pub(crate) fn write_decision(decision: &Decision, before: u64, contracts: &Contracts) -> DecisionView {
     let placed = decision.placed.iter().map(|placed| PlacementView {
         place: placed.place,

@@ -45,11 +45,12 @@ pub fn exercise_stored(bytes: &[u8]) -> bool {
     true
 }
 
-/// Takes each line for a request of the agent of network `a`, as in `POST /v1/networks/a/join
-/// {"session":1}`. A line after `!` is an operator's request, a line after `!!` another broker's.
-/// Returns true if no request was refused.
+/// Handles each line as a request of the agent of network `a`, as in `POST /v1/networks/a/join
+/// {"session":1}`. A line after `!` is an operator's request, and a line after `!!` another
+/// broker's. Returns true if no request was refused.
 ///
-/// Panics: if a refusal blames the broker itself, or an agent has spoken for another network.
+/// Panics: if a refusal reports an internal error, or an agent's request was accepted for another
+/// network.
 pub fn exercise_requests(bytes: &[u8]) -> bool {
     let settings = Settings::new(designs::by_name("marketplace").expect("it is a design"));
     let contracts = CONTRACTS.parse().expect("it is right");
@@ -66,7 +67,7 @@ pub fn exercise_requests(bytes: &[u8]) -> bool {
     })
 }
 
-/// A network that has the first four clusters everywhere.
+/// A network whose first four clusters serve all places.
 struct EverywhereNetwork;
 
 impl Estimates for EverywhereNetwork {
@@ -124,7 +125,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpora_are_as_they_say() {
+    fn corpus_inputs_are_accepted_or_refused_as_named() {
         assert!(replay("broker_contracts", super::exercise_contracts) >= 4);
         assert!(replay("broker_stored", super::exercise_stored) >= 3);
         assert!(replay("broker_http", super::exercise_requests) >= 8);

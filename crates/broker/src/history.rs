@@ -87,7 +87,7 @@ fn splits(view: &DecisionView) -> BTreeMap<ClientKey<'_>, Split<'_>> {
     splits
 }
 
-/// Returns the number of clients that both decisions place, on different clusters. Arriving and
+/// Returns the number of clients that both decisions place, but on different clusters. Arriving and
 /// departing clients do not count.
 fn moved(before: &DecisionView, after: &DecisionView) -> u64 {
     let (before, after) = (splits(before), splits(after));
@@ -126,9 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn only_clients_that_move_are_counted() {
+    fn only_clients_placed_in_both_decisions_count_as_moved() {
         let before = view(1, &["a", "b"], &[(0, 10, Some((0, 1))), (1, 5, Some((1, 1)))]);
-        // The networks swap positions in the list, four of ten clients move, three arrive.
+        // The networks swap positions in the list, four of ten clients move, and three clients
+        // arrive.
         let after = view(2, &["b", "a"], &[(0, 6, Some((1, 1))), (0, 4, Some((0, 1))), (1, 8, Some((0, 1)))]);
         assert_eq!((moved(&before, &after), moved(&after, &before), moved(&before, &before)), (4, 4, 0));
         let mut history = History::default();

@@ -1,9 +1,9 @@
 //! The broker's routes for networks and operators: each caller's rights, and requests and answers
 //! in JSON.
 //!
-//! A network's agent may speak for its own network only. Operators watch, set clients and report
-//! players' measurements. Leaves out: TLS and connections; players' requests (`public`). Read
-//! [`router`] first.
+//! A network's agent may send requests for its own network only. Operators read the state, set
+//! clients and report players' measurements. Leaves out: TLS and connections; players' requests
+//! (`public`). Read [`router`] first.
 
 use crate::service::{BrokerService, NetworkError};
 use crate::wire::{
@@ -88,7 +88,7 @@ impl Service for BrokerService {
     }
 }
 
-/// Builds all routes. The caller's [`PeerIdentity`] must be among the request's extensions.
+/// Builds all routes. The caller's [`PeerIdentity`] must be among the extensions of each request.
 pub(crate) fn router(service: BrokerService) -> Router {
     let routes = Router::new()
         .route("/v1/networks/{network}/join", post(join))

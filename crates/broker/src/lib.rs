@@ -1,16 +1,16 @@
 //! `broker` for programs that embed it: the broker as an HTTP service, a content network's agent,
 //! and the broker's client.
 //!
-//! Networks' agents join over mutual TLS and bid in each round. Players ask for content steering
-//! over plain HTTP, behind a proxy with publicly trusted certificates. A store keeps the last
-//! accepted decision.
+//! Networks' agents join over mutual TLS and bid in each round. Players send steering requests over
+//! plain HTTP, behind a proxy with publicly trusted certificates. A store keeps the last accepted
+//! decision.
 //!
 //! Source: VDX (`anabranch_broker_proto`). Leaves out: decisions and steering answers
 //! (`anabranch_broker_proto`). Read [`BrokerService`], [`PublicServer`], [`NetworkAgent`],
 //! [`Client`] and [`wire`] first.
 //!
-//! A broker with a decision file answers one player. The contracts name one network, so the player
-//! is sent to it:
+//! The example starts a broker with a decision file and answers one player. The contracts list one
+//! network, so the player is sent to that network:
 //!
 //! ```
 //! use anabranch_broker::{
@@ -87,8 +87,8 @@ pub use service::{
 };
 
 anabranch_net::system! {
-    /// Parties of `broker`, and their rights. A broker that follows reports to the leader, as its
-    /// client.
+    /// Parties of `broker`, and their rights. A broker that does not lead reports to the leader as
+    /// its client.
     pub SYSTEM = anabranch_net::keys::SystemSpec {
         word: "broker",
         site: "network",

@@ -2,9 +2,9 @@
 //! files.
 //!
 //! Clusters are in a TOML file, scores in a CSV table. Both files are read again in each round, so
-//! a change needs no signal to the agent. `broker_proto::AgentSession` decides when which request
-//! is sent. Leaves out: the contents of bids (`broker_proto::Agent`). Read [`NetworkAgent`] and
-//! [`Files`] first.
+//! the agent needs no signal after a change. `broker_proto::AgentSession` decides when to send
+//! which request. Leaves out: the contents of bids (`broker_proto::Agent`). Read [`NetworkAgent`]
+//! and [`Files`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads files and the clock")]
 
 mod metrics;
@@ -232,7 +232,8 @@ impl NetworkAgent {
         self.clients.iter().map(Client::address).collect()
     }
 
-    /// The agent's metrics in Prometheus' text format, while it runs as well.
+    /// Returns a function that writes the agent's metrics in Prometheus' text format, also while
+    /// the agent runs.
     pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
         let metrics = Arc::clone(&self.metrics);
         move || metrics.text()
@@ -260,8 +261,8 @@ impl NetworkAgent {
 
     /// Runs the session's requests until the session gives up. Returns the reason in one line.
     async fn work(&mut self) -> String {
-        // Each answer resets the session's clock, because [`Instant`] ends after 213 days. No
-        // deadline outlives an answer.
+        // The session's clock restarts at each answer, because [`Instant`] ends after 213 days. No
+        // deadline of the session outlives an answer.
         let mut epoch = std::time::Instant::now();
         loop {
             while let Some(event) = self.machine.poll_event() {
@@ -288,7 +289,8 @@ impl NetworkAgent {
                 None => {
                     let due = self.machine.poll_timeout().expect("an agent that asks for nothing pauses");
                     let now = || Instant::from_std(epoch.elapsed());
-                    // One millisecond more: timers round down, and the loop would spin.
+                    // Timers round down, so one millisecond is added; otherwise the loop would
+                    // spin.
                     let pause = due.saturating_since(now()) + Duration::from_ms(1);
                     tokio::time::sleep(pause.to_std()).await;
                     self.machine.handle_timeout(now());
@@ -316,7 +318,8 @@ impl NetworkAgent {
         }
     }
 
-    /// Reads the network's estimates. If the files are unreadable, the network sits out one round.
+    /// Reads the network's estimates. If the files are unreadable, the network bids nothing in this
+    /// round.
     fn estimates(&self) -> NetworkFiles {
         self.files.read().unwrap_or_else(|error| {
             tracing::error!("{error}: nothing is bid in this round");
@@ -371,7 +374,7 @@ mod tests {
     const CLUSTERS: &str = "[[cluster]]\nnumber = 1\ncost = 2.0\ncapacity = \"1 Gbit/s\"\n[[cluster]]\nnumber = 2\ncost = 1.0\ncapacity = \"1 Gbit/s\"\nbackground = \"300 Mbit/s\"\n";
 
     #[test]
-    fn a_network_considers_what_its_files_say() {
+    fn network_considers_the_clusters_in_its_files() {
         let (_folder, files) =
             files(CLUSTERS, "location,isp,cluster,score\nberlin,*,1,10\nberlin,*,2,19\nberlin,x,1,5\n");
         let read = files.read().expect("they can be used");
@@ -382,9 +385,9 @@ mod tests {
         assert_eq!(read.site(2).map(|site| site.room()), Some(BitRate::mbps(700)));
     }
 
-    /// #52: a byte order mark was an unexpected character.
+    /// #52: a byte order mark was refused as an unexpected character.
     #[test]
-    fn files_of_other_systems_are_read() {
+    fn files_with_byte_order_mark_and_crlf_are_read() {
         let other = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
         let scores = "location,isp,cluster,score\nberlin,*,1,10\n";
         let (_folder, files) = files(&other(CLUSTERS), &other(scores));
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_said_with_their_files_and_lines() {
+    fn errors_name_file_and_line() {
         let said = |clusters: &str, scores: &str| {
             let (folder, files) = files(clusters, scores);
             let line = files.read().expect_err("it is wrong").to_string();

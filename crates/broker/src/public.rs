@@ -1,5 +1,5 @@
 //! Routes of the players' port: content steering for HLS and DASH, a redirect for players without
-//! steering, and playback reports. Plain HTTP/1.1, open to everyone.
+//! steering, and playback reports. The port is plain HTTP/1.1 and open to everyone.
 //!
 //! A proxy in front terminates TLS, because players need a publicly trusted certificate. Leaves
 //! out: connections and their limits (`http::plain`), the answers (`media::steering`). Read
@@ -33,10 +33,11 @@ pub struct PublicConfig {
     pub address: SocketAddr,
     /// Limits of connections and bodies, in number, size and time.
     pub limits: PlainLimits,
-    /// Proxies in front, and pages that may ask with credentials.
+    /// Trusted proxies, and origins whose pages may send requests with credentials.
     pub clients: Clients,
-    /// Maximum answers per second. Above it a player is told to retry later if its address has had
-    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers in this second.
+    /// Maximum answers per second. Above it, a request is refused with the time of the next attempt
+    /// if its address has had [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers in this
+    /// second.
     pub answers_per_s_max: u64,
     /// Locations and providers of viewers, by address.
     pub places: PrefixTable,
@@ -44,9 +45,9 @@ pub struct PublicConfig {
     pub bitrate: BitRate,
     /// True if redirects lead to `https` addresses.
     pub redirects_to_tls: bool,
-    /// Public address of this port, such as `https://steer.example`, from which absolute reload
-    /// addresses are built. `None` gives relative ones, as in the standards; Shaka resolves them
-    /// against the manifest's address.
+    /// Public address of this port, such as `https://steer.example`, for absolute reload addresses.
+    /// `None`: reload addresses are relative, as in the standards; Shaka resolves relative
+    /// addresses against the manifest's address.
     pub url: Option<String>,
 }
 
@@ -79,17 +80,18 @@ struct Public(Arc<Shared>);
 struct Shared {
     service: BrokerService,
     config: PublicConfig,
-    /// Number of the next viewer; no two viewers share one.
+    /// Number of the next viewer; each viewer gets another number.
     numbers: AtomicU64,
     rate: RequestRate,
-    /// Addresses of the first questions. `None` without a table of places, and once it is decided.
+    /// Addresses of the first requests. `None` without a table of places, and after the check for a
+    /// proxy.
     first: Mutex<Option<FirstAddresses>>,
 }
 
-/// Questions after which a sole address of all viewers is taken for a proxy's.
+/// Number of requests after which an address that all requests share counts as a proxy's.
 const SOLE_ADDRESS_QUESTIONS: u32 = 100;
 
-/// Whether the first questions come from one address.
+/// The check whether the first requests all come from one address.
 #[derive(Default)]
 struct FirstAddresses {
     address: Option<IpAddr>,
@@ -97,7 +99,8 @@ struct FirstAddresses {
 }
 
 impl FirstAddresses {
-    /// Counts a question. Breaks once it is decided, with the address if it is the only one.
+    /// Counts a request. Breaks with `None` at a second address, and with the address if it is
+    /// still the only one after the last request of the check.
     fn note(&mut self, from: IpAddr) -> ControlFlow<Option<IpAddr>> {
         if *self.address.get_or_insert(from) != from {
             return ControlFlow::Break(None);
@@ -126,7 +129,7 @@ impl PublicServer {
 
     /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
     }
@@ -135,7 +138,7 @@ impl PublicServer {
     /// the other threads for tenths of a second. Returns only if that thread cannot start; drop the
     /// future to stop.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub async fn run(self) -> std::io::Result<()> {
         let router = Router::new()
             .route("/steering/{dialect}", get(steer))
@@ -151,7 +154,7 @@ impl Public {
         !self.0.rate.admits(Instant::now(), from)
     }
 
-    /// Warns once if the table of places sees the address of a proxy alone.
+    /// Warns once if all first requests come from one address, which is a proxy's.
     fn check_addresses(&self, from: IpAddr) {
         let mut first = self.0.first.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(ControlFlow::Break(sole)) = first.as_mut().map(|first| first.note(from)) else { return };
@@ -206,7 +209,7 @@ async fn steer(
         Ok(ask) => ask,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    // With status 410 a player stops asking (HLS, section 7.3; DASH the same).
+    // Status 410 makes a player stop its requests (HLS, section 7.3, and DASH).
     if !public.0.service.steers() {
         return refusal(StatusCode::GONE, "players are not steered any more");
     }
@@ -220,7 +223,7 @@ async fn steer(
     ([(header::CONTENT_TYPE, dialect.content_type())], Body::from(body)).into_response()
 }
 
-/// Takes playback reports, one a line (CTA-5004-A, event mode).
+/// Handles playback reports, one per line (CTA-5004-A, event mode).
 async fn report(
     State(public): State<Public>,
     Extension(PeerAddress(from)): Extension<PeerAddress>,
@@ -256,7 +259,7 @@ async fn redirect(
         return refusal(StatusCode::SERVICE_UNAVAILABLE, "no network's host is known");
     };
     let scheme = if public.0.config.redirects_to_tls { "https" } else { "http" };
-    // The undecoded path: decoding it twice would change it.
+    // The path is not decoded, because its encoding must reach the cluster unchanged.
     let path = request.uri().path().strip_prefix("/redirect").unwrap_or_default();
     let query = without_viewer(request.uri().query().unwrap_or_default());
     let mark = if query.is_empty() { "" } else { "?" };
@@ -270,9 +273,10 @@ async fn redirect(
 mod tests {
     use super::*;
 
-    /// #52: `--places` behind a proxy that nothing named placed all viewers where the proxy is.
+    /// #52: behind a proxy that was not configured, `--places` placed all viewers at the proxy's
+    /// address.
     #[test]
-    fn sole_address_of_the_first_questions_is_noted() {
+    fn sole_address_of_the_first_requests_is_reported() {
         let [proxy, viewer] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
         let mut first = FirstAddresses::default();
         for _ in 1..SOLE_ADDRESS_QUESTIONS {

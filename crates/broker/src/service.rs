@@ -1,10 +1,10 @@
-//! The broker under the real clock: its state machine behind one lock, and the state for players'
-//! requests behind another.
+//! The broker under the real clock: its state machine behind one lock, and the state of answers to
+//! players behind another lock.
 //!
 //! Requests change the state machine and wake the driver. Searches and store operations run in
 //! tasks, so that requests are answered meanwhile. A decision is stored before it takes effect, in
-//! a file or in a store that several brokers share under one leader. Leaves out: HTTP; answers to
-//! players (`players`), operators' views (`views`). Read [`BrokerService`] first.
+//! a file or in a store that several brokers share under one leader. Leaves out: HTTP, answers to
+//! players (`players`), and operators' views (`views`). Read [`BrokerService`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 mod config;
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// Maximum time between two passes of the driver when no deadline is due.
+/// Maximum time between two passes of the driver if no deadline is due.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Lifetime of client counts that an operator has set.
 const GIVEN_FOR: Duration = Duration::from_secs(900);
@@ -120,28 +120,29 @@ struct Shared {
     counts_for: Option<(u64, Identity)>,
     /// Wakes the driver.
     changed: Notify,
-    /// Wakes requests that wait for messages.
+    /// Wakes requests that wait for messages to networks.
     told: Notify,
 }
 
 struct State {
     epoch: std::time::Instant,
     networks: Networks,
-    /// Client counts set by an operator, and the time at which they expire.
+    /// Client counts set by an operator, and the time at which the counts expire.
     given: Option<(Vec<PlaceDemand>, Instant)>,
     /// Viewer counts reported by other brokers.
     counted: CountedParts,
-    /// Decision last read from the store or handed to it, in its stored form.
+    /// Decision last read from the store or sent to it, in its stored form.
     stored: Option<Arc<DecisionView>>,
-    /// The decision being stored, and its stored form. A retry writes the same form, so a decision
-    /// that reached the store never changes.
+    /// The decision that is being stored, and its stored form. A retry writes the same form, so a
+    /// decision in the store never changes.
     keeping: Option<(Arc<Decision>, Arc<DecisionView>)>,
     decision: Arc<DecisionView>,
     history: History,
-    /// Error of the last store operation, and error of the last attempt to store a decision.
+    /// Error of the last store operation.
     store_error: Option<String>,
+    /// Error of the last attempt to store a decision.
     keep_error: Option<String>,
-    /// True once the log says that rounds are stalled.
+    /// True after the log has reported that rounds are stalled.
     is_stalled: bool,
     counters: Counters,
 }
@@ -179,13 +180,14 @@ impl Counters {
     }
 }
 
-/// Interval within which each player asks once.
+/// Interval in which each player sends one request.
 fn ttl(ttl_s: u32) -> Duration {
     Duration::from_secs(ttl_s.into())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic under the lock is a bug that the panic's own message tells of; the tables stay valid.
+    // A panic while the lock is held is a bug, and its own message reports it; the tables stay
+    // valid.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -201,7 +203,7 @@ impl State {
 }
 
 impl BrokerService {
-    /// Opens the store; no agent has joined yet. An [`anabranch_http::Server`] then drives the
+    /// Opens the store. No agent has joined yet; an [`anabranch_http::Server`] then drives the
     /// service.
     ///
     /// Errors: a store that is unusable.
@@ -224,7 +226,8 @@ impl BrokerService {
             }
         };
         let lease = keeper.lease().map_or(LEASE_ALONE, Duration::from_std);
-        // Round numbers start at the time of day, above the numbers of every earlier broker.
+        // Round numbers start at the time of day, which exceeds the numbers of every earlier
+        // broker.
         let replica = Replica::new(Instant::ZERO, settings, lease, unix_ms());
         let epoch = std::time::Instant::now();
         let answering = AnswerState {
@@ -272,7 +275,7 @@ impl BrokerService {
         Ok(service)
     }
 
-    /// Gives up the lead, so that another broker need not wait for the lease to end. Does nothing
+    /// Resigns the lead, so that another broker need not wait for the lease to end. Does nothing
     /// with a file store.
     pub async fn give_lead_back(&self) {
         let keeper = Arc::clone(&self.shared.keeper);
@@ -318,7 +321,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Returns the messages that follow `after` as soon as there are any, or none after `wait`.
+    /// Returns the messages after number `after` as soon as there are any, or none after `wait`.
     pub(crate) async fn messages(
         &self,
         name: &str,
@@ -347,7 +350,7 @@ impl BrokerService {
         }
     }
 
-    /// Takes a network's bids.
+    /// Handles a network's bids.
     pub(crate) fn bids(&self, name: &str, session: u64, bids: Bids) -> Result<BidsReply, NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
@@ -365,7 +368,7 @@ impl BrokerService {
         Ok(reply)
     }
 
-    /// Takes a network's answer to a proposal.
+    /// Handles a network's answer to a proposal.
     pub(crate) fn assent(&self, name: &str, session: u64, assent: &Assent) -> Result<(), NetworkError> {
         let network = self.network(name)?;
         let mut state = lock(&self.shared.state);
@@ -377,7 +380,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Sets the clients to place. An empty list makes the broker count again.
+    /// Sets the clients to place. An empty list makes the broker use its own counts again.
     pub(crate) fn give_clients(&self, gathered: Vec<PlaceDemand>) -> Result<(), NetworkError> {
         let mut state = lock(&self.shared.state);
         state.networks.leading()?;
@@ -427,7 +430,7 @@ impl BrokerService {
         Ok(())
     }
 
-    /// Interval after which players ask again, in seconds.
+    /// Interval between two steering requests of a player, in seconds.
     pub fn ttl_s(&self) -> u32 {
         self.shared.ttl_s
     }
@@ -452,7 +455,8 @@ impl BrokerService {
             let (job, ask, wait) = {
                 let mut state = lock(&self.shared.state);
                 let now = state.now();
-                // Renewing the lease needs no list of all clients.
+                // Counting all clients is costly, and a pass that only renews the lease needs no
+                // counts.
                 if state.networks.needs_clients(now) {
                     let gathered = self.gathered(&mut state, now);
                     let reported = lock(&self.shared.answering).reports.as_mut().map(Reports::take);
@@ -479,14 +483,14 @@ impl BrokerService {
                 tasks.spawn(async move { service.ask_store(number, ask).await });
             }
             while tasks.try_join_next().is_some() {}
-            // One millisecond more: timers round down, and the loop would spin.
+            // Timers round down, so one millisecond is added; otherwise the loop would spin.
             let wait = wait + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
         }
     }
 
-    /// Returns the clients to place: those set by an operator, or else those counted by all
-    /// brokers.
+    /// Returns the clients to place: the clients set by an operator, or else the clients counted by
+    /// all brokers.
     fn gathered(&self, state: &mut State, now: Instant) -> Vec<PlaceDemand> {
         state.given.take_if(|(_, until)| *until < now);
         if let Some((gathered, _)) = &state.given {
@@ -517,7 +521,7 @@ impl BrokerService {
         self.shared.changed.notify_one();
     }
 
-    /// Passes the state machine's messages and events on to networks and players.
+    /// Delivers the state machine's messages to networks, and its decisions to players' answers.
     fn settle(&self) {
         loop {
             let event = lock(&self.shared.state).networks.poll_event();
@@ -546,8 +550,8 @@ impl BrokerService {
             }
             RoleChange::Ended => {
                 let mut state = lock(&self.shared.state);
-                // Without the lead, another broker's decision may replace the one that was not
-                // stored.
+                // The decision that could not be stored no longer matters, because another broker
+                // leads.
                 (state.given, state.counted, state.keep_error) = (None, CountedParts::default(), None);
                 drop(state);
                 tracing::warn!("this broker does not lead any more");

@@ -98,7 +98,8 @@ pub struct CountedRequest {
     pub places: Vec<PlaceClients>,
 }
 
-/// The leader's reply to counts: the connected networks. Players get all other networks last.
+/// The leader's reply to counts: the connected networks. Players get the clusters of all other
+/// networks last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountedReply {
     /// Last accepted round, 0 before the first. A decision of a later round is newer than this
@@ -115,8 +116,8 @@ pub struct CountedReply {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SteeringRequest {
-    /// If false, players get status 410: they stop asking while they play, and follow their
-    /// manifests.
+    /// If false, players get status 410: they send no further steering requests while they play,
+    /// and follow their manifests.
     pub steers: bool,
 }
 
@@ -134,7 +135,7 @@ pub struct MeasuredRequest {
     pub delivered_share: Option<f64>,
 }
 
-/// Lead among the brokers of one store, as one of them knows it.
+/// Lead among the brokers of one store, as one broker knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeadView {
     /// True if this broker leads.
@@ -198,8 +199,8 @@ pub struct RoundView {
     pub took_s: Option<f64>,
     /// Reason why the round changed nothing; none if its decision was accepted.
     pub void: Option<String>,
-    /// Clients on each network. This field and those below are empty or 0 if the round changed
-    /// nothing.
+    /// Clients on each network. This field and the following ones are empty or 0 if the round
+    /// changed nothing.
     pub sessions: BTreeMap<String, u64>,
     /// Clients without a cluster, for lack of capacity.
     pub unplaced: u64,
@@ -214,8 +215,8 @@ pub struct RoundView {
 pub struct DecisionView {
     /// Number of the round; 0 before the first.
     pub round: u64,
-    /// Count of accepted rounds in the store, this one included; 0 before the first, and of decisions
-    /// of brokers that stored no count.
+    /// Number of accepted rounds in the store, this one included; 0 before the first, and for
+    /// decisions of brokers that stored no number.
     #[serde(default)]
     pub number: u64,
     /// Time of acceptance, in milliseconds since 1970.

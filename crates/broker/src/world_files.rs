@@ -69,7 +69,7 @@ struct ScoreRow {
     score: f64,
 }
 
-/// Iterates over the rows of a table; each row carries a formatter for errors in it.
+/// Reads the rows of a table, and calls `take` for each. Errors name the row's line.
 fn rows<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
@@ -207,7 +207,7 @@ pub fn read(folder: &Path, seed: Seed) -> Result<World, FileError> {
         let what = "no cluster has a score for any place with clients";
         return Err(FileError(format!("{}: {what}", folder.join("scores.csv").display())));
     }
-    // Cost and score are weighed by their means.
+    // Cost and score are scaled by their means, so each mean must be large enough.
     for (what, mean) in [("mean cost of a client", world.cost_mean()), ("mean score", world.score_mean())] {
         check_mean(what, mean).map_err(|error| FileError(format!("{}: {error}", folder.display())))?;
     }
@@ -311,7 +311,7 @@ mod tests {
             let design = designs::by_name(name).expect("there is one");
             let of = |world: &World| evaluate(world, &design, 1.0, &Optimiser::default());
             let (a, b) = (of(&world), of(&again));
-            // Rates lose their last digits in text.
+            // Rates are rounded in the text form.
             let is_near = |a: f64, b: f64| (a - b).abs() <= 0.02 * a.abs().max(1e-9);
             assert!(
                 is_near(a.cost_p50, b.cost_p50) && is_near(a.score_p50, b.score_p50),
@@ -321,10 +321,10 @@ mod tests {
         }
     }
 
-    /// All designs evaluate numbers at their limits: no cluster is dropped, and nothing panics
-    /// (#48).
+    /// All designs can be evaluated with numbers at their limits: no cluster is dropped, and there
+    /// is no panic (#48).
     #[test]
-    fn a_world_at_the_limits_is_evaluated() {
+    fn world_with_numbers_at_their_limits_is_evaluated() {
         let folder = tempfile::tempdir().expect("a folder");
         let files = [
             ("cities.csv", "city,country,x_km,y_km\nberlin,de,-1e6,0\nparis,fr,1e6,100\n"),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_said_with_their_files_and_lines() {
+    fn errors_name_file_and_line() {
         let good = [
             ("cities.csv", "city,country,x_km,y_km\nberlin,de,0,0\nparis,fr,900,100\n"),
             ("networks.csv", "network,price\na,\nb,2.5\n"),

@@ -1,4 +1,4 @@
-//! `anabranch broker`: content networks bid clusters, a broker places clients.
+//! `anabranch broker`: content networks bid clusters, and a broker places clients on them.
 
 mod cdn;
 mod evaluate;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 pub enum Noun {
     /// Make, renew and revoke the keys with which broker, networks and operators know each other.
     Keys(keys::Args),
-    /// Run the broker: it calls networks in rounds, decides, and tells players where to go.
+    /// Run the broker: it calls networks in rounds, decides, and steers players.
     Serve(Box<serve::Args>),
     /// Run a content network's agent: it bids the network's clusters in each round.
     Cdn(cdn::Args),
@@ -49,7 +49,7 @@ pub enum Noun {
     World(world::Args),
 }
 
-/// `broker` in this command.
+/// Implementation of [`Member`] for `broker`.
 pub(crate) struct Broker;
 
 impl Member for Broker {

@@ -16,7 +16,7 @@ pub enum Noun {
     Retcp(retcp::Args),
 }
 
-/// `circuit`, as this command has it.
+/// Implementation of [`Member`] for `circuit`.
 pub(crate) struct Circuit;
 
 impl Member for Circuit {

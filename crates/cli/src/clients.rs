@@ -1,4 +1,5 @@
-//! Clients of listeners for anybody: proxies in front of them, and pages of other origins.
+//! Options of listeners for the public: trusted proxies, and origins whose pages may send
+//! credentials.
 
 use anabranch_http::plain::{Clients, Cors, Proxies};
 
@@ -19,7 +20,8 @@ pub struct ClientArgs {
 }
 
 impl ClientArgs {
-    /// The clients; `default` are the proxies if the command line names none.
+    /// Settings for the clients of a listener. `default` has the proxies if the command line names
+    /// none.
     ///
     /// Errors: the PROXY protocol without a proxy.
     pub fn clients(&self, default: Proxies) -> anyhow::Result<Clients> {

@@ -1,5 +1,4 @@
-//! `anabranch completions`: the script with which a shell completes the command's verbs and
-//! options.
+//! `anabranch completions`: prints the script with which a shell completes verbs and options.
 
 use std::process::ExitCode;
 
@@ -31,7 +30,7 @@ mod tests {
     use clap::{CommandFactory as _, ValueEnum as _};
 
     #[test]
-    fn each_shell_learns_verbs_and_options() {
+    fn script_of_each_shell_lists_verbs_and_options() {
         for shell in clap_complete::Shell::value_variants() {
             let script = super::script(*shell, crate::Cli::command());
             for word in ["replicate", "bwlimit", "topologies"] {

@@ -1,10 +1,10 @@
 //! `anabranch demo`: one file from one site to several over an emulated network, by each scheme in
 //! turn.
 //!
-//! Everything is real except the wires: a controller and a daemon at each site run as processes in
-//! network namespaces and move a file over TLS and the kernel's TCP. Each scheme gets a fresh
-//! network with a separate lateness. Besides the sites' checks, the copies are compared with the
-//! source's file here.
+//! Only the wires are emulated: a controller and a daemon at each site run as processes in network
+//! namespaces and move a file over TLS and the kernel's TCP. Each scheme has a new network, so that
+//! lateness is counted per scheme. In addition to the sites' own checks, the copies are compared
+//! with the source's file here.
 
 use crate::network::{self, TopologyArgs};
 use crate::run_dir::RunDir;
@@ -68,10 +68,10 @@ pub struct Args {
     json: bool,
 }
 
-/// Default instances that show a difference between schemes.
+/// Source and destinations for which the schemes differ, by topology.
 fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
     match topology {
-        // The cheapest tree blocks every second tree: no greedy packing reaches the min-cut (2),
+        // The cheapest tree blocks every second tree, so no greedy packing reaches the min-cut (2),
         // however ties are broken.
         "internet2" => ("4", &["2", "3", "8"]),
         "b4" => ("0", &["3", "6", "12"]),
@@ -83,7 +83,7 @@ fn instance(topology: &str) -> (&'static str, &'static [&'static str]) {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let topology = TopologyArgs { topology: args.topology.clone(), rate: args.rate }.load()?;
     let (from, to) = instance(&args.topology);
@@ -168,7 +168,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (command, mut config) = crate::arguments();
     config["from"] = name(source).into();
     config["to"] = destinations.iter().map(|d| name(*d)).collect();
-    // Seed of the emulator; the file's bytes are the same in every run.
+    // The seed is the emulator's; the file's bytes are the same in every run.
     run.finish(&command, config, Some(EmulationOptions::default().seed))?;
     if !args.json {
         out!("{}", table(&rows));

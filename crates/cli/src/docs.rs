@@ -1,8 +1,8 @@
 //! `anabranch docs`: manual pages, and the reference pages of the documentation site.
 //!
 //! All pages are made from the code: commands from clap, HTTP interfaces from their OpenAPI
-//! descriptions, settings from the types that read them. So no page can be out of date. Leaves out:
-//! the written pages, which are `docs/` of the repository. Read [`pages`] first.
+//! descriptions, settings from the types that parse them. So no page can be out of date. Leaves
+//! out: the written documents, which are in `docs/` of the repository. Read [`pages`] first.
 
 mod commands;
 mod http;
@@ -39,7 +39,7 @@ pub struct Folder {
 
 /// Writes the files for `command`.
 ///
-/// Errors: the system's, with the path.
+/// Errors: an error of the operating system, with the path.
 pub fn run(noun: &Noun, command: clap::Command) -> anyhow::Result<ExitCode> {
     let (Noun::Man(Folder { folder }) | Noun::Reference(Folder { folder })) = noun;
     let cannot_write = || format!("cannot write below {}", folder.display());
@@ -69,8 +69,8 @@ fn write(folder: &Path, pages: &[Page]) -> std::io::Result<()> {
     std::fs::write(folder.join("SUMMARY.md"), summary(pages))
 }
 
-/// List of the pages, in the form of mdBook's SUMMARY.md. A page in a folder stands below the page
-/// before it that is in none.
+/// Lists the pages in the form of mdBook's SUMMARY.md. A page in a folder is indented below the
+/// last page that is in no folder.
 fn summary(pages: &[Page]) -> String {
     let mut list = String::new();
     for Page { path, title, .. } in pages {

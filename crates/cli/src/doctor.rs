@@ -1,4 +1,4 @@
-//! `anabranch doctor`: the abilities of this machine, with the fix for each that is missing.
+//! `anabranch doctor`: the abilities of this machine, with a fix for each missing one.
 
 mod need;
 
@@ -19,7 +19,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Names of the emulator's findings about ways to create sites. One working way suffices.
+/// Names of the emulator's findings about methods to create sites. One working method suffices.
 const WAYS: [&str; 2] = ["namespaces as we are", "user namespaces"];
 
 /// Runs the checks. The exit code is 0 if an emulation can run here, else 1.
@@ -66,7 +66,7 @@ fn circuits() -> Finding {
     }
 }
 
-/// Returns true if one way to create sites works; each check covers all needs, TUN included.
+/// Returns true if one method to create sites works. Each check covers all needs, TUN included.
 fn can_emulate(findings: &[Finding]) -> bool {
     findings.iter().any(|f| WAYS.contains(&f.name) && f.ok)
 }
@@ -90,7 +90,7 @@ fn text(findings: &[Finding], needs: &[Need], can_emulate: bool, cores: usize, k
     }
     out.push('\n');
     for finding in findings {
-        // If sites can be created, other shortcomings are only worth a note.
+        // If sites can be created, other missing abilities are only noted.
         let mark = match (finding.ok, can_emulate) {
             (true, _) => "ok",
             (false, true) => "--",
@@ -101,7 +101,7 @@ fn text(findings: &[Finding], needs: &[Need], can_emulate: bool, cores: usize, k
     for need in needs {
         let has_none = need.ways().is_empty();
         for finding in &need.findings {
-            // One way is enough.
+            // One working method is enough.
             let mark = match (finding.ok, has_none) {
                 (true, _) => "ok",
                 (false, false) => "--",
@@ -116,7 +116,8 @@ fn text(findings: &[Finding], needs: &[Need], can_emulate: bool, cores: usize, k
 fn write_finding(out: &mut String, mark: &str, name: &str, detail: &str, fix: Option<&str>) {
     use std::fmt::Write as _;
     let fix = fix.unwrap_or_default();
-    // Some details end with the fix, because they may be shown alone.
+    // The detail may end with the fix, because it may be shown alone; the fix then follows only
+    // once.
     let detail = detail.strip_suffix(fix).unwrap_or(detail).trim_end_matches(": ");
     let _ = writeln!(out, "{mark}  {name}: {detail}");
     if !fix.is_empty() {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_to_make_sites_suffices() {
+    fn one_method_to_create_sites_suffices() {
         let [root, user] = WAYS;
         assert!(can_emulate(&[finding(root, false), finding(user, true)]));
         assert!(!can_emulate(&[
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_comes_with_its_fix() {
+    fn failed_checks_are_shown_with_their_fix() {
         for detail in ["seen", "seen: do this"] {
             let finding = Finding { detail: detail.into(), ..finding("TUN", false) };
             let text = text(&[finding], &[], false, 2, &Kernel::available());
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_to_limit_flows_suffices() {
+    fn one_method_to_limit_flows_suffices() {
         let said = |findings: Vec<Finding>| {
             let need = Need { name: "flow rates", field: "rates", prefix: "rates by ", findings };
             text(&[], &[need], true, 2, &Kernel::available())
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ways_are_names_of_findings() {
+    fn names_of_site_methods_are_findings() {
         let names: Vec<_> = doctor().into_iter().map(|f| f.name).collect();
         assert!(WAYS.iter().all(|way| names.contains(way)), "{names:?}");
     }

@@ -1,10 +1,10 @@
 //! `anabranch emulate TOPOLOGY -- CMD`: any program on an emulated network, with a report on how
 //! far the run can be trusted.
 //!
-//! Builds the network, starts the programs of `--run`, runs the command in a site, and ends
-//! everything with the command. The command inherits input and output, and its exit code becomes
-//! ours; the output of `--run` programs goes to stderr, each line with its site. Leaves out: the
-//! programs themselves. Read [`Args`] first, then [`run`].
+//! The command builds the network, starts the programs of `--run`, runs CMD in a site, and ends all
+//! programs when CMD ends. CMD inherits input and output, and `anabranch` exits with the exit code
+//! of CMD. The output of `--run` programs is written to stderr, each line with its site. Leaves
+//! out: the programs themselves. Read [`Args`] first, then [`run`].
 
 mod announcements;
 mod outcome;
@@ -49,7 +49,7 @@ Examples:
   anabranch emulate scenario.toml --set network.rate='50 Mbit/s'
   anabranch emulate circuit.toml --run '16=iperf3 -s' -- iperf3 -c '{@16}'   (a command in place of the scenario's flows)";
 
-/// Plays one host of an emulated scenario, on behalf of the command that started this process.
+/// Runs one host of an emulated scenario, for the command that started this process.
 ///
 /// Errors: see [`anabranch_emu::scenario::run_host`].
 pub(crate) fn host() -> anyhow::Result<ExitCode> {
@@ -167,10 +167,10 @@ struct Kernel {
 struct Job {
     topology: Topology,
     site: SiteId,
-    /// Site, the line as given, and the line with addresses filled in.
+    /// Site, and command line as the user wrote it, of each program of `--run`.
     runs: Vec<(SiteId, String)>,
     changes: Vec<Change>,
-    /// Libraries that programs load before all others.
+    /// Libraries that programs load before all other libraries.
     preload: Vec<PathBuf>,
     options: EmulationOptions,
 }
@@ -183,7 +183,7 @@ struct Background {
     ended: Option<ExitStatus>,
 }
 
-/// Reason for the end of the run, besides the end of the command.
+/// Reason for the end of the run, other than the end of the command.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Cut {
     None,
@@ -196,7 +196,7 @@ const GRACE: StdDuration = StdDuration::from_secs(2);
 
 /// Runs the command. `quiet` and `verbose` come from the command line.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let has_programs = !args.command.is_empty() || !args.runs.is_empty();
     if scenario::is_scenario(&args.topology) && !has_programs {
@@ -205,7 +205,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let job = check(args, quiet).or_usage()?;
     let topology = &job.topology;
     if let Some(path) = &args.report {
-        // Checked now rather than after the run.
+        // Checked now, because a failure after the run would lose its results.
         std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let record = args.record.as_deref().map(RunDir::claim).transpose()?;
@@ -215,7 +215,8 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         }
         started => started?,
     };
-    // After the start, because its helper forks from a single thread.
+    // Created after the start, because the emulation's helper forks while the process has a single
+    // thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let follows_demand = job.options.circuit.as_ref().is_some_and(|circuit| circuit.schedule.is_some());
     let announcements = follows_demand.then(announcements::Announcements::new).transpose()?;
@@ -232,7 +233,7 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
     let ended = runtime.block_on(
         ScheduledRun { args, job: &job, emulation: &emulation, surroundings: &surroundings, quiet }.conduct(),
     );
-    // A wait in progress ends with the emulation, below.
+    // A pending wait for a program ends with the emulation, below.
     runtime.shutdown_background();
     let ended = ended?;
     let outcome = outcome::Outcome {
@@ -307,8 +308,8 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
     Ok((topology, options))
 }
 
-/// Absolute paths of the libraries to preload. Refuses a missing library, and a program whose time
-/// a library cannot stretch: it would run at the wrong speed without a word.
+/// Returns the absolute paths of the libraries to preload. Refuses a missing library, and a program
+/// whose time a library cannot stretch, because it would run at the wrong speed without a warning.
 fn preload(args: &Args) -> anyhow::Result<Vec<PathBuf>> {
     let path = |library: &PathBuf| {
         let path = library.canonicalize().with_context(|| format!("--preload {}", library.display()))?;
@@ -322,7 +323,7 @@ fn preload(args: &Args) -> anyhow::Result<Vec<PathBuf>> {
     args.kernel.preload.iter().map(path).collect()
 }
 
-/// Whether a library to preload stretches the time of programs.
+/// Returns true if a library to preload stretches the time of programs.
 fn stretches_time(library: &Path) -> bool {
     library.file_name() == Some(anabranch_dilate::LIBRARY.as_ref())
 }
@@ -390,7 +391,7 @@ struct RunEnd {
     backgrounds: Vec<Background>,
 }
 
-/// Signals that end a run; once received, they no longer end the process.
+/// Signals that end a run. While this value receives them, they do not end the process.
 struct Signals([(i32, tokio::signal::unix::Signal); 3]);
 
 impl Signals {
@@ -406,7 +407,7 @@ impl Signals {
     }
 }
 
-/// A network with all scheduled events.
+/// A running network, with all scheduled changes.
 struct ScheduledRun<'a> {
     args: &'a Args,
     job: &'a Job,
@@ -459,7 +460,7 @@ impl ScheduledRun<'_> {
         Ok(RunEnd { code, stillborn: false, seconds, backgrounds })
     }
 
-    /// Fills the addresses into `text`.
+    /// Replaces `{@SITE}` in `text` by addresses.
     fn fill(&self, text: &str) -> anyhow::Result<String> {
         addresses(text, &self.job.topology, |s| self.emulation.site_address(s).to_string())
     }
@@ -467,8 +468,8 @@ impl ScheduledRun<'_> {
     fn start_backgrounds(&self) -> anyhow::Result<Vec<Background>> {
         let start = |(site, line): &(SiteId, String)| {
             let mut command = Command::new("sh");
-            // A separate process group: Ctrl-C on the terminal reaches only CMD, and the final kill
-            // reaches everything below `sh`.
+            // The program has a separate process group. Ctrl-C on the terminal then reaches only
+            // CMD, and the kill at the end reaches all processes below `sh`.
             command.arg("-c").arg(self.fill(line)?).process_group(0);
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             self.surroundings.give(&mut command, *site);
@@ -485,7 +486,7 @@ impl ScheduledRun<'_> {
         self.job.runs.iter().map(start).collect()
     }
 
-    /// The requested command, or a shell, or `None`: then only `--run` programs run.
+    /// Returns CMD, or a shell; `None` if only `--run` programs run.
     fn command(&self) -> anyhow::Result<Option<Command>> {
         let mut words = self.args.command.iter().map(|word| match word.to_str() {
             Some(text) => self.fill(text).map(OsString::from),
@@ -511,7 +512,7 @@ impl ScheduledRun<'_> {
         Ok(Some(command))
     }
 
-    /// Applies the changes at their times until the command ends or is ended.
+    /// Applies the changes at their times until the command ends, or is ended.
     async fn watch(
         &self,
         child: Option<Child>,
@@ -556,7 +557,8 @@ impl ScheduledRun<'_> {
             }
         };
         let Some(pid) = pid else { return Ok((None, cut)) };
-        // After Ctrl-C on the terminal the command has got the signal, too, and may be cleaning up.
+        // After Ctrl-C on the terminal the command has received the signal, too, and may be
+        // cleaning up.
         let first = match cut {
             Cut::Signal(2) if std::io::stdin().is_terminal() => None,
             Cut::Signal(2) => Some(Signal::INT),
@@ -572,7 +574,7 @@ impl ScheduledRun<'_> {
                 () = tokio::time::sleep(GRACE) => {}
             }
         }
-        // The emulation's end kills unresponsive programs.
+        // The emulation's end kills programs that have not ended.
         Ok((None, cut))
     }
 }
@@ -609,13 +611,13 @@ async fn stop_backgrounds(backgrounds: &mut [Background]) {
         }
         tokio::time::sleep(StdDuration::from_millis(10)).await;
     }
-    // The emulation's end kills unresponsive programs.
+    // The emulation's end kills programs that have not ended.
 }
 
-/// Maximum bytes of a program's line that are kept together.
+/// Maximum bytes of a program's output line; a longer line is split.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Passes the lines of a program in `site` on to stderr, or discards them.
+/// Copies the lines of a program in `site` to stderr, or discards them.
 fn relay_lines(site: &str, from: impl Read + Send + 'static, discard: bool) {
     let site = site.to_owned();
     std::thread::spawn(move || {
@@ -625,7 +627,7 @@ fn relay_lines(site: &str, from: impl Read + Send + 'static, discard: bool) {
             if !discard {
                 let mut out = std::io::stderr().lock();
                 let text = line.strip_suffix(b"\n").unwrap_or(&line);
-                // A closed stderr has no reader to inform.
+                // If stderr is closed, there is no reader for an error.
                 let _ = out.write_all(&[b"[", site.as_bytes(), b"] ", text, b"\n"].concat());
             }
             line.clear();
@@ -638,7 +640,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_stand_for_sites_and_other_braces_stay() {
+    fn site_placeholders_are_replaced_and_other_braces_kept() {
         let topology = crate::network::load("internet2", BitRate::mbps(1)).expect("built in");
         let fill = |text| addresses(text, &topology, |s| format!("<{s}>"));
         assert_eq!(fill("a {@chicago}:{@0} {x} {@").expect("known"), "a <6>:<0> {x} {@");

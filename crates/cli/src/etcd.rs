@@ -41,9 +41,9 @@ pub struct EtcdArgs {
 }
 
 impl EtcdArgs {
-    /// The store of the controllers of `system`, if etcd is named.
+    /// Settings of the store of `system`'s controllers, if the command line names etcd.
     ///
-    /// Errors: certificates that cannot be read.
+    /// Errors: unreadable certificates.
     pub fn config(&self, system: &str) -> anyhow::Result<Option<EtcdConfig>> {
         let Some(address) = &self.advertise else { return Ok(None) };
         let prefix = self.etcd_prefix.clone().unwrap_or_else(|| format!("/anabranch/{system}/"));
@@ -57,7 +57,7 @@ impl EtcdArgs {
     }
 }
 
-/// Parses an address for other controllers.
+/// Parses an address, as HOST:PORT, for other controllers.
 fn host_and_port(text: &str) -> Result<String, String> {
     let is_one =
         |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);

@@ -1,6 +1,6 @@
 //! Exercises of this crate's parsers, for fuzz targets and the replay of their corpora.
 //!
-//! Leaves out: parsers of other rooms, which have their own exercises.
+//! Leaves out: parsers of other crates, which have their own exercises.
 
 use crate::family::simulated;
 use anabranch_graph::builtin::builtin;
@@ -10,8 +10,8 @@ use anabranch_units::BitRate;
 use std::sync::LazyLock;
 use tempfile::TempDir;
 
-/// Takes `bytes` for a scenario with systems' workloads, and resolves and draws them. Returns true
-/// if a run could begin.
+/// Parses `bytes` as a scenario with workloads of systems, and resolves and draws the workloads.
+/// Returns true if a run could begin.
 ///
 /// Panics: if a system's parser or planner panics.
 pub fn systems(bytes: &[u8]) -> bool {
@@ -27,8 +27,8 @@ pub fn systems(bytes: &[u8]) -> bool {
     })
 }
 
-/// Takes `bytes` for an argument of `--at`, `--loss` or `--hop`, or for a target of `gather get`.
-/// Returns true if it is one.
+/// Parses `bytes` as an argument of `--at`, `--loss` or `--hop`, and as a target of `gather get`.
+/// Returns true if one of them is valid.
 ///
 /// Panics: if a parser panics, or an error message has several lines.
 pub fn words(bytes: &[u8]) -> bool {
@@ -42,8 +42,8 @@ pub fn words(bytes: &[u8]) -> bool {
     [change, loss, target, hop].iter().any(Result::is_ok)
 }
 
-/// Takes the first byte for the kind of the rest: a flow's confirmations, an emulated datagram, or
-/// a controller's topology. Returns true if the rest is valid.
+/// Parses `bytes` after the first byte, which selects the kind: a flow's confirmations, an emulated
+/// datagram, or a controller's topology. Returns true if they are valid.
 ///
 /// Panics: if a parser panics.
 pub fn wire(bytes: &[u8]) -> bool {
@@ -57,7 +57,7 @@ pub fn wire(bytes: &[u8]) -> bool {
     }
 }
 
-/// Takes `bytes` for the journal of a partial file of 1,000 zeros. Returns true if a part of the
+/// Parses `bytes` as the journal of a partial file of 1,000 zeros. Returns true if a part of the
 /// file is kept.
 ///
 /// Panics: if the parser panics.
@@ -66,8 +66,8 @@ pub fn journal(bytes: &[u8]) -> bool {
     anabranch_disk::partial::exercise_journal(FOLDER.path(), bytes)
 }
 
-/// Takes `bytes` for a manifest of `gather`, and for its server's cache of hashes. Returns true if
-/// it is a manifest.
+/// Parses `bytes` as a manifest of `gather`, and as the cache of hashes of its server. Returns true
+/// if the manifest is valid.
 ///
 /// Panics: if a parser panics, an object's parts do not add up, or an error message has several
 /// lines.
@@ -97,7 +97,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn corpora_replay() {
+    fn corpus_inputs_are_accepted_or_refused_as_named() {
         assert!(replay("scenario_systems", super::systems) >= 8);
         assert!(replay("cli_words", super::words) >= 12);
         assert!(replay("cli_wire", super::wire) >= 8);

@@ -1,8 +1,8 @@
 //! Exit codes of all commands.
 //!
 //! docs/operations.md lists them for users. A mistake in the command line, or in a file that it
-//! names, is [`USAGE`] for every verb; [`is_mistake`] lists the rooms' errors that mean one. A
-//! transfer ends with 0, 1, 3, 4 or 5
+//! names, is [`USAGE`] for every verb; [`is_mistake`] lists the errors of other crates that are
+//! such mistakes. A transfer ends with 0, 1, 3, 4 or 5
 //! ([`anabranch_replicate_proto::coordinator::Outcome::exit_code`]).
 
 use anabranch_broker::{FileError, NetworkAgentError, OpenError};
@@ -30,14 +30,15 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Some destinations, objects or entries of a directory failed.
 pub const SOME_FAILED: u8 = 3;
-/// Data arrived wrong and was refused.
+/// Received data was wrong and was refused.
 pub const CORRUPT: u8 = 4;
-/// The emulator ran too late for its figures to be trusted. A cancelled transfer has 5.
+/// The emulator ran too late for its figures to be trusted. (The code 5 is for a cancelled
+/// transfer.)
 pub const UNTRUSTED: u8 = 6;
 /// `replicate wait --timeout` has expired before the end of a transfer; the code of `timeout` (GNU
 /// coreutils).
 pub const TIMEOUT: u8 = 124;
-/// The user interrupted the command before it was done.
+/// The user interrupted the command before its end.
 pub const INTERRUPTED: u8 = 130;
 
 /// An error in the command line rather than in its execution.
@@ -53,7 +54,7 @@ impl Error for Usage {}
 
 /// Marks errors as wrong usage.
 pub trait OrUsage<T> {
-    /// Marks the error as wrong usage, which only changes the exit code.
+    /// Marks the error as wrong usage. The mark changes only the exit code.
     fn or_usage(self) -> anyhow::Result<T>;
 }
 
@@ -84,8 +85,8 @@ macro_rules! ensure_usage {
     };
 }
 
-/// Whether an error of a room means a mistake in the command line, or in a file that it names.
-/// Errors that the system can cause, as by a taken port, are none.
+/// Returns true if an error of another crate means a mistake in the command line, or in a file that
+/// it names. Errors that the system can cause, as a port in use does, are no mistakes.
 fn is_mistake(error: &(dyn Error + 'static)) -> bool {
     fn of<E: Error + 'static>(error: &(dyn Error + 'static), is_one: impl Fn(&E) -> bool) -> bool {
         error.downcast_ref::<E>().is_some_and(is_one)
@@ -145,7 +146,7 @@ mod tests {
 
     /// #17: an unknown site ended `send` with 1, a missing scenario `simulate` with 2.
     #[test]
-    fn wrong_usage_is_distinguished_from_failure_through_any_wrapping() {
+    fn wrapped_errors_keep_the_exit_code_of_wrong_usage() {
         let io = || Err::<(), _>(std::io::Error::other("no such file"));
         let shown = |e: &anyhow::Error| (format!("{e:#}"), format!("{:?}", code(e)));
         let usage = io().or_usage().context("reading").expect_err("it is one");
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_and_objects_share_their_codes() {
+    fn transfers_and_objects_share_exit_codes() {
         use anabranch_replicate_proto::coordinator::Outcome;
         let codes = [Outcome::Failed, Outcome::SomeFailed, Outcome::Integrity].map(Outcome::exit_code);
         assert_eq!(codes, [FAILED, SOME_FAILED, CORRUPT]);

@@ -1,5 +1,5 @@
 //! `anabranch experiment`: one cell of a published experiment, run on an emulated network or
-//! predicted. `experiments/<claim>/` holds sweeps, checks and figures.
+//! predicted. Sweeps, checks and figures are in `experiments/<claim>/`.
 
 mod codedbulk;
 mod live;
@@ -23,7 +23,7 @@ pub enum Noun {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(noun: &Noun, quiet: bool) -> anyhow::Result<ExitCode> {
     match noun {
         Noun::Codedbulk(args) => codedbulk::run(args, quiet),

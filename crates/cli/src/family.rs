@@ -4,8 +4,8 @@
 //! checks for `doctor`. A line names a [`Member`], which a system's module of this crate
 //! implements.
 //!
-//! Leaves out: the systems, which have separate crates. CONTRIBUTING.md explains how to add one,
-//! step by step.
+//! Leaves out: the systems, which are separate crates. CONTRIBUTING.md explains how to add a
+//! system, step by step.
 
 use crate::doctor::Need;
 use crate::member::Member;

@@ -1,4 +1,4 @@
-//! Options that choose the files of a directory: rclone's.
+//! Options that select files of a directory, as in rclone.
 
 use crate::exit::OrUsage as _;
 use anabranch_sets::FileTime;
@@ -87,7 +87,7 @@ fn texts(paths: &[PathBuf]) -> anyhow::Result<Vec<Text>> {
     paths.iter().map(text).collect()
 }
 
-/// The time `age` before `now`, or the beginning of 1970.
+/// Returns the time `age` before `now`, at the earliest the beginning of 1970.
 fn before(now: SystemTime, age: &str, option: &str) -> anyhow::Result<FileTime> {
     let nanos = age_ns(age).with_context(|| option.to_owned()).or_usage()?;
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -97,9 +97,9 @@ fn before(now: SystemTime, age: &str, option: &str) -> anyhow::Result<FileTime> 
 }
 
 impl FilterArgs {
-    /// The filter of these options.
+    /// Builds the filter of these options.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     pub fn filter(&self) -> anyhow::Result<Filter> {
         let size = |text: &Option<String>, option: &str| {
             let bytes = text.as_deref().map(size_bytes).transpose();

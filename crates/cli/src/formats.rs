@@ -17,7 +17,7 @@ pub fn size(size: ByteCount) -> indicatif::DecimalBytes {
     indicatif::DecimalBytes(size.as_u64())
 }
 
-/// Shortens a name to at most `columns`, at its end.
+/// Shortens a name to at most `columns` characters by cutting its end.
 pub fn fitted(name: &str, columns: usize) -> String {
     if name.chars().count() <= columns {
         return name.to_owned();

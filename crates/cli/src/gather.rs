@@ -1,5 +1,5 @@
-//! `anabranch gather`: one client pulls from many servers at once. Connects the system to sockets,
-//! files and the simulator.
+//! `anabranch gather`: one client pulls from many servers at once. Connects the `gather` crates to
+//! sockets, files and the simulator.
 
 pub mod get;
 pub mod keys;
@@ -26,7 +26,7 @@ pub enum Noun {
     Stripe(stripe::Args),
 }
 
-/// `gather` in this command.
+/// Implementation of [`Member`] for `gather`.
 pub(crate) struct Gather;
 
 impl Member for Gather {

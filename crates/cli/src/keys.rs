@@ -1,5 +1,4 @@
-//! Sets of keys: creation, extension, renewal, revocation; and how daemons follow changes of their
-//! keys.
+//! Sets of keys: creation, extension, renewal, revocation. Also the reloading of keys by daemons.
 
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{
@@ -51,7 +50,7 @@ pub struct RevokeArgs {
 impl Change {
     /// Applies the change to the system's set.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     pub fn run(&self, system: System, quiet: bool) -> anyhow::Result<ExitCode> {
         let folder =
             |keys: &Option<PathBuf>| keys.clone().unwrap_or_else(|| Path::new("keys").join(system.word()));
@@ -92,7 +91,7 @@ fn choose(system: System, known: &[PeerIdentity], names: &[String]) -> anyhow::R
     let mut chosen = Vec::new();
     for name in names {
         let mut same: Vec<_> = known.iter().filter(|peer| peer.name == *name).cloned().collect();
-        // A role's word and a name.
+        // A name may begin with a role's word and a colon.
         let with_role = name.split_once(':').and_then(|(word, name)| {
             let role = Role::ALL.into_iter().find(|role| system.role_name(*role) == Some(word))?;
             Some(PeerIdentity { system, role, name: name.to_owned() })
@@ -144,16 +143,16 @@ pub fn make_or_add(out: &Path, request: &SetRequest, quiet: bool) -> anyhow::Res
 
 /// Interval between two checks of a daemon's key files.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Time for which changing files are left to settle.
+/// Time for which changed files must stay unchanged before they are read.
 pub const SETTLE: Duration = Duration::from_millis(300);
-/// Time before the expiry of its certificate from which a daemon warns, and interval between two
-/// warnings.
+/// Time before the expiry of its certificate at which a daemon begins to warn.
 pub const WARN_BEFORE: Duration = Duration::from_secs(30 * DAY.as_secs());
+/// Interval between two warnings.
 const WARN_EVERY: Duration = DAY;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// Reloads a daemon's keys on SIGHUP, and when their files change. Until the first poll SIGHUP ends
-/// the process; after it, closing the terminal does not.
+/// Reloads a daemon's keys on SIGHUP, and when their files change. SIGHUP ends the process until
+/// this future is first polled; afterwards SIGHUP, for instance from a closed terminal, does not.
 pub async fn follow(identity: &Identity) -> std::convert::Infallible {
     tokio::select! {
         never = read_again(identity, CheckSchedule::with_hangups()) => never,
@@ -161,8 +160,8 @@ pub async fn follow(identity: &Identity) -> std::convert::Infallible {
     }
 }
 
-/// Reloads a command's keys when their files change, so that a running command learns of revoked
-/// peers. SIGHUP keeps its effect. Gives no warning of an expiring certificate: the holder's
+/// Reloads a command's keys when their files change, so that a running command notices revoked
+/// peers. SIGHUP keeps its effect. Does not warn of an expiring certificate, because the holder's
 /// daemons warn each day.
 pub async fn follow_files(identity: &Identity) -> std::convert::Infallible {
     read_again(identity, CheckSchedule::without_hangups()).await
@@ -174,8 +173,8 @@ pub struct CheckSchedule {
 }
 
 impl CheckSchedule {
-    /// Creates a schedule with a check at each SIGHUP, which no longer ends the process, and every
-    /// [`LOOK_EVERY`].
+    /// Creates a schedule with a check every [`LOOK_EVERY`] and at each SIGHUP. SIGHUP then does
+    /// not end the process.
     pub fn with_hangups() -> Self {
         let hangups = signal(SignalKind::hangup());
         Self { hangups: hangups.inspect_err(|error| tracing::warn!("SIGHUP is not heard: {error}")).ok() }

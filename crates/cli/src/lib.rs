@@ -1,8 +1,10 @@
-//! The `anabranch` command: connects systems to drivers and to people. Contains no protocol.
+//! The `anabranch` command, which connects the systems to drivers and to users. It contains no
+//! protocol.
 //!
-//! Conventions: results on stdout, everything else on stderr; `--json` for programs; exit codes as
-//! listed in `exit`. Each verb is a module with an `Args` type and a `run` function. The command is
-//! a library, so that fuzz targets reach its parsers; the program calls [`main`].
+//! Conventions: results are written to stdout, all other output to stderr; `--json` is for
+//! programs; `exit` lists the exit codes. Each verb is a module with an `Args` type and a `run`
+//! function. The command is a library, so that fuzz targets can call its parsers; the program calls
+//! [`main`].
 #![allow(
     clippy::disallowed_methods,
     reason = "a driver: sockets, files, clocks and the environment are its business"
@@ -133,7 +135,7 @@ impl Verb {
     }
 }
 
-/// Log levels, from `--quiet` on.
+/// Log levels, from the level of `--quiet` upwards.
 const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 
 /// Starts logging to stderr, in the chosen format and level.
@@ -145,7 +147,7 @@ fn begin_log(cli: &Cli) {
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     // A log line that cannot be written, for instance to a closed terminal, must not end the
-    // program: reporting it on stderr would.
+    // program. An error report on stderr would end it.
     let log = log.log_internal_errors(false);
     match cli.log_format {
         LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
@@ -177,7 +179,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            // One line with the error and its causes, from whatever source.
+            // One line with the error and its causes, whichever module has returned it.
             errln!("anabranch: {}", anabranch_units::text::printable(&format!("{error:#}")));
             exit::code(&error)
         }

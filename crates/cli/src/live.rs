@@ -57,7 +57,7 @@ pub enum Noun {
     Evaluate(Box<evaluate::Args>),
 }
 
-/// `live`, as this command has it.
+/// Implementation of [`Member`] for `live`.
 pub(crate) struct Live;
 
 impl Member for Live {
@@ -115,7 +115,7 @@ impl Member for Live {
     }
 }
 
-/// Text of a file of at most `bytes_max` bytes.
+/// Reads the text of a file of at most `bytes_max` bytes.
 ///
 /// Errors: a file that cannot be read, or is longer.
 fn read_text(path: &Path, bytes_max: u64) -> anyhow::Result<String> {

@@ -1,4 +1,4 @@
-//! The `anabranch` command. All of its code is in the library beside this file.
+//! The `anabranch` command. All its code is in the library of this crate.
 
 fn main() -> std::process::ExitCode {
     anabranch_cli::main()

@@ -1,20 +1,20 @@
-//! The trait by which a system joins the command's family.
+//! The trait that a system implements to be part of the command.
 //!
 //! Leaves out: the list of systems (`family`). Read [`Member`].
 
 use crate::doctor::Need;
 use std::process::ExitCode;
 
-/// A system as seen by this command.
+/// A system, as this command uses it.
 pub(crate) trait Member {
     /// Subcommands of its verb.
     type Noun: clap::Subcommand;
     /// Runs a subcommand.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     fn run(noun: Self::Noun, quiet: bool) -> anyhow::Result<ExitCode>;
-    /// Returns true for a subcommand that runs until it is ended. Its log is the only record of its
-    /// work, so its default level is higher.
+    /// Returns true for a subcommand that runs until a signal ends it. Its log is the only record
+    /// of its work, so its default log level is higher.
     fn is_daemon(_noun: &Self::Noun) -> bool {
         false
     }
@@ -26,11 +26,11 @@ pub(crate) trait Member {
     fn emulated() -> Option<&'static dyn anabranch_emu::scenario::System> {
         None
     }
-    /// The control planes that it coordinates and the mechanism, for `anabranch recipe`.
+    /// Control planes that the system coordinates, with the mechanism, for `anabranch recipe`.
     fn recipe() -> Option<anabranch_recipes::System> {
         None
     }
-    /// Abilities of a machine that it needs, besides the common ones.
+    /// Abilities of a machine that the system needs, besides the common ones.
     fn needs() -> Option<Need> {
         None
     }

@@ -1,6 +1,6 @@
 //! `--metrics` of daemons that have no HTTP listener for operators.
 //!
-//! Leaves out: the metrics, which each system's room has. Read [`MetricsArgs`].
+//! Leaves out: the metrics, which are in each system's crate. Read [`MetricsArgs`].
 
 use crate::network::listen_address;
 use anabranch_http::metrics::MetricsServer;
@@ -18,13 +18,13 @@ pub struct MetricsArgs {
     metrics: Option<SocketAddr>,
 }
 
-/// Reads an address, where a port alone is one of the loopback address.
+/// Parses an address; a port alone is a port of the loopback address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_or_else(|_| listen_address(text), |port: u16| Ok((Ipv4Addr::LOCALHOST, port).into()))
 }
 
 impl MetricsArgs {
-    /// Listens, if the command names an address.
+    /// Listens, if the command line names an address.
     ///
     /// Errors: the system refuses the address.
     pub fn bind(&self) -> anyhow::Result<MetricsListener> {
@@ -48,7 +48,7 @@ impl MetricsListener {
         self.serve_later(quiet, move || ready(metrics())).await
     }
 
-    /// As [`MetricsListener::serve`], for metrics that take time.
+    /// As [`MetricsListener::serve`], for metrics that a future computes.
     pub async fn serve_later<T>(
         self,
         quiet: bool,
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_alone_is_one_of_loopback() {
+    fn port_alone_means_the_loopback_address() {
         assert_eq!(address("9100"), Ok("127.0.0.1:9100".parse().expect("an address")));
         assert_eq!(address("[::]:9100"), Ok("[::]:9100".parse().expect("an address")));
         assert!(address("10.0.0.1").is_err() && address("70000").is_err());

@@ -38,7 +38,7 @@ impl TopologyArgs {
     }
 }
 
-/// The topology of this name or in this file. Warns of parts of the file that are not read.
+/// Loads the topology of this name or file. Warns of parts of the file that are ignored.
 ///
 /// Errors: an unknown name, an unreadable or wrong file, with the line.
 pub fn load(name: &str, rate: BitRate) -> Result<Topology, LoadError> {
@@ -49,7 +49,7 @@ pub fn load(name: &str, rate: BitRate) -> Result<Topology, LoadError> {
 
 /// Checks that a relay can run at each site.
 ///
-/// Errors: a switch, where no relay can run, so that a transfer over it would wait for ever.
+/// Errors: a switch. No relay can run there, so a transfer over the switch would wait for ever.
 pub fn check_relays(topology: &Topology) -> Result<(), String> {
     topology.sites().iter().find(|site| site.is_switch).map_or(Ok(()), |switch| {
         Err(format!(
@@ -84,11 +84,11 @@ pub fn socket_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// As [`listen_address`], where an address alone has this port.
+/// As [`listen_address`], but an address without a port has this port.
 ///
-/// Errors: neither an IP address nor one with a port, in a line that says what to write.
+/// Errors: any other text, in a line that says what to write.
 pub fn listen_address_or<const PORT: u16>(text: &str) -> Result<SocketAddr, String> {
-    // An IPv6 address with a port stands in brackets, so one without them has none.
+    // An IPv6 address with a port is in brackets, so an address without brackets has no port.
     let alone = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     address::with_port(alone, PORT).map_or_else(|| listen_address(text), Ok)
 }
@@ -111,7 +111,7 @@ pub fn sites(topology: &Topology, names: &[String]) -> anyhow::Result<Vec<SiteId
 mod tests {
     use super::*;
 
-    /// #17: keys were made for a switch, and plans crossed it, although no relay runs there.
+    /// #17: keys were made for a switch, and plans used it, although no relay can run there.
     #[test]
     fn relays_refuse_a_network_with_a_switch() {
         let mut topology = Topology::new("a test");
@@ -122,7 +122,8 @@ mod tests {
         assert!(why.contains("`exchange` is a switch") && why.contains("leave the switch out"), "{why}");
     }
 
-    /// #52: hosts are configured by address; a port is written where it differs.
+    /// #52: hosts are configured by address alone; a port is written only if it differs from the
+    /// default.
     #[test]
     fn address_alone_listens_on_the_default_port() {
         for (text, shown) in [
@@ -131,7 +132,7 @@ mod tests {
             ("[::]", "[::]:7172"),
             ("[::1]:9", "[::1]:9"),
             ("0.0.0.0:0", "0.0.0.0:0"),
-            // The number of lo.
+            // The interface number of lo.
             ("fe80::1%lo", "[fe80::1%1]:7172"),
             ("[fe80::1%lo]", "[fe80::1%1]:7172"),
             ("[fe80::1%lo]:9", "[fe80::1%1]:9"),
@@ -143,7 +144,7 @@ mod tests {
         }
     }
 
-    /// #52: the reason for a zone that does not exist was "invalid socket address syntax".
+    /// #52: for an interface that does not exist, the error was "invalid socket address syntax".
     #[test]
     fn missing_interface_is_named() {
         for text in ["fe80::1%eth99", "[fe80::1%eth99]", "[fe80::1%eth99]:7171"] {
@@ -152,9 +153,9 @@ mod tests {
         }
     }
 
-    /// #17: `--listen 7171` was answered with "invalid socket address syntax".
+    /// #17: `--listen 7171` was refused with "invalid socket address syntax".
     #[test]
-    fn listening_address_is_ip_and_port_or_one_line() {
+    fn invalid_listening_address_is_refused_in_one_line() {
         for good in ["127.0.0.1:0", "0.0.0.0:7171", "[::]:7171"] {
             assert_eq!(listen_address(good).map(|a| a.to_string()), Ok(good.to_owned()));
         }

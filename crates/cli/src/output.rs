@@ -1,8 +1,8 @@
 //! Standard output and error of all verbs.
 //!
-//! Each call writes whole lines in one piece, so lines of two programs of one terminal do not mix.
-//! A reader that has gone (`anabranch … --json | head -n 1`) is no failure: later lines are
-//! dropped, and the exit code is the verb's. Any other failure, as a full disk, ends
+//! Each call writes whole lines at once, so that lines of two programs on one terminal do not mix.
+//! A reader that has ended (`anabranch … --json | head -n 1`) is no failure: later lines are
+//! dropped, and the exit code is the verb's. Any other failure, such as a full disk, ends
 //! [`main`](crate::main) with [`FAILED`](crate::exit::FAILED).
 //!
 //! The macros are `outln!`, `out!` and `errln!`; clippy refuses `println!` and `eprintln!` in this
@@ -35,7 +35,7 @@ macro_rules! errln {
 /// The first failure of standard output.
 static FAILURE: OnceLock<Error> = OnceLock::new();
 
-/// Whether standard output takes nothing any more: a verb with more to print may end.
+/// Returns true if a write to standard output has failed; a verb with more to print may end.
 pub fn is_closed() -> bool {
     FAILURE.get().is_some()
 }
@@ -47,14 +47,14 @@ pub fn write(text: &str) {
     }
 }
 
-/// Writes `text` to standard error. A failure is ignored, as there is no place left to report it.
+/// Writes `text` to standard error. A failure is ignored, because it cannot be reported anywhere.
 pub fn write_error(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Writes what is buffered.
+/// Flushes standard output.
 ///
-/// Errors: the first failure of standard output other than a reader that has gone.
+/// Errors: the first failure of standard output, unless its reader has ended.
 pub fn finish() -> Result<(), &'static Error> {
     note(std::io::stdout().flush());
     match FAILURE.get() {

@@ -1,12 +1,12 @@
 //! Pages about a service, for a browser on this machine.
 //!
-//! Services accept only peers with a certificate, which a browser rarely has. Instead an operator's
-//! command serves a page on loopback and asks on the operator's behalf. Three measures keep
-//! everyone else from using the operator's rights. The page is served on loopback only. Requests
-//! must name loopback as the host, so that a web site's script cannot read the page through a name
-//! that the site controls. And the page lies below an unguessable path, which the command prints,
-//! so that other users of this machine cannot read it. Leaves out: the pages' contents. Read
-//! [`serve`].
+//! Services accept only peers with a certificate, which a browser rarely has. So an operator's
+//! command serves a page on loopback, and sends requests to the service on the operator's behalf.
+//! Three measures keep other users and web sites from using the operator's rights. The page is
+//! served on loopback only. Requests must name loopback as the host, so that a web site's script
+//! cannot read the page through a name that the site controls. The page is below an unguessable
+//! path, which the command prints, so that other users of this machine cannot read it. Leaves out:
+//! the pages' contents. Read [`serve`].
 
 use anabranch_http::{ClientError, secret};
 use anabranch_units::text::printable;
@@ -21,10 +21,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time after which the page reports that the service does not answer. The page asks again every
-/// second.
+/// Time after which the page reports that the service does not answer. The page sends a request
+/// every second.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Headers of every answer: the page loads everything from here, and nothing else may show or embed
+/// Headers of every answer. The page may load only from this listener, and no other page may embed
 /// it.
 const HEADERS: [(header::HeaderName, &str); 6] = [
     (
@@ -48,8 +48,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// Routes of its files, below the unguessable path. All other requests of the page are routes
-    /// `/{token}/NAME`.
+    /// Routes of the page's files, below the unguessable path. Requests of the page's script have
+    /// routes `/{token}/NAME`.
     pub fn routes<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         let Self { html, script } = self;
         let javascript = |text: &'static str| get(move || async move { typed("text/javascript", text) });
@@ -90,8 +90,8 @@ pub fn typed(kind: &'static str, text: impl Into<String>) -> Response {
     ([(header::CONTENT_TYPE, kind)], text.into()).into_response()
 }
 
-/// Builds JSON for a page's script. Strangers choose some of the names in it: a page shows them as
-/// safely as a terminal does.
+/// Builds a JSON answer for a page's script. Untrusted peers choose some names in it, so characters
+/// that could falsify the display are replaced, as on a terminal.
 pub fn json(value: &impl serde::Serialize) -> Response {
     let text = serde_json::to_string(value).expect("views are made of strings and numbers");
     typed("application/json", printable(&text))
@@ -116,7 +116,7 @@ async fn guard(State(token): State<Arc<str>>, request: Request, next: Next) -> R
     response
 }
 
-/// Error of a request to the service, passed on in one line.
+/// Error of a request to the service, which the page shows in one line.
 pub struct UpstreamError(pub ClientError);
 
 impl IntoResponse for UpstreamError {
@@ -135,9 +135,9 @@ impl IntoResponse for UpstreamError {
 mod tests {
     use super::*;
 
-    /// #48: the name of a viewer's place could reverse the text beside it.
+    /// #48: a name of a viewer's place could reverse the direction of the text beside it.
     #[tokio::test]
-    async fn data_of_a_page_shows_no_name_backwards() {
+    async fn page_data_replaces_characters_that_reverse_text() {
         let response = json(&["a\u{202e}b", "line\nend"]);
         let body = axum::body::to_bytes(response.into_body(), 100).await.expect("it is short");
         assert_eq!(body, "[\"a\u{fffd}b\",\"line\\nend\"]");

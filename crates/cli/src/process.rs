@@ -2,8 +2,8 @@
 
 /// Creates the runtime of daemons and clients, on all cores.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    // Each attempt may keep a few threads for its files (`replicate_proto::daemon::ATTEMPTS_MAX`);
-    // commands must still find one.
+    // Each attempt may keep a few threads for its files (`replicate_proto::daemon::ATTEMPTS_MAX`),
+    // and other work must still get a thread.
     tokio::runtime::Builder::new_multi_thread().max_blocking_threads(8_192).enable_all().build()
 }
 
@@ -13,13 +13,13 @@ pub fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
-/// Raises this process's limit of descriptors to the system's maximum, and returns it. A few
-/// hundred foreign connections must not exhaust the usual 1,024.
+/// Raises this process's limit of descriptors to the system's maximum, and returns the new limit. A
+/// few hundred connections of strangers must not exhaust the usual limit of 1,024.
 pub fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let found = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: found.maximum, maximum: found.maximum };
-    // Refused if the system's maximum is lower than the limit claims: then the limit stays.
+    // The call fails if the system's maximum is lower than the limit states; then the limit stays.
     let now = if setrlimit(Resource::Nofile, raised).is_ok() { found.maximum } else { found.current };
     now.unwrap_or(u64::MAX)
 }
@@ -33,8 +33,8 @@ pub fn check_descriptors(limit: u64, needed: u64) {
     }
 }
 
-/// Redirects standard output or error to `/dev/null` if it leads nowhere any more, for instance to
-/// a closed terminal, so that a failed write ends nothing.
+/// Redirects standard output or error to `/dev/null` if its reader has ended, for instance a closed
+/// terminal, so that a failed write does not end the process.
 pub fn leave_dead_terminal() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let is_dead = |fd: std::os::fd::BorrowedFd<'_>| {

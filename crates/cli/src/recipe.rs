@@ -58,7 +58,8 @@ fn word<W: FeatureWord>(text: &str) -> Result<W, String> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user: an unknown system, or a scenario that leaves a feature open.
+/// Errors: a one-line message for the user: an unknown system, or a scenario that leaves a feature
+/// open.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ours = family::recipes();
     let shown = if let Some(name) = &args.system {
@@ -92,18 +93,18 @@ fn find<'a>(name: &str, ours: &'a [System]) -> anyhow::Result<&'a System> {
         .ok_or_else(|| anyhow::anyhow!("system `{}`: {}", printable(name), known(name, names)))
 }
 
-/// Words, joined by commas.
+/// Names of words, separated by `joined`.
 fn words<W: FeatureWord>(all: &[W], joined: &str) -> String {
     all.iter().map(|word| word.name()).collect::<Vec<_>>().join(joined)
 }
 
-/// Lines of a label and a text each.
+/// Formats lines, each with a label and a text. Lines without text are omitted.
 fn lines<const N: usize>(all: [(&str, String); N]) -> String {
     let filled = all.iter().filter(|(_, text)| !text.is_empty());
     filled.map(|(label, text)| format!("{label:<12}{text}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Titles of the systems with a mechanism.
+/// Titles of the systems with this mechanism.
 fn titles(of: &[System], mechanism: Mechanism) -> String {
     let having = of.iter().filter(|system| system.has == mechanism);
     having.map(|system| system.title).collect::<Vec<_>>().join(", ")
@@ -172,7 +173,7 @@ fn answer_json(answer: &Answer, ours: &[System]) -> Value {
     })
 }
 
-/// Mechanism for each boundary of a system by the recipes, in one text.
+/// Mechanism that the recipes give for each boundary of a system, as one text.
 fn recipes(system: &System) -> String {
     let recipe = |separation: &Separation| {
         let found = Scenario::of(*separation).advise().ok().and_then(|answer| answer.mechanism);
@@ -267,7 +268,7 @@ mod tests {
     use anabranch_recipes::mechanism;
 
     #[test]
-    fn each_verb_of_the_family_has_a_place() {
+    fn each_system_of_the_command_has_a_recipe() {
         use clap::Subcommand as _;
         let verbs = family::Verb::augment_subcommands(clap::Command::new("anabranch"));
         let verbs: Vec<_> = verbs.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn our_systems_stand_where_the_rule_puts_them() {
+    fn our_systems_have_the_mechanism_of_the_rule() {
         for system in family::recipes() {
             for resources in system.resources {
                 assert_eq!(mechanism(*resources, system.sharing), Some(system.has), "{}", system.name);
@@ -288,13 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_systems_get_one_line_with_the_closest() {
+    fn unknown_system_is_refused_with_the_closest_name() {
         let error = find("vdm", &family::recipes()).unwrap_err().to_string();
         assert!(error.starts_with("system `vdm`: did you mean `vd") && !error.contains('\n'), "{error}");
     }
 
     #[test]
-    fn answers_name_systems_and_what_is_not_judged() {
+    fn answer_lists_systems_and_limits_of_the_rule() {
         let ours = family::recipes();
         let scenario = Scenario {
             sharing: Some(Sharing::Incomplete),

@@ -10,8 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// An unfinished run directory. Without [`RunDir::finish`] it lacks its `run.json`, which marks a
-/// failed run.
+/// An unfinished run directory. It has no `run.json` before [`RunDir::finish`], so a failed run has
+/// none.
 pub struct RunDir {
     path: PathBuf,
     began: Instant,
@@ -22,9 +22,9 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the directory, which must not exist, before anything runs.
+    /// Creates the directory, which must not exist, before the run begins.
     ///
-    /// Errors: one line for the user: the directory exists already, or cannot be created.
+    /// Errors: a one-line message for the user: the directory exists already, or cannot be created.
     pub fn claim(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
@@ -83,7 +83,7 @@ impl RunDir {
 
     /// Writes a further file atomically.
     ///
-    /// Errors: the system's, with the file's name.
+    /// Errors: an error of the operating system, with the file's name.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let (path, partial) = (self.path.join(name), self.path.join(format!(".{name}.partial")));
         let written = || -> io::Result<()> {
@@ -122,8 +122,8 @@ impl RunDir {
     }
 }
 
-/// The innermost subcommand's name and arguments, defaults included, each as on a command line;
-/// repeated options are lists.
+/// Name and arguments of the innermost subcommand. Defaults are included; each argument has the
+/// form of the command line, and repeated options are lists.
 pub fn arguments(command: &clap::Command, matches: &clap::ArgMatches) -> (String, Value) {
     let (mut command, mut matches, mut names) = (command, matches, Vec::new());
     while let Some((name, inner)) = matches.subcommand() {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn occupied_or_impossible_location_is_refused_by_name() {
+    fn existing_or_invalid_run_directory_is_refused_by_name() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("run");
         drop(RunDir::claim(&path).expect("a new place"));

@@ -1,5 +1,5 @@
-//! `anabranch shuffle`: rates for the flows of a computing stage. Connects the system to flows,
-//! files and hosts.
+//! `anabranch shuffle`: rates for the flows of a computing stage. Connects the `shuffle` crates to
+//! flows, files and hosts.
 
 pub mod agent;
 pub mod allocator;
@@ -39,7 +39,7 @@ pub enum Noun {
     Trace(trace::Args),
 }
 
-/// `shuffle` in this command.
+/// Implementation of [`Member`] for `shuffle`.
 pub(crate) struct Shuffle;
 
 impl Member for Shuffle {

@@ -1,9 +1,10 @@
 //! `anabranch simulate`: a scenario file, run in the packet simulator; a table, JSON lines, or a
 //! run directory.
 //!
-//! Every combination of swept settings runs `--trials` times, over as many threads as there are.
-//! The table shows means with 95 % confidence intervals; JSON lines and run directories hold every
-//! trial. Ctrl-C ends the run; finished trials are kept.
+//! Every combination of swept settings runs `--trials` times, on as many threads as the machine has
+//! processors. The table shows means with 95 % confidence intervals; JSON lines and run directories
+//! contain every trial. Ctrl-C ends the run; finished trials are kept. trial. Ctrl-C ends the run;
+//! finished trials are kept.
 
 mod capture;
 pub(crate) mod table;
@@ -57,7 +58,7 @@ pub struct Args {
     json: bool,
 }
 
-/// One trial's results, and its key.
+/// Results of one trial, with its point, number and seed.
 struct Trial {
     point: usize,
     trial: u64,
@@ -70,7 +71,7 @@ type Failure = anyhow::Error;
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = load(args).or_usage()?;
     let run_dir = args.out.as_deref().map(RunDir::claim).transpose()?;
@@ -133,7 +134,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             Some(Err(error)) => failure = Some(error),
             None => {}
         }
-        // In order, so that equal runs print equal lines.
+        // Trials are printed in their order, so that equal runs print equal lines.
         while let Some(Some(trial)) = done.get(printed).filter(|_| args.json) {
             bar.suspend(|| rows(&points, trial).for_each(|row| outln!("{}", Value::Object(row))));
             printed += 1;
@@ -165,7 +166,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(if is_interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Positions of the bar for one trial.
+/// Steps of the progress bar for one trial.
 const SCALE: u64 = 1_000;
 
 fn progress(trials: u64, quiet: bool) -> ProgressBar {
@@ -183,7 +184,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
         .map_err(|error| anyhow::anyhow!("{shown}: {error}: name a scenario file that can be read"))?;
     let points = scenario::read(&shown, &text, &args.sets)?;
     let mut warned = BTreeSet::new();
-    // Errors at any point are reported before the first point runs.
+    // All points are checked before the first point runs.
     for point in &points {
         let plan = plan(&args.scenario, point).map_err(|error| {
             let swept: String =
@@ -204,14 +205,14 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     Ok(points)
 }
 
-/// Resolves the files that a scenario's file names beside it.
+/// Plans a scenario, and reads the files that the scenario names from the scenario's folder.
 pub(crate) fn plan(scenario: &Path, point: &SweepPoint) -> Result<Plan, PlanError> {
     let folder = scenario.parent().map(PathBuf::from).unwrap_or_default();
     let read = |name: &str| crate::text::read(folder.join(name));
     Plan::with_systems(point.scenario.clone(), &read, &family::simulated())
 }
 
-/// Adds the trial's key to `row`.
+/// Puts the trial's settings, number and seed before the fields of `row`.
 pub(crate) fn keyed(point: &SweepPoint, trial: u64, seed: u64, row: &impl Serialize) -> Map<String, Value> {
     let json = |value: &toml::Value| serde_json::to_value(value).unwrap_or(Value::Null);
     let mut all: Map<String, Value> =
@@ -224,7 +225,7 @@ pub(crate) fn keyed(point: &SweepPoint, trial: u64, seed: u64, row: &impl Serial
     all
 }
 
-/// One row for each workload of a trial, with the network's counters.
+/// Returns one row for each workload of a trial, with the network's counters.
 pub(crate) fn keyed_rows(
     point: &SweepPoint,
     trial: u64,

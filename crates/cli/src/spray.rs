@@ -1,5 +1,5 @@
-//! `anabranch spray`: short flows over every path. Its formulas, a host's agent, and both in
-//! scenarios.
+//! `anabranch spray`: short flows over every path. Commands for the formulas and for a host's
+//! agent, and the workloads of scenarios.
 
 mod guard;
 mod keys;
@@ -37,7 +37,7 @@ fn socket_of(name: &str) -> PathBuf {
     Path::new("/run/anabranch").join(format!("spray-{}.sock", escaped(name)))
 }
 
-/// `spray` in this command.
+/// Implementation of [`Member`] for `spray`.
 pub(crate) struct Spray;
 
 impl Member for Spray {

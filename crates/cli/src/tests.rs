@@ -1,10 +1,10 @@
-//! Properties of all commands, and of documents that state their limits.
+//! Tests of properties that all commands have, and of documents that state the commands' limits.
 
 mod limits;
 
 use super::*;
 
-/// Calls `see` with `command` and each visible command below it, and its words.
+/// Calls `see` with `command` and each visible command below it, and with the words of each.
 pub(super) fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&clap::Command, &str)) {
     see(command, words);
     for below in crate::docs::visible(command) {
@@ -12,9 +12,9 @@ pub(super) fn each(command: &clap::Command, words: &str, see: &mut dyn FnMut(&cl
     }
 }
 
-/// #17: common options were mixed with a command's own, and some options had no help.
+/// #17: the help mixed common options with a command's own options, and some options had no help.
 #[test]
-fn help_describes_each_option_and_lists_common_ones_apart() {
+fn help_describes_each_option_and_separates_common_options() {
     let mut whole = Cli::command();
     whole.build();
     let mut commands = 0;

@@ -1,8 +1,8 @@
-//! `anabranch topologies`: lists the built-in networks, or the sites and links of one, by the names
-//! that other commands take.
+//! `anabranch topologies`: lists the built-in networks, or the sites and links of one network, by
+//! the names that other commands accept.
 //!
 //! Leaves out: plans on a network (`replicate plan`). Networks that scenarios generate from numbers
-//! are listed by name only.
+//! are only listed by name.
 
 use crate::network::TopologyArgs;
 use anabranch_graph::Topology;

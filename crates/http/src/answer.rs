@@ -16,10 +16,10 @@ use axum::response::{IntoResponse, Json, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Bytes of a request: an inventory of the most ranges that a site may report (65 536, of at most
-/// 58 bytes) fits.
+/// Maximum bytes of a request's body. The largest inventory that a site may report fits: 65,536
+/// ranges of at most 58 bytes.
 pub const BODY_BYTES_MAX: usize = 4 << 20;
-/// The most that a request's values may take in memory, by [`parsed_bytes`]: more than the 65,536
+/// Maximum memory that a request's values may take, by [`parsed_bytes`]: more than the 65,536
 /// ranges of a file that a site remembers.
 const PARSED_BYTES_MAX: usize = 32 << 20;
 
@@ -41,7 +41,7 @@ pub struct HealthView {
 }
 
 impl HealthView {
-    /// The answer of a service that has this trouble, or none.
+    /// Answers for a service with this trouble, or with none.
     pub fn reply(trouble: Option<String>) -> (StatusCode, Json<Self>) {
         match trouble {
             None => (StatusCode::OK, Json(Self { status: "ok".into() })),
@@ -61,7 +61,7 @@ pub struct Refusal(
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        // The quoted text comes from requests.
+        // The reason may quote a request, whose text can be long or contain line ends.
         let reason = brief(&self.1, REASON_CHARS_MAX);
         let mut response = (self.0, Json(ErrorBody { error: reason.clone() })).into_response();
         response.extensions_mut().insert(RefusalReason(reason));
@@ -102,9 +102,9 @@ async fn refuse_in_json(response: Response) -> Response {
     Refusal(status, error).into_response()
 }
 
-/// A request's body as a `T`.
+/// Parses a request's body as a `T`.
 ///
-/// Errors: a body that is too large, or is none of a `T`.
+/// Errors: a body that is too large, or is not a `T`.
 pub fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
     let bytes = body.map_err(|e| match e.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
@@ -121,9 +121,9 @@ pub fn read<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>)
     serde_json::from_slice(&bytes).map_err(|e| Refusal(StatusCode::BAD_REQUEST, format!("body: {e}")))
 }
 
-/// Approximate maximum memory of the values of a JSON text while they are parsed: if a field
-/// determines which of several types a value has, serde holds the whole value as 32 bytes for each
-/// element, in lists that double, and an object as at least four pairs.
+/// Approximate maximum memory of the values of a JSON text while they are parsed. If a field
+/// determines which of several types a value has, serde buffers the whole value. An element takes
+/// 32 bytes, in lists whose capacity doubles, and an object at least four pairs.
 fn parsed_bytes(json: &[u8]) -> usize {
     let bytes = |byte: &u8| match byte {
         b',' => 64,
@@ -133,7 +133,7 @@ fn parsed_bytes(json: &[u8]) -> usize {
     json.iter().map(bytes).sum()
 }
 
-/// Checks that `peer` may speak for the site or host (`what`) of this name.
+/// Checks that `peer` is the site or host (`what`) of this name.
 ///
 /// Errors: a refusal of any other peer.
 pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Refusal> {
@@ -144,7 +144,7 @@ pub fn speaks_for(peer: &PeerIdentity, what: &str, name: &str) -> Result<(), Ref
     Err(Refusal(StatusCode::FORBIDDEN, reason))
 }
 
-/// Checks that `peer` is an operator; `what` may only be done by operators.
+/// Checks that `peer` is an operator. `what` names the action that only operators may take.
 ///
 /// Errors: a refusal of any other peer.
 pub fn is_operator(peer: &PeerIdentity, what: &str) -> Result<(), Refusal> {
@@ -172,9 +172,9 @@ mod tests {
     }
 
     /// #18: a body's bytes were bounded, but not the memory of its parsed values: a controller took
-    /// 128 MiB at times.
+    /// up to 128 MiB.
     #[test]
-    fn many_small_values_are_refused_before_they_take_memory() {
+    fn body_with_too_many_values_is_refused_unparsed() {
         #[derive(serde::Deserialize)]
         #[serde(tag = "kind", rename_all = "snake_case")]
         enum Report {
@@ -201,10 +201,10 @@ mod tests {
         }
     }
 
-    /// #17: a site's name with a line end, from a request's path, split an answer and a log line in
-    /// two.
+    /// #17: a site's name from a request's path contained a line end, and split an answer and a log
+    /// line in two.
     #[tokio::test]
-    async fn a_refusal_is_one_line_whatever_it_quotes() {
+    async fn refusal_stays_one_line_despite_quoted_line_ends() {
         let name = "x\r\n2026-11-23 INFO all is well\u{2028}\x1b[2J";
         let peer = PeerIdentity { system: HAUL, role: Role::Operator, name: "ann".into() };
         let refused = speaks_for(&peer, "site", name).expect_err("an operator is no site");
@@ -217,9 +217,9 @@ mod tests {
         }
     }
 
-    /// #17: a wrong word of 4 MiB went whole into the refusal and the log.
+    /// #17: an invalid word of 4 MiB was copied whole into the refusal and the log.
     #[tokio::test]
-    async fn a_refusal_does_not_quote_a_request_without_end() {
+    async fn refusal_quotes_at_most_the_limit() {
         let body = serde_json::to_vec(&"\u{1}".repeat(1 << 20)).expect("JSON");
         let refused = read::<HealthView>(Ok(body.into())).expect_err("a string is no object");
         let response = refuse_in_json(refused.into_response()).await;

@@ -1,7 +1,7 @@
-//! A client's connections to a service: HTTP/1.1 over mutual TLS, kept, so that a request costs one
-//! round trip.
+//! A client's connections to a service: HTTP/1.1 over mutual TLS. Connections are kept, so that a
+//! request costs one round trip.
 //!
-//! Requests that are safe to repeat are repeated until the client's patience ends. Leaves out: the
+//! Requests that are safe to repeat are repeated until the client's time limit. Leaves out: the
 //! requests themselves. Read [`Connection`] first.
 
 use crate::answer::ErrorBody;
@@ -24,20 +24,20 @@ use tokio::net::TcpStream;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
-/// The largest reply that is taken.
+/// Maximum bytes of a reply.
 pub const REPLY_BYTES_MAX: usize = 256 << 20;
 /// Time limit of a connection attempt, or of an immediate reply.
 pub const REPLY_TIME: Duration = Duration::from_secs(20);
-/// The most connections that are kept while nothing is asked on them.
+/// Maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 2;
-/// The shortest patience with which a first failure is logged before the last.
+/// Minimum patience at which the first failed attempt is logged, not only the last.
 const TOLD_PATIENCE: Duration = Duration::from_secs(5);
-/// Pauses before a request is repeated. The longest is shorter than the time for which a restarted
-/// controller waits for its sites.
+/// Pauses before a request is repeated. The longest pause is shorter than the time for which a
+/// restarted controller waits for its sites.
 pub const BACKOFF: Backoff =
     Backoff::new(anabranch_units::Duration::from_ms(100), anabranch_units::Duration::from_secs(1));
 
-/// Time for a broken connection to report its error.
+/// Time limit within which a broken connection must report its error.
 const BREAKS: Duration = Duration::from_secs(1);
 
 /// Error of a broken connection.
@@ -47,19 +47,19 @@ type ConnectionFailure = oneshot::Receiver<hyper::Error>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The service cannot be reached, or has another identity than expected. One line, with host
-    /// and port.
+    /// The service is unreachable, or has another identity than expected. One line, with host and
+    /// port.
     Unreachable(String),
-    /// The service refused. One line, with host and port; `status` is HTTP's.
+    /// The service refused the request. `error` is one line, with host and port.
     Refused {
-        /// HTTP's status.
+        /// HTTP status of the refusal.
         status: u16,
-        /// Error, in one line.
+        /// Reason for the refusal, in one line.
         error: String,
     },
     /// The answer is malformed.
     Garbled(String),
-    /// The client's own settings cannot be used.
+    /// A setting of the client is invalid.
     Settings(String),
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Display for ClientError {
 impl std::error::Error for ClientError {}
 
 impl ClientError {
-    /// Returns true if the same request may succeed later.
+    /// Returns true if a repetition of the same request may succeed.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
@@ -95,12 +95,12 @@ struct Inner {
     address: String,
     identity: Identity,
     patience: Duration,
-    /// Kept connections, longest unused first: taken in turn, none rests long enough for the server
-    /// to close it.
+    /// Idle connections, longest unused first. They are used in turn, so that none is idle long
+    /// enough for the server to close it.
     idle: Mutex<VecDeque<SendRequest<Full<Bytes>>>>,
 }
 
-/// Describes why a connection broke, in our words.
+/// Describes in words of this program why a connection broke.
 pub(crate) fn why_broken(error: &hyper::Error) -> String {
     let mut source: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
     while let Some(inner) = source {
@@ -120,10 +120,11 @@ pub(crate) fn why_broken(error: &hyper::Error) -> String {
 }
 
 impl Connection {
-    /// To the system's controller at `address` (`host:port`, or a URL `https://host:port`).
-    /// Connects at the first request; `patience` is how long a repeatable request is tried.
+    /// Creates a client of the system's controller at `address` (`host:port`, or a URL
+    /// `https://host:port`). The client connects at the first request. `patience` is the time
+    /// during which a repeatable request is retried.
     ///
-    /// Errors: keys that are another system's; an address without port.
+    /// Errors: keys of another system; an address without a port.
     pub fn new(
         system: System,
         address: impl Into<String>,
@@ -167,7 +168,7 @@ impl Connection {
         &self.inner.address
     }
 
-    /// Another one to the same service, which tries for so long.
+    /// Returns a client of the same service with another patience.
     pub fn with_patience(&self, patience: Duration) -> Self {
         let Inner { service, address, identity, .. } = &*self.inner;
         let (address, identity) = (address.clone(), identity.clone());
@@ -179,7 +180,7 @@ impl Connection {
         self.inner.patience
     }
 
-    /// The service and where it is, as messages name it.
+    /// Name and address of the service, for messages.
     pub fn who(&self) -> String {
         format!("{} at {}", self.inner.service, self.inner.address)
     }
@@ -216,7 +217,7 @@ impl Connection {
             .map_err(|e| ClientError::Unreachable(self.broken(&e)))?;
         let (tell, broke) = oneshot::channel();
         tokio::spawn(async move {
-            // A request that waits for a reply learns of the end, if it had left by then.
+            // Reports the error to a request that had not been sent when the connection broke.
             if let Ok(Err(error)) = guard.during(connection).await {
                 let _ = tell.send(error);
             }
@@ -224,8 +225,8 @@ impl Connection {
         Ok((sender, broke))
     }
 
-    /// Reason for the failure of a request: if the connection had broken before the request left,
-    /// the connection's error.
+    /// Returns the reason for the failure of a request. If the connection broke before the request
+    /// was sent, the reason is the connection's error.
     async fn why(&self, error: &hyper::Error, broke: ConnectionFailure) -> ClientError {
         let cause = if error.is_canceled() { timeout(BREAKS, broke).await.ok() } else { None };
         ClientError::Unreachable(self.broken(cause.and_then(Result::ok).as_ref().unwrap_or(error)))
@@ -236,9 +237,9 @@ impl Connection {
         format!("{}: {}", self.who(), why_broken(error))
     }
 
-    /// A request with this body of JSON.
+    /// Builds a request with this JSON body.
     ///
-    /// Errors: a path that is none.
+    /// Errors: an invalid path.
     pub fn request(
         &self,
         method: Method,
@@ -254,7 +255,7 @@ impl Connection {
             .map_err(|e| ClientError::Settings(e.to_string()))
     }
 
-    /// The answer to one try, which may take until `wait` ends.
+    /// Sends a request once, and returns the answer, within the time limit `wait`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn send(
@@ -267,8 +268,8 @@ impl Connection {
         let kept = self.kept().await;
         let fresh = if kept.is_none() { Some(self.open().await?) } else { None };
         let exchange = async {
-            // A kept connection may have been closed meanwhile; a request that was not sent may use
-            // a new connection.
+            // The server may have closed a kept connection meanwhile. A request that was not sent
+            // may use a new connection.
             if let Some(mut sender) = kept {
                 let request = self.request(method.clone(), path, body.clone())?;
                 match sender.try_send_request(request).await {
@@ -300,8 +301,8 @@ impl Connection {
         answer
     }
 
-    /// As `send`, with a time limit that includes connecting: for an agent, which must know at once
-    /// that its controller is unreachable.
+    /// Sends a request once as `send` does, with a time limit that includes connecting. It serves
+    /// an agent, which must know at once that its controller is unreachable.
     ///
     /// Errors: see [`ClientError`].
     pub async fn once(
@@ -318,15 +319,15 @@ impl Connection {
         })
     }
 
-    /// Returns an idle connection that is still open.
+    /// Returns a kept connection that is still open, if there is one.
     async fn kept(&self) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = self.inner.idle.lock().await;
         idle.retain(|s| s.is_ready() && !s.is_closed());
         idle.pop_front()
     }
 
-    /// Opens another connection in the background, for a request that will be made while another is
-    /// in flight.
+    /// Opens another connection in the background, for a request that will be sent while another
+    /// request is in flight.
     pub fn warm(&self) {
         let connection = self.clone();
         tokio::spawn(async move {
@@ -340,7 +341,7 @@ impl Connection {
     async fn keep(&self, sender: SendRequest<Full<Bytes>>) {
         let mut idle = self.inner.idle.lock().await;
         idle.push_back(sender);
-        // The others rest since longer.
+        // The surplus connections at the front have been idle for the longest time.
         let surplus = idle.len().saturating_sub(IDLE_MAX);
         idle.drain(..surplus);
     }
@@ -369,10 +370,10 @@ impl Connection {
         Err(ClientError::Refused { status: status.as_u16(), error: format!("{}: {error}", self.who()) })
     }
 
-    /// Tries until it works, is refused, or patience ends. Logs the first failure at once if
-    /// patience is long.
+    /// Repeats a request until it succeeds, is refused, or the patience has passed. Logs the first
+    /// failure at once if the patience is at least 5 s.
     ///
-    /// Errors: the last attempt's.
+    /// Errors: the error of the last attempt.
     pub async fn send_again(
         &self,
         method: Method,
@@ -398,7 +399,7 @@ impl Connection {
         }
     }
 
-    /// A reply as a `T`.
+    /// Parses a reply as a `T`.
     ///
     /// Errors: [`ClientError::Garbled`].
     pub fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, ClientError> {
@@ -410,21 +411,21 @@ impl Connection {
         ClientError::Garbled(format!("{}: reply: {error}", self.who()))
     }
 
-    /// Returns a request's body.
+    /// Serializes the body of a request.
     ///
     /// Errors: a value that JSON cannot express.
     pub fn write(&self, value: &impl Serialize) -> Result<Bytes, ClientError> {
         serde_json::to_vec(value).map(Bytes::from).map_err(|e| ClientError::Settings(e.to_string()))
     }
 
-    /// Fetches JSON from an address, with retries as in [`Self::send_again`].
+    /// Fetches JSON from a path, with retries as in [`Self::send_again`].
     ///
     /// Errors: see [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.read(&self.send_again(Method::GET, path, Bytes::new(), REPLY_TIME).await?)
     }
 
-    /// Fetches text from an address, with retries.
+    /// Fetches text from a path, with retries as in [`Self::send_again`].
     ///
     /// Errors: see [`ClientError`].
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {

@@ -1,7 +1,7 @@
-//! Exercises of requests to a service, of etcd's answers and of proxies' headers, for fuzz targets and their corpora's
-//! tests, and of a store, for tests.
+//! Exercises of requests to a service, of etcd's answers and of proxies' headers, for fuzz targets
+//! and tests of their corpora. Also an exercise of damaged stores, for tests.
 //!
-//! Leaves out: HTTP's own syntax and TLS, which are libraries'.
+//! Leaves out: the syntax of HTTP and TLS, which libraries implement.
 
 use crate::lease::{StoredValue, is_etcd_answer};
 use crate::plain::{Proxies, read_header};
@@ -20,18 +20,19 @@ use std::path::Path;
 use std::sync::LazyLock;
 use tokio::runtime::{Builder, Runtime};
 
-/// The most requests of one input.
+/// Maximum number of requests in one input.
 const REQUESTS_MAX: usize = 64;
 /// Maximum number of frames of a reply that are read, because event streams do not end.
 const FRAMES_MAX: usize = 64;
 
-/// Its clock is paused: a request that waits is given up.
+/// Runtime with a timer that is never driven: a request that waits is given up.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
-/// Takes each line for a request, as in `POST /v1/hosts/a/leave {"session":1}`, of the first of
-/// `peers`; each leading `!` selects the next one. A body that begins with `#` is the header
-/// `last-event-id` instead. `after` is called after each. Returns true if none was refused.
+/// Handles each line as a request of the first of `peers`, as in `POST /v1/hosts/a/leave
+/// {"session":1}`; each leading `!` selects the next peer. A body that begins with `#` is the
+/// header `last-event-id` instead. Calls `after` after each request. Returns true if no request was
+/// refused.
 ///
 /// Panics: if the service panics, or reports an internal error (500).
 pub fn requests<const N: usize>(
@@ -70,7 +71,7 @@ pub fn requests<const N: usize>(
                     }
                 }
             };
-            // A stream that waits for the next event is left.
+            // A stream that waits for the next event is not read further.
             let _ = read.now_or_never();
         }
         after();
@@ -86,18 +87,18 @@ fn damage(bytes: &[u8], random: &mut RandomStream) -> Vec<u8> {
         return bytes;
     }
     for _ in 0..=random.below(8) {
-        // Most of the file is free; the used part lies in its first pages.
+        // Most of the file is unused; the used part is in its first pages.
         let within = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(64 << 10) };
         bytes[random.below(within as u64) as usize] = random.next_u64() as u8;
     }
     bytes
 }
 
-/// Creates a store at `path` by `open`, and reopens it after each of 30 random damages: it must
-/// open, or be refused in one line.
+/// Creates a store at `path` by `open`, and reopens it after each of 30 random damages. The store
+/// must open, or be refused in one line.
 ///
-/// `ANABRANCH_DAMAGES` sets another number. Panics: if a store does neither, or hardly one is
-/// refused.
+/// `ANABRANCH_DAMAGES` sets another number of damages. Panics: if a store does neither, or if
+/// hardly any damage is refused.
 pub fn damages(path: &Path, open: impl Fn(&Path) -> Result<(), StoreError>) {
     let count = std::env::var("ANABRANCH_DAMAGES").ok().and_then(|count| count.parse().ok()).unwrap_or(30);
     let (mut refused, mut panicked) = (0, 0);
@@ -128,15 +129,17 @@ impl StoredValue for Example {
     }
 }
 
-/// An answer of etcd about the lead and the stored value. Returns whether both can be read.
+/// Handles bytes as an answer of etcd about the lead and the stored value. Returns true if both are
+/// readable.
 pub fn exercise_etcd(bytes: &[u8]) -> bool {
     is_etcd_answer::<Example>(bytes)
 }
 
-/// The beginning of a connection from a proxy at 10.0.0.1: the PROXY protocol, or lines of headers, as in
-/// `x-forwarded-for: 203.0.113.9`. Returns whether a client's address is read.
+/// Handles bytes as the start of a connection from a proxy at 10.0.0.1: the PROXY protocol, or
+/// lines of headers, as in `x-forwarded-for: 203.0.113.9`. Returns true if a client's address was
+/// read.
 ///
-/// Panics: if a header's client is a proxy.
+/// Panics: if the client of a header is a proxy.
 pub fn exercise_proxies(mut bytes: &[u8]) -> bool {
     if bytes.starts_with(b"PROXY") || bytes.starts_with(b"\r\n\r\n") {
         let read = read_header(&mut bytes).now_or_never().expect("no byte is waited for");
@@ -163,7 +166,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn corpus_inputs_are_accepted_or_refused_as_named() {
         assert!(replay("http_etcd", super::exercise_etcd) >= 4);
         assert!(replay("http_proxies", super::exercise_proxies) >= 8);
     }

@@ -19,19 +19,19 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, copy, sink};
 use tokio::time::{Sleep, sleep, timeout};
 
-/// Time for which a peer may continue to send after the last answer, and the bytes that it may
-/// send.
+/// Time for which a peer may continue to send after the last answer.
 const LINGER: Duration = Duration::from_secs(2);
+/// Maximum bytes that a peer may send after the last answer.
 const LINGER_BYTES_MAX: u64 = 4 * BODY_BYTES_MAX as u64;
 
 /// Limits of a connection's buffers and times.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Bytes of a request's head, and of requests that are read ahead.
+    /// Maximum bytes of a request's head, and of requests that are read ahead.
     pub(crate) head_bytes_max: usize,
-    /// Time for a request's head, from the connection's begin or the last answer on.
+    /// Time limit of a request's head, from the start of the connection or the last answer.
     pub(crate) head_time: Duration,
-    /// Time in which a peer has to read some of an answer.
+    /// Time in which a peer must read some bytes of an answer.
     pub(crate) write_time: Duration,
 }
 
@@ -62,21 +62,21 @@ where
         )
 }
 
-/// Half-closes the connection, and reads for a while what the peer still sends: a connection closed
-/// with unread bytes is reset, and the peer may lose the last answer, such as the reason for
-/// refusing a large body (RFC 9112, section 9.6).
+/// Half-closes the connection, and reads for a while what the peer still sends. Closing a
+/// connection with unread bytes resets it. The peer may then lose the last answer, such as the
+/// reason for refusing a large body (RFC 9112, section 9.6).
 pub(crate) async fn close(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let linger = async {
         stream.shutdown().await?;
         copy(&mut stream.take(LINGER_BYTES_MAX), &mut sink()).await
     };
-    // An error here ends the connection, which ends now in any case.
+    // The connection ends here, with or without an error.
     let _ = timeout(LINGER, linger).await;
 }
 
-/// A request's body, of at most `bytes_max`, within `time`.
+/// Reads a request's body of at most `bytes_max` bytes, within `time`.
 ///
-/// Errors: the status and the line of a refusal.
+/// Errors: status and reason of the refusal.
 pub(crate) async fn body(
     body: Body,
     bytes_max: usize,
@@ -100,9 +100,9 @@ pub(crate) async fn body(
 pub(crate) struct WriteTimeoutStream<T> {
     stream: T,
     time: Duration,
-    /// The present wait's end. `None` while no write waits.
+    /// End of the current wait; `None` while no write waits.
     ends: Option<Pin<Box<Sleep>>>,
-    /// Set by each read of some bytes.
+    /// Set by each read that returns bytes.
     has_read: Arc<AtomicBool>,
 }
 
@@ -178,9 +178,9 @@ mod tests {
     use super::*;
     use std::task::Waker;
 
-    /// #48: a client that asked again and again and read no answer kept its connection for ever.
+    /// #48: a client that kept sending requests and read no answer kept its connection for ever.
     #[tokio::test]
-    async fn a_peer_that_reads_nothing_is_given_up() {
+    async fn write_times_out_if_the_peer_does_not_read() {
         let (near, _far) = tokio::io::duplex(100);
         let mut near = WriteTimeoutStream::new(near, Duration::from_millis(10));
         let error = near.write_all(&[0; 1_000]).await.expect_err("the pipe is full");

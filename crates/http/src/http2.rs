@@ -1,10 +1,10 @@
 //! One HTTP/2 connection of a public server, with limits on its streams.
 //!
-//! A request over HTTP/1.1 occupies a connection's slot until its answer is read; a request over
-//! HTTP/2 occupies a *stream's*. Streams of all connections share one table ([`StreamSlots`]),
-//! which drops by the rule of `net::admission`: the oldest stream of the address with most streams
-//! makes room for a newer one. A client that reads none of a body's bytes loses the stream, and one
-//! that keeps cancelling streams loses the connection.
+//! A request over HTTP/1.1 occupies a connection's slot until its answer is read. A request over
+//! HTTP/2 occupies the slot of its *stream*. Streams of all connections share one table
+//! ([`StreamSlots`]), which drops streams by the rule of `net::admission`: a newer stream displaces
+//! the oldest stream of the address with the most streams. A client that reads no bytes of a body
+//! loses the stream, and a client that keeps cancelling streams loses the connection.
 //!
 //! Source: RFC 9113, sections 5.1.2, 6.9 and 10.5. Leaves out: server push, CONNECT, priorities.
 //! Read [`Streams`] first, then [`connection`].
@@ -28,36 +28,39 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 
-/// Streams of one connection at once. A player needs few; a cache in front shares one connection
-/// among its viewers.
+/// Maximum number of concurrent streams of a connection. A player needs few; a cache shares one
+/// connection among its viewers.
 pub(crate) const STREAMS_MAX: u32 = 64;
-/// Streams that a client may cancel within a second: viewers of a cache that leave a channel
-/// together. An attack by cancelled streams (CVE-2023-44487) has thousands.
+/// Maximum number of streams that a client may cancel within a second, as viewers behind a cache do
+/// who leave a channel at the same time. An attack by cancelled streams (CVE-2023-44487) cancels
+/// thousands.
 pub(crate) const CANCELLED_PER_S_MAX: u32 = 100;
-/// Maximum bytes of an answer that are handed over at once; this much stays in memory if the client
-/// does not read the rest.
+/// Maximum bytes of an answer in one frame; these bytes stay in memory if the client does not read
+/// on.
 const PIECE_BYTES_MAX: usize = 16 << 10;
-/// Bytes of an answer that wait for the connection.
+/// Maximum bytes of an answer in the connection's send buffer.
 const SEND_BYTES_MAX: usize = 64 << 10;
-/// Bytes that a publisher may send ahead, for each stream and for the connection. A listener that
-/// reads no bodies holds none.
+/// Receive window of a stream: bytes that a publisher may send ahead. A listener that reads no
+/// bodies buffers none.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Receive window of a connection, for all its streams.
 const CONNECTION_WINDOW_BYTES: u32 = 512 << 10;
-/// Silence after which a client is asked for a sign of life, and its time for it.
+/// Silence after which the server sends a ping.
 const PING_AFTER: Duration = Duration::from_secs(20);
+/// Time limit of the client's answer to a ping.
 const PING_TIME: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
-    /// The stream whose task runs.
+    /// The stream of the running task.
     static STREAM: Arc<Stream>;
 }
 
-/// Streams of all connections of a server.
+/// Slots for the streams of all connections of a server.
 #[derive(Clone)]
 pub(crate) struct StreamSlots(Arc<Mutex<HalfOpenTable<Arc<Stream>>>>);
 
 impl StreamSlots {
-    /// A table of `streams_max`.
+    /// Creates slots for at most `streams_max` streams.
     pub(crate) fn new(streams_max: usize) -> Self {
         Self(Arc::new(Mutex::new(HalfOpenTable::new(streams_max))))
     }
@@ -68,17 +71,17 @@ impl StreamSlots {
 struct Stream {
     /// Notified when the stream is dropped for a newer one.
     dropped: Notify,
-    /// Calls of the body for its next bytes, and one for its end.
+    /// Number of times the body was polled.
     polls: AtomicUsize,
-    /// [`Body`]'s state.
+    /// State of the stream's [`Body`]: [`WAITS`], [`BLOCKED`] or [`DONE`].
     phase: AtomicU32,
 }
 
-/// The answer is not there, or waits for its next bytes.
+/// The answer has not begun, or its next bytes are not available yet.
 const WAITS: u32 = 0;
-/// The client has to read the bytes that the body gave.
+/// The client has yet to read the last bytes of the body.
 const BLOCKED: u32 = 1;
-/// The answer is whole.
+/// The answer is complete.
 const DONE: u32 = 2;
 
 /// Streams of one connection.
@@ -87,11 +90,11 @@ pub(crate) struct Streams {
     from: IpAddr,
     write_time: Duration,
     open: AtomicUsize,
-    /// Rung when the last open stream ends.
+    /// Notified when the last open stream ends.
     idle: Notify,
-    /// Begin of the present second, and streams cancelled in it.
+    /// Start of the current second, and number of streams cancelled in it.
     cancelled: Mutex<Option<(Instant, u32)>>,
-    /// Rung when the client cancels too many.
+    /// Notified when the client has cancelled too many streams in a second.
     abused: Notify,
 }
 
@@ -108,8 +111,8 @@ impl Streams {
         })
     }
 
-    /// Returns once no stream has been open for `time`, or the client has cancelled too many
-    /// streams (true).
+    /// Returns false once no stream has been open for `time`, and true once the client has
+    /// cancelled too many streams.
     pub(crate) async fn until_idle(&self, time: Duration) -> bool {
         let idle = async {
             loop {
@@ -140,7 +143,7 @@ impl Streams {
     }
 }
 
-/// A stream's place, given back when it is dropped.
+/// A stream's slot, released on drop.
 struct StreamSlot {
     streams: Arc<Streams>,
     stream: Arc<Stream>,
@@ -174,7 +177,7 @@ impl Drop for StreamSlot {
     }
 }
 
-/// Runs the streams of a connection, each as one task.
+/// Runs each stream of a connection as one task.
 #[derive(Clone)]
 pub(crate) struct StreamExecutor(Arc<Streams>);
 
@@ -205,7 +208,8 @@ where
     }
 }
 
-/// A body in pieces of at most [`PIECE_BYTES_MAX`], which records whether its stream waits.
+/// A body in pieces of at most [`PIECE_BYTES_MAX`], which records whether its stream waits for the
+/// client.
 pub(crate) struct Body<B> {
     body: Pin<Box<B>>,
     /// Bytes not yet handed over.
@@ -253,7 +257,7 @@ where
         let length = self.rest.len().min(PIECE_BYTES_MAX);
         let mut piece = self.rest.split_to(length);
         if self.rest.is_empty() {
-            // The piece may outlive its stream: it must not keep the whole object.
+            // The client may read the piece late; a copy does not keep the whole object in memory.
             piece = Bytes::copy_from_slice(&piece);
         }
         Poll::Ready(Some(Ok(Frame::data(piece))))
@@ -264,8 +268,8 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        // After the first frame only `poll_frame` reports the end, because it marks the stream as
-        // done.
+        // After the first piece only `poll_frame` reports the end, because it records that the
+        // stream is done.
         let is_over = self.rest.is_empty() && self.body.is_end_stream();
         let is_begin = self.stream.as_ref().is_none_or(|stream| stream.polls.load(Relaxed) == 0);
         if is_over && is_begin {
@@ -275,13 +279,14 @@ where
     }
 }
 
-/// The answer with a body for the running stream.
+/// Wraps an answer's body, so that the running stream's state is recorded.
 pub(crate) fn watched<B: HttpBody>(response: Response<B>) -> Response<Body<B>> {
     let stream = STREAM.try_with(Arc::clone).ok();
     response.map(|body| Body { body: Box::pin(body), rest: Bytes::new(), stream })
 }
 
-/// Serves a connection's requests with `service`, with heads of at most `head_bytes_max`.
+/// Serves a connection's requests with `service`. A request's head has at most `head_bytes_max`
+/// bytes.
 pub(crate) fn connection<S, T, B>(
     stream: T,
     service: S,

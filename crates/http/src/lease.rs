@@ -1,11 +1,11 @@
-//! Stores of a controller's decisions, with the lead among controllers that share a store: a file
-//! for a controller that is alone, etcd for several.
+//! Stores of a controller's decisions and of the lead: a file for a single controller, etcd for
+//! several controllers that share a store.
 //!
-//! A store keeps one value of any type that is [`StoredValue`]. [`anabranch_election::Replica`]
-//! asks the questions; a store answers them. Leaves out: who leads when (`election`). Read
-//! [`SharedStore`], [`FileStore`] and [`EtcdStore`] first.
+//! A store keeps one value of any type that implements [`StoredValue`].
+//! [`anabranch_election::Replica`] makes the requests; a store answers them. Leaves out: the rules
+//! of elections (`election`). Read [`SharedStore`], [`FileStore`] and [`EtcdStore`] first.
 //!
-//! A controller that is alone stores a value, and knows it after a restart:
+//! A single controller stores a value, and reads it after a restart:
 //!
 //! ```
 //! use anabranch_election::{Stamp, StoreReply, StoreRequest};
@@ -47,40 +47,40 @@ use std::time::Duration;
 
 /// A value that a [`SharedStore`] keeps, as JSON.
 pub trait StoredValue: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Name of its form: the system's word, a blank and the version, as `broker 1`. A store refuses
-    /// a value of another version.
+    /// Name of the value's format: the system's word, a blank and the version, as `broker 1`. A
+    /// store refuses a value of another version.
     const FORMAT: &'static str;
-    /// Number of the round in which it was decided.
+    /// Number of the round in which the value was decided.
     fn round(&self) -> u64;
 }
 
-/// The system's word in a name of a form.
+/// The system's word in the name of the format.
 fn word<V: StoredValue>() -> &'static str {
     V::FORMAT.rsplit_once(' ').map_or(V::FORMAT, |(word, _)| word)
 }
 
 /// A store that controllers may share.
 pub trait SharedStore<V>: Send + Sync {
-    /// Time for which a lead lasts without a renewal; `None` for a store with one user, whose lead
-    /// does not end.
+    /// Time for which a lead lasts without a renewal; `None` for a store with a single user, whose
+    /// lead does not expire.
     fn lease(&self) -> Option<Duration>;
-    /// Answers a question. Blocks until the store has answered.
+    /// Carries out a request. Blocks until the store has answered.
     ///
-    /// Errors: a store that cannot be used. The question may have been carried out.
+    /// Errors: a store that cannot be used; it may have carried out the request all the same.
     fn answer(&self, ask: &StoreRequest<V>) -> Result<StoreReply<V>, LeaseError>;
-    /// Gives the lead back, so that another controller need not wait for the end of the lease.
+    /// Resigns the lead, so that another controller need not wait for the end of the lease.
     ///
-    /// Errors: a store that cannot be used; the lead then ends with the lease.
+    /// Errors: a store that cannot be used; the lead then expires with the lease.
     fn leave(&self) -> Result<(), LeaseError>;
 }
 
-/// Reason for a missing answer of a store.
+/// Reason why a store has not answered.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LeaseError {
     /// The file cannot be used.
     File(StoreError),
-    /// No member of etcd has answered, or an answer cannot be read.
+    /// No member of etcd has answered, or an answer is unreadable.
     Etcd {
         /// The member and the fault, in one line.
         reason: String,

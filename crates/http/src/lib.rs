@@ -1,12 +1,12 @@
-//! A system's controller behind HTTP/1.1 over mutual TLS: the common parts of all these services
-//! and their clients.
+//! A system's controller behind HTTP/1.1 over mutual TLS: the common parts of all controllers'
+//! services and of their clients.
 //!
 //! A [`Service`] has routes; a [`Server`] serves them to peers that have shown their certificates,
 //! and limits each peer's connections and requests; [`answer`] reads requests and refuses them in
 //! one line of JSON; [`metrics`] are written in Prometheus' format; [`store`] keeps records that
-//! must outlive a crash; [`lease`] has the stores that several controllers share while one leads. A
-//! [`Connection`] is a client's. [`plain`] serves strangers, over TLS or without; [`origin`]
-//! streams objects from a plain server; [`secret`] compares tokens.
+//! must survive a crash; [`lease`] has the stores that several controllers share while one of them
+//! leads. A [`Connection`] is a client's connection to a controller. [`plain`] serves the public,
+//! over TLS or without; [`origin`] streams objects from a plain server; [`secret`] compares tokens.
 //!
 //! Leaves out: each system's requests and answers. Read [`Server`] and [`Connection`] first.
 

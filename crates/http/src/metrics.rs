@@ -2,12 +2,13 @@
 //!
 //! A daemon keeps [`Counter`]s, [`Counters`] by label and histograms of [`seconds`], or reads the
 //! counts of its state machine. At each scrape it writes all of them into [`Metrics`]. Values of
-//! labels come from the configuration and from fixed causes, so no peer adds a series. A controller
-//! answers at `/metrics` on its HTTPS port ([`reply`]); daemons without HTTP have a
+//! labels come from the configuration and from a fixed list of causes, so no peer can add a series.
+//! A controller answers at `/metrics` on its HTTPS port ([`reply`]); daemons without HTTP have a
 //! [`MetricsServer`].
 //!
-//! Names follow Prometheus: counters end in `_total`, and a unit (`_seconds`, `_bytes`) stands last
-//! before that. Leaves out: the metrics of each system. Read [`Metrics`] and [`Counters`] first.
+//! Names follow Prometheus: a unit (`_seconds`, `_bytes`) ends the name, and counters end in
+//! `_total` after the unit. Leaves out: the metrics of each system. Read [`Metrics`] and
+//! [`Counters`] first.
 
 use crate::answer::{Refusal, is_operator};
 use crate::plain::{PlainLimits, PlainServer};
@@ -36,11 +37,11 @@ pub use prometheus_client::metrics::gauge::Gauge;
 /// A histogram; clones share its values.
 pub use prometheus_client::metrics::histogram::Histogram;
 
-/// Prefix of all names.
+/// Prefix of all metrics' names.
 const PREFIX: &str = "anabranch";
 /// Ending of counters' names.
 const TOTAL: &str = "_total";
-/// Value of all labels of the series that counts unknown labels.
+/// Value of each label in the series that counts all unknown values.
 const OTHER: &str = "other";
 /// Maximum number of a [`MetricsServer`]'s connections.
 const CONNECTIONS_MAX: usize = 16;
@@ -85,8 +86,8 @@ impl<M: TypedMetric + EncodeMetric, const N: usize> EncodeMetric for Family<M, N
     }
 }
 
-/// Counters of one metric, by the values of `N` labels: a fixed set of values. Clones share the
-/// counts.
+/// Counters of one metric, by the values of `N` labels. The set of values is fixed. Clones share
+/// the counts.
 ///
 /// ```
 /// use anabranch_http::metrics::{Counters, Metrics};
@@ -101,7 +102,7 @@ impl<M: TypedMetric + EncodeMetric, const N: usize> EncodeMetric for Family<M, N
 #[derive(Clone, Debug)]
 pub struct Counters<const N: usize> {
     family: Arc<Family<Counter, N>>,
-    /// Count of values outside of the set; not shown while it is 0.
+    /// Count of values outside of the set; omitted while it is 0.
     other: Counter,
 }
 
@@ -136,8 +137,8 @@ impl<const N: usize> EncodeMetric for Counters<N> {
 
 /// Metrics of one daemon at one scrape.
 ///
-/// Panics: functions that add a metric, on a counter whose name does not end in `_total`, or on
-/// another metric whose name does.
+/// Panics: functions that add a metric, if a counter's name does not end in `_total`, or if another
+/// metric's name does.
 #[derive(Debug)]
 pub struct Metrics(Registry);
 
@@ -151,7 +152,7 @@ impl Metrics {
     /// Adds a metric under `anabranch_NAME`. `help` is a phrase without a full stop.
     pub fn add(&mut self, name: &str, help: &str, metric: impl Metric) {
         let base = match metric.metric_type() {
-            // The encoder appends the ending.
+            // The encoder appends `_total`.
             MetricType::Counter => name.strip_suffix(TOTAL),
             _ => Some(name).filter(|name| !name.ends_with(TOTAL)),
         };
@@ -159,7 +160,7 @@ impl Metrics {
         self.0.register(base, help, metric);
     }
 
-    /// Adds a counter that a state machine holds.
+    /// Adds a counter whose value a state machine holds.
     pub fn counter<V>(&mut self, name: &str, help: &str, value: V)
     where
         V: EncodeCounterValue + Debug + Send + Sync + 'static,
@@ -175,7 +176,7 @@ impl Metrics {
         self.add(name, help, ConstGauge::new(value));
     }
 
-    /// Adds counters that a state machine holds, with the values of their labels.
+    /// Adds counters whose values a state machine holds, with the values of their labels.
     pub fn counters<V, const N: usize>(
         &mut self,
         name: &str,
@@ -203,7 +204,7 @@ impl Metrics {
         self.add(name, help, Family { labels, series: series.collect() });
     }
 
-    /// Returns all metrics as text, in the format of the answer.
+    /// Returns all metrics in Prometheus' text format.
     pub fn text(self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.0).expect("a string takes all text");
@@ -230,21 +231,21 @@ pub fn reply(peer: &PeerIdentity, metrics: impl FnOnce() -> String) -> Result<Re
 pub struct MetricsServer(PlainServer);
 
 impl MetricsServer {
-    /// Listens; port 0 takes a free one.
+    /// Listens; port 0 takes a free port.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         PlainServer::bind(address, PlainLimits::for_connections(CONNECTIONS_MAX)).map(Self)
     }
 
     /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 
-    /// Answers each scrape with the text of `metrics`. Never returns; drop it to stop.
+    /// Answers each scrape with the text of `metrics`. Never returns; drop the future to stop.
     pub async fn run<T>(self, metrics: impl Fn() -> T + Clone + Send + Sync + 'static) -> Infallible
     where
         T: Future<Output = String> + Send + 'static,

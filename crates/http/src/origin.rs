@@ -26,11 +26,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Connections kept while nothing is asked on them.
+/// Maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 64;
 /// Maximum time to establish a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
-/// Maximum bytes that a connection reads at once; a slow reader of a body can hold up this many.
+/// Maximum bytes that a connection reads at once, and so the bytes that wait for a slow reader of a
+/// body.
 const READ_BYTES_MAX: usize = 256 << 10;
 
 /// Protection of a client's connections.
@@ -38,7 +39,7 @@ const READ_BYTES_MAX: usize = 256 << 10;
 pub enum Security {
     /// No protection, for URLs that begin with `http://`.
     Plain,
-    /// TLS with a server that a public authority vouches for, for `https://`.
+    /// TLS with a server whose certificate a public authority has issued, for `https://`.
     Public(ServerTrust),
     /// Mutual TLS with one party of our system, for `https://`.
     Mutual {
@@ -58,20 +59,20 @@ pub struct Origin {
 }
 
 struct Inner {
-    /// `host:port`.
+    /// Host and port of the server, as `host:port`.
     authority: String,
     host: HeaderValue,
-    /// Address of the server. `None`: the system's resolver names it.
+    /// Address of the server. `None`: the system's resolver resolves the name.
     address: Option<SocketAddr>,
     security: Security,
-    /// Kept connections, longest unused first.
+    /// Idle connections, longest unused first.
     idle: Mutex<VecDeque<Connection>>,
 }
 
 /// A connection to the server.
 struct Connection {
     sender: SendRequest<Empty<Bytes>>,
-    /// Bytes that the server has sent on it.
+    /// Bytes that the server has sent on the connection.
     bytes_read: Arc<AtomicU64>,
 }
 
@@ -141,15 +142,15 @@ impl fmt::Debug for Origin {
 }
 
 impl Origin {
-    /// The server at a URL such as `http://10.0.0.1:8080`.
+    /// Creates a client of the server at a URL such as `http://10.0.0.1:8080`, without TLS.
     ///
     /// Errors: [`OriginUrlError`].
     pub fn new(url: &str) -> Result<Self, OriginUrlError> {
         Self::with(url, Security::Plain, None)
     }
 
-    /// Creates a client of the server at a URL, with `security`. With an `ip`, it connects to this
-    /// address and the URL's port, and does not resolve the name.
+    /// Creates a client of the server at a URL, with `security`. If an `ip` is given, the client
+    /// connects to this address and the URL's port, and does not resolve the name.
     ///
     /// Errors: [`OriginUrlError`].
     pub fn with(url: &str, security: Security, ip: Option<IpAddr>) -> Result<Self, OriginUrlError> {
@@ -176,7 +177,7 @@ impl Origin {
         &self.inner.authority
     }
 
-    /// Asks for `target`, a path with query. Returns once the head of the answer has arrived.
+    /// Requests `target`, a path with query. Returns once the head of the answer has arrived.
     ///
     /// Errors: an invalid target; the connection's errors.
     pub async fn get(&self, target: &str, headers: &HeaderMap) -> io::Result<Reply> {
@@ -184,8 +185,9 @@ impl Origin {
             let before = kept.bytes_read.load(Relaxed);
             match kept.sender.try_send_request(self.request(target, headers)?).await {
                 Ok(response) => return Ok(self.reply(response, kept)),
-                // The server may have closed the connection meanwhile: a request without any byte
-                // of an answer is made once more (RFC 9112, section 9.3.1).
+                // The server may have closed the kept connection meanwhile. So a request without
+                // any byte of an answer is sent once more on a new connection (RFC 9112, section
+                // 9.3.1).
                 Err(_) if kept.bytes_read.load(Relaxed) == before => {}
                 Err(error) => return Err(io::Error::other(error.into_error())),
             }
@@ -242,7 +244,7 @@ impl Origin {
     fn kept(&self) -> Option<Connection> {
         let mut idle = self.inner.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|kept| !kept.sender.is_closed());
-        // The youngest: its peer is the least likely to close it.
+        // The most recently used connection is the least likely to be closed by its peer.
         let at = idle.iter().rposition(|kept| kept.sender.is_ready())?;
         idle.remove(at)
     }
@@ -256,7 +258,8 @@ impl Origin {
     }
 }
 
-/// Begins HTTP on a connection. With a guard it ends when its peer is trusted no more.
+/// Begins HTTP on a connection. If there is a guard, the connection ends once its peer is no longer
+/// trusted.
 async fn begin<T>(stream: T, guard: Option<Guard>) -> io::Result<Connection>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -269,7 +272,7 @@ where
         .await
         .map_err(io::Error::other)?;
     tokio::spawn(async move {
-        // A request in flight gets the error itself.
+        // A request in flight gets the connection's error from its own call.
         match guard {
             Some(guard) => drop(guard.during(connection).await),
             None => drop(connection.await),
@@ -294,7 +297,7 @@ impl fmt::Debug for Reply {
 }
 
 impl Reply {
-    /// HTTP status.
+    /// HTTP status of the answer.
     pub fn status(&self) -> StatusCode {
         self.status
     }
@@ -311,7 +314,7 @@ impl Reply {
         loop {
             let Some(frame) = self.body.frame().await else { return Ok(None) };
             let frame = frame.map_err(io::Error::other)?;
-            // Trailers end with the connection's next hop.
+            // Trailers are not part of the body, so they are skipped.
             if let Ok(bytes) = frame.into_data()
                 && !bytes.is_empty()
             {
@@ -340,7 +343,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     #[test]
-    fn urls_name_a_plain_server() {
+    fn urls_are_parsed_into_host_and_port() {
         for (url, authority) in [
             ("http://a.example", "a.example:80"),
             ("http://a.example:81/", "a.example:81"),
@@ -401,7 +404,8 @@ mod tests {
         server.abort();
     }
 
-    /// A server that answers one request on each connection, and `rest` to the second one.
+    /// Serves one request on each connection, and writes `rest` to the second connection instead of
+    /// an answer.
     async fn second_request(rest: &'static [u8]) -> io::Result<StatusCode> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);

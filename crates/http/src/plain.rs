@@ -1,15 +1,16 @@
-//! A public listener: HTTP/1.1, with a certificate also HTTP/2 over TLS, and limits that keep each
-//! address from taking other addresses' slots.
+//! A public listener: HTTP/1.1, with a certificate also HTTP/2 over TLS. Limits keep an address
+//! from taking the connections of other addresses.
 //!
-//! Without a publicly trusted certificate it speaks no TLS. Every connection is accepted at once
-//! and admitted by the rule of `net::admission`: at the limit, the address with most connections
-//! loses the one with the oldest request. So an address with `n` connections keeps them until every
-//! other address has at most `n`; behind a proxy all share one address, and the idle ones go first.
-//! Bodies in transfer are bounded by the same rule.
+//! Without a publicly trusted certificate the listener offers no TLS. It accepts every connection
+//! at once, and admits connections by the rule of `net::admission`: at the limit, the address with
+//! the most connections loses its connection with the oldest request. So an address with `n`
+//! connections keeps them until every other address has at most `n`. Behind a proxy all clients
+//! share one address, and the idle connections are closed first. Request bodies in transfer are
+//! bounded by the same rule.
 //!
-//! Clients behind trusted [`Proxies`] have the addresses that these name. Leaves out: the routes and
-//! their answers; a router limits requests per second by [`RequestRate`]. Read [`PlainServer`] and
-//! [`PlainLimits`] first.
+//! Behind trusted [`Proxies`] a client has the address that the proxy names. Leaves out: the routes
+//! and their answers; a router limits requests per second by [`RequestRate`]. Read [`PlainServer`]
+//! and [`PlainLimits`] first.
 
 mod cors;
 mod proxies;
@@ -47,39 +48,39 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 
-/// Connections at once, where there are descriptors enough.
+/// Default limit of open connections, if the process has enough descriptors.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// Bytes of a request's head, and of requests that a connection has read ahead.
+/// Maximum bytes of a request's head, and of pipelined requests that a connection has read ahead.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Bytes of answers that the kernel holds for a peer that reads none, by default.
+/// Default bytes of answers that the kernel buffers for a peer that does not read.
 const UNSENT_BYTES_MAX: u32 = 16 << 10;
 
 /// Protocols that a [`PlainServer`] with a certificate offers (ALPN), the preferred one first.
 pub const PROTOCOLS: &[&str] = &["h2", "http/1.1"];
-/// Time for the last frames of a connection of HTTP/2 that the server ends.
+/// Time for the last frames of an HTTP/2 connection that the server closes.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Pause before a request that was sent before the answer to the one before it was read: no browser
-/// and no proxy does so. Without it a few thousand connections of pipelined requests fill a
-/// processor.
+/// Pause before a pipelined request, which was sent before the previous answer was read: no browser
+/// and no proxy sends one. Without the pause, a few thousand connections of pipelined requests
+/// saturate a processor.
 const PIPELINED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Limits of a [`PlainServer`]'s connections and bodies.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PlainLimits {
-    /// Connections that have not asked yet (silent) and that have (speaking); the time for the
-    /// first request, and between requests.
+    /// Maximum numbers of connections before their first request (silent) and after it (speaking);
+    /// time limits of the first request, and between requests.
     pub admission: AdmissionLimits,
     /// Maximum number of requests with bodies in transfer.
     pub bodies_max: usize,
-    /// Bytes of a body.
+    /// Maximum bytes of a body.
     pub body_bytes_max: usize,
-    /// Time for a body, once its head is whole.
+    /// Time limit of a body, from the end of the request's head.
     pub body_time: Duration,
-    /// Time in which a client has to read some of its answers.
+    /// Time in which a client must read some bytes of its answers.
     pub write_time: Duration,
-    /// Bytes of answers that the kernel holds unsent for each connection. A longer answer is
-    /// written in several steps.
+    /// Bytes of answers that the kernel buffers for each connection. A longer answer is written in
+    /// several steps.
     pub unsent_bytes_max: u32,
 }
 
@@ -90,7 +91,7 @@ impl Default for PlainLimits {
 }
 
 impl PlainLimits {
-    /// The default, for this many connections, at least 4: a quarter of them may be silent.
+    /// Default limits for this number of connections, at least 4: a quarter of them may be silent.
     pub fn for_connections(connections: usize) -> Self {
         let silent_max = (connections / 4).max(1);
         let admission = AdmissionLimits {
@@ -109,15 +110,15 @@ impl PlainLimits {
         }
     }
 
-    /// The default, for a process that may have `descriptors`, and may need `others` for all else.
-    /// The connections are the rest, at least a quarter of all descriptors and at most
-    /// `connections_max`.
+    /// Default limits for a process that may have `descriptors` descriptors. Other work may need
+    /// `others` of them, and connections take the remaining descriptors: at least a quarter of all,
+    /// and at most `connections_max`.
     pub fn for_descriptors(descriptors: u64, others: u64, connections_max: usize) -> Self {
         let left = descriptors.saturating_sub(others).max(descriptors / 4);
         Self::for_connections(connections_max.min(usize::try_from(left).unwrap_or(usize::MAX)))
     }
 
-    /// Descriptors that its connections take at the most.
+    /// Maximum number of descriptors that the connections take.
     pub fn descriptors(&self) -> u64 {
         self.admission.descriptors()
     }
@@ -126,9 +127,9 @@ impl PlainLimits {
 /// Clients of a public listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
-    /// Proxies whose word on a client's address counts.
+    /// Proxies that are trusted to name a client's address.
     pub proxies: Proxies,
-    /// Pages of other origins that may ask.
+    /// Origins whose pages may send requests with credentials.
     pub cors: Cors,
 }
 
@@ -155,7 +156,7 @@ pub struct PlainServer {
     limits: PlainLimits,
     certificate: Option<ServerCertificate>,
     proxies: Proxies,
-    /// `None` if pages of other origins read no answers.
+    /// CORS settings. `None`: pages of other origins cannot read the answers.
     cors: Option<Cors>,
 }
 
@@ -169,35 +170,35 @@ impl PlainServer {
         Ok(Self { listener, limits, certificate: None, proxies: Proxies::default(), cors: None })
     }
 
-    /// Speaks TLS with a certificate, which was loaded with [`PROTOCOLS`].
+    /// Accepts TLS with a certificate, which must have been loaded with [`PROTOCOLS`].
     pub fn with_certificate(self, certificate: ServerCertificate) -> Self {
         Self { certificate: Some(certificate), ..self }
     }
 
-    /// Takes the word of these proxies on the addresses of clients.
+    /// Trusts these proxies to name clients' addresses.
     pub fn with_proxies(self, proxies: Proxies) -> Self {
         Self { proxies, ..self }
     }
 
-    /// Lets pages of other origins read the answers of [`Self::run`]'s router, refusals included. No
-    /// cache keeps an answer that does not say so.
+    /// Lets pages of other origins read the answers of [`Self::run`]'s router, refusals included.
+    /// An answer without a `Cache-Control` header is marked `no-store`.
     pub fn with_cors(self, cors: Cors) -> Self {
         Self { cors: Some(cors), ..self }
     }
 
     /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
     /// Serves `router`, with a [`PeerAddress`] among each request's extensions. Never returns; drop
-    /// it to stop.
+    /// the future to stop.
     pub async fn run(self, router: Router) -> Infallible {
         let bodies = Bodies::new(self.limits);
         let mut router = router.layer(from_fn_with_state(bodies, limit_body));
-        // The outermost, as the layers within refuse requests, too.
+        // The CORS layer is the outermost, because the inner layers send refusals, too.
         if let Some(cors) = self.cors.clone() {
             router = router.layer(from_fn_with_state(cors, cors::layer));
         }
@@ -211,7 +212,7 @@ impl PlainServer {
     }
 
     /// Serves the answers of `answer`, without a router's cost. The caller limits the bodies of
-    /// requests, or reads none. Never returns; drop it to stop.
+    /// requests, or reads none. Never returns; drop the future to stop.
     pub async fn run_answers<A, F, B>(self, answer: A) -> Infallible
     where
         A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
@@ -242,14 +243,14 @@ impl PlainServer {
         }
     }
 
-    /// Serves as [`Self::run`] does, on a separate thread: other work of this process does not hold
-    /// up answers. Returns only if the thread cannot start; drop it to stop.
+    /// Serves as [`Self::run`] does, on a separate thread, so that other work of this process does
+    /// not delay answers. Returns only if the thread cannot start; drop the future to stop.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub async fn run_on_thread(self, name: &str, router: Router) -> io::Result<()> {
         let Self { listener, limits, certificate, proxies, cors } = self;
         let listener = listener.into_std()?;
-        // This sender is dropped with the future, and then the thread ends.
+        // Dropping the future drops this sender, which ends the thread.
         let (_runs, mut ends) = oneshot::channel::<()>();
         let (say, ended) = oneshot::channel();
         let serves = move || {
@@ -273,7 +274,7 @@ impl PlainServer {
 /// Serves HTTP/1.1 on one connection whose peer is known, until either end closes it. The caller
 /// limits connections.
 ///
-/// Errors: the connection's; requests that are not HTTP.
+/// Errors: an error of the connection; requests that are not HTTP.
 pub async fn serve_identified<T, A, F, B>(stream: T, answer: A, limits: PlainLimits) -> io::Result<()>
 where
     T: AsyncRead + AsyncWrite + Unpin,
@@ -294,7 +295,7 @@ where
     connection(stream, service, bounds, Arc::default()).await.map_err(io::Error::other)
 }
 
-/// State of a server that its connections share.
+/// Server state that all its connections share.
 struct ServerState {
     limits: PlainLimits,
     certificate: Option<ServerCertificate>,
@@ -304,9 +305,10 @@ struct ServerState {
 }
 
 impl ServerState {
-    /// The client of a connection: its peer, or the one that a proxy names in front of it.
+    /// Address of a connection's client: the peer, or the client that a proxy names in the PROXY
+    /// protocol.
     ///
-    /// Errors: a proxy that does not speak the protocol it should.
+    /// Errors: a proxy that does not send the PROXY protocol although it must.
     async fn client(&self, arrival: &mut Arrival) -> io::Result<IpAddr> {
         let peer = arrival.from().ip().to_canonical();
         if !self.proxies.speaks_first(peer) {
@@ -395,7 +397,7 @@ impl ServerState {
         done.map_err(io::Error::other)
     }
 
-    /// Streams have a place by the address `from`.
+    /// Serves a connection of HTTP/2. The streams count for the address `from`.
     async fn serve_http2<T, A, F, B>(
         &self,
         stream: T,
@@ -463,7 +465,7 @@ impl ServerState {
             }
             Step::Idle => {
                 served.as_mut().graceful_shutdown();
-                // A client that reads nothing in time loses the farewell.
+                // A client that reads nothing in time misses the last frames.
                 let _ = tokio::time::timeout(FAREWELL, served).await;
                 Ok(())
             }
@@ -472,19 +474,19 @@ impl ServerState {
     }
 }
 
-/// Event of a connection of HTTP/2.
+/// Event of an HTTP/2 connection.
 enum Step {
     /// A request has arrived.
     Asked,
-    /// No stream has been open for long.
+    /// No stream has been open for the idle time.
     Idle,
-    /// The client cancels streams without end.
+    /// The client has cancelled too many streams.
     Abused,
-    /// The connection is over.
+    /// The connection has ended.
     Done(hyper::Result<()>),
 }
 
-/// Returns true if a client has violated HTTP/2, rather than left.
+/// Returns true if the client has violated HTTP/2; false if the connection broke or was closed.
 fn is_protocol_error(error: &hyper::Error) -> bool {
     let h2 = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
     h2.is_some_and(|error| !error.is_io() && error.reason() != Some(h2::Reason::NO_ERROR))
@@ -494,15 +496,15 @@ fn why(error: &hyper::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// Bodies in transfer, [`PlainLimits::bodies_max`] at most. The oldest of the busiest address makes
-/// room for a newer one.
+/// Request bodies in transfer, at most [`PlainLimits::bodies_max`]. At the limit, a newer body
+/// displaces the oldest body of the busiest address.
 #[derive(Clone)]
 struct Bodies {
     limits: PlainLimits,
     table: Arc<Mutex<HalfOpenTable<Arc<Notify>>>>,
 }
 
-/// A body's place, given back when it is dropped.
+/// A body's slot, released on drop.
 struct BodySlot<'a> {
     bodies: &'a Bodies,
     number: Number,
@@ -534,7 +536,7 @@ impl Drop for BodySlot<'_> {
     }
 }
 
-/// Takes in a request's body in time, while there is room for it.
+/// Reads a request's body within the time limit, unless newer bodies displace it.
 async fn limit_body(
     State(bodies): State<Bodies>,
     Extension(PeerAddress(from)): Extension<PeerAddress>,

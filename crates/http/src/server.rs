@@ -32,15 +32,16 @@ use tokio::sync::Semaphore;
 pub struct ServeConfig {
     /// Address to listen on; port 0 takes a free port. Loopback by default.
     pub address: SocketAddr,
-    /// Connections altogether, of peers that have shown their identity.
+    /// Maximum number of connections of identified peers.
     pub connections_max: usize,
-    /// Connections of one peer.
+    /// Maximum number of connections of one peer.
     pub peer_connections_max: usize,
-    /// Requests under way of one peer.
+    /// Maximum number of concurrent requests of one peer.
     pub peer_requests_max: usize,
-    /// Connections of peers that have not, and their time.
+    /// Limits of connections before the peer is identified, and their time limit.
     pub half_open: AdmissionLimits,
-    /// Time limit of a request's head, of its body, and of a peer that reads nothing of an answer.
+    /// Time limit of a request's head, of its body, and of a write for which the peer reads
+    /// nothing.
     pub patience: Duration,
 }
 
@@ -58,7 +59,7 @@ impl Default for ServeConfig {
 }
 
 impl ServeConfig {
-    /// Descriptors that its connections take at the most.
+    /// Maximum number of descriptors that the connections take.
     pub fn descriptors(&self) -> u64 {
         self.connections_max as u64 + self.half_open.descriptors()
     }
@@ -97,19 +98,20 @@ pub trait Service: Send + Sync + 'static {
     /// System of the service: parties of other systems are refused.
     const SYSTEM: System;
 
-    /// Routes of the service. The caller's identity is among each request's extensions.
+    /// Routes of the service. The caller's identity is among the extensions of each request.
     #[doc(hidden)]
     fn router(&self) -> axum::Router;
 
-    /// Runs beside the routes, for instance to meet deadlines. Never returns; drop it to stop.
+    /// Runs beside the routes, for instance to meet deadlines. Never returns; drop the future to
+    /// stop.
     #[doc(hidden)]
     fn drive(self) -> impl Future<Output = ()> + Send;
 }
 
-/// Address of a request's sender; among each request's extensions.
+/// Address of a request's sender, among the request's extensions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddress(
-    /// An IPv4 address is one, also where it came over IPv6.
+    /// IP address. An IPv4 address mapped into IPv6 is stored as IPv4.
     pub IpAddr,
 );
 
@@ -121,7 +123,7 @@ pub struct Server<S> {
     config: ServeConfig,
 }
 
-/// Limits common to all requests of a peer, over all its connections.
+/// Limits on all requests of a peer, over all its connections.
 #[derive(Clone)]
 struct PeerLimits {
     requests: Arc<Semaphore>,
@@ -129,22 +131,22 @@ struct PeerLimits {
     large: Arc<Semaphore>,
 }
 
-/// Limits common to the requests of all peers.
+/// Limits on the requests of all peers together.
 #[derive(Clone)]
 struct Bodies {
-    /// Large bodies under way, from their first byte until they are carried out: one. In memory a
-    /// body becomes up to ten times as large, which [`crate::answer::read`] bounds.
+    /// Permit for one large body at a time, from its first byte until its request is answered. A
+    /// body takes up to ten times its size in memory, which [`crate::answer::read`] bounds.
     large: Arc<Semaphore>,
     patience: Duration,
 }
 
-/// Bytes of a body up to which a peer may have as many under way as requests.
+/// Maximum bytes of a small body. A peer may send as many small bodies at once as requests.
 pub const SMALL_BODY_BYTES: usize = 64 << 10;
 /// Maximum read buffer of a connection; a request's head must fit.
 const READ_BUFFER_BYTES: usize = 32 << 10;
-/// Characters of a request's path in the log.
+/// Maximum characters of a request's path in the log.
 const PATH_SHOWN_MAX: usize = 100;
-/// Characters of a request's method in the log: HTTP allows any word.
+/// Maximum characters of a request's method in the log, because HTTP allows any word.
 const METHOD_SHOWN_MAX: usize = 16;
 
 impl<S: Service> Server<S> {
@@ -162,12 +164,12 @@ impl<S: Service> Server<S> {
 
     /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves, and drives the service. Never returns; drop it to stop.
+    /// Serves requests, and drives the service. Never returns; drop the future to stop.
     pub async fn run(self) {
         let Self { listener, identity, service, config } = self;
         let bodies = Bodies { large: Arc::new(Semaphore::new(1)), patience: config.patience };
@@ -221,7 +223,7 @@ async fn serve_one(
         }
         cause(&error)
     })?;
-    // The request's head is the greeting: a connection without one in time ends below.
+    // The peer is identified; from here on, the time limit of the request's head applies.
     drop(half_open);
     let place = places.take(&peer).map_err(|crowded| {
         refusals.note(Some(&peer), &format!("connection refused: {crowded}"));
@@ -250,7 +252,7 @@ fn busy(error: &str) -> Response {
     Refusal(StatusCode::TOO_MANY_REQUESTS, error.into()).into_response()
 }
 
-/// Writes a request that is refused to the log.
+/// Logs a refused request.
 async fn note_refusal(
     State(refusals): State<Arc<Refusals>>,
     Extension(peer): Extension<PeerIdentity>,
@@ -260,7 +262,8 @@ async fn note_refusal(
 ) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
-    // Every site and host registers again after a restart, as it should.
+    // Conflicts are expected when sites and hosts register again after a restart, so they are not
+    // logged.
     let is_news = response.status() != StatusCode::CONFLICT || path.starts_with("/v1/transfers");
     if let Some(RefusalReason(reason)) = response.extensions().get().filter(|_| is_news) {
         let (method, path) = (brief(method.as_str(), METHOD_SHOWN_MAX), brief(&path, PATH_SHOWN_MAX));
@@ -270,7 +273,7 @@ async fn note_refusal(
     response
 }
 
-/// Refuses a peer's request while too many others of it are under way.
+/// Refuses a peer's request while too many of its requests are in progress.
 async fn limit(Extension(limits): Extension<PeerLimits>, request: Request, next: Next) -> Response {
     let Ok(_permit) = limits.requests.try_acquire() else {
         return busy("too many requests of this peer are under way: try again");
@@ -278,8 +281,8 @@ async fn limit(Extension(limits): Extension<PeerLimits>, request: Request, next:
     next.run(request).await
 }
 
-/// Receives a request's body within the time limit; one large body at a time, and one waiting body
-/// for each peer.
+/// Receives a request's body within the time limit. Only one large body is in progress at a time,
+/// and each peer has at most one, in progress or waiting.
 async fn limit_body(
     State(bodies): State<Bodies>,
     Extension(limits): Extension<PeerLimits>,
@@ -287,7 +290,8 @@ async fn limit_body(
     next: Next,
 ) -> Response {
     let (head, body) = request.into_parts();
-    // Without a length it is large; a false length is the connection's end.
+    // A body without a stated length counts as large. If the stated length is wrong, the connection
+    // ends.
     let small = body.size_hint().upper().is_some_and(|n| n <= SMALL_BODY_BYTES as u64);
     let _turn = if small {
         None

@@ -1,8 +1,8 @@
-//! A store in one file (redb): opened for this user alone, refused where it is damaged or
-//! another's.
+//! A store in one file (redb). The file is accessible to this user only, and is refused if it is
+//! damaged or has another user's or system's records.
 //!
-//! redb verifies all checksums when it opens; where it panics all the same, an error is made of the
-//! panic. Leaves out: the contents of records, which are each system's. Read [`StoreFile`] first.
+//! redb verifies all checksums when it opens a file. A panic of redb is converted to an error.
+//! Leaves out: the contents of records, which each system defines. Read [`StoreFile`] first.
 
 use anabranch_net::private;
 use redb::backends::{FileBackend, InMemoryBackend};
@@ -14,7 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// Facts about a store; `format` is the version of its records, which [`StoreFile::open`] writes.
+/// Table of facts about a store; `format` is the version of its records, which [`StoreFile::open`]
+/// writes.
 pub const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 
 /// Reason why the store is unusable.
@@ -49,14 +50,14 @@ impl std::fmt::Display for StoreError {
 }
 impl std::error::Error for StoreError {}
 
-/// Returns the error that the store at `path` cannot be used.
+/// Returns the error that the store at `path` is unusable, for the reason `error`.
 pub fn unusable(path: &Path, error: &dyn std::fmt::Display) -> StoreError {
     StoreError::Unusable { path: path.to_owned(), reason: error.to_string() }
 }
 
-/// Returns the result of `work`, or a damage error for the store at `path` if it panics: redb
-/// panics on some files that another program has modified. The panic prints no message,
-/// independently of the panic hook.
+/// Runs `work`, and returns its result, or a damage error for the store at `path` if it panics.
+/// redb panics on some files that another program has modified. The panic prints no message,
+/// whatever the panic hook.
 ///
 /// Errors: errors of `work`; a panic.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -73,7 +74,7 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, StoreError>) -> Resu
         }));
     });
     let was = IS_GUARDED.replace(true);
-    // A caller that gets the error stops using the state that `work` used.
+    // On an error the caller stops using the state that `work` has used.
     let result = catch_unwind(AssertUnwindSafe(work));
     IS_GUARDED.set(was);
     result.unwrap_or_else(|_| Err(damaged(path, "it contradicts itself")))
@@ -85,7 +86,7 @@ fn damaged(path: &Path, what: &str) -> StoreError {
     StoreError::Unusable { path: path.to_owned(), reason }
 }
 
-/// Describes that another process has the file open, with its id if the kernel reports it.
+/// Describes that another process has the file open, with its process id if the kernel reports it.
 fn in_use(path: &Path) -> String {
     let inode = std::fs::metadata(path).map(|found| found.ino()).ok();
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -123,10 +124,10 @@ pub struct StoreFile {
 }
 
 impl StoreFile {
-    /// Opens or makes a store whose records have this format, for this user alone.
+    /// Opens or creates a store whose records have this format, accessible to this user only.
     ///
-    /// Errors: a file that cannot be used ([`private::open`]), that is damaged, or with records of
-    /// another format.
+    /// Errors: a file that cannot be used ([`private::open`]), that is damaged, or whose records
+    /// have another format.
     pub fn open(path: &Path, format: &'static [u8]) -> Result<Self, StoreError> {
         let options = private::open(path, File::options().read(true).write(true));
         let file = options.map_err(|e| unusable(path, &e))?;
@@ -135,9 +136,9 @@ impl StoreFile {
         Ok(new)
     }
 
-    /// A store that ends with the process, or with the first error.
+    /// Creates a store in memory, which ends with the process, or with the first error.
     ///
-    /// Errors: none that are known.
+    /// Errors: none are known.
     pub fn in_memory(format: &'static [u8]) -> Result<Self, StoreError> {
         let new = Self { path: "in memory".into(), format, file: None, database: Mutex::new(None) };
         new.run(|_| Ok(()))?;
@@ -149,7 +150,7 @@ impl StoreFile {
         &self.path
     }
 
-    /// Reads or writes. Calls run one at a time.
+    /// Runs `work` on the database, to read or write. Calls run one at a time.
     ///
     /// Errors: errors of `work`, which then leaves no change in the store; a file that cannot be
     /// reopened.
@@ -169,7 +170,7 @@ impl StoreFile {
     fn open_again(&self) -> Result<Database, StoreError> {
         let unusable = |e: &dyn std::fmt::Display| unusable(&self.path, e);
         let mut builder = Database::builder();
-        // Reads the whole file: it has at most some MB.
+        // The check reads the whole file, which has at most some MB.
         builder.set_check_integrity_on_open(true);
         let database = match &self.file {
             Some(file) => {
@@ -194,7 +195,7 @@ impl StoreFile {
         Ok(database)
     }
 
-    /// The format that is noted, none in a new store, where it is noted now.
+    /// Returns the recorded format. In a new store, records the format and returns `None`.
     fn format_of(&self, database: &Database) -> Result<Option<Vec<u8>>, Failure> {
         let write = database.begin_write()?;
         let found = {

@@ -1,10 +1,10 @@
 //! The features by which systems of two control planes differ (§1.2.1).
 
-/// A choice among words.
+/// A feature whose values are words.
 pub trait FeatureWord: Copy + PartialEq + 'static {
-    /// All choices, in the order of tables.
+    /// All values, in the order of tables.
     const ALL: &'static [Self];
-    /// The word.
+    /// The value's word.
     fn name(self) -> &'static str;
 }
 
@@ -29,23 +29,23 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// Information that the control planes share by an interface. Measurements of the data plane do
-    /// not count.
+    /// Information that the control planes share through an interface. Measurements of the data
+    /// plane do not count.
     Sharing {
-        /// They share nothing.
+        /// The control planes share nothing.
         None = "none",
-        /// They share a part of the information that the decisions need.
+        /// The control planes share a part of the information that their decisions need.
         Incomplete = "incomplete",
-        /// They share all that the decisions need.
+        /// The control planes share all information that their decisions need.
         Complete = "complete",
     }
-    /// Devices of the data plane that both control planes decide for.
+    /// Devices of the data plane for which both control planes decide.
     Resources {
-        /// Each has its own devices.
+        /// Each control plane has its own devices.
         Disjoint = "disjoint",
-        /// They share some devices.
+        /// The control planes share some devices.
         Partial = "partial",
-        /// They share all devices.
+        /// The control planes share all devices.
         Full = "full",
     }
     /// Boundary between the control planes.
@@ -56,16 +56,16 @@ words! {
         Granularity = "granularity",
         /// Slow decisions and fast ones.
         Timescale = "timescale",
-        /// Parts of one company.
+        /// Different parts of one company.
         SoftAdministration = "administration (soft)",
-        /// Companies.
+        /// Different companies.
         HardAdministration = "administration (hard)",
     }
-    /// Precedence of the control planes: both are equal, or one has priority.
+    /// Precedence of the control planes.
     Relation {
-        /// Equal say.
+        /// Both control planes are equal.
         Peers = "peers",
-        /// Priority of one.
+        /// One control plane has priority.
         Priority = "one has priority",
     }
     /// Direction of the shared information.
@@ -74,33 +74,33 @@ words! {
         None = "none",
         /// One control plane informs the other.
         OneWay = "one-way",
-        /// Each informs the other.
+        /// Each control plane informs the other.
         TwoWay = "two-way",
         /// One-way in some networks, two-way in others.
         Either = "one- or two-way",
     }
-    /// How one decision comes of two.
+    /// How the decisions of two control planes become one decision.
     Decision {
-        /// Both decisions combined.
+        /// Both decisions are combined.
         Joint = "joint",
-        /// A coarse decision, which the other control plane refines.
+        /// One control plane decides coarsely, and the other refines the decision.
         Refinement = "refinement",
-        /// One of both decisions.
+        /// One of the two decisions is chosen.
         Choice = "choice",
-        /// Always the same control plane's.
+        /// The decision of the same control plane always counts.
         OneSide = "one side's",
-        /// Each for its own devices.
+        /// Each control plane decides for its own devices.
         Separate = "separate",
     }
     /// Harm of bad decisions.
     Harm {
         /// Rate, delay or quality.
         Performance = "performance",
-        /// Time until a failure or a new client is answered.
+        /// Time until the system responds to a failure or a new client.
         Responsiveness = "responsiveness",
-        /// Cost, or profit that is lost.
+        /// Higher cost, or lost profit.
         Cost = "cost",
-        /// Correctness, such as networks that fall apart.
+        /// Correctness, for instance of a network that must stay connected.
         Correctness = "correctness",
     }
 }

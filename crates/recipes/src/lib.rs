@@ -1,13 +1,13 @@
-//! Recipes for the coordination of two control planes: which mechanism fits, why, and which systems
-//! are built so.
+//! Recipes for the coordination of two control planes: which mechanism fits, why it fits, and which
+//! systems use it.
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network
 //! Systems* (Carnegie Mellon, 2018), chapters 1 and 5. Sections, figures and tables without another
 //! source are in this thesis.
 //!
-//! Words used: a *control plane* decides how devices of a data plane are configured. Two control
-//! planes are *split* by layers, administrations, granularity or time scales. *Sharing* is the
-//! information that they may tell each other; *resources* are the devices that both decide for.
+//! Terms: a *control plane* decides how devices of a data plane are configured. Two control planes
+//! are *split* by layers, administrations, granularity or time scales. *Sharing* is the information
+//! that the control planes may exchange; *resources* are the devices for which both decide.
 //!
 //! Entry points: [`Scenario::advise`] leads from a scenario to a [`Mechanism`], by the rule
 //! [`mechanism`]; [`TABLE`] has the systems of Table 1.1. Leaves out: see [`OUTSIDE`].

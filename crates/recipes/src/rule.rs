@@ -6,14 +6,14 @@ use crate::{FeatureWord, Resources, Sharing};
 words! {
     /// Mechanism by which two control planes coordinate (§1.1).
     Mechanism {
-        /// Each control plane watches the data plane and follows.
+        /// Each control plane observes the data plane and adapts to it.
         Reaction = "reaction",
-        /// Each control plane tells the other all that its decision needs.
+        /// Each control plane tells the other all information that its decision needs.
         Transparency = "transparency",
-        /// Each control plane gives the other a ranked list of configurations, without its reasons.
+        /// Each control plane gives the other a ranked list of configurations, without reasons.
         PriorityRanking = "priority ranking",
-        /// A global control plane decides slowly or coarsely; local ones deviate, or refine, within
-        /// its slack.
+        /// A global control plane decides slowly or coarsely; local control planes deviate from, or
+        /// refine, its decisions within limits that it sets.
         HierarchicalPartitioning = "hierarchical partitioning",
     }
 }
@@ -39,7 +39,7 @@ pub const fn mechanism(resources: Resources, sharing: Sharing) -> Option<Mechani
 }
 
 impl Mechanism {
-    /// One sentence: what the control planes do.
+    /// Describes the mechanism in one sentence.
     pub const fn about(self) -> &'static str {
         match self {
             Self::Reaction => {
@@ -57,7 +57,7 @@ impl Mechanism {
         }
     }
 
-    /// One sentence: why the two features lead here.
+    /// States in one sentence why the two features lead to this mechanism.
     pub const fn why(self) -> &'static str {
         match self {
             Self::Reaction => "Without an interface only measurements of the data plane are left.",
@@ -73,7 +73,7 @@ impl Mechanism {
         }
     }
 
-    /// One sentence: what goes wrong without it.
+    /// States in one sentence what fails without the mechanism.
     pub const fn without(self) -> &'static str {
         match self {
             Self::Reaction => {
@@ -91,7 +91,7 @@ impl Mechanism {
         }
     }
 
-    /// One sentence: what to mind when building it.
+    /// States in one sentence a pitfall of building the mechanism.
     pub const fn mind(self) -> &'static str {
         match self {
             Self::Reaction => {
@@ -110,7 +110,7 @@ impl Mechanism {
     }
 }
 
-/// Limits of the rule, a sentence each.
+/// Limits of the rule, one sentence each.
 ///
 /// Source: §5.2.
 pub const OUTSIDE: [&str; 3] = [
@@ -119,7 +119,7 @@ pub const OUTSIDE: [&str; 3] = [
     "Why a mechanism converges: there is no control theory in it.",
 ];
 
-/// Meaning of `None` of [`mechanism`].
+/// Meaning of the result `None` of [`mechanism`].
 pub const OPEN: &str = "Figure 1.6 leaves incomplete sharing of partially shared resources open, and no system of Table 1.1 is there.";
 
 #[cfg(test)]
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_is_figure_1_6() {
+    fn rule_gives_the_mechanisms_of_figure_1_6() {
         use Mechanism::{HierarchicalPartitioning, PriorityRanking, Reaction, Transparency};
         let figure = [
             (Sharing::None, [Some(Reaction); 3]),

@@ -1,15 +1,16 @@
-//! From a scenario to the two deciding features (§1.2.1, §1.3 and §1.4), and on to a mechanism.
+//! From a scenario to the two deciding features (§1.2.1, §1.3 and §1.4), and from the features to a
+//! mechanism.
 
 use crate::features::words;
 use crate::{FeatureWord, Mechanism, Resources, Separation, Sharing, mechanism};
 use std::fmt;
 
 words! {
-    /// Number of layers, granularities or time scales that the control planes have together.
+    /// Number of layers, granularities or time scales of the two control planes.
     Number {
-        /// Both have the same.
+        /// One, common to both control planes.
         One = "one",
-        /// Each has its own.
+        /// Two, one for each control plane.
         Two = "two",
     }
     /// Owners of the control planes.
@@ -23,31 +24,32 @@ words! {
     }
     /// Question about a scenario.
     Question {
-        /// See [`Scenario::layers`].
+        /// Whether the control planes are in one layer or two ([`Scenario::layers`]).
         Layers = "layers",
-        /// See [`Scenario::administrations`].
+        /// Number and kind of the owners ([`Scenario::administrations`]).
         Administrations = "administrations",
-        /// See [`Scenario::granularity`].
+        /// Whether the control planes decide in one granularity or two ([`Scenario::granularity`]).
         Granularity = "granularity",
-        /// See [`Scenario::timescales`].
+        /// Whether the control planes decide on one time scale or two ([`Scenario::timescales`]).
         Timescales = "timescales",
     }
 }
 
-/// Answers about two control planes; `None` where a question has no answer.
+/// Answers about two control planes; `None` for a question without an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scenario {
-    /// Layers of a stack.
+    /// Number of layers of the stack.
     pub layers: Option<Number>,
-    /// Owners.
+    /// Owners of the control planes.
     pub administrations: Option<Administrations>,
-    /// Granularities: two if one control plane decides coarsely, the other in detail.
+    /// Number of granularities: two if one control plane makes coarse decisions and the other
+    /// detailed ones.
     pub granularity: Option<Number>,
-    /// Time scales: two if one control plane decides slowly, the other fast.
+    /// Number of time scales: two if one control plane decides slowly and the other fast.
     pub timescales: Option<Number>,
-    /// Sharing, if stated.
+    /// Sharing of information, if the scenario states it.
     pub sharing: Option<Sharing>,
-    /// Resources, if stated.
+    /// Sharing of resources, if the scenario states it.
     pub resources: Option<Resources>,
 }
 
@@ -56,33 +58,33 @@ pub struct Scenario {
 pub enum FeatureOrigin {
     /// The scenario states it.
     Stated,
-    /// It follows from the scenario, for this reason.
+    /// The feature follows from the scenario, for this reason.
     Derived(&'static str),
 }
 
 /// A feature with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature<T> {
-    /// The feature.
+    /// Value of the feature.
     pub value: T,
-    /// Its origin.
+    /// Origin of the feature.
     pub because: FeatureOrigin,
-    /// Feature that follows from the scenario, if the stated one differs.
+    /// Feature that follows from the scenario, if a different feature is stated.
     pub derived: Option<T>,
 }
 
 /// Advice for a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Sharing.
+    /// Sharing of information between the control planes.
     pub sharing: Feature<Sharing>,
-    /// Resources. `None` if they are unknown and make no difference.
+    /// Sharing of resources. `None` if it is unknown and makes no difference.
     pub resources: Option<Feature<Resources>>,
-    /// The mechanism. `None` where the thesis has none.
+    /// Advised mechanism. `None` if the thesis has none.
     pub mechanism: Option<Mechanism>,
 }
 
-/// A scenario from which a feature does not follow.
+/// Error: a feature does not follow from the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnclearFeature {
@@ -90,7 +92,7 @@ pub enum UnclearFeature {
     Sharing(Vec<Question>),
     /// Resources depend on questions without an answer.
     Resources(Vec<Question>),
-    /// Several boundaries at once lead to different resources, or none does.
+    /// Several boundaries lead to different resources, or no boundary leads to any.
     ResourcesOpen,
     /// No boundary separates the control planes.
     NotSplit,
@@ -124,11 +126,11 @@ impl fmt::Display for UnclearFeature {
 
 impl std::error::Error for UnclearFeature {}
 
-/// A feature, or the error of a scenario without it.
+/// A feature with its reason, or the error that the feature is unclear.
 type FeatureResult<T> = Result<(T, &'static str), UnclearFeature>;
 
 impl Scenario {
-    /// The scenario of one boundary and no other.
+    /// The scenario with this boundary only.
     pub const fn of(separation: Separation) -> Self {
         let mut scenario = Self {
             layers: Some(Number::One),
@@ -148,10 +150,10 @@ impl Scenario {
         scenario
     }
 
-    /// The mechanism for this scenario, with both features. A stated feature counts for more than a
-    /// derived one.
+    /// Returns the mechanism for this scenario, with both features. A stated feature takes
+    /// precedence over a derived feature.
     ///
-    /// Errors: a feature that the rule needs and that neither is stated nor follows.
+    /// Errors: a feature that the rule needs, and that is neither stated nor derivable.
     pub fn advise(&self) -> Result<Answer, UnclearFeature> {
         let sharing = feature(self.sharing, self.derived_sharing())?;
         let resources = feature(self.resources, self.derived_resources());
@@ -162,7 +164,8 @@ impl Scenario {
                 mechanism: mechanism(found.value, sharing.value),
             }),
             Err(error) if sharing.value == Sharing::Incomplete => Err(error),
-            // With no sharing, and with all, the rule is the same for all resources.
+            // For no sharing and for complete sharing, the mechanism is the same whatever the
+            // resources.
             Err(_) => Ok(Answer {
                 sharing,
                 resources: None,
@@ -171,7 +174,7 @@ impl Scenario {
         }
     }
 
-    /// True if decisions differ in granularity or time scale. `None` if that is unknown.
+    /// True if the control planes differ in granularity or time scale. `None` if that is unknown.
     fn has_global_control(&self) -> Option<bool> {
         match (self.granularity, self.timescales) {
             (Some(Number::Two), _) | (_, Some(Number::Two)) => Some(true),
@@ -180,7 +183,7 @@ impl Scenario {
         }
     }
 
-    /// The questions among `of` without an answer.
+    /// Returns the questions among `of` that have no answer.
     fn unanswered(&self, of: &[Question]) -> Vec<Question> {
         let is_open = |question: &&Question| match question {
             Question::Layers => self.layers.is_none(),
@@ -233,7 +236,7 @@ impl Scenario {
     }
 }
 
-/// A stated feature before a derived one.
+/// Combines a stated and a derived feature; the stated feature takes precedence.
 fn feature<T: Copy + PartialEq>(
     stated: Option<T>,
     derived: FeatureResult<T>,
@@ -259,9 +262,9 @@ mod tests {
         scenario.advise().map(|answer| answer.mechanism)
     }
 
-    /// §1.4: layering, administrative separation and internet-scale systems have a recipe each.
+    /// §1.4: a recipe each for layering, administrative separation and internet-scale systems.
     #[test]
-    fn three_scenarios_lead_to_their_recipes() {
+    fn each_separation_leads_to_its_recipe() {
         let recipes = [
             (Separation::Layering, Mechanism::Transparency),
             (Separation::HardAdministration, Mechanism::PriorityRanking),
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_answers_are_named() {
+    fn unanswered_questions_are_named() {
         let unknown = Scenario::default();
         assert_eq!(mechanism_of(unknown), Err(UnclearFeature::Sharing(Question::ALL.to_vec())));
         let companies = Scenario { administrations: Some(Administrations::Two), ..unknown };
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_answer_never_changes_an_advice() {
+    fn additional_answers_never_change_the_advice() {
         let answers = |choices: usize| (0..=choices).map(|at| at.checked_sub(1));
         for layers in answers(2) {
             for administrations in answers(3) {
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn two_boundaries_of_unlike_resources_are_open() {
+    fn boundaries_with_different_resources_leave_the_advice_open() {
         let both = Scenario { timescales: Some(Number::Two), ..Scenario::of(Separation::HardAdministration) };
         assert_eq!(mechanism_of(both), Err(UnclearFeature::ResourcesOpen));
         let stated = Scenario { resources: Some(Resources::Partial), ..both };

@@ -1,53 +1,53 @@
-//! The systems of Table 1.1, with their features, their place by the thesis and its advice.
+//! The systems of Table 1.1, with their features, their present mechanism and the thesis's advice.
 
 use crate::features::{Decision, Flow, Harm, Relation, Resources, Separation, Sharing};
 use crate::rule::Mechanism;
 
-/// A system of two control planes, or more.
+/// A system of two or more control planes.
 ///
 /// Source: the columns of Table 1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct System {
-    /// Name in commands.
+    /// Name in commands and their output.
     pub name: &'static str,
-    /// Name in texts.
+    /// Name in sentences.
     pub title: &'static str,
-    /// Control planes, joined by `+`.
+    /// Names of the control planes, joined by `+`.
     pub planes: &'static str,
-    /// Standing of the control planes.
+    /// Precedence of the control planes.
     pub relation: Relation,
-    /// Boundaries between them. Several are alternatives.
+    /// Boundaries between the control planes. Several entries are alternatives.
     pub separation: &'static [Separation],
-    /// Information that they do share.
+    /// Information that the control planes share.
     pub sharing: Sharing,
-    /// Devices that they decide for. Several are alternatives.
+    /// Devices that the control planes decide for. Several entries are alternatives.
     pub resources: &'static [Resources],
     /// Direction of the shared information.
     pub flow: Flow,
-    /// Assumption about each other that may be wrong.
+    /// Assumption of the control planes about each other that may be wrong.
     pub assumes: &'static str,
-    /// How one decision comes of two.
+    /// How the decisions of the control planes become one decision.
     pub decision: Decision,
     /// Cost of bad decisions.
     pub harm: &'static [Harm],
     /// Mechanism that the system has today.
     pub has: Mechanism,
-    /// Mechanism that it could have instead.
+    /// Advice of another mechanism, if there is one.
     pub advice: Option<Advice>,
-    /// Where the thesis, or our documentation, describes it.
+    /// Place in the thesis, or in our documentation, that describes the system.
     pub source: &'static str,
 }
 
-/// Another mechanism for a system.
+/// Advice of another mechanism for a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// The mechanism. `None` where an interface is advised and no mechanism named.
+    /// Advised mechanism. `None` if an interface is advised but no mechanism is named.
     pub mechanism: Option<Mechanism>,
     /// The reason, with its source.
     pub reason: &'static str,
 }
 
-/// Features that most reacting systems have.
+/// Defaults for the systems that react.
 const REACTING: System = System {
     name: "",
     title: "",
@@ -65,7 +65,7 @@ const REACTING: System = System {
     source: "§1.2.2",
 };
 
-/// Features that most transparent systems have.
+/// Defaults for the transparent systems.
 const TRANSPARENT: System = System {
     name: "",
     title: "",
@@ -83,7 +83,7 @@ const TRANSPARENT: System = System {
     source: "§1.2.2",
 };
 
-/// Features that most systems with priority ranking have.
+/// Defaults for the systems with priority ranking.
 const RANKED: System = System {
     name: "",
     title: "",
@@ -101,7 +101,7 @@ const RANKED: System = System {
     source: "§1.2.2",
 };
 
-/// Features that most hierarchically partitioned systems have.
+/// Defaults for the hierarchically partitioned systems.
 const HIERARCHICAL: System = System {
     name: "",
     title: "",
@@ -119,8 +119,8 @@ const HIERARCHICAL: System = System {
     source: "§1.2.2",
 };
 
-/// Systems of Table 1.1, in its order. The last four names of its hierarchical part are matched to
-/// rows by §1.2.2.
+/// Systems of Table 1.1, in its order. The names of the last four hierarchically partitioned
+/// systems are matched to the table's rows by §1.2.2.
 pub const TABLE: [System; 19] = [
     System {
         name: "cdn-te",
@@ -291,7 +291,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn systems_stand_where_the_rule_puts_their_features() {
+    fn systems_have_the_mechanism_of_the_rule() {
         for system in &TABLE {
             for resources in system.resources {
                 assert_eq!(mechanism(*resources, system.sharing), Some(system.has), "{}", system.name);
@@ -299,11 +299,11 @@ mod tests {
         }
     }
 
-    /// Systems whose scenario permits more than they share: each of them reacts.
+    /// Systems that share less than their scenario permits; all of them react.
     const SHARE_LESS: [&str; 5] = ["cdn-te", "ospf-areas", "competing-cc", "cc-aqm", "dash"];
 
     #[test]
-    fn scenarios_lead_to_all_but_reacting_systems() {
+    fn scenarios_lead_to_mechanisms_of_non_reacting_systems() {
         for system in &TABLE {
             let departs = SHARE_LESS.contains(&system.name);
             for separation in system.separation {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_another_mechanism_than_todays() {
+    fn advised_mechanism_differs_from_the_present_one() {
         let advised: Vec<_> = TABLE.iter().filter(|system| system.advice.is_some()).collect();
         assert_eq!(advised.iter().map(|s| s.name).collect::<Vec<_>>(), ["cdn-te", "competing-cc", "dash"]);
         for system in advised {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique() {
+    fn system_names_are_unique() {
         let names: BTreeSet<&str> = TABLE.iter().map(|system| system.name).collect();
         assert_eq!(names.len(), TABLE.len());
     }

@@ -1,10 +1,13 @@
-//! `broker` on the emulator: a scenario's workload in which a real broker, real agents and players of real sockets meet.
+//! `broker` on the emulator: a scenario's workload with a real broker, real agents and players over
+//! real sockets.
 //!
-//! All programs are this binary: `broker serve` in the broker's host, `broker cdn` in the host of each network's first cluster, `broker origin` in each
-//! cluster's host, and one `broker play` in each viewers' host. A fault of a network or agent stops its process, so that its connections stand
-//! without data, as in the simulator. A fault of the broker kills its process; the next one starts from the same store.
+//! All programs are this binary: `broker serve` in the broker's host, `broker cdn` in the host of
+//! each network's first cluster, `broker origin` in each cluster's host, and one `broker play` in
+//! each viewers' host. A fault of a network or an agent stops its process, so that its connections
+//! stay open without data, as in the simulator. A fault of the broker kills its process; the next
+//! broker starts from the same store.
 //!
-//! Differs from the simulator's: players come at other times, and decisions and TLS take real time.
+//! Differs from the simulator: players begin at other times, and decisions and TLS take real time.
 //! Read [`EmulatedSystem`] first.
 
 pub mod play;
@@ -29,11 +32,13 @@ use std::fmt::Write as _;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the broker listens for networks and for players, and where clusters serve: a clone has its base's port.
+/// Port of the broker for networks.
 const PORT: u16 = 7195;
+/// Port of the broker for players.
 const PLAYERS_PORT: u16 = 7196;
+/// Port of each cluster. A clone of a pathway has the port of its base.
 const ORIGIN_PORT: u16 = 80;
-/// All viewers' provider.
+/// Internet provider of all viewers.
 const ISP: &str = "emulated";
 
 /// `broker` in emulated scenarios.
@@ -66,7 +71,7 @@ impl System for EmulatedSystem {
     }
 }
 
-/// A workload, looked up.
+/// A resolved workload.
 struct Workload(ResolvedWorkload);
 
 impl Rehearsal for Workload {
@@ -88,18 +93,18 @@ struct Status {
     rounds: Vec<RoundView>,
 }
 
-/// Programs under way.
+/// Running programs of a workload.
 struct Programs {
     fleet: Fleet,
     settings: Settings,
     seed: Seed,
     sites: Vec<SiteId>,
-    /// Indices in the fleet, by network.
+    /// Index of each network's agent in the fleet.
     agents: Vec<usize>,
-    /// Indices in the fleet, by network and then by cluster.
+    /// Index of each cluster's origin in the fleet, by network and then by cluster.
     origins: Vec<usize>,
     warmup: Duration,
-    /// How long they played since.
+    /// Playing time after the warm-up.
     measured: Span,
     outcome: Outcome,
     rounds: (u64, u64),
@@ -117,7 +122,7 @@ fn clusters_text(capacities: &[BitRate], cost: f64) -> String {
 }
 
 impl Programs {
-    /// Errors: the system's; a program that does not come up.
+    /// Errors: an error of the operating system; a program that does not start.
     fn start(
         stage: &ResolvedWorkload,
         emulation: &Emulation,
@@ -176,7 +181,7 @@ impl Programs {
     fn site(&self, host: u16) -> SiteId {
         self.sites[usize::from(host)]
     }
-    /// Where the broker listens.
+    /// Address of the broker with this port.
     fn address(&self, emulation: &Emulation, port: u16) -> String {
         format!("{}:{port}", emulation.site_address(self.site(0)))
     }
@@ -236,7 +241,7 @@ impl Programs {
         ask(emulation, self.site(0), status)
     }
 
-    /// The players of each host, as one program.
+    /// Starts the players, one program for each host.
     fn start_players(&self, emulation: &Emulation, time: Duration) -> anyhow::Result<Vec<Child>> {
         let Settings { players, bitrate, segment, buffer, arrivals, .. } = self.settings;
         let ways: Vec<String> = (0..self.settings.networks)
@@ -270,7 +275,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Faults in the order in which they begin and end.
+    /// Returns the begin and the end of each fault, in order of time.
     fn faults(&self) -> Vec<(Duration, bool, Fault)> {
         let mut all = Vec::new();
         for fault in &self.settings.faults {
@@ -281,7 +286,7 @@ impl Programs {
         all
     }
 
-    /// Has a fault begin, or end.
+    /// Begins or ends a fault.
     fn turn(&mut self, emulation: &Emulation, begins: bool, fault: &Fault) -> anyhow::Result<()> {
         let signal = if begins { Signal::STOP } else { Signal::CONT };
         let clusters = self.settings.clusters as usize;
@@ -303,7 +308,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Counts the rounds of a broker that ends.
+    /// Adds the rounds of the present broker to the total, before the broker ends.
     fn note_rounds(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
         let status = self.status(emulation)?;
         let void = status.rounds.iter().filter(|round| round.void.is_some()).count() as u64;
@@ -326,7 +331,8 @@ impl Programs {
         }
         for player in players {
             let output = player.wait_with_output()?;
-            // `broker play` fails if no player began; here that is a figure.
+            // `broker play` fails if no player began; here a run without players counts as a
+            // result.
             let own: Outcome = serde_json::from_slice(&output.stdout)
                 .with_context(|| format!("broker play: says nothing: {}", output.status))?;
             self.outcome.played.extend(own.played);

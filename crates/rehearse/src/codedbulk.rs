@@ -1,16 +1,18 @@
-//! One cell of CodedBulk's Figures 8 to 10: some transfers at the same time by one scheme, with interactive traffic
-//! ahead of them (section 4.1).
+//! One cell of CodedBulk's Figures 8 to 10: concurrent transfers by one scheme, below interactive
+//! traffic of higher priority (section 4.1).
 //!
-//! A cell's *draw* (sources, destinations) depends on topology, counts and seed only: every scheme gets the same one,
-//! and draws of one seed are nested: a draw of fewer transfers is a prefix of a draw of more. Throughput is
-//! each destination's verified bytes, over a common window that begins `warm_up` after the last transfer started; a
-//! transfer's rate is its slowest destination's rate, and the cell's rate is the sum.
+//! A cell's *draw* (sources, destinations) depends only on topology, counts and seed, so every
+//! scheme gets the same draw. Draws of one seed are nested: a draw of fewer transfers is a prefix
+//! of a draw of more. Throughput is each destination's verified bytes, over a common window that
+//! begins `warm_up` after the last transfer started. A transfer's rate is the rate of its slowest
+//! destination, and the cell's rate is the sum of its transfers' rates.
 //!
-//! Two predictions go with it, neither with protocol overhead: capacity that interactive traffic leaves is shared by whole plans
-//! ([`share_links`]), or flow by flow ([`share_flows`]), as TCP does.
+//! A cell has two predictions, both without protocol overhead. Whole plans share the capacity that
+//! interactive traffic leaves ([`share_links`]), or single flows share this capacity
+//! ([`share_flows`]), as TCP does.
 //!
-//! With `--fill`, uncoded traffic of the lowest priority fills the capacity that coded flows leave (Figure 6). Read [`Cell`] and
-//! [`Row`] first.
+//! With `--fill`, uncoded traffic of the lowest priority fills the capacity that coded flows leave
+//! (Figure 6). Read [`Cell`] and [`Row`] first.
 
 pub mod interactive;
 
@@ -31,11 +33,12 @@ use std::time::{Duration, Instant};
 /// The cell, as options of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Cell {
-    /// Rate of every link that the topology gives none.
+    /// Rate of every link for which the topology states no rate.
     #[arg(long, value_name = "RATE", default_value = "5 Mbit/s")]
     pub rate: BitRate,
-    /// The schemes, each in its own emulation: auto, coded, packed, steiner, steiner_one_tree, multi_path,
-    /// single_path, or joint: auto, all transfers planned together. With the others each is planned as if alone.
+    /// Schemes, each run in its own emulation: auto, coded, packed, steiner, steiner_one_tree,
+    /// multi_path, single_path, or joint. With joint, all transfers are planned together by auto;
+    /// otherwise each transfer is planned as if it were alone.
     #[arg(
         long,
         value_name = "SCHEME,SCHEME",
@@ -43,52 +46,55 @@ pub struct Cell {
         default_value = "coded,steiner,multi_path,single_path"
     )]
     pub schemes: Vec<String>,
-    /// Transfers at the same time. Each site is the source of at most one.
+    /// Number of concurrent transfers. Each site is the source of at most one transfer.
     #[arg(long, value_name = "COUNT", default_value_t = 6)]
     pub concurrent: usize,
-    /// Destinations of each transfer.
+    /// Number of destinations of each transfer.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub destinations: usize,
-    /// Interactive traffic, as a share of the links' rate, in the mean over the links.
+    /// Mean load of interactive traffic over all links, as a share of their rate.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub load: f64,
     /// Seed of the draw and of the interactive traffic.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seconds between a transfer and the next.
+    /// Seconds between the starts of two transfers.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub stagger: u64,
     /// Seconds between the start of the last transfer and the window.
     #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     pub warm_up: u64,
-    /// The window in which throughput is measured.
+    /// Seconds of the window in which throughput is measured.
     #[arg(long, value_name = "SECONDS", default_value_t = 12)]
     pub seconds: u64,
-    /// Largest IP packet.
+    /// Maximum size of an IP packet.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     pub mtu: u32,
-    /// The most that a TCP socket buffers in each direction.
+    /// Maximum buffer of a TCP socket, in each direction.
     #[arg(long, value_name = "SIZE", default_value = "128 KiB")]
     pub tcp_buffer: ByteCount,
     /// Bytes of a packet between sites.
     #[arg(long, value_name = "SIZE", default_value = "4 KiB")]
     pub symbol: ByteCount,
-    /// Packets that each virtual buffer holds.
+    /// Number of packets that each virtual buffer holds.
     #[arg(long, value_name = "COUNT", default_value_t = 8)]
     pub buffer_packets: u16,
     /// Congestion control on every hop, by the kernel's name.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     pub congestion_control: String,
-    /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
+    /// Maximum 99th percentile of the emulator's lateness at which a run is trusted, in
+    /// microseconds.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1000)]
     pub lateness: u64,
-    /// Seconds for which the controller lets a destination hold its transfer back. The default never gives one up.
+    /// Seconds for which a destination may delay its transfer before the controller gives it up.
+    /// With the default, no destination is given up.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub patience: u64,
-    /// The folder for the run's files, which are removed unless it fails.
+    /// Folder for the run's files, which are removed unless the run fails.
     #[arg(long, value_name = "DIR", default_value = "runs/experiment")]
     pub out: PathBuf,
-    /// Fill capacity that coded flows leave with uncoded data of the lowest priority (Figure 6). Predictions do not count it.
+    /// Fill capacity that coded flows leave with uncoded data of the lowest priority (Figure 6).
+    /// Predictions do not count this data.
     #[arg(long)]
     pub fill: bool,
 }
@@ -100,25 +106,26 @@ pub struct Row {
     pub topology: String,
     /// The scheme, or `joint`.
     pub scheme: String,
-    /// Transfers at the same time.
+    /// Number of concurrent transfers.
     pub concurrent: usize,
-    /// Destinations of each transfer.
+    /// Number of destinations of each transfer.
     pub destinations: usize,
     /// Mean share of the links' rate that interactive traffic takes.
     pub load: f64,
     /// Seed of the draw and of the interactive traffic.
     pub seed: u64,
-    /// Rate of a link for which the topology gives none.
+    /// Rate of every link for which the topology states no rate.
     pub rate_mbps: f64,
-    /// Sum of the transfers' rates; `None` where only predicted.
+    /// Sum of the transfers' rates; `None` for a prediction without measurement.
     pub aggregate_mbps: Option<f64>,
-    /// The same if whole plans share what interactive traffic leaves.
+    /// Predicted sum of the rates if whole plans share the capacity that interactive traffic
+    /// leaves.
     pub planned_mbps: f64,
-    /// The same if flows share it one by one.
+    /// Predicted sum of the rates if single flows share that capacity.
     pub planned_flows_mbps: f64,
-    /// Of the slowest transfer; `None` where only predicted.
+    /// Rate of the slowest transfer; `None` for a prediction without measurement.
     pub slowest_mbps: Option<f64>,
-    /// The same if flows share the links one by one.
+    /// Predicted rate of the slowest transfer if single flows share the links.
     pub planned_slowest_mbps: f64,
     /// Designed interactive rate of each link, by id.
     pub interactive_link_mbps: Vec<f64>,
@@ -135,21 +142,21 @@ pub struct TransferRow {
     pub source: u16,
     /// Sites that get a copy.
     pub destinations: Vec<u16>,
-    /// What `auto` took; else the scheme itself.
+    /// Scheme that `auto` chose; otherwise the requested scheme.
     pub ran: String,
-    /// The min-cut, with the network for itself.
+    /// Min-cut between source and destinations, without other traffic.
     pub bound_mbps: f64,
-    /// With the network for itself.
+    /// Predicted rate without other traffic.
     pub alone_mbps: f64,
-    /// Prediction if whole plans share what interactive traffic leaves.
+    /// Predicted rate if whole plans share the capacity that interactive traffic leaves.
     pub planned_mbps: f64,
-    /// Prediction if flows share the links one by one.
+    /// Predicted rate if single flows share the links.
     pub planned_flows_mbps: f64,
-    /// Whether any site adds flows up.
+    /// Number of flows that are coded sums.
     pub coding_flows: usize,
-    /// Of each destination, over the window.
+    /// Measured rate of each destination over the window.
     pub rates_mbps: Vec<f64>,
-    /// Reasons for stopped or postponed attempts until the window's end.
+    /// Reasons for stopped or postponed attempts before the window's end.
     pub stops: Vec<String>,
 }
 
@@ -172,9 +179,9 @@ pub struct MeasurementConditions {
     pub buffer_packets: u16,
     /// Whether uncoded traffic of the lowest priority fills the links.
     pub fill: bool,
-    /// Whether nothing speaks against the run.
+    /// True if there is no reason against the run.
     pub trusted: bool,
-    /// Reasons against the run.
+    /// Reasons not to trust the run.
     pub why: Vec<String>,
     /// Median lateness of the emulator's packets.
     pub lateness_us_p50: f64,
@@ -184,15 +191,16 @@ pub struct MeasurementConditions {
     pub forwarder_cpu_share_max: f64,
     /// Packets that the emulator forwarded.
     pub packets: u64,
-    /// Interactive rate from each site to each other one.
+    /// Interactive rate from each site to each other site.
     pub interactive_pair_bps: u64,
     /// Interactive bytes sent over interactive bytes due, over the whole run.
     pub interactive_sent_share: f64,
     /// Interactive bytes received over interactive bytes sent.
     pub interactive_received_share: f64,
-    /// How late the generators sent, at the worst site: what the sites' programs lack of a processor.
+    /// 99th percentile of the generators' lateness, at the worst site: a measure of missing
+    /// processor time.
     pub programs_late_us_p99: u64,
-    /// Of each link by id, over the window.
+    /// Bytes on each link in the window, by link id.
     pub link_bytes: Vec<u64>,
     /// Mean share of the links' capacity that was used in the window.
     pub link_share_mean: f64,
@@ -200,9 +208,9 @@ pub struct MeasurementConditions {
     pub queue_drops: u64,
 }
 
-/// The cell's transfers.
+/// Draws the cell's transfers.
 ///
-/// Errors: counts and loads that the topology cannot have, in one line each.
+/// Errors: counts and loads that are impossible in the topology, each in one line.
 pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<DrawnTransfer>> {
     let (count, most) = (topology.sites().len(), topology.sites().len() - 1);
     ensure!(
@@ -224,7 +232,7 @@ pub fn draw(topology: &Topology, cell: &Cell) -> anyhow::Result<Vec<DrawnTransfe
 
 /// Plans the cell's transfers by a scheme, and predicts their rates.
 ///
-/// Errors: the planner's.
+/// Errors: an error of the planner.
 pub fn predict(
     topology: &Topology,
     drawn: &[DrawnTransfer],
@@ -275,22 +283,24 @@ pub fn predict(
     })
 }
 
-/// Of the interactive packets, which have a way to themselves, this share at least must be taken in by programs: below it
-/// these did not get to run.
+/// Minimum share of the interactive packets that the sites' programs must receive. These packets
+/// have priority, so a lower share means that the programs lacked processor time.
 const RECEIVED_SHARE_MIN: f64 = 0.97;
-/// A program that runs later than a full queue of a link is long (100 ms) shapes the traffic more than the queue does.
+/// Maximum lateness of the sites' programs: the length in time of a link's full queue (100 ms).
+/// Above it, the programs shape the traffic more than the queues do.
 const PROGRAMS_LATE_US_MAX: u64 = 100_000;
 
-/// How long transfers may take to start.
+/// Maximum time until all transfers have started.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the transfers' news are looked at.
+/// Interval between two checks of the transfers' events.
 const LOOK: Duration = Duration::from_millis(20);
-/// News of the window's last moment still come so long after it.
+/// Time after the window in which events of its last moment may still arrive.
 const LINGER: Duration = Duration::from_millis(1_500);
 
-/// Runs the cell by the row's scheme on an emulated network and enters what was measured into `row`.
+/// Runs the cell by the row's scheme on an emulated network, and stores the measurements in `row`.
 ///
-/// Errors: the system's; a transfer that did not start, or ended within the window.
+/// Errors: an error of the operating system; a transfer that did not start, or ended within the
+/// window.
 pub fn measure(
     topology: &Topology,
     drawn: &[DrawnTransfer],
@@ -314,7 +324,7 @@ pub fn measure(
         joint: Some(row.scheme == JOINT),
     };
     stage.make_folders()?;
-    // Large enough that nobody is done before the window ends: the fastest plan for twice as long.
+    // Large enough that no transfer ends within the window: twice the bytes of the fastest plan.
     let fastest = row.transfers.iter().map(|t| t.bound_mbps).fold(0.0, f64::max);
     let staggered = cell.stagger * drawn.len() as u64;
     let seconds = (staggered + cell.warm_up + cell.seconds) as f64 + LINGER.as_secs_f64() + 5.0;
@@ -387,7 +397,7 @@ pub fn measure(
     Ok(report)
 }
 
-/// Begins all transfers, one after the other.
+/// Starts the transfers one after another, `stagger` apart.
 fn send_all(
     stage: &DaemonSettings,
     emulation: &Emulation,
@@ -412,9 +422,10 @@ fn send_all(
     Ok(sends)
 }
 
-/// Reasons against a run. `lost` is a transfer with a site that the controller lost.
+/// Returns the reasons not to trust a run. `lost` is a transfer with a site that the controller
+/// lost.
 fn distrust(report: &Report, received: f64, totals: &Totals, lost: Option<&TransferRow>) -> Vec<String> {
-    // The emulator knows how late itself was, not whether the programs in its sites got to run.
+    // The emulator measures its own lateness, not the lateness of the programs in its sites.
     let mut why = report.why.clone();
     if received < RECEIVED_SHARE_MIN {
         why.push(format!(
@@ -437,7 +448,7 @@ fn distrust(report: &Report, received: f64, totals: &Totals, lost: Option<&Trans
     why
 }
 
-/// The common window, and the links at its ends.
+/// The common window, and the links' counters at its begin and end.
 struct Window {
     begin: Instant,
     end: Instant,
@@ -446,14 +457,15 @@ struct Window {
 }
 
 impl Window {
-    /// Rate of a destination: from the first growth seen in the window to the last, so that how often news come does not
-    /// matter. None seen is 0.
+    /// Rate of a destination, from the first growth reported in the window to the last, so that the
+    /// interval of reports does not matter. Without a report the rate is 0.
     fn rate_mbps(&self, heard: &TransferEvents, site: &str) -> f64 {
         let empty = Vec::new();
         let grown = heard.grown.get(site).unwrap_or(&empty);
         let seen: Vec<_> = grown.iter().filter(|(at, _)| (self.begin..=self.end).contains(at)).collect();
         match (seen.first(), seen.last()) {
-            // Less than half of the window between them: as good as stalled, so over the whole window.
+            // If these reports are closer than half of the window, the transfer has stalled, so the
+            // rate is taken over the whole window.
             (Some((from, had)), Some((to, has))) => {
                 let span = *to - *from;
                 let window = self.end - self.begin;
@@ -519,11 +531,11 @@ fn start_interactive(
     all.iter().map(start).collect()
 }
 
-/// Ends the generators, and adds up what they say.
+/// Ends the generators, and sums their totals.
 fn end_interactive(generators: Vec<Child>) -> anyhow::Result<Totals> {
     let mut sum = Totals::default();
     let mut generators = generators;
-    // All at once, then one after the other.
+    // All generators are told to end at the same time; then their outputs are read one by one.
     generators.iter_mut().for_each(|g| drop(g.stdin.take()));
     let count = generators.len().max(1) as f64;
     for generator in generators {

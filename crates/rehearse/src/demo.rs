@@ -1,8 +1,8 @@
 //! The engine of `demo`: one file from one site to several over an emulated network, by one scheme.
 //!
-//! Each scheme gets a fresh network, so that lateness is counted per scheme. Copies are compared with the source's file here,
-//! besides the sites' own checks. Leaves out: tables, pictures and progress bars (`cli`). Read
-//! [`DemoSettings`] first.
+//! Each scheme gets a new network, so that lateness is counted per scheme. Copies are compared with
+//! the source's file here, in addition to the sites' own checks. Leaves out: tables, pictures and
+//! progress bars (`cli`). Read [`DemoSettings`] first.
 
 use crate::fleet::Fleet;
 use crate::replicate::stage::{DaemonSettings, events};
@@ -20,19 +20,19 @@ use std::time::{Duration, Instant};
 pub struct Row {
     /// The scheme as the user named it.
     pub scheme: String,
-    /// What `auto` took; else the scheme itself.
+    /// Scheme that `auto` chose; otherwise the requested scheme.
     pub ran: String,
-    /// Of the slowest destination, from start to verified.
+    /// Rate of the slowest destination, from the start to the verification of its copy.
     pub rate_mbps: f64,
-    /// The min-cut.
+    /// Min-cut between source and destinations.
     pub bound_mbps: f64,
     /// Rate of the plan.
     pub planned_mbps: f64,
-    /// Rate over the min-cut.
+    /// Rate as a share of the min-cut.
     pub share_of_bound: f64,
-    /// Whether each copy's hash is the file's.
+    /// True if each copy has the file's hash.
     pub verified: bool,
-    /// Time from the start to the last destination's verdict.
+    /// Time from the start to the last destination's verification.
     pub took_s: f64,
     /// Congestion controls that the hops used, by the kernel's names.
     pub congestion_control: String,
@@ -42,16 +42,16 @@ pub struct Row {
     pub links_sent_bytes: u64,
     /// 99th percentile of the lateness of the emulator's packets.
     pub lateness_us_p99: f64,
-    /// Whether the emulator kept its times.
+    /// True if there is no reason against the run.
     pub trusted: bool,
-    /// Reasons against the run.
+    /// Reasons not to trust the run.
     pub why: Vec<String>,
 }
 
-/// Rate at the slowest destination over time.
+/// Rate of the slowest destination over time.
 pub type RatePoints = Vec<(Span, BitRate)>;
 
-/// One transfer on one network, for all schemes.
+/// One transfer on one network; each scheme runs it.
 pub struct DemoSettings<'a> {
     /// The network.
     pub topology: &'a Topology,
@@ -63,7 +63,7 @@ pub struct DemoSettings<'a> {
     pub work: &'a Path,
     /// The folder of all sites' keys.
     pub keys: &'a Path,
-    /// The file.
+    /// Path of the file.
     pub file: &'a Path,
     /// The file's hash.
     pub hash: FileHash,
@@ -75,22 +75,23 @@ pub struct DemoSettings<'a> {
     pub symbol: Option<ByteCount>,
 }
 
-/// An event of a scheme under way.
+/// An event during a scheme's run.
 #[derive(Clone, Debug)]
 pub enum SchemeEvent {
     /// Bytes that the slowest destination has verified.
     Verified(u64),
-    /// The reason why the transfer waits or was stopped.
+    /// Reason for which the transfer waits or was stopped.
     Held(String),
 }
 
-/// The window of the picture's rates.
+/// Time over which each rate of the picture is averaged.
 const WINDOW: Duration = Duration::from_millis(1_900);
 
 impl DemoSettings<'_> {
-    /// Runs one scheme on a fresh network. `hear` gets each event.
+    /// Runs one scheme on a new network, and calls `hear` with each event.
     ///
-    /// Errors: the system's; a transfer that breaks off, with the last line of its log.
+    /// Errors: an error of the operating system; a transfer that breaks off, with the last line of
+    /// its log.
     pub fn play(
         &self,
         scheme: &str,
@@ -146,7 +147,8 @@ impl DemoSettings<'_> {
             trusted: report.trusted,
             why: report.why.clone(),
         };
-        // The copies were compared and are as large as the file: one scheme's are not kept for the next.
+        // The copies have been compared, and each is as large as the file, so they are deleted
+        // before the next scheme.
         for d in self.destinations {
             let _ = std::fs::remove_file(stage.site_folder(*d).join("copy.bin"));
         }
@@ -173,9 +175,10 @@ impl DemoSettings<'_> {
         let mut sender = emulation.spawn(self.source, command)?;
         let stdout = sender.stdout.take().context("its output is piped")?;
         let mut points = Vec::new();
-        // Data moves from the moment at which the sites are told what to do.
+        // The transfer's time begins when its plan is announced.
         let mut told = None;
-        // Times and bytes of the slowest destination. Reports come in bursts, so a rate spans `WINDOW`.
+        // Times, and verified bytes of the slowest destination. Reports arrive in bursts, so each
+        // rate spans `WINDOW`.
         let mut had = std::collections::VecDeque::from([(Duration::ZERO, 0)]);
         let summary = events(BufReader::new(stdout), |event| match event["event"].as_str() {
             Some("planned") => {

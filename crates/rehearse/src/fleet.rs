@@ -1,6 +1,6 @@
 //! One system's programs in an emulation: keys, start, readiness, status and end.
 //!
-//! Leaves out: the programs' arguments, which each system's module has. Read [`Fleet`] first.
+//! Leaves out: the programs' arguments, which are in each system's module. Read [`Fleet`] first.
 
 use anabranch_emu::Emulation;
 use anabranch_emu::scenario::programs::{end, start};
@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The longest that a fleet may take to be ready.
+/// Maximum time until a fleet is ready.
 const READY_MAX: Duration = Duration::from_secs(20);
-/// The pause between two looks at a fleet that is not ready.
+/// Interval between two checks of a fleet that is not ready.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// A log without a line for each round.
+/// Log filter that omits the lines of each round.
 const QUIET: &str = "error,anabranch=warn";
 
-/// This program, without arguments and without input.
+/// Builds a command of this program, without arguments and without input.
 pub fn program() -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap_or_else(|_| "anabranch".into()));
     command.stdin(Stdio::null());
     command
 }
 
-/// This program, with warnings and errors as its only log.
+/// Builds a command of this program that logs only warnings and errors.
 pub(crate) fn quiet_program() -> Command {
     let mut command = program();
     command.env("ANABRANCH_LOG", QUIET);
@@ -50,19 +50,20 @@ impl Drop for Programs {
 
 /// One system's programs in an emulation, and the folder of their keys, sockets and stores.
 ///
-/// Programs are told to end when the fleet is dropped: agents first, so that each takes its leave, then controllers.
+/// Dropping the fleet ends its programs: first the agents, so that each can deregister, then the
+/// controllers.
 pub struct Fleet {
     folder: PathBuf,
-    /// The folder's owner, which removes it. `None` for a folder of the caller.
+    /// Temporary folder, which is removed on drop. `None` for a folder of the caller.
     temporary: Option<tempfile::TempDir>,
     agents: Vec<Child>,
     controllers: Vec<Child>,
 }
 
 impl Fleet {
-    /// An empty fleet of a system with that name, in a temporary folder.
+    /// Creates an empty fleet of the system with this name, in a temporary folder.
     ///
-    /// Errors: a temporary folder that cannot be made.
+    /// Errors: a temporary folder that cannot be created.
     pub fn new(system: &str) -> anyhow::Result<Self> {
         let temporary = tempfile::Builder::new().prefix(&format!("anabranch-{system}-")).tempdir()?;
         let mut fleet = Self::in_folder(temporary.path());
@@ -70,7 +71,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// An empty fleet in a folder that stays.
+    /// Creates an empty fleet in a folder that is not removed.
     pub fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), temporary: None, agents: Vec::new(), controllers: Vec::new() }
     }
@@ -80,7 +81,7 @@ impl Fleet {
         &self.folder
     }
 
-    /// The path of that name in the fleet's folder.
+    /// Path of a file with this name in the fleet's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -90,22 +91,22 @@ impl Fleet {
         self.path("keys")
     }
 
-    /// Makes the fleet's keys.
+    /// Creates the fleet's keys.
     ///
-    /// Errors: a request with wrong names; the system's.
+    /// Errors: invalid names in the request; an error of the operating system.
     pub fn make_keys(&self, request: &SetRequest) -> anyhow::Result<()> {
         make_keys(&self.keys(), request)
     }
 
     /// Starts an agent in a site and waits for its first line. Returns the agent's index.
     ///
-    /// Errors: the system's; the agent's line if it ends at once.
+    /// Errors: an error of the operating system; the agent's line if it ends at once.
     pub fn start(&mut self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<usize> {
         self.agents.push(start(emulation, site, command, |_| {})?);
         Ok(self.agents.len() - 1)
     }
 
-    /// Kills the agent with that index, and starts it again with `command`.
+    /// Kills the agent with this index, and starts it again with `command`.
     ///
     /// Errors: as [`Self::start`].
     pub fn restart(
@@ -134,17 +135,17 @@ impl Fleet {
         Ok(())
     }
 
-    /// Starts an agent whose standard error goes where its command says. Does not wait for it.
+    /// Starts an agent, whose command sets its standard error. Does not wait for its first line.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn spawn(&mut self, emulation: &Emulation, site: SiteId, command: Command) -> anyhow::Result<()> {
         self.agents.push(emulation.spawn(site, command)?);
         Ok(())
     }
 
-    /// Starts a controller as [`Self::spawn`] does an agent.
+    /// Starts a controller, as [`Self::spawn`] starts an agent.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn spawn_controller(
         &mut self,
         emulation: &Emulation,
@@ -157,7 +158,7 @@ impl Fleet {
 
     /// Kills all controllers.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub fn kill_controllers(&mut self) -> anyhow::Result<()> {
         for mut controller in self.controllers.drain(..) {
             controller.kill()?;
@@ -166,24 +167,25 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether a controller runs.
+    /// Returns true if a controller was started and not killed.
     pub fn has_controller(&self) -> bool {
         !self.controllers.is_empty()
     }
 
-    /// The number of agents that were started.
+    /// Number of agents started.
     pub fn agents(&self) -> usize {
         self.agents.len()
     }
 
-    /// Sends a signal to the agent with that index.
+    /// Sends a signal to the agent with this index.
     pub fn signal(&self, agent: usize, signal: Signal) {
         send_signal(&self.agents[agent], signal);
     }
 
-    /// Waits until `up` counts `all` programs. `agents` names the programs in the error.
+    /// Waits until `up` returns `all`, the number of programs. `agents` names the programs in the
+    /// error.
     ///
-    /// Errors: an error of `up`; programs that are missing after 20 seconds.
+    /// Errors: errors of `up`; programs that are not ready after 20 seconds.
     pub fn wait_ready(
         agents: &str,
         all: usize,
@@ -203,16 +205,16 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        // A stopped process ends only once it goes on.
+        // A stopped process handles the signal to end only after it continues.
         self.agents.iter().for_each(|agent| send_signal(agent, Signal::CONT));
         end(&mut self.agents);
         end(&mut self.controllers);
     }
 }
 
-/// Makes keys in a folder.
+/// Creates keys in a folder.
 ///
-/// Errors: a request with wrong names; the system's.
+/// Errors: invalid names in the request; an error of the operating system.
 pub fn make_keys(folder: &Path, request: &SetRequest) -> anyhow::Result<()> {
     Ok(write_set(folder, &make_set(request)?)?)
 }
@@ -223,12 +225,12 @@ fn send_signal(program: &Child, signal: Signal) {
     }
 }
 
-/// A scenario's error, with the causes that led to it.
+/// Converts an error, with its causes, to a scenario's error.
 pub(crate) fn failed(error: anyhow::Error) -> ScenarioError {
     ScenarioError::new(format!("{error:#}"))
 }
 
-/// Started programs as a scenario takes them.
+/// Converts started programs, or the error of their start, to a scenario's result.
 ///
 /// Errors: as [`failed`].
 pub(crate) fn started<R: RunningSystem + 'static>(
@@ -237,9 +239,10 @@ pub(crate) fn started<R: RunningSystem + 'static>(
     Ok(Box::new(running.map_err(failed)?))
 }
 
-/// Refuses a workload with a setting that only the simulator has. `field` is the workload's place in the scenario.
+/// Refuses a workload with a setting that only the simulator has. `field` is the workload's
+/// position in the scenario.
 ///
-/// Errors: the setting's name and place, in one line.
+/// Errors: name and position of the setting, in one line.
 pub(crate) fn refuse_only_simulated(field: &str, setting: Option<&str>) -> Result<(), ScenarioError> {
     setting.map_or(Ok(()), |setting| {
         let line = format!("{field}.{setting}: only in the simulator: leave it out to emulate");
@@ -249,7 +252,8 @@ pub(crate) fn refuse_only_simulated(field: &str, setting: Option<&str>) -> Resul
 
 /// Runs a client in a site and reads the JSON value that it prints.
 ///
-/// Errors: the system's; output that is no such value, as of a client that got no answer.
+/// Errors: an error of the operating system; output that is no `T`, for instance of a client
+/// without an answer.
 pub(crate) fn ask<T: DeserializeOwned>(
     emulation: &Emulation,
     site: SiteId,

@@ -1,10 +1,11 @@
-//! `gather` on the emulator: a scenario's workload in which real servers answer a real client.
+//! `gather` on the emulator: a scenario's workload with real servers and a real client.
 //!
-//! All programs are this binary: `gather serve` runs in each server's host, on a file of random bytes, and `gather get` in the
-//! client's host, once for each round.
+//! All programs are this binary: `gather serve` runs in each server's host with a file of random
+//! bytes, and `gather get` runs in the client's host, once in each round.
 //!
-//! Differs from the simulator's: each round makes new connections. A round is timed from the last connection's handshake until
-//! all blocks are verified and on disk. Read [`EmulatedSystem`] first.
+//! Differs from the simulator: each round makes new connections. A round lasts from the last
+//! connection's handshake until all blocks are verified and stored on disk. Read [`EmulatedSystem`]
+//! first.
 
 use crate::fleet::{Fleet, failed, quiet_program, refuse_only_simulated, started};
 use crate::program;
@@ -22,9 +23,9 @@ use serde_json::Value;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Where servers listen.
+/// Port of the servers.
 const PORT: u16 = 7180;
-/// Headers of IPv4 and UDP, which are no part of a datagram's own size.
+/// Bytes of the IPv4 and UDP headers, which do not count for a datagram's own size.
 const HEADERS_BYTES: u32 = 28;
 
 /// `gather` in emulated scenarios.
@@ -62,21 +63,21 @@ impl Rehearsal for Workload {
     }
 }
 
-/// Servers under way, and what the client asks of them.
+/// Running servers, and the client's rounds.
 struct Rounds {
     fleet: Fleet,
     client: SiteId,
-    /// The arguments of each `gather get`, without its output folder.
+    /// Arguments of each `gather get`, without its output folder.
     asked: Vec<String>,
     warmup: u32,
     rounds: u32,
-    /// From all servers together.
+    /// Bytes that one round fetches from all servers together.
     round_bytes: u64,
     took_us: Vec<f64>,
 }
 
 impl Rounds {
-    /// Errors: the system's; a server that does not come up.
+    /// Errors: an error of the operating system; a server that does not start.
     fn start(gather: &Gather, emulation: &Emulation, plan: &Plan, seed: Seed) -> anyhow::Result<Self> {
         let fleet = Fleet::new("gather")?;
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
@@ -133,7 +134,7 @@ impl Rounds {
         Ok(running)
     }
 
-    /// One round: how long it took from when all servers were connected, in microseconds.
+    /// Runs one round. Returns its duration since all servers were connected, in microseconds.
     fn round(&self, emulation: &Emulation, number: u32) -> anyhow::Result<f64> {
         let folder = self.fleet.path(&format!("round-{number}"));
         std::fs::create_dir(&folder)?;

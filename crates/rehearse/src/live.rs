@@ -1,10 +1,10 @@
 //! One cell of VDN's testbed (section 4.7.2): real sources, reflectors and edges in the emulator, with
 //! measuring players, and one fault.
 //!
-//! Two sources, two reflectors and six edges; the tiers are fully connected. Each channel has one
-//! viewer at an edge drawn from the seed; one more begins each second. The controller is 10 ms away.
-//! Differs: rates are scaled down together, so that two cores carry the packets. Read [`Cell`] and
-//! [`Row`] first.
+//! There are two sources, two reflectors and six edges; the tiers are fully connected. Each channel
+//! has one viewer at an edge drawn from the seed; one viewer begins each second. The controller is
+//! 10 ms away. Differs: all rates are scaled down by one factor, so that two cores can forward the
+//! packets. Read [`Cell`] and [`Row`] first.
 
 mod audience;
 mod machine;
@@ -34,27 +34,29 @@ use testbed::{
     CONTROLLER, EDGES, NODES, REFLECTORS, SOURCES, Testbed, edges_of, name, place, tier, tier_pairs,
 };
 
-/// Lease of a controller that leads, in seconds: the least that it takes.
+/// Lease of a leading controller, in seconds: the minimum that the controller accepts.
 const LEASE_S: &str = "2";
-/// Duration of a segment and of a part.
+/// Duration of a segment.
 const SEGMENT: Span = Span::from_secs(2);
+/// Duration of a part of a segment.
 const PART: Span = Span::from_secs(1);
 /// Price of a Mbit/s on each link.
 const LINK_COST: f64 = 10.0;
-/// Time from the first publisher to the first viewer.
+/// Time from the start of the first publisher to the start of the first viewer.
 const LEAD: Duration = Duration::from_secs(6);
-/// Time from the last viewer that begins alone to late viewers, and from the fault to them.
+/// Time from the last single viewer to the late viewers, which begin together.
 const LATE_PAUSE: Duration = Duration::from_secs(30);
+/// Time from the fault to the late viewers.
 const FAULT_LEAD: Duration = Duration::from_secs(2);
-/// Time without a byte after which a viewer's first request is late: longer than nodes that follow
-/// the controller alone let it wait.
+/// Time without a byte after which a viewer's first request counts as late. Nodes that follow only
+/// the controller delay a first request by less.
 const FIRST_PATIENCE: Span = Span::from_secs(20);
 /// A fault in the middle of the run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[value(rename_all = "kebab-case")]
 pub enum Fault {
-    /// Nothing happens.
+    /// No fault.
     None,
     /// The link from the first reflector to the first edge is cut.
     LinkCut,
@@ -70,7 +72,7 @@ pub enum Fault {
     ControllerFrozen,
     /// The leading one of two controllers is killed.
     ControllerKilled,
-    /// The leading one of three members of etcd is killed, beside two controllers.
+    /// The leading one of three members of etcd is killed; two controllers share the etcd.
     EtcdKilled,
     /// The controller loses half of the nodes.
     Split,
@@ -84,7 +86,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether two controllers share an etcd.
+    /// Returns true for a fault for which two controllers share an etcd.
     const fn has_etcd(self) -> bool {
         matches!(self, Self::ControllerKilled | Self::EtcdKilled)
     }
@@ -95,11 +97,11 @@ impl Fault {
 #[serde(rename_all = "kebab-case")]
 #[value(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The controller's and their own.
+    /// Decisions of the controller and of the nodes.
     Hybrid,
-    /// Their own only (Fully Distributed).
+    /// Decisions of the nodes only (Fully Distributed).
     Distributed,
-    /// The controller's only (Fully Centralized).
+    /// Decisions of the controller only (Fully Centralized).
     Centralized,
 }
 
@@ -199,14 +201,14 @@ impl Cell {
         Ok(())
     }
 
-    /// Time from the first publisher to the begin of a channel's viewer.
+    /// Time from the start of the first publisher to the start of a channel's viewer.
     fn begin(&self, channel: u64) -> Duration {
         let early = self.channels - self.late;
         let pause = if channel < early { Duration::ZERO } else { LATE_PAUSE };
         LEAD + Duration::from_secs(self.apart * channel.min(early.saturating_sub(1))) + pause
     }
 
-    /// Time from the first publisher to the fault.
+    /// Time from the start of the first publisher to the fault.
     fn fault_at(&self) -> Duration {
         let last = self.begin(self.channels - 1);
         if self.late > 0 { last - FAULT_LEAD } else { last + Duration::from_secs(self.seconds) / 3 }
@@ -220,11 +222,11 @@ pub struct Row {
     pub fault: Fault,
     /// Seed of the viewers' edges.
     pub seed: u64,
-    /// `fixed` or `buffering`.
+    /// Kind of the viewers: `fixed` or `buffering`.
     pub kind: &'static str,
     /// Decisions that the nodes follow.
     pub mode: Mode,
-    /// Share that the fault takes; `None` for a fault without one.
+    /// Share that the fault takes; `None` for a fault without a share.
     pub fault_share: Option<f64>,
     /// Channels, each with one viewer.
     pub channels: u64,
@@ -242,7 +244,7 @@ pub struct Row {
     /// Conditions of the run.
     #[serde(flatten)]
     pub conditions: Conditions,
-    /// Samples while the run went on.
+    /// Samples of all viewers during the run.
     pub samples: Vec<Sample>,
 }
 
@@ -251,7 +253,7 @@ pub struct Row {
 pub struct JoinFigures {
     /// Viewers that have received video.
     pub joined: usize,
-    /// Median of the join time: from the first question to the first byte of video.
+    /// Median join time: from the first request to the first byte of video.
     pub join_ms_p50: Option<f64>, // tidy-allow: quantity (a row for figures)
     /// 99th percentile of the join time.
     pub join_ms_p99: Option<f64>, // tidy-allow: quantity (a row for figures)
@@ -301,15 +303,15 @@ pub struct Conditions {
     pub processors: Processors,
     /// Congestion control of all connections.
     pub congestion_control: String,
-    /// Whether nothing speaks against the run.
+    /// True if there is no reason against the run.
     pub trusted: bool,
-    /// Reasons against the run.
+    /// Reasons not to trust the run.
     pub why: Vec<String>,
 }
 
 /// Runs a cell.
 ///
-/// Errors: as [`Cell::check`]; the system's; programs that do not come up.
+/// Errors: as [`Cell::check`]; an error of the operating system; programs that do not start.
 pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     cell.check()?;
     let testbed = Testbed::new(cell.rate, cell.edges as usize)?;
@@ -333,7 +335,7 @@ pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     let report = emulation.report()?;
     let control = emulation.congestion_control().to_owned();
     drop(run);
-    // The programs have ended: their time counts as this run's.
+    // The programs have ended, so their processor time counts for this run.
     let processors = Ticks::now()?.since(ticks);
     let conditions = Conditions {
         lateness_us_p99: report.lateness_us_p99,
@@ -415,7 +417,8 @@ impl Run {
                 let mut links: Vec<LinkId> = testbed.tier_links.iter().map(|(_, _, link)| *link).collect();
                 Seed::new(cell.seed).stream("live.degraded", 0).shuffle(&mut links);
                 let left =
-                    // A link that has lost all of its rate has the least that the emulator takes.
+                    // A link that would lose all of its rate keeps the minimum that the emulator
+                    // accepts.
                     BitRate::bps(((1.0 - cell.share) * cell.rate.as_bps() as f64) as u64).max(RATE_MIN);
                 let quarter = links.len() / 4;
                 links[..quarter].iter().try_for_each(|link| change(*link, &|state| state.rate = left))?;
@@ -453,7 +456,7 @@ fn start_controllers(
     (0..count).map(start).collect()
 }
 
-/// The testbed's network. Viewers beside one edge are one group.
+/// Builds the testbed's network. The viewers at one edge are one group.
 fn overlay(cell: &Cell, testbed: &Testbed) -> Overlay {
     let node = |node: usize| Node { name: name(node), tier: tier(node), site: testbed.sites[node] };
     let link = |(from, to)| Link { from, to, capacity: cell.rate, cost: LINK_COST };

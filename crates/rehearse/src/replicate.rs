@@ -1,11 +1,12 @@
-//! `replicate` on the emulator: a scenario's workload in which a real controller and real relays move real files.
+//! `replicate` on the emulator: a scenario's workload with a real controller, real relays and real
+//! files.
 //!
 //! All programs are this binary, set up by [`DaemonSettings`]: the controller at the first
 //! transfer's source, a relay at each site, and a `replicate send` at its source for each transfer.
 //!
-//! Differs from the simulator's: data is coded, hashed, encrypted and written; the controller's own traffic shares the links. A
-//! transfer is timed as `send` times it, from its first plan to the last destination's verdict.
-//! Read [`EmulatedSystem`] first.
+//! Differs from the simulator: data is coded, hashed, encrypted and written; the controller's own
+//! traffic shares the links. A transfer takes the time that `send` reports, from its first plan to
+//! the last destination's verification. Read [`EmulatedSystem`] first.
 
 pub mod stage;
 
@@ -25,9 +26,9 @@ use serde_json::Value;
 use stage::{DaemonSettings, RunningSends, TransferEvents, keys_of, make_file};
 use std::time::{Duration, Instant};
 
-/// How long a destination may hold back its transfer: as in the simulator, for ever.
+/// Time for which a destination may delay its transfer: practically unlimited, as in the simulator.
 const PATIENCE: Duration = Duration::from_secs(100_000);
-/// How often it is looked whether all transfers are over.
+/// Interval between two checks whether all transfers have ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// `replicate` in emulated scenarios.
@@ -56,7 +57,7 @@ impl System for EmulatedSystem {
     }
 }
 
-/// A workload, looked up.
+/// A resolved workload.
 struct Workload {
     replicate: Replicate,
     size: ByteCount,
@@ -73,21 +74,21 @@ impl Rehearsal for Workload {
     }
 }
 
-/// Daemons under way, and the transfers that are asked of them.
+/// Running daemons, and the workload's transfers.
 struct RunningTransfers {
     fleet: Fleet,
     stage: DaemonSettings,
     settings: Settings,
     size: ByteCount,
     transfers: Vec<DrawnTransfer>,
-    /// Sum of the plans' rates.
+    /// Sum of the planned rates of all transfers.
     planned: BitRate,
     congestion_control: &'static str,
     warmup: Duration,
-    /// Whether links change, so that plans may, too.
+    /// True if links change during the run, so that plans may change, too.
     has_changes: bool,
     began: Instant,
-    /// How long transfers could take.
+    /// Time in which transfers could run.
     time: Duration,
     heard: Vec<TransferEvents>,
 }
@@ -131,7 +132,7 @@ impl RunningTransfers {
         Ok(running)
     }
 
-    /// The number of sites whose relays have joined.
+    /// Number of sites whose relays have joined.
     fn sites_up(&self, emulation: &Emulation) -> usize {
         let mut status = program();
         status.args(["replicate", "status", "--sites", "--json"]).arg("--keys").arg(&self.stage.keys);
@@ -140,12 +141,12 @@ impl RunningTransfers {
         sites.iter().filter(|site| site["up"] == true).count()
     }
 
-    /// When a transfer begins, from the beginning of the run.
+    /// Time from the begin of the run to the begin of a transfer.
     fn start_of(&self, index: usize) -> Duration {
         (self.settings.start + self.settings.stagger * index as u64).to_std()
     }
 
-    /// Sends all files, each in its time.
+    /// Starts each transfer at its time, until all transfers or the run have ended.
     fn send(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
         let mut sends = RunningSends::default();
         for (index, transfer) in self.transfers.iter().enumerate() {
@@ -180,13 +181,13 @@ impl RunningTransfers {
         Ok(())
     }
 
-    /// How long a transfer took, if it is whole.
+    /// Duration of a transfer; `None` if the transfer is incomplete.
     fn took(&self, index: usize) -> Option<Duration> {
         let summary = self.heard.get(index)?.summary.as_ref()?;
         summary["took_s"].as_f64().map(Duration::from_secs_f64)
     }
 
-    /// Bytes of a transfer that the slowest destination had verified at a time of the run.
+    /// Bytes that the slowest destination of a transfer had verified at a time of the run.
     fn verified_bytes(&self, index: usize, at: Duration) -> u64 {
         let Some(heard) = self.heard.get(index) else { return 0 };
         let at_site = |site: &SiteId| {

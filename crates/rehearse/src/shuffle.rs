@@ -1,9 +1,11 @@
-//! `shuffle` on the emulator: a scenario's workload with real agents and a real coordinator beside the flows' programs.
+//! `shuffle` on the emulator: a scenario's workload with real agents and a real coordinator, beside
+//! the programs that send its flows.
 //!
-//! All programs are this binary: `shuffle keys` makes certificates in a temporary folder, `shuffle coordinator` runs in its host,
-//! `shuffle agent` in each host that sends or receives, and the programs that send announce their flows over the agents' sockets.
-//! Agents are told a link's rate of data, as limits count no headers. Leaves out: the flows
-//! (`emu::scenario`). Read [`EmulatedSystem`] first.
+//! All programs are this binary. `shuffle keys` makes certificates in a temporary folder. `shuffle
+//! coordinator` runs in its host, and `shuffle agent` in each host that sends or receives. The
+//! programs that send announce their flows over the agents' sockets. An agent gets a link's rate
+//! without headers, because limits do not count headers. Leaves out: the flows (`emu::scenario`).
+//! Read [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, ask, failed};
 use crate::program;
@@ -23,7 +25,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where the coordinator listens.
+/// Port of the coordinator.
 const PORT: u16 = 7190;
 
 /// `shuffle` in emulated scenarios.
@@ -45,10 +47,10 @@ impl System for EmulatedSystem {
     }
 }
 
-/// A workload, looked up.
+/// A resolved workload.
 struct Workload(Shuffle);
 
-/// A flow's coflow, by its place in [`RunningFlows::coflows`], and the flow's size.
+/// Index of the flow's coflow in [`RunningFlows::coflows`], and size of the flow.
 type Flow = (usize, ByteCount);
 
 impl Workload {
@@ -80,10 +82,10 @@ impl Rehearsal for Workload {
     }
 }
 
-/// A workload under way.
+/// Coflows and flows of a running workload.
 struct RunningFlows {
     coflows: Vec<String>,
-    /// In the order of [`Rehearsal::flows`].
+    /// Flows in the order of [`Rehearsal::flows`].
     flows: Vec<Flow>,
     control: Option<Coordination>,
 }
@@ -132,17 +134,17 @@ impl RunningSystem for RunningFlows {
     }
 }
 
-/// A coordinator and agents under way.
+/// A running coordinator and its agents.
 struct Coordination {
     fleet: Fleet,
-    /// The coordinator's host, and where it listens.
+    /// Site and address of the coordinator.
     coordinator: (SiteId, String),
 }
 
 impl Coordination {
-    /// Starts them and waits until all agents have joined.
+    /// Starts coordinator and agents, and waits until all agents have joined.
     ///
-    /// Errors: the system's; agents that do not join in time.
+    /// Errors: an error of the operating system; agents that do not join in time.
     fn start(emulation: &Emulation, plan: &Plan, shuffle: &Shuffle) -> anyhow::Result<Self> {
         let fleet = Fleet::new("shuffle")?;
         let site = |host: u16| plan.network().hosts()[usize::from(host)];
@@ -194,7 +196,8 @@ impl Coordination {
         Ok(control)
     }
 
-    /// The hosts whose agents have joined, as `shuffle status` has them; none where the coordinator does not answer.
+    /// Hosts whose agents have joined, as `shuffle status` reports them; empty if the coordinator
+    /// does not answer.
     fn hosts(&self, emulation: &Emulation) -> anyhow::Result<Vec<HostView>> {
         let (site, address) = &self.coordinator;
         let mut status = program();
@@ -211,7 +214,7 @@ impl Coordination {
         Ok(serde_json::from_value(status["hosts"].clone()).unwrap_or_default())
     }
 
-    /// The reason against the run: agents that lost the coordinator.
+    /// Reason not to trust the run: agents that lost the coordinator.
     fn distrust(&self, emulation: &Emulation) -> Option<String> {
         let hosts = match self.hosts(emulation) {
             Ok(hosts) => hosts,
@@ -225,7 +228,7 @@ impl Coordination {
         (away > 0).then(|| format!("{away} agents {why}: free a processor"))
     }
 
-    /// Where the agent of a site listens.
+    /// Path of the socket of a site's agent.
     fn socket(&self, site: SiteId) -> PathBuf {
         self.fleet.path(&format!("{}.sock", name(site)))
     }

@@ -1,8 +1,9 @@
-//! `spray` on the emulator: a real agent at each host, through which the kernel's TCP of all other workloads goes.
+//! `spray` on the emulator: a real agent at each host, which carries the kernel's TCP traffic of
+//! all other workloads.
 //!
-//! All programs are this binary: `spray keys` makes certificates in a temporary folder, `spray up` runs at each host with all others as peers.
-//! Leaves out: the flows (`emu::scenario`), and schemes that only switches can run. Read
-//! [`EmulatedSystem`] first.
+//! All programs are this binary. `spray keys` makes certificates in a temporary folder, and `spray
+//! up` runs at each host with all other hosts as peers. Leaves out: the flows (`emu::scenario`),
+//! and schemes that only switches can run. Read [`EmulatedSystem`] first.
 
 use crate::fleet::{Fleet, started};
 use crate::program;
@@ -20,9 +21,9 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The longest that agents may take to reach each other.
+/// Maximum time until the agents reach each other.
 const UP_MAX: Duration = Duration::from_secs(20);
-/// The most hosts. Each host has all others as peers.
+/// Maximum number of hosts. Each host has all other hosts as peers.
 const HOSTS_MAX: usize = 32;
 
 /// `spray` in emulated scenarios.
@@ -56,7 +57,7 @@ impl System for EmulatedSystem {
     }
 }
 
-/// A workload, looked up.
+/// A resolved workload.
 struct Workload(Spray);
 
 impl Rehearsal for Workload {
@@ -70,7 +71,7 @@ impl Rehearsal for Workload {
     }
 }
 
-/// Agents under way.
+/// Running agents of a workload.
 struct Agents {
     fleet: Fleet,
     sites: Vec<SiteId>,
@@ -79,9 +80,9 @@ struct Agents {
 }
 
 impl Agents {
-    /// Starts them and waits until all have reached each other.
+    /// Starts the agents, and waits until all have reached each other.
     ///
-    /// Errors: the system's; agents that do not reach each other in time.
+    /// Errors: an error of the operating system; agents that do not reach each other in time.
     fn start(emulation: &Emulation, plan: &Plan, spray: &Spray) -> anyhow::Result<Self> {
         let fleet = Fleet::new("spray")?;
         let sites: Vec<SiteId> = plan.network().hosts().to_vec();
@@ -112,12 +113,12 @@ impl Agents {
         Ok(agents)
     }
 
-    /// Where the agent of a site tells how it fares.
+    /// Path of the socket on which a site's agent reports its status.
     fn socket(&self, site: SiteId) -> PathBuf {
         self.fleet.path(&format!("{}.sock", name(site)))
     }
 
-    /// How an agent fares.
+    /// Returns an agent's status.
     fn status(&self, site: SiteId) -> anyhow::Result<Status> {
         let mut status = program();
         status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(site));
@@ -125,7 +126,7 @@ impl Agents {
         serde_json::from_slice(&output.stdout).context("an agent does not say how it fares")
     }
 
-    /// Waits until each has reached all others.
+    /// Waits until each agent has reached all other agents.
     fn wait(&self) -> anyhow::Result<()> {
         let began = Instant::now();
         for site in &self.sites {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_bid_is_refused_alone_with_a_reason() {
+    fn each_invalid_bid_is_refused_separately_with_a_reason() {
         let bids = Bids {
             round: 1,
             clusters: vec![
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_bids_ends_at_the_limit_with_reasons() {
+    fn bids_beyond_the_limit_are_refused_with_reasons() {
         let all = (0..1_000).map(|share| ShareBids { share, clusters: vec![(0, 1.0)] }).collect();
         let bids = Bids { round: 1, clusters: vec![cluster(0)], shares: all, more: true };
         let mut checked = CheckedBids::default();
@@ -175,7 +175,7 @@ mod tests {
         /// For any input, valid bids are within the contract, and each bid is either accepted or
         /// refused.
         #[test]
-        fn what_counts_is_within_the_contract(
+        fn accepted_bids_stay_within_the_contract(
             clusters in proptest::collection::vec((0u32..6, proptest::option::of(proptest::num::f64::ANY), proptest::option::of(0u64..u64::MAX)), 0..8),
             shares in proptest::collection::vec((0u32..6, proptest::collection::vec((0u32..6, proptest::num::f64::ANY), 0..6)), 0..6),
         ) {

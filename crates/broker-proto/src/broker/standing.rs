@@ -1,9 +1,9 @@
-//! The broker's trust in a network: how far the network's statements have come true.
+//! The broker's trust in a network: how far the network's bids have proved true.
 //!
-//! A network that bids nonsense, or does not keep its bids, loses trust: its scores count as worse
-//! than bid, and its capacities as lower. Other networks are unaffected, and trust returns as the
-//! network improves. Source: section 3.6.3, *Fraud*: a reputation, and bids at lower priority. Read
-//! [`NetworkTrust`] first.
+//! A network that bids nonsense, or does not deliver what it bid, loses trust: its scores count as
+//! worse than bid, and its capacities as lower. Other networks are unaffected, and trust returns as
+//! the network improves. Source: section 3.6.3, *Fraud*: a reputation, and bids at lower priority.
+//! Read [`NetworkTrust`] first.
 
 /// Weight of the newest observation of a network.
 const NEWEST: f64 = 0.25;
@@ -34,7 +34,7 @@ impl Default for NetworkTrust {
 }
 
 impl NetworkTrust {
-    /// Returns true if all values are within range; a stored standing may hold anything.
+    /// Returns true if all values are within range; a stored value may be invalid.
     pub fn is_possible(&self) -> bool {
         (0.0..=1.0).contains(&self.reputation)
             && (TRUST_LEAST..=1.0).contains(&self.capacity_trust)
@@ -51,7 +51,7 @@ impl NetworkTrust {
         self.reputation += NEWEST * (share - self.reputation);
     }
 
-    /// Records a call without timely bids. The only consequence is the count.
+    /// Records a call without timely bids. Only the count changes.
     pub(super) const fn note_missed(&mut self) {
         self.missed += 1;
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_that_has_kept_its_word_is_believed() {
+    fn network_that_delivers_its_bids_keeps_full_trust() {
         let mut standing = NetworkTrust::default();
         for _ in 0..100 {
             standing.note_bids(1.0);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn who_bids_nonsense_counts_as_worse_and_comes_back() {
+    fn invalid_bids_worsen_scores_until_valid_bids_follow() {
         let mut standing = NetworkTrust::default();
         (0..10).for_each(|_| standing.note_bids(0.0));
         assert!((1.9..2.0).contains(&standing.score_factor()), "{standing:?}");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_capacity_is_not_trusted_again_at_once() {
+    fn trust_in_capacity_returns_gradually() {
         let mut standing = NetworkTrust::default();
         standing.note_delivered(0.5);
         assert_eq!(standing.capacity_trust, 0.5);

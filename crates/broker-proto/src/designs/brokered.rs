@@ -1,4 +1,4 @@
-//! The present market: a network is one price and, for each place, one cluster.
+//! The present market: a network has one price and offers one cluster for each place.
 
 use super::{ClusterAnnouncement, Design, first};
 use crate::world::{Offer, Site};

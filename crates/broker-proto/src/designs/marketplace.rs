@@ -1,9 +1,10 @@
-//! VDX: networks are told of the clients, and bid for them.
+//! VDX: the broker tells networks the number of clients, and the networks bid for the clients.
 
 use super::{ClusterAnnouncement, Design, MATCHES_MANY, first};
 use crate::world::{Offer, Site};
 
-/// A network knows the broker's clients, so it bids the capacity that its other traffic leaves.
+/// A network knows the broker's clients, so it announces the capacity that its other traffic
+/// leaves.
 #[derive(Copy, Clone, Debug)]
 pub struct Marketplace {
     /// Maximum number of clusters that a network bids for a place.

@@ -3,7 +3,7 @@
 use super::{ClusterAnnouncement, Design, first};
 use crate::world::{Offer, Site};
 
-/// A network matches its cheapest clusters, and the broker learns how well each serves.
+/// A network matches its cheapest clusters, and the broker learns the score of each.
 #[derive(Copy, Clone, Debug)]
 pub struct Multicluster {
     /// Maximum number of clusters for a place; the thesis has 2 and 100.

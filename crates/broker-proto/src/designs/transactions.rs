@@ -7,7 +7,7 @@ use crate::world::{Offer, Site};
 /// decision.
 ///
 /// Differs: the thesis leaves this design aside, because the networks may never all agree. Here
-/// rounds have a limit.
+/// each round has a maximum number of proposals.
 #[derive(Copy, Clone, Debug)]
 pub struct Transactions;
 

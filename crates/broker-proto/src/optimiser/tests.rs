@@ -5,8 +5,8 @@ use crate::market::Candidate;
 use anabranch_units::{BitRate, RandomStream};
 use proptest::prelude::*;
 
-/// A random market; `counts` are its clusters, places and groups. The capacity of all clusters is
-/// `share` of the demand.
+/// A random market; `counts` are its numbers of clusters, places and groups. The total capacity is
+/// `share` of the total demand.
 fn market(random: &mut RandomStream, counts: (u64, u64, u64), sessions: u64, share: f64) -> Market {
     let (clusters, places, groups) = counts;
     let groups: Vec<Group> = (0..groups)
@@ -50,7 +50,8 @@ fn used(market: &Market, answer: &Answer) -> Vec<u64> {
     used
 }
 
-/// Minimum cost of the viewers from this one on, by exhaustive search.
+/// Lowers `best` to the minimum of `cost` plus the cost of placing the viewers in `sessions`, by
+/// exhaustive search. Each viewer is the number of its group.
 fn least(market: &Market, sessions: &[u32], room: &mut [u64], cost: f64, best: &mut f64) {
     if cost >= *best {
         return;
@@ -122,9 +123,9 @@ fn each_viewer_gets_its_cheapest_cluster_within_capacity() {
     assert!(answer.gap_share() < 1e-9, "{}", answer.gap_share());
 }
 
-/// A viewer goes unserved only while none of its candidates has room (#48).
+/// A viewer goes unserved only while none of its candidates has capacity left (#48).
 #[test]
-fn no_viewer_is_unserved_beside_room() {
+fn no_viewer_is_unserved_while_a_candidate_has_capacity() {
     for seed in 0..300 {
         let mut random = Seed::new(seed).stream("room", 0);
         let share = 0.2 + random.unit_f64();
@@ -158,8 +159,8 @@ fn one_viewer_does_not_justify_costly_move_chains() {
     assert_eq!((answer.unserved(), answer.cost, answer.bound), (1, 2.0, 2.0));
 }
 
-/// Each viewer has one candidate, and capacities are short: the answer is forced, and the gap is
-/// below 4 % (#48).
+/// Each viewer has one candidate, and capacities are short, so only one answer is possible; its gap
+/// is below 4 % (#48).
 #[test]
 fn a_forced_answer_has_a_tight_gap() {
     let mut widest: f64 = 0.0;
@@ -187,7 +188,7 @@ fn a_forced_answer_has_a_tight_gap() {
 
 /// A cluster of 100 Mbit/s serves 100 of 1,000 viewers of 1 Mbit/s.
 #[test]
-fn those_that_do_not_fit_are_not_served() {
+fn viewers_beyond_the_capacity_stay_unserved() {
     let clusters = vec![Cluster { capacity: BitRate::mbps(100), cost_per_mbps: 1.0 }];
     let groups = vec![Group { place: 0, bitrate: BitRate::mbps(1), sessions: 1_000 }];
     let market =

@@ -11,11 +11,13 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Maximum numbers of networks, of clusters of one, and of players.
+/// Maximum number of networks.
 const NETWORKS_MAX: u32 = 1_000;
+/// Maximum number of clusters of a network.
 const CLUSTERS_MAX: u32 = 1_000;
+/// Maximum number of players.
 const PLAYERS_MAX: u32 = 10_000;
-/// Maximum of all times.
+/// Maximum of all durations and times in the settings.
 const TIME_MAX: Duration = Duration::from_secs(100_000);
 
 /// A workload's settings. Hosts are assigned in order: one to the broker, one to each cluster, and
@@ -37,13 +39,13 @@ pub struct Settings {
     pub segment: Duration,
     /// Playback time of a full buffer.
     pub buffer: Duration,
-    /// Interval after which players ask again.
+    /// Interval between two steering requests of a player.
     pub ttl: Duration,
     /// Interval between two rounds.
     pub every: Duration,
     /// Time for networks to bid.
     pub bids_within: Duration,
-    /// Silence after which an agent counts as gone.
+    /// Silence after which an agent counts as disconnected.
     pub silent_after: Duration,
     /// Capacity that a cluster announces. Default: nine tenths of the capacity of its host's links.
     pub capacity: Option<BitRate>,
@@ -85,7 +87,7 @@ pub enum FaultKind {
     AgentLate,
     /// A network's agent and clusters are silent.
     NetworkDies,
-    /// The broker is silent; at the end a new broker starts that knows the last round.
+    /// The broker is silent; at the end a new broker starts with the last accepted decision.
     BrokerDies,
 }
 

@@ -42,7 +42,7 @@ fn players_use_the_cheapest_network_and_never_stall() {
     let outcome = run("", 0);
     let more = &outcome.workloads[0].more;
     assert_eq!((more["players_begun"], more["stalls"], more["failures"]), (40.0, 0.0, 0.0), "{more:?}");
-    // The first cluster has room for 60 clients at nine tenths of its link.
+    // The first cluster has capacity for 60 players: nine tenths of its link.
     assert_eq!((more["cost_mean"], more["unplaced"]), (1.0, 0.0), "{more:?}");
     assert!(more["rounds_accepted"] >= 10.0, "{more:?}");
     assert!(more["decided_us_max"] < 500_000.0, "{more:?}");
@@ -59,7 +59,7 @@ fn network_failure_costs_seconds_and_its_players_move() {
 }
 
 #[test]
-fn players_outlast_the_broker_whose_successor_knows_the_round() {
+fn players_survive_a_broker_restart_without_stalls() {
     let faults = "faults = [{ what = \"broker-dies\", at = \"20 s\", until = \"35 s\" }]";
     let more = &run(faults, 0).workloads[0].more;
     assert_eq!((more["stalls"], more["cost_mean"]), (0.0, 1.0), "{more:?}");
@@ -75,7 +75,7 @@ fn late_agent_has_no_players_and_harms_no_network() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_place() {
+fn invalid_settings_are_refused_with_their_location() {
     let said = |settings: &str| plan(&text(settings)).expect_err("it is wrong");
     assert!(
         said("design = \"best\"").contains("design: `best`: there are "),

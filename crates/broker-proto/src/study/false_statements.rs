@@ -2,10 +2,10 @@
 //! gain: one network against honest competitors.
 //!
 //! An honest network asks [`MARKUP`] times a cluster's cost. A lying network asks another multiple,
-//! or multiplies its clusters' capacities by a factor. Its payment is the price asked for its
-//! traffic (*as bid*), or the increase of the competitors' total cost without it (*Clarke's rule*).
-//! Under Clarke's rule truthful prices are optimal if the best placement is found, because the
-//! asked price then decides the traffic but not the payment.
+//! or multiplies its clusters' capacities by a factor. The network's payment is the price asked for
+//! its traffic (*as bid*), or the increase of the competitors' total cost if the network is absent
+//! (*Clarke's rule*). Under Clarke's rule truthful prices are optimal if the best placement is
+//! found, because the asked price then decides the traffic but not the payment.
 //!
 //! Source: the thesis leaves cheating open (sections 3.6.3 and 7); Clarke, *Multipart Pricing of
 //! Public Goods* (1971). Read [`FalseStatements`] and [`payoff`] first.
@@ -45,14 +45,14 @@ pub struct Payoff {
     pub overloaded_share: f64,
 }
 
-/// A round, and its total cost to the broker in money.
+/// A round's decision, and the total cost of the decision to the broker in money.
 struct Round {
     decision: Arc<Decision>,
     cost: f64,
 }
 
-/// Runs one round in which networks state the values of `said`; weights come from the real `world`.
-/// The network `away` takes no part.
+/// Runs one round in which networks state the values of `said`; the broker's weights come from the
+/// true `world`. The network `away` takes no part.
 fn round(
     world: &World,
     said: &World,
@@ -84,7 +84,7 @@ fn round(
 }
 
 /// Computes the payoff of a lying network among honest ones. `without` is the total cost if that
-/// network stays away ([`without`]).
+/// network is absent ([`without`]).
 ///
 /// Panics: if `cost_weight` is 0, where money has no value.
 pub fn payoff(
@@ -121,7 +121,7 @@ pub fn payoff(
     }
 }
 
-/// Total cost to the broker, in money, if a network stays away and all other networks are honest.
+/// Total cost to the broker, in money, if a network is absent and all other networks are honest.
 pub fn without(world: &World, design: &Arc<dyn Design>, cost_weight: f64, network: u32) -> f64 {
     round(world, &said(world, None), design, cost_weight, Some(network)).cost
 }
@@ -135,7 +135,7 @@ fn said(world: &World, lie: Option<FalseStatements>) -> World {
     for site in &mut said.sites {
         let (price, capacity) = lie_of(site.network);
         site.cost_per_mbps *= price;
-        // The lie is about the capacity beside background traffic.
+        // The lie scales the capacity that background traffic leaves.
         let room = site.room().as_bps() as f64 * capacity;
         site.capacity = BitRate::bps(site.background.as_bps() + room as u64);
     }
@@ -153,7 +153,7 @@ mod tests {
     use anabranch_units::Seed;
 
     #[test]
-    fn overpricing_gains_as_bid_and_nothing_by_clarkes_rule() {
+    fn clarkes_rule_removes_the_gain_of_overpricing() {
         let shape = WorldShape {
             networks: vec![12, 3, 4],
             sessions: 400,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_more_capacity_than_there_is_is_overloaded() {
+    fn overstated_capacity_overloads_the_lying_network() {
         let shape = WorldShape {
             networks: vec![6, 3],
             sessions: 400,

@@ -1,11 +1,11 @@
 //! Several brokers whose clients share clusters, over rounds of changing demand: networks' bids,
 //! and their results.
 //!
-//! Source: the thesis leaves this open (chapter 7). With several brokers a network's bids overlap,
-//! and if all are accepted its clusters are overloaded: are bids hints or guarantees? Here the
-//! brokers run their rounds in turn, and networks reserve capacity by their [`Reserve`]. Demand of
-//! each broker in each place follows a random walk (a lognormal factor that keeps nine tenths in
-//! each round).
+//! Source: the thesis leaves this open (chapter 7). With several brokers a network's bids overlap:
+//! if all are accepted, the network's clusters are overloaded. The question is whether bids are
+//! hints or guarantees. Here the brokers run their rounds in turn, and networks reserve capacity by
+//! their [`Reserve`]. Demand of each broker in each place follows a random walk: a lognormal factor
+//! whose logarithm keeps nine tenths from round to round.
 //!
 //! Read [`BrokersStudy`] and [`run`] first.
 
@@ -21,7 +21,7 @@ use anabranch_units::{Duration, Instant, PeerId, Seed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Share of the log demand that a place keeps from round to round.
+/// Share of a place's log demand that remains from round to round.
 const KEEPS: f64 = 0.9;
 
 /// Parameters of a study.
@@ -33,7 +33,7 @@ pub struct BrokersStudy {
     pub rounds: u32,
     /// Capacity that networks reserve for other brokers.
     pub reserve: Reserve,
-    /// The standard deviation of the logarithm of a place's demand.
+    /// Standard deviation of the logarithm of a place's demand.
     pub swing: f64,
     /// Weight of cost.
     pub cost_weight: f64,
@@ -62,7 +62,7 @@ pub struct RoundOutcome {
 /// Demand of one broker.
 struct Demand {
     draws: Draws,
-    /// Logarithm of each place's factor.
+    /// Logarithm of the demand factor of each place.
     levels: Vec<f64>,
 }
 
@@ -113,7 +113,7 @@ pub fn run(world: &World, design: &Arc<dyn Design>, several: &BrokersStudy) -> V
         let now = Instant::ZERO + second * u64::from(round);
         let expected = expected(&agents, several.brokers, world);
         let mut voids = 0;
-        // The brokers take turns at being first.
+        // Each round starts with another broker.
         for turn in 0..several.brokers {
             let number = (turn + round) % several.brokers;
             let broker = &mut brokers[number as usize];
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_overload_clusters_guarantees_do_not_learning_is_between() {
+    fn guarantees_prevent_overload_and_learnt_reserves_halve_it() {
         let over = |reserve| mean("marketplace", reserve, |outcome| outcome.overloaded_share);
         let (hint, parts) = (over(Reserve::Nothing), over(Reserve::Parts(2)));
         let learnt = over(Reserve::Learnt { deviations: 2.0 });
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_promises_no_more_than_there_is() {
+    fn assents_prevent_overload_by_several_brokers() {
         let over = mean("transactions", Reserve::Nothing, |outcome| outcome.overloaded_share);
         assert_eq!(over, 0.0);
     }

@@ -3,8 +3,9 @@
 //!
 //! Each seed draws the kinds and rates of faults: lost and late messages, cuts between agents and
 //! brokers, an unreachable store, crashes of agents and brokers, a second process of a network,
-//! frozen agents, brokers that reset their clocks. After every event [`World`] checks the
-//! invariants; then all faults end, and every agent must join the leader and take part in rounds.
+//! frozen agents, and brokers whose clocks restart. After every event [`World`] checks the
+//! invariants. At the end all faults stop, and every agent must join the leader and take part in
+//! rounds.
 //! `testing::faults` explains how to run one seed, or more.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
@@ -21,11 +22,11 @@ fn schedule(seed: u64) -> ScheduleEnd {
 }
 
 #[test]
-fn under_any_faults_agents_return_and_lose_no_message() {
+fn agents_rejoin_and_lose_no_message_under_faults() {
     faults::run(&[], schedule);
 }
 
 #[test]
-fn the_same_seed_leaves_the_same_log() {
+fn equal_seeds_give_equal_logs() {
     faults::run_twice(schedule);
 }

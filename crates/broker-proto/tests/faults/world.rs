@@ -2,16 +2,17 @@
 //! between them, and the faults.
 //!
 //! Invariants, checked after every event:
-//! 1. A broker takes requests of the session that joined it last, and of no other; it refuses no
-//!    request of that session while it leads.
-//! 2. An agent takes each message of a join once and in order, and misses one only if its mailbox
-//!    was full.
-//! 3. A network hears of an accepted round only if the store has it.
-//! 4. An agent is silent for [`SILENCE_MAX`] when its session ends, and no session outlives that.
-//! 5. An agent that runs has a request under way, or joins within the longest pause.
+//! 1. A broker accepts requests only of the session that joined it last; while it leads, it refuses
+//!    no request of that session.
+//! 2. An agent receives each message of a join at most once and in order, and misses a message only
+//!    if its mailbox was full.
+//! 3. A network receives the result of an accepted round only if the store has that round.
+//! 4. A leading broker ends a session exactly when its agent has been silent for [`SILENCE_MAX`].
+//! 5. A running agent has a request in flight, or joins within the longest pause.
 //!
-//! After all faults have ended, one of several brokers stays away. One of the remaining brokers
-//! leads, every agent joins it, all brokers know so, and every network hears of a new round.
+//! After all faults have ended, one of several brokers stays down. Then one of the remaining
+//! brokers leads, every agent joins the leader, all brokers list all networks as connected, and
+//! every network receives the result of a new round.
 
 use super::store::{LEASE, Store};
 use anabranch_broker_proto::agent_session::{self, AgentAction, Answer, Failure, WITHIN};
@@ -33,8 +34,8 @@ use std::sync::LazyLock;
 const EVERY: Duration = Duration::from_secs(20);
 /// Duration of the faults.
 const CHAOS: Duration = Duration::from_secs(150);
-/// Time limit of recovery after the last fault: an agent's slowest request, the election, and two
-/// rounds.
+/// Time limit of recovery after the last fault: the sum of an agent's slowest request, the
+/// election, and two rounds.
 const HEALED: Duration = Duration::from_secs(120);
 /// Interval between two draws of faults.
 const TICK: Duration = Duration::from_ms(500);
@@ -143,9 +144,9 @@ struct Process {
     /// Number of the request in flight.
     pending: Option<u64>,
     frozen_until: Instant,
-    /// Last message received in the current join.
+    /// Number of the last message received in the current join.
     after: u64,
-    /// Last accepted round that it has heard of.
+    /// Number of the last accepted round whose result the agent has received.
     round: u64,
 }
 
@@ -161,10 +162,10 @@ struct Poll {
 struct RunningBroker {
     life: u64,
     networks: Networks,
-    /// Zero of its clock.
+    /// Time of the schedule at which the broker's clock reads zero.
     began: Instant,
     polls: BTreeMap<u64, Poll>,
-    /// Session of each network that joined last, and the time of its last request.
+    /// By network: the session that joined last, and the time of its last request.
     joined: BTreeMap<usize, (u64, Instant)>,
 }
 
@@ -180,15 +181,15 @@ pub struct World {
     store_away_until: Instant,
     agents: Vec<Option<Process>>,
     brokers: Vec<Option<RunningBroker>>,
-    /// End of each cut between an agent and a broker.
+    /// Time at which each cut between an agent and a broker ends.
     cuts: BTreeMap<(usize, usize), Instant>,
     faults: FaultChances<Fault>,
     lives: u64,
     polls: u64,
     design: &'static str,
-    /// The broker that stays away after all faults.
+    /// The broker that stays down after all faults.
     dead: Option<usize>,
-    /// Time at which all faults ended, and the last stored round then.
+    /// Time at which all faults ended, and the last stored round at that time.
     healed: Option<(Instant, u64)>,
     network: RandomStream,
     chaos: RandomStream,
@@ -390,7 +391,7 @@ impl World {
                 let away = some_time(&mut self.chaos, 40);
                 self.schedule.after(away, ScheduleEvent::StartAgent(at));
             }
-            // The previous process is not told.
+            // The previous process keeps running.
             if self.chaos.chance_ppm(self.faults.ppm(Fault::SecondProcess)) && self.agents[at].is_some() {
                 self.start_agent(at);
             }
@@ -443,7 +444,7 @@ impl World {
                 self.start_agent(at);
             }
         }
-        // One of several brokers stays away for good, so its agents must move on.
+        // One of several brokers stays down for good, so its agents must join another broker.
         if self.brokers.len() > 1 {
             let dead = self.chaos.below(self.brokers.len() as u64) as usize;
             self.dead = Some(dead);
@@ -663,7 +664,8 @@ impl World {
 
     // ---- invariants ----
 
-    /// Checks that a broker rightly accepted or refused a request of a session.
+    /// Checks that a broker accepts a request only of the joined session, and does not refuse the
+    /// joined session. Records the time of an accepted request.
     fn check_taken(&mut self, at: usize, network: usize, session: u64, refusal: Option<&Refusal>) {
         let now = self.schedule.now();
         let running = self.brokers[at].as_mut().expect("it has answered");
@@ -690,7 +692,7 @@ impl World {
             let Some(running) = running.as_ref().filter(|running| running.networks.replica().leads()) else {
                 continue;
             };
-            // An event at the very instant of a deadline precedes it.
+            // An event at exactly the deadline still counts as in time.
             for (network, (_, heard_at)) in &running.joined {
                 assert!(
                     now <= *heard_at + SILENCE_MAX,
@@ -715,7 +717,8 @@ impl World {
         self.store.kept.last().map_or(0, |decision| decision.round)
     }
 
-    /// Checks the state some time after all faults have ended.
+    /// Checks the recovered state: one leader, all agents joined to it, and a new round at each
+    /// agent.
     fn check_end(&self) {
         let leads = |running: &&RunningBroker| running.networks.replica().leads();
         let leaders: Vec<&RunningBroker> = self.brokers.iter().flatten().filter(leads).collect();

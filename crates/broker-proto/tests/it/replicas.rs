@@ -34,13 +34,13 @@ enum Message {
 /// A running broker.
 struct RunningBroker {
     replica: Replica,
-    /// Number of this life: messages for one life do not reach another.
+    /// Number of this life of the broker; messages for one life do not reach another life.
     life: u64,
     delivery: Delivery,
     /// Time until which it cannot reach the store.
     cut_until: Instant,
     rounds_seen: Vec<u64>,
-    /// Lead of its clock of day.
+    /// Lead of the broker's clock of day over the other clocks.
     ahead: Duration,
 }
 
@@ -59,7 +59,7 @@ struct ReplicaWorld<'a> {
     on_the_way: BTreeMap<(Instant, u64), (usize, u64, Message)>,
     messages: u64,
     begun: u64,
-    /// True if another store has replaced the store: then decisions may go back.
+    /// True if another store has replaced the store: then a lower round may follow a higher one.
     is_replaced: bool,
     /// Time at which the lead was deleted from the store.
     lead_deleted_at: Option<Instant>,
@@ -111,7 +111,7 @@ impl<'a> ReplicaWorld<'a> {
     }
 
     fn begin(&mut self, at: usize) {
-        // Clocks of day differ by some seconds.
+        // The brokers' clocks of day differ by some seconds.
         let ahead = Duration::from_ms(self.random.below(4_000));
         self.begin_ahead(at, ahead);
     }
@@ -136,8 +136,9 @@ impl<'a> ReplicaWorld<'a> {
         self.on_the_way.insert((self.now + delay, self.messages), (at, life, message));
     }
 
-    /// Runs until `until`. All clocks agree, so no two brokers lead at once, with one exception:
-    /// the holder of a deleted lead leads on until its lease ends, and can store nothing.
+    /// Runs until `until`. All brokers' clocks run at the same rate, so no two brokers lead at
+    /// once, with one exception: the holder of a deleted lead leads until its lease ends, and can
+    /// store nothing.
     fn run(&mut self, until: Instant) {
         loop {
             (0..BROKERS).for_each(|at| self.drain(at));
@@ -193,7 +194,7 @@ impl<'a> ReplicaWorld<'a> {
         let now = self.now;
         let is_cut = |running: &RunningBroker| running.cut_until > now;
         if let Message::ToStore(number, ask) = message {
-            // An operation that was sent is carried out, even if its broker has died.
+            // The store carries out an operation that was sent, even if its broker has died.
             let cut =
                 self.brokers[at].as_ref().is_some_and(|running| running.life == life && is_cut(running));
             let is_away = self.store_away_until > now;
@@ -262,7 +263,8 @@ impl<'a> ReplicaWorld<'a> {
         }
     }
 
-    /// Checks a broker's change of lead or decision.
+    /// Joins all agents to a new leader. Checks that a changed decision is stored, and newer than
+    /// the broker's last decision.
     fn check_turn(&mut self, at: usize, turn: RoleChange) {
         match turn {
             RoleChange::Began => {
@@ -283,7 +285,7 @@ impl<'a> ReplicaWorld<'a> {
         }
     }
 
-    /// Checks that networks hear of stored rounds only.
+    /// Checks that networks receive results of stored rounds only.
     fn check_told(&self, message: &ToNetwork) {
         let ToNetwork::Accepted(accepted) = message else { return };
         let kept = self.store.kept.iter().find(|decision| decision.round == accepted.round);
@@ -337,7 +339,7 @@ impl<'a> ReplicaWorld<'a> {
 }
 
 #[test]
-fn successor_leads_within_the_lease_and_knows_the_round() {
+fn successor_leads_within_the_lease_from_the_last_round() {
     let world = world(1);
     let parties = Parties::new(&world);
     let mut stage = ReplicaWorld::new(&parties, "marketplace", 1);
@@ -381,7 +383,7 @@ fn isolated_leader_ends_its_lead_by_its_own_clock() {
 }
 
 #[test]
-fn two_hundred_schedules_of_kills() {
+fn rounds_continue_after_random_kills_and_cuts() {
     let worlds: Vec<World> = (1..=3).map(world).collect();
     let (mut kept, mut begun, mut killed) = (0, 0, 0);
     for seed in 0..200 {
@@ -436,7 +438,7 @@ fn two_hundred_schedules_of_kills() {
     assert!(kept > 1_000 && begun > 300 && killed > 100, "{kept} {begun} {killed}");
 }
 
-/// Damages the store's keys, as an operator or a fault may.
+/// Damages values in the store, as an operator or a fault may do.
 fn damage(stage: &mut ReplicaWorld<'_>, random: &mut RandomStream) {
     let old = |stage: &ReplicaWorld<'_>, random: &mut RandomStream| {
         let written = &stage.store.written;
@@ -470,9 +472,9 @@ fn replace(stage: &mut ReplicaWorld<'_>, random: &mut RandomStream) {
     stage.is_replaced = true;
 }
 
-/// Rounds continue after the last fault, after any damage to the store's values (#48).
+/// Rounds continue after the last fault, whatever damage the store's values had (#48).
 #[test]
-fn rounds_go_on_after_any_damage_to_the_store() {
+fn rounds_continue_after_any_damage_to_the_store() {
     let worlds: Vec<World> = (1..=3).map(world).collect();
     let mut rewritten = 0;
     for seed in 0..200 {
@@ -514,7 +516,7 @@ fn rounds_go_on_after_any_damage_to_the_store() {
     assert!(rewritten > 100, "known decisions were written again: {rewritten}");
 }
 
-/// The value is restored within a part of the lease, and rounds keep their pace under the same lead
+/// The leader restores a damaged value within one lease, and rounds continue under the same lead
 /// (#48).
 #[test]
 fn a_leader_writes_its_decision_over_a_damaged_value() {
@@ -539,10 +541,10 @@ fn a_leader_writes_its_decision_over_a_damaged_value() {
     }
 }
 
-/// A broker with a clock one day ahead follows the lower rounds of later leads, even after its
+/// A broker whose clock is one day ahead adopts the lower rounds of later leads, even if its own
 /// decision was lost from the store (#48).
 #[test]
-fn a_later_lead_counts_more_than_a_higher_round() {
+fn later_lead_outranks_a_higher_round() {
     let world = world(2);
     let parties = Parties::new(&world);
     let mut stage = ReplicaWorld::new(&parties, "marketplace", 2);
@@ -559,9 +561,9 @@ fn a_later_lead_counts_more_than_a_higher_round() {
     assert_eq!((stage.leaders(), stage.stall()), (1, None));
 }
 
-/// A broker is stalled after three rounds without a stored decision, and not before (#48).
+/// A broker reports a stall after three rounds without a stored decision, and not earlier (#48).
 #[test]
-fn three_missed_rounds_are_a_stall() {
+fn broker_reports_a_stall_after_three_missed_rounds() {
     let world = world(3);
     let parties = Parties::new(&world);
     let mut stage = ReplicaWorld::new(&parties, "marketplace", 3);

@@ -32,11 +32,11 @@ enum AgentBehaviour {
     Good,
     /// Silent.
     Dead,
-    /// Its bids come after the deadline.
+    /// Sends bids after the deadline.
     Late,
     /// Sends invalid messages only.
     Nonsense,
-    /// Bids everything many times.
+    /// Bids each cluster for each share many times.
     Floods,
     /// Joins and leaves repeatedly.
     Flaps,
@@ -61,12 +61,12 @@ struct RoundWorld<'a> {
     loss_ppm: u32,
     on_the_way: BTreeMap<(Instant, u64), (PeerId, Message)>,
     messages: u64,
-    /// Capacity of each cluster in the bids that the broker has accepted in the current round.
+    /// Capacity of each cluster, as the broker has accepted it in bids of the current round.
     bid: BTreeMap<ClusterId, u64>,
     calling: u64,
     decisions: Vec<Arc<Decision>>,
     voids: Vec<(u64, VoidReason)>,
-    /// Results sent to each network, by round.
+    /// Results sent to each network, by network and round.
     told: BTreeMap<(PeerId, u64), BidResult>,
     began_at: Instant,
 }
@@ -193,7 +193,7 @@ impl<'a> RoundWorld<'a> {
         }
     }
 
-    /// Processes a message at a network's agent.
+    /// Handles a message at a network's agent.
     fn answer(&mut self, network: PeerId, message: ToNetwork) {
         let own = self.parties.own(network.0);
         let (agent, manner) = &mut self.agents[network.index()];
@@ -270,7 +270,7 @@ impl<'a> RoundWorld<'a> {
         self.broker.standing(PeerId(network)).expect("it is known")
     }
 
-    /// Rate of a network's clusters in the last decision, in bits per second.
+    /// Rate assigned to a network's clusters in the last decision, in bits per second.
     fn gets(&self, network: u32) -> u64 {
         let decision = self.decisions.last().expect("a round was accepted");
         let its =
@@ -279,7 +279,7 @@ impl<'a> RoundWorld<'a> {
     }
 }
 
-/// Makes all bids invalid, in random ways.
+/// Makes every bid invalid, in a random way.
 fn spoil(bids: &mut Bids, random: &mut RandomStream) {
     let wrong = [f64::NAN, f64::INFINITY, -1.0, 1e300];
     for bid in &mut bids.clusters {
@@ -323,7 +323,7 @@ fn each_design_places_all_clients_and_informs_the_networks() {
 }
 
 #[test]
-fn faulty_networks_cost_other_networks_nothing() {
+fn faulty_networks_do_not_affect_other_networks() {
     let world = world(2);
     let parties = Parties::new(&world);
     let manners = [
@@ -348,7 +348,7 @@ fn faulty_networks_cost_other_networks_nothing() {
     assert!((0.45..0.55).contains(&hall.standing(4).reputation), "{:?}", hall.standing(4));
 }
 
-/// Each decision stores the standings of all networks, absent ones included.
+/// The decision stores the standings of all networks, disconnected networks included.
 #[test]
 fn restarted_broker_keeps_the_networks_reputations() {
     let world = world(2);
@@ -376,7 +376,7 @@ fn restarted_broker_keeps_the_networks_reputations() {
 
 /// For any faults of networks and channels, [`RoundWorld::check`] holds and rounds continue.
 #[test]
-fn two_hundred_schedules_of_faults() {
+fn rounds_continue_under_random_network_and_channel_faults() {
     let worlds: Vec<World> = (1..=4).map(world).collect();
     let all = [
         AgentBehaviour::Good,
@@ -401,7 +401,7 @@ fn two_hundred_schedules_of_faults() {
         for _ in 0..6 {
             let until = hall.now + Duration::from_secs(1 + random.below(60));
             hall.run(until);
-            // The broker ends, and a new one starts from its last accepted round.
+            // The broker ends, and a new broker resumes from the last accepted round.
             if random.below(4) == 0 {
                 let mut new = Broker::new(hall.now, settings(&hall.design)).with_rounds_after(hall.calling);
                 if let Some(decision) = hall.decisions.last() {
@@ -437,15 +437,16 @@ fn network_that_refuses_twice_gets_no_clients() {
     hall.run(Instant::ZERO + Duration::from_secs(50));
     assert_eq!((hall.decisions.len(), hall.gets(1)), (1, 0));
     assert_eq!(hall.voids, []);
-    // A silent agent agrees to nothing, and the remaining networks are asked again.
+    // A silent agent counts as a refusal, and the broker searches again with the remaining
+    // networks.
     hall.agents[2].1 = AgentBehaviour::Dead;
     hall.run(Instant::ZERO + EVERY * 2);
     assert_eq!((hall.decisions.len(), hall.gets(1), hall.gets(2)), (2, 0, 0));
 }
 
-/// An agent that assents and leaves before the last answer gets nothing.
+/// An agent that assents and leaves before the last answer of the round gets no clients.
 #[test]
-fn who_has_agreed_and_goes_has_nothing() {
+fn network_that_assents_and_leaves_gets_no_clients() {
     let world = world(3);
     let parties = Parties::new(&world);
     let design = designs::by_name("transactions").expect("there is one");
@@ -482,7 +483,7 @@ fn who_has_agreed_and_goes_has_nothing() {
 }
 
 #[test]
-fn without_any_bid_the_last_decision_stands() {
+fn last_decision_stays_in_force_without_bids() {
     let world = world(4);
     let parties = Parties::new(&world);
     let mut hall = RoundWorld::new(&parties, "marketplace", &[AgentBehaviour::Good; 5], 1);
@@ -494,7 +495,7 @@ fn without_any_bid_the_last_decision_stands() {
     assert_eq!(hall.broker.accepted().map(|decision| decision.round), Some(1));
 }
 
-/// Two brokers that each place the maximum on the same clusters.
+/// Two brokers each fill the same clusters to the capacity that was bid.
 #[test]
 fn two_brokers_overbook_clusters_unless_networks_are_asked() {
     let mut over = BTreeMap::new();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Lifetime of a lead that is not renewed.
 pub const LEASE: Duration = Duration::from_secs(9);
 
-/// The value of the last decision. Without a decision it is unreadable.
+/// The stored value of the last decision; `decision` is `None` if the value is unreadable.
 #[derive(Clone, Default)]
 pub struct LastValue {
     pub stamp: Stamp,
@@ -89,7 +89,7 @@ impl Store {
         }
     }
 
-    /// Corrupts the value, with a readable stamp as far as given.
+    /// Makes the value unreadable except for its stamp, which has this epoch and round.
     pub fn spoil(&mut self, epoch: u64, round: u64) {
         self.revision += 1;
         self.value = LastValue { stamp: Stamp { revision: self.revision, epoch, round }, decision: None };

@@ -7,7 +7,7 @@ use anabranch_http::metrics::{Counter, Counters, Gauge, Histogram, Metrics, seco
 
 /// Causes of failures at a broker.
 const CAUSES: [&str; 6] = ["away", "bid_refused", "not_joined", "not_leading", "refused", "unknown_design"];
-/// Cause of a failure at no broker: the network's files with estimates.
+/// Labels of failures without a broker: unusable files with estimates.
 const FILES: [&str; 2] = ["", "files"];
 
 /// Metrics of an agent since its start.

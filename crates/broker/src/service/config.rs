@@ -17,9 +17,9 @@ pub struct BrokerServiceConfig {
     pub contracts: Contracts,
     /// Store of the last decision.
     pub store: StoreConfig,
-    /// Interval after which players ask again, in seconds.
+    /// Interval between two steering requests of a player, in seconds.
     pub ttl_s: u32,
-    /// True if players' reports affect the trust in networks. Anybody can send reports.
+    /// True if players' reports affect the trust in networks. Anybody can send such reports.
     pub believes_players: bool,
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of count messages kept, each a part of one broker's counts.
 pub const COUNTED_MAX: usize = 64;
-/// Maximum total bytes of these messages: strangers choose the names of places in them.
+/// Maximum total bytes of these messages, because untrusted players choose the names of places.
 pub const COUNTED_BYTES_MAX: usize = 128 << 20;
 
 /// Counts from one message of another broker, valid until `until`.
@@ -25,7 +25,7 @@ pub(super) struct CountedParts(BTreeMap<(u64, u32), CountedPart>);
 
 impl CountedParts {
     /// Stores a part until `until`, replacing an earlier part with the same number. Returns false
-    /// if there is no room.
+    /// if the limits leave no room.
     pub(super) fn note(
         &mut self,
         now: Instant,
@@ -71,9 +71,9 @@ mod tests {
         (0..count).map(place).collect()
     }
 
-    /// #48: the number of parts was bounded, yet each part could have 32 MiB.
+    /// #48: the number of parts was bounded, but each part could have 32 MiB.
     #[test]
-    fn what_others_count_has_a_budget_of_bytes() {
+    fn counts_of_other_brokers_are_limited_in_bytes() {
         let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
         let mut counted = CountedParts::default();
         let all = places(20_000);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn more_parts_than_brokers_have_are_not_kept() {
+    fn counted_parts_beyond_the_limit_are_refused() {
         let (now, until) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(30));
         let mut counted = CountedParts::default();
         let kept = (0..100).filter(|broker| counted.note(now, (*broker, 0), places(1), until)).count();

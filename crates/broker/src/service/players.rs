@@ -1,5 +1,5 @@
-//! The players' side: answers, playback reports and viewer counts for the leader, under a separate
-//! lock.
+//! The players' side of the broker, under a separate lock: answers, playback reports, and viewer
+//! counts for the leader.
 //!
 //! Leaves out: the choice of pathways (`broker_proto::steering`), HTTP (`public`). Read
 //! [`AnswerState`].
@@ -20,7 +20,7 @@ use anabranch_units::{Instant, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// State behind players' requests. Its lock is held for microseconds.
+/// State for answers to players. Its lock is held for microseconds.
 pub(super) struct AnswerState {
     pub(super) epoch: std::time::Instant,
     pub(super) delivery: Arc<Delivery>,
@@ -29,7 +29,7 @@ pub(super) struct AnswerState {
     /// Aggregated playback reports. `None` if players' reports do not count.
     pub(super) reports: Option<Reports>,
     pub(super) reported: u64,
-    /// True if players are steered at all.
+    /// True if players are steered; false after an operator has turned steering off.
     pub(super) steers: bool,
     pub(super) answers: u64,
     pub(super) unknown: u64,
@@ -42,7 +42,7 @@ impl AnswerState {
 }
 
 impl BrokerService {
-    /// Answers a steering request. Returns `None` until a pathway is known.
+    /// Answers a steering request. Returns `None` while no pathway is known.
     pub fn steer(&self, query: &SteeringQuery) -> Option<SteeringManifest> {
         let plays_by = query.pathways.iter().find_map(|id| pathway_key(&self.shared.catalogue, id));
         let (delivery, gone) = {

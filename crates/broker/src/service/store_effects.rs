@@ -14,7 +14,8 @@ use anabranch_http::lease::LeaseError;
 use std::sync::Arc;
 
 impl BrokerService {
-    /// Takes the lead at once if the store is a file, so that the stored decision answers players.
+    /// With a file store, takes the lead at once, so that players are served by the stored
+    /// decision.
     pub(super) fn read_file(&self) -> Result<(), LeaseError> {
         if self.shared.keeper.lease().is_some() {
             return Ok(());
@@ -31,7 +32,7 @@ impl BrokerService {
         }
         {
             let state = lock(&self.shared.state);
-            // Until viewers ask, the viewers of the stored decision count.
+            // Until viewers send requests, the viewers of the stored decision count.
             if let Some(known) = state.networks.replica().known() {
                 let mut answering = lock(&self.shared.answering);
                 answering.counting =
@@ -61,8 +62,8 @@ impl BrokerService {
         self.shared.changed.notify_one();
     }
 
-    /// Stored form of a decision, stamped with the time of its first writing. The decision in force
-    /// keeps the form that was read.
+    /// Returns the stored form of a decision, with the time of its first writing. A decision read
+    /// from the store keeps its form.
     pub(super) fn written(&self, decision: &Arc<Decision>) -> Arc<DecisionView> {
         let (known, before) = {
             let state = lock(&self.shared.state);
@@ -80,8 +81,8 @@ impl BrokerService {
         view
     }
 
-    /// Handles the result of a store operation: storing the decision of `round`, or another
-    /// operation.
+    /// Handles the result of a store operation. `keeps` is the decision's round if the operation
+    /// was to store a decision.
     pub(super) fn note_told(
         &self,
         state: &mut State,
@@ -92,7 +93,7 @@ impl BrokerService {
         let now = state.now();
         let before = state.store_error.take();
         if keeps.is_some() {
-            // Results of other operations leave this error in place; storing a decision clears it.
+            // Only storing a decision clears this error; other operations leave it unchanged.
             state.keep_error = answer.as_ref().err().cloned();
         }
         let told = match answer {
@@ -103,8 +104,8 @@ impl BrokerService {
                 }
                 state.counters.store_errors += 1;
                 state.store_error = Some(error);
-                // A broker with a file store continues without the stored decision. With a shared
-                // store, another broker may lead by now.
+                // A broker with a file store continues although the decision is not stored. With a
+                // shared store, another broker may lead by now.
                 let is_alone = self.shared.counts_for.is_none();
                 keeps.filter(|_| is_alone).map(|revision| StoreReply::Kept { revision })
             }

@@ -1,4 +1,4 @@
-//! State after store failures, which is not visible from outside.
+//! State after store failures, which no interface shows.
 
 use super::*;
 use crate::decision_form::read_decision;
@@ -24,9 +24,9 @@ async fn documents_list_all_metrics() {
     anabranch_testing::exposition::check_table("docs/broker.md", "broker serve", &text);
 }
 
-/// Storing a decision again, after a lost answer, writes the same bytes.
+/// A decision that is stored again after a lost answer is written with the same bytes.
 #[tokio::test]
-async fn decision_stored_again_is_written_as_before() {
+async fn decision_stored_again_has_the_same_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = service(&folder);
     let decision = |round| {
@@ -42,10 +42,10 @@ async fn decision_stored_again_is_written_as_before() {
     assert!(other.accepted_unix_ms > view.accepted_unix_ms && other.round == 2);
 }
 
-/// The error of an unstored decision stays until a decision is stored, whatever other operations
-/// return.
+/// The error of a decision that was not stored remains until a decision is stored, whatever other
+/// operations return.
 #[tokio::test]
-async fn a_decision_that_is_not_kept_is_not_forgotten() {
+async fn error_of_an_unstored_decision_remains_until_storage() {
     let folder = tempfile::tempdir().expect("a folder");
     let service = service(&folder);
     let told = |kind: &str, answer: Result<StoreReply<DecisionView>, String>| {

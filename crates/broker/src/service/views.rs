@@ -28,7 +28,7 @@ impl BrokerService {
         lock(&self.shared.state).history.rounds()
     }
 
-    /// The lead, as this broker knows it.
+    /// Returns the lead as this broker knows it.
     pub(crate) fn lead(&self) -> LeadView {
         let state = lock(&self.shared.state);
         let replica = state.networks.replica();

@@ -51,7 +51,7 @@ fn last(etcd: &Etcd) -> Vec<u8> {
     BASE64.decode(found["kvs"][0]["value"].as_str().expect("it is there")).expect("base64")
 }
 
-/// Waits until all brokers know a round later than every round known at the call.
+/// Waits until all brokers have a decision of a round after every round known at the call.
 async fn next_round(stage: &Stage) -> Duration {
     let mut before = 0;
     for at in 0..stage.brokers.len() {
@@ -61,7 +61,7 @@ async fn next_round(stage: &Stage) -> Duration {
     for at in 0..stage.brokers.len() {
         while stage.round(at).await <= before {
             assert!(began.elapsed() < ROUNDS_WITHIN, "broker {at} knows no new round");
-            // Viewers keep asking, and are counted.
+            // Viewers keep sending requests, so that they are counted.
             (0..stage.brokers.len()).for_each(|at| drop(stage.first(at)));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -78,9 +78,9 @@ async fn is_healthy(stage: &Stage) -> bool {
     is_healthy
 }
 
-/// Rounds continue within 30 s, and no broker restarts (#48).
+/// Rounds continue within 30 s of each damage, and no broker restarts (#48).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_to_the_keys_in_etcd_stops_no_rounds() {
+async fn rounds_continue_after_damage_to_keys_in_etcd() {
     let Some(mut etcd) = Etcd::new() else {
         return skip("several brokers share an etcd, and this machine has none (Debian: etcd-server)");
     };
@@ -114,8 +114,8 @@ async fn damage_to_the_keys_in_etcd_stops_no_rounds() {
     assert!(is_healthy(&stage).await);
 }
 
-/// Brokers report a decision of another version, leave it in place, and continue once it is gone
-/// (#48).
+/// Brokers report a decision of another version, do not overwrite it, and continue once it is
+/// deleted (#48).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_decision_of_another_format_is_not_overwritten() {
     let Some(mut etcd) = Etcd::new() else {

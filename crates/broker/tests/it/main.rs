@@ -1,5 +1,5 @@
-//! The service with agents and players over real sockets on loopback; several of them around an
-//! etcd.
+//! The service with agents and players over real sockets on loopback; some tests run several
+//! brokers around an etcd.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver")]
 

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub const WITHIN: Duration = Duration::from_secs(20);
-/// Longer than any of these tests, so a viewer that asked once counts throughout.
+/// Longer than each of these tests, so a viewer that sends one request counts until the end.
 const TTL_S: u32 = 60;
 const CONTRACTS: &str = r#"
 [[network]]
@@ -45,13 +45,13 @@ pub struct RunningBroker {
 }
 
 impl RunningBroker {
-    /// Stops the broker as a kill would: nothing more runs.
+    /// Stops the broker as a kill would: none of its tasks runs on.
     pub fn kill(&mut self) {
         self.tasks.drain(..).for_each(|task| task.abort());
     }
 }
 
-/// A folder with keys and files, and a broker if one runs.
+/// A folder with keys and files, and a broker if one was started.
 pub struct BrokerHome {
     folder: tempfile::TempDir,
     players: SocketAddr,
@@ -60,7 +60,7 @@ pub struct BrokerHome {
 }
 
 impl BrokerHome {
-    /// Starts a broker with this design. Players reach the broker at `url` if given.
+    /// Starts a broker with this design. `url` is the public address of its port for players.
     async fn new(design: &str, url: Option<&str>) -> Self {
         let mut house = Self::empty();
         house.start(design, url).await;
@@ -201,7 +201,7 @@ impl BrokerHome {
         self.operator().clients(&request, WITHIN).await.expect("it is taken");
     }
 
-    /// Asks for a player in a city until the first pathway is `way`. Returns that answer.
+    /// Sends a player's request from a city until the first pathway is `way`. Returns that answer.
     async fn told_first(&self, location: &str, way: &str) -> SteeringManifest {
         let began = Instant::now();
         loop {
@@ -218,7 +218,7 @@ impl BrokerHome {
     }
 }
 
-/// Status, head and body of an answer.
+/// Sends a GET request. Returns status, head and body of the answer.
 pub fn ask(address: SocketAddr, path: &str) -> (u16, String, String) {
     send(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
 }
@@ -235,7 +235,7 @@ pub fn send(address: SocketAddr, text: &str) -> (u16, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn players_go_to_present_clusters_of_the_decision() {
+async fn players_get_connected_clusters_of_the_decision() {
     let mut house = BrokerHome::new("marketplace", None).await;
     let (status, head, body) = ask(house.players, "/steering/hls");
     assert_eq!(status, 200, "the manifest's own ways are known: {body}");
@@ -251,12 +251,13 @@ async fn players_go_to_present_clusters_of_the_decision() {
     let steering = house.told_first("berlin", "cheap.1").await;
     assert_eq!(steering.ttl, TTL_S);
     assert_eq!(steering.pathway_clones[0].uri_replacement.host, "cheap-1.example");
-    // The other pathways follow as fallbacks, although one network alone has bid.
+    // The other pathways follow as fallbacks, although only one network has bid.
     assert_eq!(house.told_first("paris", "near").await.pathway_priority, ["near", "cheap.1", "cheap"]);
-    // The reload address repeats the answer without state in the broker.
+    // The reload address repeats the answer, although the broker keeps no state of the player.
     let (_, _, again) = ask(house.players, &format!("/steering/hls{}", steering.reload_uri));
     assert_eq!(serde_json::from_str::<SteeringManifest>(&again).expect("JSON"), steering);
-    // A player without content steering is redirected, with the parameters for the cluster (#52).
+    // A player without content steering is redirected, with the parameters that the cluster needs
+    // (#52).
     let signed = "token=a%2fb&location=berlin&_hls_msn=7&isp=x&flag";
     let (status, head, _) = ask(house.players, &format!("/redirect/show/1%20a.m3u8?{signed}"));
     assert_eq!(status, 302);
@@ -271,7 +272,7 @@ async fn players_go_to_present_clusters_of_the_decision() {
         [(true, 40), (true, 10)]
     );
 
-    // A restarted broker knows the last decision.
+    // A restarted broker resumes with the last decision.
     let before = house.operator().decision().await.expect("it is there");
     house.start("marketplace", None).await;
     let after = house.operator().decision().await.expect("it is there");
@@ -285,7 +286,8 @@ async fn players_of_a_departed_network_are_redirected_at_once() {
     let (_near, _end_near) = house.agent("near");
     house.count(&[("berlin", 40)]).await;
     let steering = house.told_first("berlin", "cheap.1").await;
-    // Shaka resolves a relative address against the manifest's.
+    // The reload address is absolute, because Shaka resolves a relative one against the manifest's
+    // address.
     let whole = "https://steer.example/steering/hls?location=berlin&isp=x&";
     assert!(steering.reload_uri.starts_with(whole), "{}", steering.reload_uri);
     end.send(()).expect("it runs");
@@ -295,9 +297,9 @@ async fn players_of_a_departed_network_are_redirected_at_once() {
     assert!(metrics.contains("broker_networks_up 1"), "{metrics}");
 }
 
-/// A machine that is cut off is silent; no error arrives.
+/// A host that is cut off is silent: the agent sees no error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agent_of_several_brokers_leaves_a_silent_one_soon() {
+async fn agent_soon_leaves_a_silent_broker_for_another() {
     let house = BrokerHome::new("marketplace", None).await;
     let silent = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let address = silent.local_addr().expect("it is bound").to_string();
@@ -309,9 +311,10 @@ async fn agent_of_several_brokers_leaves_a_silent_one_soon() {
     }
 }
 
-/// Requests above the rate are told to retry later. Players without steering do not ask again.
+/// A request above the rate is refused with the time of the next attempt. With steering off,
+/// players get status 410 and stop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn players_are_told_to_come_later_or_no_more() {
+async fn excess_requests_get_429_and_unsteered_players_410() {
     let house = BrokerHome::new("marketplace", None).await;
     house.operator().steers(false, WITHIN).await.expect("it is taken");
     assert_eq!(ask(house.players, "/steering/hls").0, 410);
@@ -348,9 +351,9 @@ async fn players_are_told_to_come_later_or_no_more() {
     }
 }
 
-/// #52: browsers ask for permission before a question with headers of the player's own.
+/// #52: browsers send a preflight before a request with the player's own headers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn browsers_may_ask_all_that_players_ask() {
+async fn preflights_allow_all_requests_of_players() {
     let house = BrokerHome::new("marketplace", None).await;
     let asks = "Origin: https://page.example\r\nAccess-Control-Request-Method: GET\r\n\
                 Access-Control-Request-Headers: cmcd-session,authorization\r\nConnection: close\r\n";
@@ -368,9 +371,9 @@ async fn browsers_may_ask_all_that_players_ask() {
     }
 }
 
-/// #52: a proxy in front, as the documents have it, hid where viewers are.
+/// #52: a proxy, as the documents recommend it, hid the viewers' addresses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn places_see_viewers_behind_the_proxy() {
+async fn viewers_behind_a_proxy_keep_their_own_places() {
     let house = BrokerHome::new("marketplace", None).await;
     let settings = Settings::new(designs::by_name("marketplace").expect("there is one"));
     let contracts = CONTRACTS.parse().expect("they are right");
@@ -394,7 +397,7 @@ async fn places_see_viewers_behind_the_proxy() {
     }
 }
 
-/// CMCD reports, with steering requests and separately.
+/// Reports in CMCD arrive with steering requests and separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_with_stalled_players_loses_trust_across_restarts() {
     let mut house = BrokerHome::new("marketplace", None).await;
@@ -438,10 +441,10 @@ async fn network_with_stalled_players_loses_trust_across_restarts() {
     assert!(networks[0].capacity_trust < 0.97, "{} {kept}", networks[0].capacity_trust);
 }
 
-/// A restarted broker uses the viewers of its stored decision, and need not wait until all viewers
-/// have asked.
+/// A restarted broker places the viewers of its stored decision, before all viewers have sent
+/// requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn last_decisions_clients_are_placed_after_a_restart() {
+async fn clients_of_the_last_decision_survive_a_restart() {
     let mut house = BrokerHome::new("marketplace", None).await;
     let (_cheap, _end_cheap) = house.agent("cheap");
     for _ in 0..30 {
@@ -473,7 +476,7 @@ async fn last_decisions_clients_are_placed_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_is_refused_in_a_line() {
+async fn invalid_requests_are_refused_in_one_line() {
     let house = BrokerHome::new("marketplace", None).await;
     let player = |path: &str| {
         let (status, _, body) = ask(house.players, path);
@@ -492,7 +495,7 @@ async fn what_is_wrong_is_refused_in_a_line() {
     );
     assert_eq!(status, 405);
 
-    // An agent speaks for its own network alone, and only after joining.
+    // An agent may send requests for its own network only, and only after it has joined.
     let near = Client::new(&house.address, &house.identity(Role::Site, "near"), WITHIN).expect("right");
     let said = |result: Result<(), ClientError>| match result {
         Err(ClientError::Refused { status, .. }) => status,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 pub const LEASE: Duration = Duration::from_secs(2);
 
-/// Returns an address with a port that was just free.
+/// Returns an address with a port that is free at the time of the call.
 fn free() -> SocketAddr {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).expect("a free port")
 }
@@ -38,7 +38,7 @@ impl Etcd {
         Some(Self { program, folder, clients: free(), peers: free(), child: None })
     }
 
-    /// Starts with the data of the last run.
+    /// Starts etcd with the data of its last run.
     pub fn start(&mut self) {
         let (clients, peers) = (format!("http://{}", self.clients), format!("http://{}", self.peers));
         let mut command = Command::new(&self.program);
@@ -58,7 +58,7 @@ impl Etcd {
 }
 
 impl Etcd {
-    /// Starts empty, as another store in its place.
+    /// Starts etcd without data, as if another store had replaced it.
     pub fn start_empty(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.folder.path().join("data")).expect("it was there");
@@ -119,7 +119,8 @@ impl Stage {
         self.house.operator_of(&self.brokers[at].address).decision().await.expect("it answers").round
     }
 
-    /// Waits until broker `at` knows a round later than `round`. Returns its number.
+    /// Waits until broker `at` has a decision of a round after `round`. Returns the number of that
+    /// round.
     async fn knows_after(&self, at: usize, round: u64) -> u64 {
         let began = Instant::now();
         loop {
@@ -132,7 +133,7 @@ impl Stage {
         }
     }
 
-    /// The first pathway in a broker's answer to a player.
+    /// Returns the first pathway in a broker's answer to a player.
     pub fn first(&self, at: usize) -> String {
         let (status, _, body) = ask(self.brokers[at].players, "/steering/hls?location=berlin&isp=x&viewer=5");
         assert_eq!(status, 200, "{body}");
@@ -153,7 +154,7 @@ impl Stage {
         }
     }
 
-    /// Sets clients, which the leader alone accepts.
+    /// Sets clients at broker `at`; only the leader accepts them.
     async fn count(&self, at: usize) -> Result<(), ClientError> {
         let places = vec![PlaceClients {
             location: "berlin".to_owned(),
@@ -175,7 +176,7 @@ async fn killed_broker_is_replaced_and_players_survive_killed_etcd() {
     let (_cheap, end_cheap) = stage.house.agent_of("cheap", stage.addresses());
     let (_near, _end_near) = stage.house.agent_of("near", stage.addresses());
 
-    // One broker leads and counts the players of the other brokers, too.
+    // One broker leads, and also counts the players of the other brokers.
     let first = stage.leader(&[0, 1, 2]).await;
     let others: Vec<usize> = (0..3).filter(|at| *at != first).collect();
     match stage.count(others[0]).await {
@@ -193,7 +194,7 @@ async fn killed_broker_is_replaced_and_players_survive_killed_etcd() {
         stage.house.operator_of(&stage.brokers[first].address).decision().await.expect("it answers");
     assert!(decision.placed.iter().map(|placed| placed.sessions).sum::<u32>() >= 30, "{decision:?}");
 
-    // Followers hear of connected networks between rounds, too.
+    // Followers also receive the list of connected networks between rounds.
     stage.is_up(others[0], "cheap", true).await;
 
     // The leader is killed.
@@ -208,8 +209,8 @@ async fn killed_broker_is_replaced_and_players_survive_killed_etcd() {
     let third = others[usize::from(others[0] == second)];
     stage.knows_after(third, after).await;
 
-    // etcd is killed: players are served by the last decision, no broker leads, and no round is
-    // accepted.
+    // etcd is killed: players are still served by the last decision, but no broker leads, and no
+    // round is accepted.
     etcd.kill();
     let began = Instant::now();
     while stage.leads(second).await {
@@ -227,7 +228,7 @@ async fn killed_broker_is_replaced_and_players_survive_killed_etcd() {
     stage.count(again).await.expect("it leads");
     stage.knows_after(again, stands).await;
 
-    // A network's agent ends: the followers learn that it is disconnected.
+    // A network's agent ends, and the followers report the network as disconnected.
     let follows = if again == second { third } else { second };
     stage.is_up(follows, "cheap", true).await;
     end_cheap.send(()).expect("it runs");

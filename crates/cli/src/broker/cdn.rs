@@ -43,7 +43,7 @@ pub struct Args {
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Site, &args.name);
     let identity = Identity::load(&files)?;

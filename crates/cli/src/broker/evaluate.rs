@@ -67,7 +67,8 @@ pub struct Args {
     json: bool,
 }
 
-/// Maximum numbers of clients and networks of a world, which fit some gigabytes.
+/// Maximum number of clients, and of networks, of a world, so that the world fits into some
+/// gigabytes.
 const COUNT_MAX: usize = 2_000_000;
 
 fn count_or_none(text: &str) -> Result<usize, String> {
@@ -123,7 +124,7 @@ fn outcome_row(outcome: &Outcome) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The account of a network or of a country, with its clusters' costs.
+/// Row of a network's or country's account, with the costs of its clusters.
 fn account_row(number: usize, account: &Account, costs: &[f64]) -> Vec<(&'static str, Value)> {
     vec![
         ("number", number.into()),
@@ -138,7 +139,7 @@ fn account_row(number: usize, account: &Account, costs: &[f64]) -> Vec<(&'static
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let capacity = args.capacity;
     let designs: Vec<Arc<dyn Design>> = if args.design.is_empty() {
@@ -185,13 +186,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The network with the most clusters.
+/// Number of the network with the most clusters.
 fn largest(world: &World) -> u32 {
     let networks = (0..).zip(world.networks());
     networks.max_by_key(|(_, network)| network.clusters.len()).map_or(0, |(number, _)| number)
 }
 
-/// A round's rows of a kind.
+/// Rows of this kind for a round.
 fn rows(kind: Rows, world: &World, outcome: &Outcome) -> Vec<Vec<(&'static str, Value)>> {
     let of = |site: &Site| match kind {
         Rows::Countries => world.cities()[site.city as usize].country,

@@ -32,7 +32,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
         return change.run(anabranch_broker::SYSTEM, quiet);

@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, factors) in [("--price", &args.price), ("--claim", &args.claim)] {
         for factor in factors {

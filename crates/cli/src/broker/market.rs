@@ -1,5 +1,5 @@
-//! `anabranch broker market`: one round's program (the thesis's Figure 3.10) with its answer, for
-//! comparison with other solvers.
+//! `anabranch broker market`: prints one round's optimisation (the thesis's Figure 3.10) with its
+//! answer, for comparison with other solvers.
 
 use super::evaluate::{above_0, count, drawn, known, weight};
 use anabranch_broker_proto::{Market, Optimiser, Program, WorldShape, designs, market};
@@ -31,15 +31,16 @@ pub struct Args {
     capacity: f64,
 }
 
-/// A program and its answer.
+/// A program, and the optimiser's answer.
 #[derive(Serialize)]
 struct View {
     #[serde(flatten)]
     program: Program,
-    /// Group, index of the candidate or none, number of clients.
+    /// Placements: group, index of the candidate or `None`, number of clients.
     placed: Vec<(u32, Option<u32>, u32)>,
-    /// Cost of the answer, and lower bound on any cost.
+    /// Cost of the answer.
     cost: f64,
+    /// Lower bound on the cost of any placement.
     bound: f64,
 }
 
@@ -55,7 +56,7 @@ fn view(market: &Market) -> View {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let default = WorldShape::default();
     let networks = if args.networks.is_empty() { default.networks.clone() } else { args.networks.clone() };

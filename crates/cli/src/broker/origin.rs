@@ -1,4 +1,4 @@
-//! `anabranch broker origin`: segments of any length, for `broker play`.
+//! `anabranch broker origin`: serves segments of any length for `broker play`.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -62,7 +62,7 @@ async fn segment(Query(SegmentQuery { bytes }): Query<SegmentQuery>) -> Response
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     crate::process::runtime()?.block_on(async {

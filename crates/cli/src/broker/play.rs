@@ -1,4 +1,4 @@
-//! `anabranch broker play`: many players over real sockets, to try a broker and its networks.
+//! `anabranch broker play`: many players over real sockets, for tests of a broker and its networks.
 //!
 //! Leaves out: the players ([`anabranch_rehearse::broker::play`]). Read [`run`] first.
 
@@ -18,9 +18,9 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the players. Fails if none has played.
+/// Runs the players. Fails if no player has played.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let outcome = crate::process::runtime()?.block_on(play(&args.players))?;

@@ -1,6 +1,6 @@
 //! Rows of figures, as a table for people or as JSON lines.
 //!
-//! Leaves out: the rows' contents. Read [`ShownRows`] first.
+//! Leaves out: the contents of the rows. Read [`ShownRows`] first.
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::{Serialize, Serializer};

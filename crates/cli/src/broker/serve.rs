@@ -109,7 +109,7 @@ struct PlayersArgs {
     clients: ClientArgs,
 }
 
-/// Parses the start of an address: a scheme and a host.
+/// Parses the base of a URL: a scheme and a host.
 fn url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let is_host =
@@ -154,12 +154,12 @@ impl PlayersArgs {
     }
 }
 
-/// Descriptors for anything but connections: the store, the runtime, the terminal.
+/// Descriptors for other uses than connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     for (name, weight) in [("--score-weight", args.score_weight), ("--cost-weight", args.cost_weight)] {
         check_weight(weight).context(name).or_usage()?;

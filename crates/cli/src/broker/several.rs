@@ -1,5 +1,5 @@
-//! `anabranch broker several`: brokers with clients on the same clusters, round after round, while
-//! demand changes.
+//! `anabranch broker several`: several brokers whose clients share clusters, over rounds of
+//! changing demand.
 
 use super::evaluate::{above_0, count, drawn, known};
 use super::rows::{Row, ShownRows};
@@ -61,7 +61,7 @@ fn reserve(text: &str, brokers: u32) -> Option<Reserve> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure_usage!((0.0..=2.0).contains(&args.swing), "--swing {}: must be 0 to 2", args.swing);
     let mut shown = ShownRows::new(args.json);
@@ -100,7 +100,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Means over rounds.
+/// Means of the figures over the rounds.
 fn means(outcomes: &[RoundOutcome]) -> [(&'static str, Value); 6] {
     let mean = |of: fn(&RoundOutcome) -> f64| {
         Value::from(outcomes.iter().map(of).sum::<f64>() / outcomes.len().max(1) as f64)

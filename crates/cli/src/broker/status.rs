@@ -55,7 +55,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_broker::SYSTEM, Role::Operator, &args.operator);
     let identity = Identity::load(&files)?;
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     crate::process::runtime()?.block_on(async {
         let brokers = ask_all(clients).await;
         if let Some(listen) = args.web {
-            // The page goes on asking a broker that is away.
+            // The page keeps polling a broker that is unreachable.
             let client = chosen(&brokers).unwrap_or(&brokers[0]).client.clone();
             return tokio::select! {
                 served = page::serve(client, listen) => served.map(|()| ExitCode::SUCCESS),
@@ -88,10 +88,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Time for which a request is tried.
+/// Time during which a request is retried.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A broker that was asked for the lead.
+/// A broker, and its answer to the request for the lead.
 struct Broker {
     client: Client,
     lead: Result<LeadView, ClientError>,
@@ -102,7 +102,7 @@ impl Broker {
         self.lead.as_ref().is_ok_and(|lead| lead.leads)
     }
 
-    /// Its role, in one or a few words.
+    /// Role of the broker, in one or a few words.
     fn role(&self) -> String {
         match &self.lead {
             Err(_) => "no answer".to_owned(),
@@ -119,7 +119,7 @@ impl Broker {
     }
 }
 
-/// Asks all brokers at once.
+/// Requests the lead of all brokers concurrently.
 async fn ask_all(clients: Vec<Client>) -> Vec<Broker> {
     let asked = clients.into_iter().map(|client| {
         tokio::spawn(async move {
@@ -183,7 +183,8 @@ fn round_name(number: u64) -> String {
     }
 }
 
-/// Shows networks and the decision. Without a leader (`is_led` false) nobody knows which agents are up.
+/// Shows the networks and the decision. Without a leader (`is_led` is false), no broker knows which
+/// agents are connected.
 fn show(networks: &[NetworkView], decision: &DecisionView, is_led: bool) {
     let agent = |network: &NetworkView| match (is_led, network.up) {
         (false, _) => "unknown",
@@ -231,7 +232,7 @@ mod tests {
 
     /// #52: decisions in stores of earlier versions were shown as round #0.
     #[test]
-    fn decision_without_a_number_is_the_last_round() {
+    fn decision_without_a_number_is_shown_as_last_round() {
         assert_eq!((round_name(0), round_name(7)), ("last round".to_owned(), "round #7".to_owned()));
     }
 }

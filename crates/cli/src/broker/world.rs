@@ -37,7 +37,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     ensure_usage!(!args.out.exists(), "--out {}: is there already: name another folder", args.out.display());
     let default = WorldShape::default();

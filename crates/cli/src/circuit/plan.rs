@@ -65,7 +65,7 @@ fn scheduler(name: &str) -> Result<Kind, String> {
 
 /// Plans one week.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.job {
         return job::run(file, args.fail.as_ref(), args.json);
@@ -98,19 +98,19 @@ struct PlanView {
     scheduler: &'static str,
     about: &'static str,
     days: Vec<DayView>,
-    /// Sum of days and nights.
+    /// Total duration of days and nights.
     length_ns: u64,
     served_bytes: u64,
-    /// Bytes that no plan of this kind exceeds.
+    /// Upper bound on the bytes of any plan of this kind.
     bound_bytes: u64,
 }
 
-/// Plans of one table.
+/// Plans for one table of demand.
 #[derive(Debug, Serialize)]
 struct Answer {
     racks: usize,
     demand_bytes: u64,
-    /// Bytes that no days of one switch in one week exceed.
+    /// Upper bound on the bytes that days of one switch serve in one week.
     bound_bytes: u64,
     night_ns: u64,
     plans: Vec<PlanView>,
@@ -201,7 +201,7 @@ impl PlanView {
     }
 }
 
-/// A share in percent. Nothing of nothing is all of it.
+/// Formats a share in percent. If `whole` is 0, the share is 100 %.
 fn share(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
     format!("{:.1} %", share * 100.0)

@@ -1,6 +1,6 @@
-//! `anabranch circuit retcp`: reTCP in this machine's kernel, for as long as the command runs.
+//! `anabranch circuit retcp`: registers reTCP in this machine's kernel while the command runs.
 //!
-//! Leaves out: the control ([`anabranch_linux::bpf::retcp`]). Read [`run`] first.
+//! Leaves out: the congestion control itself ([`anabranch_linux::bpf::retcp`]). Read [`run`] first.
 
 use crate::exit::OrUsage as _;
 use anabranch_linux::bpf::retcp::{Base, ControlSpec, Mark, attach};
@@ -55,9 +55,9 @@ fn mark(text: &str) -> Result<Marking, String> {
     }
 }
 
-/// Registers the control, and removes it when the command is ended.
+/// Registers the congestion control, and removes it when the command ends.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { name, base, mark, dilation, .. } = args;
     let settings = ControlSpec { name, base: *base, mark: mark.0, dilation: *dilation };
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             errln!("congestion control `{name}` is registered; Ctrl-C removes it");
             std::future::pending::<()>().await;
         };
-        // Signals are handled from the first poll on, so before the line.
+        // The signals are polled first, so that they are handled before the line is printed.
         tokio::select! {
             biased;
             () = crate::process::asked_to_end() => {}
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_read_and_others_refused() {
+    fn valid_marks_are_parsed_and_invalid_ones_refused() {
         assert_eq!(mark("ece"), Ok(Marking(Some(Mark::Ece))));
         assert_eq!(mark("dscp=46"), Ok(Marking(Some(Mark::Dscp(46)))));
         assert_eq!(mark("none"), Ok(Marking(None)));

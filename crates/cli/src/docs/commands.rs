@@ -1,10 +1,10 @@
-//! Reference of commands: the `--help` of each, from clap.
+//! Reference of commands, from clap's `--help` of each command.
 
 use super::markdown::{Page, code, escaped};
 use crate::EVERYWHERE;
 use clap::{Arg, Command};
 
-/// A page for the options of every command, and one for each verb with its subcommands.
+/// Returns a page with the options of every command, and a page for each verb with its subcommands.
 pub fn pages(mut command: Command) -> Vec<Page> {
     command.build();
     let lead = "Each verb has a page, made from its `--help`. `anabranch docs man DIR` writes manual pages.";
@@ -28,7 +28,7 @@ pub fn pages(mut command: Command) -> Vec<Page> {
     pages
 }
 
-/// Describes the subcommands of `command`.
+/// Adds the subcommands of `command` to the page.
 fn below(page: &mut Page, command: &Command) {
     for noun in visible(command) {
         let words = noun.get_bin_name().unwrap_or_else(|| noun.get_name());
@@ -42,12 +42,12 @@ fn below(page: &mut Page, command: &Command) {
     }
 }
 
-/// Subcommands that `--help` lists, without clap's own.
+/// Subcommands that `--help` lists, except clap's `help`.
 pub fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")
 }
 
-/// Usage, and the arguments that not every command has.
+/// Adds the usage to the page, and the arguments other than the options of every command.
 fn describe(page: &mut Page, command: &Command) {
     let usage = command.clone().render_usage().to_string();
     page.line(format_args!("\n```text\n{}\n```", usage.trim_start_matches("Usage: ").trim()));
@@ -62,7 +62,7 @@ fn is_of_every_command(arg: &Arg) -> bool {
     arg.get_help_heading() == Some(EVERYWHERE)
 }
 
-/// A table of arguments, if there are any.
+/// Adds a table of arguments, if there are any.
 fn options<'a>(page: &mut Page, args: impl Iterator<Item = &'a Arg>) {
     let rows: Vec<_> = args.map(|arg| [name(arg), meaning(arg)]).collect();
     if !rows.is_empty() {
@@ -70,7 +70,7 @@ fn options<'a>(page: &mut Page, args: impl Iterator<Item = &'a Arg>) {
     }
 }
 
-/// An argument as it is written: `--from SITE`, `-o, --output FILE`, `FILE...`.
+/// Formats an argument as users write it: `--from SITE`, `-o, --output FILE`, `FILE...`.
 fn name(arg: &Arg) -> String {
     let values = if arg.get_action().takes_values() {
         let names = arg.get_value_names().unwrap_or_default();
@@ -92,7 +92,7 @@ fn is_list(arg: &Arg) -> bool {
     arg.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
-/// Help of an argument, with its values, its default and its variable.
+/// Describes an argument: its help, values, default and environment variable.
 fn meaning(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut out = escaped(&help);

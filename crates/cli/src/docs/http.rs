@@ -1,12 +1,12 @@
-//! Reference of the HTTP interfaces, from the OpenAPI descriptions that the services answer with.
+//! Reference of the HTTP interfaces, from the OpenAPI descriptions of the services.
 //!
-//! Leaves out: `/metrics`, whose tables are in the pages of the systems.
+//! Leaves out: `/metrics`, whose metrics are listed in the documents of the systems.
 
 use super::markdown::{Page, anchor, code, escaped};
 use super::schema::{array, base, entries};
 use serde_json::Value;
 
-/// Systems with an HTTP interface for operators, and its description.
+/// Names of the systems with an HTTP interface for operators, each with its OpenAPI description.
 pub fn descriptions() -> [(&'static str, String); 4] {
     [
         ("replicate", anabranch_replicate::openapi()),
@@ -19,7 +19,7 @@ pub fn descriptions() -> [(&'static str, String); 4] {
 /// Methods of OpenAPI in the order of the pages.
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
-/// A page that lists the interfaces, and one for each.
+/// Returns a page that lists the interfaces, and a page for each interface.
 pub fn pages() -> Vec<Page> {
     let lead = "Controllers answer operators and their own daemons by HTTP over mutual TLS. \
                 [Operations](../docs/operations.md#metrics-and-the-api) shows a request with curl. \
@@ -35,7 +35,7 @@ pub fn pages() -> Vec<Page> {
     all
 }
 
-/// Title and purpose of an interface.
+/// Title and description of an interface.
 struct Info {
     title: String,
     description: String,
@@ -69,13 +69,13 @@ fn page(system: &str, description: &str) -> (Page, Info) {
     (page, info)
 }
 
-/// Summary and description of an operation.
+/// Returns summary and description of an operation as one text.
 fn summary(operation: &Value) -> String {
     let both = [text(&operation["summary"]), text(&operation["description"])];
     escaped(both.join(" ").trim())
 }
 
-/// Parameters, body and answers of an operation.
+/// Adds parameters, body and answers of an operation to the page.
 fn describe(page: &mut Page, operation: &Value) {
     let parameters = array(&operation["parameters"]);
     if !parameters.is_empty() {
@@ -102,7 +102,7 @@ fn describe(page: &mut Page, operation: &Value) {
     );
 }
 
-/// Fields of a message, or its alternatives.
+/// Adds the fields of a message, or its alternatives, to the page.
 fn fields(page: &mut Page, schema: &Value) {
     if schema["properties"].is_object() {
         let names: Vec<&Value> = schema["required"].as_array().into_iter().flatten().collect();
@@ -134,7 +134,7 @@ fn required(is_required: bool, meaning: &str) -> String {
     format!("{mark}{}", escaped(meaning))
 }
 
-/// Type of a value in words, with links to messages.
+/// Describes the type of a value in words, with links to messages.
 fn kind(schema: &Value) -> String {
     if let Some(target) = schema["$ref"].as_str() {
         let name = target.rsplit('/').next().unwrap_or(target);

@@ -1,7 +1,7 @@
 //! Markdown of the reference pages.
 //!
-//! Texts come from help and doc comments. Their code spans stay; everything else is escaped, so
-//! that a `<SITE>` or a `*` is shown as written.
+//! Texts are taken from help texts and doc comments. Their code spans are kept, and all other
+//! characters are escaped, so that a `<SITE>` or a `*` is shown as written.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page with its title as heading, and a paragraph.
+    /// Creates a page with its title as heading, and a first paragraph.
     pub fn new(path: impl Into<String>, title: impl Into<String>, lead: &str) -> Self {
         let (path, title) = (path.into(), title.into());
         let text = format!("# {}\n\n{lead}\n", escaped(&title));
@@ -38,17 +38,17 @@ impl Page {
     }
 }
 
-/// Markdown of a cell: one line, whose bars separate no cells.
+/// Formats Markdown for a cell: one line, in which bars separate no cells.
 fn cell_text(markdown: &str) -> String {
     markdown.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// A code span.
+/// Formats a code span.
 pub fn code(text: impl std::fmt::Display) -> String {
     format!("`{text}`")
 }
 
-/// A text with its code spans, and everything else as written. Links of rustdoc lose their target.
+/// Escapes a text except for its code spans. Links of rustdoc lose their target.
 pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for (i, piece) in without_links(text).split('`').enumerate() {
@@ -80,7 +80,7 @@ fn without_links(text: &str) -> String {
     out + rest
 }
 
-/// Anchor that a site makes of a heading: lower case, blanks as hyphens, no punctuation.
+/// Anchor that the site generates for a heading: lower case, hyphens for blanks, no punctuation.
 pub fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));

@@ -1,10 +1,10 @@
-//! Parts of JSON Schema that both references read.
+//! Parts of JSON Schema that the references of both HTTP interfaces and settings use.
 //!
-//! Leaves out: references between schemas, which OpenAPI and `schemars` write differently.
+//! Leaves out: references between schemas, which OpenAPI and `schemars` express differently.
 
 use serde_json::{Map, Value};
 
-/// Type of a value, `null` left out.
+/// Type of a value, without `null`.
 pub(super) fn base(schema: &Value) -> &str {
     match &schema["type"] {
         Value::Array(types) => {
@@ -15,12 +15,12 @@ pub(super) fn base(schema: &Value) -> &str {
     }
 }
 
-/// Items of a list; none of another value.
+/// Items of a list; empty for another value.
 pub(super) fn array(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Keys of an object; none of another value.
+/// Keys and values of an object; empty for another value.
 pub(super) fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }

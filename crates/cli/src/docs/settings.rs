@@ -1,8 +1,8 @@
 //! Reference of the keys of scenarios and topologies.
 //!
-//! A scenario's keys come from the schema of the types that read it, with their doc comments and
-//! defaults. A topology's come from the list by which its reader refuses unknown ones. Leaves out:
-//! what combinations are refused. Read [`scenario`] first.
+//! A scenario's keys are read from the schema of the types that parse it, with their doc comments
+//! and defaults. A topology's keys are read from the list by which its parser refuses unknown keys.
+//! Leaves out: combinations that are refused. Read [`scenario`] first.
 
 use super::markdown::{Page, code, escaped};
 use super::schema::{array, base, entries};
@@ -30,7 +30,7 @@ pub fn topology() -> Page {
     page
 }
 
-/// Keys of scenarios: of the run, and of each kind of workload.
+/// Keys of scenarios: keys of the run, and of each kind of workload.
 pub fn scenario() -> Page {
     let lead = "All keys of a scenario, with types and defaults. [Scenarios](../docs/scenarios.md) teaches \
                 them, and says which of them `emulate` takes.";
@@ -79,7 +79,7 @@ impl Table {
         Self { schema: resolved(schema, root).clone(), root: root.clone(), path: path.to_owned() }
     }
 
-    /// Keys and their schemas, the one that names a workload's kind included.
+    /// Keys and their schemas, including the key that names a workload's kind.
     pub fn keys(&self) -> impl Iterator<Item = (&String, &Value)> {
         entries(&self.schema["properties"])
     }
@@ -88,7 +88,7 @@ impl Table {
         self.schema["description"].as_str().unwrap_or_default()
     }
 
-    /// Appends this table and the tables below it.
+    /// Appends this table and its inner tables.
     fn collect(self, title: &str, tables: &mut Vec<(String, Self)>) {
         let mut below = Vec::new();
         for (name, key) in self.keys() {
@@ -100,7 +100,8 @@ impl Table {
                     path += ".NAME";
                 }
                 let written = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
-                // Workloads of different kinds have tables of one name, as `[[workload.faults]]`.
+                // Workloads of different kinds have tables with the same name, as
+                // `[[workload.faults]]`.
                 let suffix = if self.path == "workload" { format!(" of {title}") } else { String::new() };
                 below.push((code(written) + &suffix, Self::new(inner, &self.root, &path)));
             }
@@ -130,7 +131,7 @@ impl Table {
         })
     }
 
-    /// Type of a key's value, in words.
+    /// Describes the type of a key's value in words.
     fn kind(&self, key: &Value) -> String {
         let (inner, is_list) = element(key, &self.root);
         let kind = match () {
@@ -159,7 +160,7 @@ impl Table {
         }
     }
 
-    /// Meanings of a key's words, if they have any.
+    /// Lists the meanings of the words that a key may have as its value.
     fn values(&self, key: &Value) -> String {
         let (inner, _) = element(key, &self.root);
         let told = words(inner).into_iter().filter(|(_, meaning)| !meaning.is_empty());
@@ -167,7 +168,8 @@ impl Table {
     }
 }
 
-/// Schema of a value, or of the items of a list or the tables of a map, and whether it is a list.
+/// Returns the schema of a value, of a list's items or of a map's tables, and whether the value is
+/// a list.
 fn element<'a>(key: &'a Value, root: &'a Value) -> (&'a Value, bool) {
     let schema = resolved(key, root);
     if base(schema) == "array" && schema["items"].is_object() {
@@ -195,7 +197,7 @@ fn resolved<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     }
 }
 
-/// Words that a value may be, with their meanings.
+/// Words that are valid as a value, with their meanings.
 fn words(schema: &Value) -> Vec<(&str, &str)> {
     let plain = array(&schema["enum"]).iter().filter_map(|word| Some((word.as_str()?, "")));
     let told = array(&schema["oneOf"]).iter().flat_map(|one| {

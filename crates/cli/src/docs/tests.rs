@@ -1,4 +1,4 @@
-//! Each page of the reference is complete, and its links lead somewhere.
+//! Tests that each page of the reference is complete, and that its links have targets.
 
 use super::commands::visible;
 use super::markdown::{anchor, escaped};
@@ -57,7 +57,7 @@ fn each_request_and_message_has_a_section() {
     }
 }
 
-/// Targets of the links of a page, and the anchors of its headings.
+/// Returns the targets of a page's links, and the anchors of its headings.
 fn links_and_anchors(text: &str) -> (Vec<&str>, BTreeSet<String>) {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -65,7 +65,7 @@ fn links_and_anchors(text: &str) -> (Vec<&str>, BTreeSet<String>) {
 }
 
 #[test]
-fn links_between_pages_lead_to_pages_and_headings() {
+fn links_between_pages_have_existing_targets() {
     let texts = texts();
     let mut count = 0;
     for (path, text) in &texts {
@@ -91,7 +91,7 @@ fn links_between_pages_lead_to_pages_and_headings() {
 }
 
 #[test]
-fn written_page_of_scenarios_names_each_key() {
+fn scenarios_document_names_each_key() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
     let written = std::fs::read_to_string(path).expect("it is there");
     let spans: BTreeSet<&str> = written
@@ -115,7 +115,7 @@ fn written_page_of_scenarios_names_each_key() {
 }
 
 #[test]
-fn keys_have_types_defaults_and_meanings() {
+fn reference_lists_types_defaults_and_meanings_of_keys() {
     let page = settings::scenario().text;
     for row in [
         "| `rate` | as `20 Mbit/s` | `1 Gbit/s` | Rate of links without their own. |",
@@ -145,7 +145,7 @@ fn each_command_has_a_manual_page() {
 }
 
 #[test]
-fn texts_are_shown_as_written() {
+fn special_characters_in_texts_are_escaped() {
     assert_eq!(
         escaped("a <SITE> of `x<y>` * [`Kind`](a::Kind), [b]"),
         "a &lt;SITE> of `x<y>` \\* `Kind`, \\[b\\]"

@@ -1,7 +1,8 @@
-//! The socket on which programs in emulated hosts announce demand, by the libraries of `shuffle`.
+//! The socket on which programs in emulated hosts announce demand, through the libraries of
+//! `shuffle`.
 //!
-//! A Unix socket is bound to no network namespace, so programs of all hosts reach it by its path.
-//! Their environment has the path. Leaves out: the protocol and its server
+//! A Unix socket belongs to no network namespace, so programs of all hosts reach it by its path.
+//! The path is in their environment. Leaves out: the protocol and its server
 //! ([`anabranch_shuffle::agent::announce`]), the demand ([`EmulationHandle::announce`]). Read
 //! [`Announcements`] first.
 
@@ -15,9 +16,10 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Variables of the libraries: the socket's path, and the coflow of all flows of a program.
+/// Environment variables of the libraries: path of the socket, and coflow of all flows of a
+/// program.
 const VARIABLES: [&str; 2] = ["ANABRANCH_SHUFFLE_SOCKET", "ANABRANCH_COFLOW"];
-/// Coflow of programs whose environment names none. Demand is counted by connection.
+/// Coflow of programs whose environment does not name one. Demand is counted by connection.
 const COFLOW: &str = "circuit";
 
 /// A socket's path for announcements.
@@ -26,7 +28,7 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
-    /// A path in a new temporary folder.
+    /// Creates a path in a new temporary folder.
     ///
     /// Errors: no writable temporary folder.
     pub(super) fn new() -> std::io::Result<Self> {
@@ -37,15 +39,15 @@ impl Announcements {
         self.folder.path().join("announce.sock")
     }
 
-    /// The variables that programs in the hosts find.
+    /// Environment variables for programs in the hosts.
     pub(super) fn variables(&self) -> impl Iterator<Item = (String, String)> {
         let coflow = std::env::var(VARIABLES[1]).unwrap_or_else(|_| COFLOW.to_owned());
         VARIABLES.map(str::to_owned).into_iter().zip([self.socket().display().to_string(), coflow])
     }
 
-    /// Passes announcements on to this emulation until the result is dropped.
+    /// Forwards announcements to this emulation until the result is dropped.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn serve(&self, emulation: EmulationHandle) -> std::io::Result<Box<dyn Any>> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -63,7 +65,7 @@ impl Announcements {
             Announcement::Flow { flow, coflow, size_bytes } => emulation
                 .announce(*flow, coflow, ByteCount::new(*size_bytes))
                 .map_err(|error| error.to_string()),
-            // The connection's end is seen on the wire.
+            // The emulator sees the end of the connection itself.
             Announcement::Ended { .. } => Ok(()),
         };
         runtime.spawn(answer(listener, take, IDLE_MAX));
@@ -71,9 +73,9 @@ impl Announcements {
     }
 }
 
-/// A server of announcements.
+/// A server that receives announcements.
 struct AnnouncementServer {
-    /// `None` once it has ended.
+    /// `None` after the server has ended.
     runtime: Option<Runtime>,
     socket: PathBuf,
 }
@@ -83,7 +85,7 @@ impl Drop for AnnouncementServer {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
-        // The temporary folder is removed in any case.
+        // The temporary folder is removed later, whatever happens here.
         let _ = std::fs::remove_file(&self.socket);
     }
 }

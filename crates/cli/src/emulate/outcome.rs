@@ -10,13 +10,13 @@ use std::process::ExitStatus;
 
 /// A run and its figures.
 pub struct Outcome<'a> {
-    /// The network as at the start.
+    /// The network as it was at the start.
     pub topology: &'a Topology,
     /// Site of the command.
     pub site: SiteId,
     /// Options of the emulation.
     pub options: &'a EmulationOptions,
-    /// The exit code.
+    /// Exit code of the run.
     pub code: u8,
     /// Time from the start of the command to its end, in seconds.
     pub seconds: f64,
@@ -33,7 +33,7 @@ pub struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
-    /// Returns one JSON object, whose shape only grows.
+    /// Returns one JSON object. Later versions may add fields, but remove none.
     pub fn json(&self) -> anyhow::Result<serde_json::Value> {
         let name = |s: SiteId| self.topology.site(s).name.as_str();
         let links = self.links.iter().map(|counters| {
@@ -70,7 +70,7 @@ impl Outcome<'_> {
         }))
     }
 
-    /// Returns a few lines; with `verbose` also the links.
+    /// Returns a few lines of text; if `verbose` is above 0, also the links.
     pub fn text(&self, verbose: u8) -> String {
         let r = &self.report;
         let mut out = String::new();

@@ -1,5 +1,5 @@
-//! `anabranch emulate SCENARIO`: the same file as `simulate`, under real kernels; a table, JSON
-//! lines, or a run directory.
+//! `anabranch emulate SCENARIO`: runs a scenario of `simulate` on real kernels; results as a table,
+//! JSON lines, or a run directory.
 //!
 //! Leaves out: how a scenario is emulated (`anabranch_emu::scenario`). Read [`run`] first.
 
@@ -36,7 +36,7 @@ pub(super) fn is_scenario(name: &str) -> bool {
 
 /// Runs the scenario.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let points = load(args).and_then(|points| without_command(args).map(|()| points)).or_usage()?;
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(if args.strict && !trusted { ExitCode::from(exit::UNTRUSTED) } else { ExitCode::SUCCESS })
 }
 
-/// Summary of a run's dilation and lateness, and the kernel that ran it.
+/// Summary of a run: dilation, lateness and kernel.
 fn said(emulated: &anabranch_emu::scenario::EmulationFigures) -> String {
     let dilated = &emulated.dilated;
     let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
@@ -139,7 +139,8 @@ fn said(emulated: &anabranch_emu::scenario::EmulationFigures) -> String {
     )
 }
 
-/// Hosts of runs: their programs, their service, and the word to end early.
+/// Settings of a run's hosts: their programs, the service that they use, and the flag that ends the
+/// run early.
 #[derive(Copy, Clone)]
 struct HostSetup<'a> {
     host: &'a dyn Fn() -> std::io::Result<Command>,
@@ -163,13 +164,13 @@ fn options<'a>(
     }
 }
 
-/// The user's dilation, or the scenario's.
+/// Dilation that the user states, or else the scenario.
 fn stated(args: &Args, plan: &Plan) -> anyhow::Result<Option<Dilation>> {
     Ok(args.kernel.dilation.map_or_else(|| stated_dilation(plan), |known| Ok(Some(known)))?)
 }
 
-/// One dilation for all points that state none: the smallest at which this machine carries their
-/// circuits on time. Without circuits there is none.
+/// Measures one dilation for all points that state none: the smallest at which this machine carries
+/// their circuits on time. [`Dilation::NONE`] without circuits.
 fn measured(
     args: &Args,
     points: &[SweepPoint],
@@ -196,8 +197,8 @@ fn measured(
     Ok(least)
 }
 
-/// The network of a scenario, for a command's traffic instead of the scenario's, and the options of
-/// its emulation.
+/// Returns the network of a scenario for the traffic of a command, and the options of its
+/// emulation.
 ///
 /// Errors: one line: an error in the scenario, several points, options that apply to topologies
 /// only.
@@ -231,7 +232,7 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     Ok((plan.network().topology().clone(), options))
 }
 
-/// Refuses options that only a command's run heeds.
+/// Refuses options that only take effect with a command.
 fn without_command(args: &Args) -> anyhow::Result<()> {
     let given = [
         ("--tcp-buffer", args.kernel.tcp_buffer.is_some()),
@@ -279,7 +280,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     Ok(points)
 }
 
-/// This program as one of a scenario's hosts.
+/// Builds the command of this program as one of a scenario's hosts.
 pub(crate) fn host() -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("emulate-agent");

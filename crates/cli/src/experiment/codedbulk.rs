@@ -32,7 +32,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let cell = &args.cell;
     let topology = TopologyArgs { topology: args.topology.clone(), rate: cell.rate }.load()?;
@@ -68,7 +68,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         let (command, config) = crate::arguments();
         record.finish(&command, config, Some(Seed::new(cell.seed)))?;
     }
-    // An untrusted figure is no success.
+    // An untrusted result is a failure.
     Ok(if trusted { ExitCode::SUCCESS } else { ExitCode::from(exit::UNTRUSTED) })
 }
 

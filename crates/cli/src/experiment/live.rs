@@ -19,7 +19,7 @@ pub struct Args {
 
 /// Runs the cell. The exit code of an untrusted result is [`exit::UNTRUSTED`].
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     args.cell.check().or_usage()?;
     let row = measure(&args.cell)?;

@@ -1,5 +1,5 @@
-//! A further system joins by one line in the list. This one takes 32 lines besides `use` and
-//! closing braces.
+//! A system is added to the command by one line in the list. The system of this test needs 32 lines
+//! besides `use` and closing braces.
 
 use super::Member;
 use crate::doctor::Need;
@@ -8,7 +8,7 @@ use anabranch_sim::{Plan, Simulation, scenario};
 use clap::Parser;
 use std::process::ExitCode;
 
-/// A system that only waits, with everything that this command needs.
+/// A system that only waits, with every part that the command supports.
 mod waiting {
     use crate::doctor::Need;
     use crate::member::Member;
@@ -80,7 +80,7 @@ struct Command {
 }
 
 #[test]
-fn one_line_in_the_list_makes_a_verb() {
+fn one_line_in_the_list_adds_a_verb() {
     let command = Command::try_parse_from(["anabranch", "pause", "wait"]).expect("it is a verb");
     assert!(!command.verb.is_daemon());
     let code = command.verb.run(true).expect("it runs");
@@ -89,7 +89,7 @@ fn one_line_in_the_list_makes_a_verb() {
 }
 
 #[test]
-fn and_a_kind_of_workload_that_is_simulated() {
+fn one_line_in_the_list_adds_a_simulated_workload() {
     let text = |kind: &str| {
         format!("[network]\ntopology = \"star\"\nhosts = 3\n[workload]\nkind = \"{kind}\"\ntime = \"3 ms\"\n")
     };
@@ -106,7 +106,7 @@ fn and_a_kind_of_workload_that_is_simulated() {
 }
 
 #[test]
-fn and_what_a_machine_lacks_for_it() {
+fn one_line_in_the_list_adds_needs_for_doctor() {
     let [need] = &needs()[..] else { panic!("one") };
     assert_eq!((need.name, need.ways().len()), ("patience", 0));
     assert!(recipes().is_empty(), "it coordinates nothing");

@@ -106,7 +106,7 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user. The exit code tells the objects' results.
+/// Errors: a one-line message for the user. The exit code depends on the objects' results.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (targets, config, streams) = asked(args).or_usage()?;
     let identity = Identity::load(&CredentialFiles::in_set(
@@ -130,7 +130,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(end::say(&report?, args, streams, quiet))
 }
 
-/// Returns the targets, the settings, and whether the object goes to standard output.
+/// Returns the targets, the settings, and true if the object is written to standard output.
 ///
 /// Errors: one line: an invalid combination.
 fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
@@ -176,7 +176,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
     Ok((targets, config, streams))
 }
 
-/// Rephrases an error in terms of this command's options.
+/// Rephrases an error with the names of this command's options.
 fn worded(error: GetError) -> anyhow::Error {
     match error {
         GetError::Datagram { .. } | GetError::Memory { .. } => anyhow!("--{error}"),

@@ -54,7 +54,7 @@ struct Row<'a> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Operator, &args.client);
     let identity = Identity::load(&files)?;
@@ -75,7 +75,7 @@ async fn show(args: &Args, identity: &Identity, quiet: bool) -> anyhow::Result<E
         if output::is_closed() { Err(std::io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     };
     match list(identity, holder, prefix, each).await {
-        // `output` reports what standard output refused.
+        // A closed standard output is no failure; `output` handles it.
         Err(ListError::Each(_)) if output::is_closed() => {}
         listed => match listed? {
             0 => {}
@@ -92,7 +92,7 @@ async fn show(args: &Args, identity: &Identity, quiet: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Formats a time in UTC, such as `2026-11-23 08:46:48`.
+/// Formats a time since 1970 in nanoseconds as UTC, such as `2026-11-23 08:46:48`.
 ///
 /// Source: Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `civil_from_days`.
 fn time(ns: i64) -> String {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_are_formatted_as_utc_calendar_dates() {
         for (seconds, said) in [
             (0, "1970-01-01 00:00:00"),
             (951_826_154, "2000-02-29 12:09:14"),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn place_is_a_server_and_a_prefix_of_names() {
+    fn server_and_prefix_are_parsed_from_one_argument() {
         let good = place("s1@a:1/b/c").expect("good");
         assert_eq!((good.holder.as_str(), good.prefix.as_str()), ("s1@a:1", "b/c"));
         assert_eq!(place("[::1]:2").expect("good").prefix, "");

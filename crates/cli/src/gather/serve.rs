@@ -67,7 +67,7 @@ pub struct Args {
     key_packets: Option<u64>,
 }
 
-/// Rephrases an error in terms of this command's options.
+/// Rephrases an error with the names of this command's options.
 fn worded(error: ServeError) -> anyhow::Error {
     match error {
         ServeError::Zero { setting } => anyhow!("--{} 0: must be at least 1", setting.replace('_', "-")),
@@ -80,7 +80,7 @@ fn worded(error: ServeError) -> anyhow::Error {
     }
 }
 
-/// Rephrases an error, and marks it as wrong usage if it is.
+/// Rephrases an error, and marks wrong usage.
 fn sorted(error: ServeError) -> anyhow::Error {
     let is_usage = matches!(
         error,
@@ -95,7 +95,7 @@ fn sorted(error: ServeError) -> anyhow::Error {
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
     let credentials = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Site, &args.name);

@@ -1,5 +1,5 @@
-//! `anabranch gather stripe`: cuts a file into parts for many servers, and writes the manifest that
-//! reassembles them.
+//! `anabranch gather stripe`: splits a file into parts for many servers, and writes the manifest
+//! from which the file is reassembled.
 
 use crate::exit::OrUsage as _;
 use crate::formats::size;
@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Maximum number of a server's parts that are listed.
+/// Maximum number of listed parts of a server.
 const PARTS_SHOWN: usize = 4;
 
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ struct StripeSummary<'a> {
     object: &'a Object,
 }
 
-/// Rephrases an error in terms of this command's options.
+/// Rephrases an error with the names of this command's options.
 fn worded(error: StripeError) -> anyhow::Error {
     match error {
         StripeError::Server(_)
@@ -58,7 +58,7 @@ fn worded(error: StripeError) -> anyhow::Error {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let asked = Stripe {
         file: args.file.clone(),

@@ -1,4 +1,5 @@
-//! `anabranch live controller`: the controller of a network, and how programs reach it.
+//! `anabranch live controller`: the controller of a network, and the options of its nodes and
+//! operators.
 
 use super::worlds::{PriorityName, ppm, share, weight};
 use crate::etcd::EtcdArgs;
@@ -66,9 +67,9 @@ pub struct Args {
     moves: usize,
 }
 
-/// Controls until Ctrl-C or SIGTERM.
+/// Runs until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(3_600));
     ensure_usage!(
@@ -120,7 +121,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A node's way to its controllers.
+/// Options by which a node reaches its controllers.
 #[derive(clap::Args)]
 pub struct NodeControlArgs {
     /// Controllers that choose the parents, as HOST:PORT; the next one is asked if one does not
@@ -170,12 +171,12 @@ impl From<ModeName> for ControlMode {
 }
 
 impl NodeControlArgs {
-    /// Whether a controller chooses the parents.
+    /// Returns true if a controller chooses the parents.
     pub(super) fn is_controlled(&self) -> bool {
         !self.controller.is_empty()
     }
 
-    /// The control's set-up.
+    /// Settings of the node's control.
     ///
     /// Errors: keys that cannot be read.
     pub(super) fn config(&self, name: &str) -> anyhow::Result<ControlConfig> {
@@ -193,7 +194,7 @@ impl NodeControlArgs {
     }
 }
 
-/// Follows changes of the keys of a program that has some. Never returns.
+/// Reloads the keys of a program when they change, if it has keys. Never returns.
 pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::Infallible {
     match identity {
         Some(identity) => crate::keys::follow(identity).await,
@@ -201,7 +202,7 @@ pub(super) async fn follow_keys(identity: Option<&Identity>) -> std::convert::In
     }
 }
 
-/// An operator's way to the controller.
+/// Options by which an operator reaches the controller.
 #[derive(clap::Args)]
 pub struct OperatorArgs {
     /// Controllers, as HOST:PORT or https://HOST:PORT; the one that leads is asked.
@@ -217,9 +218,9 @@ pub struct OperatorArgs {
 }
 
 impl OperatorArgs {
-    /// A client in the operator's name.
+    /// Creates a client in the operator's name.
     ///
-    /// Errors: keys that cannot be read, an address that is none.
+    /// Errors: unreadable keys, an invalid address.
     pub(super) fn client(&self) -> anyhow::Result<ControllerClient> {
         let files = CredentialFiles::in_set(&self.keys, SYSTEM, Role::Operator, &self.operator);
         let patience = std::time::Duration::from_secs(10);
@@ -242,7 +243,7 @@ pub struct DrainArgs {
 
 /// Drains a node, or ends the drain.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn drain(args: &DrainArgs, quiet: bool) -> anyhow::Result<ExitCode> {
     let client = args.operator.client()?;
     crate::process::runtime()?.block_on(client.drain(&args.node, !args.undo))?;

@@ -1,5 +1,5 @@
-//! `anabranch live dns`: viewers ask by name, and get the addresses of their edge; players are
-//! steered.
+//! `anabranch live dns`: answers viewers' DNS queries with the addresses of their edge, and steers
+//! players among edges.
 
 use crate::clients::ClientArgs;
 use crate::exit::OrUsage as _;
@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch::Receiver;
 
-/// A task that follows changes of the directory.
+/// Task that reloads the directory when it changes.
 type DirectoryTask = Pin<Box<dyn Future<Output = std::convert::Infallible>>>;
 
-/// Longest time to live, in seconds: a day.
+/// Maximum time to live, in seconds: a day.
 const TTL_S_MAX: i64 = 86_400;
 
 /// Settings of a name server.
@@ -79,9 +79,9 @@ pub struct Args {
     metrics: MetricsArgs,
 }
 
-/// Answers until Ctrl-C or SIGTERM.
+/// Serves until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let zone = zone(args).or_usage()?;
@@ -117,7 +117,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The directory, and the task that follows its changes.
+/// Returns the directory, and the task that follows its changes.
 async fn follow(args: &Args) -> anyhow::Result<(Receiver<Arc<Directory>>, DirectoryTask)> {
     if let Some(path) = &args.directory {
         let shown = || format!("directory {}", path.display());

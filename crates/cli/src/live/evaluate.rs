@@ -18,25 +18,25 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// A way to serve a window.
+/// A design that serves the requests of a window.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 enum Design {
-    /// The plan; any stream counts alike.
+    /// The plan; all streams have equal weights.
     Balanced,
-    /// The plan; a stream counts by its bitrate.
+    /// The plan; a stream's weight is its bitrate.
     Quality,
-    /// The plan; a stream counts by one over its bitrate.
+    /// The plan; a stream's weight is the inverse of its bitrate.
     Quantity,
-    /// A CDN whose DNS answers live 30 s.
+    /// A CDN whose DNS answers are valid for 30 s.
     Cdn,
-    /// A CDN whose DNS answers live 1 s.
+    /// A CDN whose DNS answers are valid for 1 s.
     #[value(name = "cdn-1")]
     Cdn1,
     /// Overlay Multicast: each object takes its best tree in order of arrival.
     Om,
-    /// Everything Everywhere: each object goes to every edge.
+    /// Everything Everywhere: each object is sent to every edge.
     Ee,
-    /// Demand of each tier against its whole capacity: no design serves more.
+    /// Upper bound on all designs: the demand of each tier against its whole capacity.
     Bound,
 }
 
@@ -103,7 +103,7 @@ pub struct Args {
     json: bool,
 }
 
-/// One design on one seed.
+/// Row of one design on one seed.
 #[derive(Serialize)]
 struct Row {
     seed: u64,
@@ -122,30 +122,31 @@ struct Row {
     measured: DesignResult,
 }
 
-/// Results of one design on one seed. A value that a design does not have is `None`.
+/// Results of one design on one seed. A value is `None` if the design does not have it.
 #[derive(Clone, Default, Serialize)]
 struct DesignResult {
-    /// Mean bitrate delivered to a viewer, unserved ones included.
+    /// Mean bitrate delivered to a viewer; unserved viewers count as 0.
     mean_kbps: f64, // tidy-allow: quantity (a row for figures, as the thesis's axes)
-    /// Cost of all links for each viewer served at the asked bitrate.
+    /// Cost of all links, divided by the number of viewers served at the requested bitrate.
     cost_per_satisfied: Option<f64>,
-    /// Share of viewers served at the asked bitrate.
+    /// Share of viewers served at the requested bitrate.
     satisfied_share: f64,
     /// Share of viewers served at any bitrate.
     served_share: Option<f64>,
     /// Certified gap of the first plan, as a share of its bound.
     gap: Option<f64>,
-    /// The same gap as a share of the plan's cost.
+    /// Certified gap of the first plan, as a share of its cost.
     gap_of_cost: Option<f64>,
     /// CPU time of the first plan.
     plan_cpu_s: Option<f64>,
-    /// CPU time of the design: all plans, as refused viewers ask for less.
+    /// CPU time of all plans of the design, because refused viewers request a lower bitrate in a
+    /// further plan.
     cpu_s: f64,
-    /// Share of viewers served at the asked bitrate, by that bitrate in kbit/s.
+    /// Share of viewers served at the requested bitrate, by this bitrate in kbit/s.
     satisfied_share_by_kbps: BTreeMap<u64, f64>, // tidy-allow: quantity (a row for figures)
 }
 
-/// The settings that one design is measured with.
+/// Settings with which one design is measured.
 #[derive(Copy, Clone)]
 struct DesignPoint {
     design: Design,
@@ -212,7 +213,7 @@ fn planned(window: &Window<'_>, passes: u32) -> DesignResult {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let designs = if args.design.is_empty() { Design::ALL.to_vec() } else { args.design.clone() };
     for (at, seed) in args.seed.iter().enumerate() {
@@ -266,7 +267,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Designs with each weight and number of passes that makes a difference to them.
+/// Designs, each with all weights and numbers of passes that affect it.
 fn points(designs: &[Design], args: &Args) -> Vec<DesignPoint> {
     let mut points = Vec::new();
     for &design in designs {
@@ -284,7 +285,7 @@ fn points(designs: &[Design], args: &Args) -> Vec<DesignPoint> {
     points
 }
 
-/// Means over the seeds, a line for each point in the order of the rows.
+/// A table of means over the seeds, with one line for each point in the order of the rows.
 fn table(rows: &[Row], seeds: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING);

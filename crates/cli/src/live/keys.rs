@@ -1,4 +1,5 @@
-//! `anabranch live keys`: certificates with which controllers, nodes and operators know each other.
+//! `anabranch live keys`: certificates by which controllers, nodes and operators authenticate each
+//! other.
 
 use crate::exit::OrUsage as _;
 use crate::keys::Change;
@@ -38,7 +39,7 @@ pub struct Args {
 
 /// Makes the keys.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     if let Some(change) = &args.change {
         return change.run(anabranch_live::SYSTEM, quiet);

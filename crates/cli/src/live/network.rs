@@ -1,4 +1,4 @@
-//! `anabranch live network`: the network as the controller has it, and its changes at run time.
+//! `anabranch live network`: shows the controller's network, or changes it while it runs.
 
 use super::controller::OperatorArgs;
 use crate::exit::OrUsage as _;
@@ -46,7 +46,7 @@ fn ends(text: &str) -> Result<(String, String), String> {
 
 /// Shows the network, or changes it.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let changes = changes(args)?;
     ensure_usage!(
@@ -74,13 +74,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The description as TOML, with its version in a comment.
+/// Formats the description as TOML, with its version in a comment.
 fn text(view: &NetworkView) -> anyhow::Result<String> {
     let text = toml::to_string(&view.network).context("the network as TOML")?;
     Ok(format!("# version {}\n\n{}", view.version, text.trim_end()))
 }
 
-/// Additions come first, so that no addition refers to a removed entry.
+/// Returns the changes. Additions are first, so that no addition refers to a removed entry.
 fn changes(args: &Args) -> anyhow::Result<Vec<Change>> {
     let mut changes = Vec::new();
     if let Some(path) = &args.set {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_network_can_be_set_again() {
+    fn printed_network_can_be_applied_again() {
         let text = "[[node]]\nname = \"e\"\ntier = \"edge\"\nmedia = \"http://127.0.0.1:7202\"\n";
         let network = Description::from_toml(text).expect("a good description");
         let view = NetworkView { lead: 1, version: 3, network };

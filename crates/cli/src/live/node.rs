@@ -1,4 +1,4 @@
-//! `anabranch live node`: a reflector or an edge, below a controller or with a fixed list of
+//! `anabranch live node`: a reflector or an edge, under a controller or with a fixed list of
 //! parents.
 
 use super::controller::{NodeControlArgs, follow_keys};
@@ -46,7 +46,7 @@ pub struct Args {
 
 /// Relays until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let by_address = || args.listen.to_string().replace(['[', ']'], "").replace(':', "-");

@@ -57,9 +57,9 @@ pub struct Args {
     json: bool,
 }
 
-/// Plans. Requests that cannot be served are part of the answer, and no failure.
+/// Plans. Requests that cannot be served are part of the answer, and are no failure.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = || format!("network {}", args.network.display());
     let text = super::read_text(&args.network, DESCRIPTION_BYTES_MAX).with_context(shown).or_usage()?;
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Viewers by group and object, from the file that the user names.
+/// Number of viewers by group and object, from the user's file.
 fn demand(args: &Args, layout: &Layout) -> anyhow::Result<BTreeMap<(GroupId, Object), u64>> {
     if let Some(path) = &args.requests {
         let shown = || format!("--requests {}", path.display());
@@ -93,7 +93,7 @@ fn demand(args: &Args, layout: &Layout) -> anyhow::Result<BTreeMap<(GroupId, Obj
     demand::read(&text, layout).with_context(shown)
 }
 
-/// The job of a network whose links all work, and whose nodes carry nothing yet.
+/// Builds the planning job of a network whose links all work and whose nodes carry no streams.
 fn job(layout: &Layout, demand: BTreeMap<(GroupId, Object), u64>, slack_ppm: u32) -> PlanJob {
     let network = layout.network();
     let sources: BTreeSet<NodeId> = network.tier(Tier::Source).collect();
@@ -133,17 +133,17 @@ struct Tree {
     groups: Vec<WatchingGroup>,
 }
 
-/// A link with the plan's streams.
+/// A link, and the streams that the plan puts on it.
 #[derive(Debug, Serialize)]
 struct LinkUse {
     from: String,
     to: String,
     streams: usize,
     used_bps: u64,
-    /// Capacity without the slack.
+    /// Capacity minus the slack.
     plannable_bps: u64,
     capacity_bps: u64,
-    /// Price of a Mbit/s.
+    /// Cost of a Mbit/s.
     cost: f64,
 }
 
@@ -160,7 +160,7 @@ struct Answer {
     cost: f64,
     /// Certified gap, as a share of the bound.
     gap_share: f64,
-    /// The same gap as a share of the cost.
+    /// Certified gap, as a share of the cost.
     gap_of_cost_share: Option<f64>,
 }
 
@@ -262,11 +262,11 @@ impl Answer {
     }
 }
 
-/// A share in percent, rounded up to hundredths: a gap is never shown smaller than it is.
+/// Formats a share in percent, rounded up to hundredths, so that a gap is never shown too small.
 fn percent(share: f64) -> String {
     /// Rounding of the optimiser's sums, in hundredths of a percent.
     const NOISE: f64 = 1e-6;
-    // The sum makes a negative zero positive, which `max` keeps or not.
+    // Adding zero makes a negative zero positive, because `max` may keep the negative one.
     format!("{:.2} %", ((share * 1e4 - NOISE).ceil().max(0.0) + 0.0) / 1e2)
 }
 

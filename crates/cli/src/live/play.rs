@@ -1,4 +1,4 @@
-//! `anabranch live play`: measuring players of a channel, over real sockets.
+//! `anabranch live play`: players of a channel over real sockets, which measure its quality.
 //!
 //! Leaves out: the players ([`anabranch_live::players`]). Read [`run`] and [`Summary`] first.
 
@@ -81,10 +81,10 @@ fn prefix(text: &str) -> Result<AddressPrefix, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
-/// Plays until the duration is over, the stream is, or Ctrl-C. Fails if no player has received
-/// video.
+/// Plays until the duration has passed, the stream has ended, or Ctrl-C. Fails if no player has
+/// received video.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let descriptors = crate::process::raise_descriptor_limit();
     crate::process::check_descriptors(descriptors, args.players.saturating_mul(DESCRIPTORS_PER_PLAYER));
@@ -177,7 +177,7 @@ fn show_progress(bar: &ProgressBar, progress: &Progress) {
     ));
 }
 
-/// A player's row: `None` is what it did not reach.
+/// A player's row. A value is `None` if the player did not reach it.
 fn row(report: &PlayerReport) -> serde_json::Value {
     let measured = &report.measurements;
     let (join, counts) = (measured.join, measured.counts);
@@ -218,7 +218,7 @@ fn row(report: &PlayerReport) -> serde_json::Value {
 struct Summary {
     /// Players that have received video.
     joined: usize,
-    /// Join times of these players, in microseconds, in order.
+    /// Join times of these players, in microseconds, in ascending order.
     join_us: Vec<f64>,
     latency: Histogram,
     ages: Ages,
@@ -292,7 +292,7 @@ impl Summary {
     }
 }
 
-/// A signed time in microseconds, to [`SHOWN_STEP_US`].
+/// Formats a signed time in microseconds, rounded to [`SHOWN_STEP_US`].
 fn shown_us(us: f64) -> String {
     let steps = (us / SHOWN_STEP_US).round();
     let mut text = String::new();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn table_counts_joined_players_alone_in_rates() {
+    fn rates_in_table_count_only_joined_players() {
         let joins = [Some(Duration::from_ms(20)), None, Some(Duration::from_ms(40))];
         let reports: Vec<_> = (0..).zip(joins).map(|(player, join)| report(player, join, 0)).collect();
         let summary = Summary::of(&reports);

@@ -1,11 +1,11 @@
-//! `anabranch live publish`: test patterns to a source, in place of encoders.
+//! `anabranch live publish`: publishes test patterns to a source, in place of encoders.
 
 use crate::exit::OrUsage as _;
 use anabranch_live::publisher::{PublishedRendition, Publisher, PublisherConfig};
 use anabranch_units::{BitRate, Duration};
 use std::process::ExitCode;
 
-/// Most renditions that one command publishes.
+/// Maximum number of renditions that one command publishes.
 const RENDITIONS_MAX: u64 = 10_000;
 
 /// Settings of a publisher.
@@ -44,7 +44,7 @@ fn rendition(text: &str) -> Result<(String, BitRate), String> {
 
 /// Publishes until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let count = args.channels.saturating_mul(args.renditions.len() as u64);

@@ -1,4 +1,4 @@
-//! Options that name a file of recorded requests.
+//! Options for a file of recorded requests.
 //!
 //! Leaves out: the columns of such files (`live_proto::plan::recorded`). Read [`RecordedArgs`]
 //! first.
@@ -26,7 +26,7 @@ enum FormatName {
     Twitch2015,
 }
 
-/// A file of recorded requests, and the part of it that counts.
+/// A file of recorded requests, and the window of it that is used.
 #[derive(Clone, clap::Args)]
 pub(super) struct RecordedArgs {
     /// File of requests to serve, in place of drawn ones. Places and bitrates that it does not
@@ -51,7 +51,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl RecordedArgs {
-    /// Requests of the window; `None` if no file is given.
+    /// Reads the requests of the window; `None` if no file is given.
     ///
     /// Errors: one line with the file and its line.
     pub(super) fn read(&self, length: Duration) -> anyhow::Result<Option<RecordedWindow>> {
@@ -77,14 +77,14 @@ fn prefix_table(path: &Path) -> anyhow::Result<PrefixTable> {
     PrefixTable::read(BufReader::new(File::open(path).with_context(shown)?)).with_context(shown)
 }
 
-/// City and provider of an address: a client group of section 4.7.1. Unlisted addresses are one
-/// place.
+/// Returns city and provider of an address, which form a client group of section 4.7.1. All
+/// unlisted addresses are one place.
 fn located(table: &PrefixTable, address: IpAddr) -> String {
     table.lookup(address).map_or_else(|| "elsewhere".to_owned(), |(city, isp)| format!("{city}/{isp}"))
 }
 
-/// The network that resolvers send for an address (RFC 7871, section 11.1): its first 24 or 48
-/// bits.
+/// Returns the network that resolvers send for an address (RFC 7871, section 11.1): its first 24
+/// bits, or 48 bits in IPv6.
 fn prefix(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_become_places() {
+    fn addresses_are_grouped_into_places() {
         let v4: IpAddr = "192.0.2.9".parse().expect("an address");
         let v6: IpAddr = "2001:db8:7:1::9".parse().expect("an address");
         assert_eq!((prefix(v4), prefix(v6)), ("192.0.2.0/24".to_owned(), "2001:db8:7::/48".to_owned()));

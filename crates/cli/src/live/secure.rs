@@ -1,5 +1,5 @@
-//! Listeners for viewers of `anabranch live node` and `source`, and files that are read again while
-//! these run.
+//! Listeners for viewers of `anabranch live node` and `source`, and files that a daemon reloads
+//! while it runs.
 
 use crate::clients::ClientArgs;
 use crate::exit::OrUsage as _;
@@ -13,11 +13,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files of the system's authorities: Debian and Alpine; Fedora; openSUSE.
+/// Paths of the list of authorities: on Debian and Alpine, on Fedora, on openSUSE.
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
-/// Authorities of servers over TLS from `file`, which `option` names, or from the system's list.
+/// Loads authorities of TLS servers from `file`, the value of the option `option`, or from the
+/// system's list.
 ///
 /// Errors: a file that cannot be used; a system without a list of authorities.
 pub(super) fn trust(file: Option<&Path>, option: &str) -> anyhow::Result<ServerTrust> {
@@ -28,7 +29,7 @@ pub(super) fn trust(file: Option<&Path>, option: &str) -> anyhow::Result<ServerT
     ServerTrust::load(file, &["http/1.1"]).context("authorities").or_usage()
 }
 
-/// Clients of the listeners for viewers, and the listener over TLS.
+/// Settings of the listeners for viewers: trusted proxies and origins, and the listener over TLS.
 #[derive(clap::Args)]
 pub struct SecureArgs {
     #[command(flatten)]
@@ -46,12 +47,12 @@ pub struct SecureArgs {
 }
 
 impl SecureArgs {
-    /// Clients of all listeners.
+    /// Trusted proxies and origins of all listeners.
     pub(super) fn clients(&self) -> anyhow::Result<Clients> {
         self.clients.clients(Proxies::default())
     }
 
-    /// The listener, if one is asked for.
+    /// The listener over TLS, if the options ask for one.
     ///
     /// Errors: files that cannot be used.
     pub(super) fn listener(&self) -> anyhow::Result<Option<SecureListener>> {
@@ -65,13 +66,13 @@ impl SecureArgs {
     }
 }
 
-/// Something in files that a daemon reads again when they change.
+/// Contents of files that a daemon reloads when the files change.
 pub(super) trait ReloadableFiles: Send + Sync {
-    /// Whether the files have changed since they were read. Blocks while it looks.
+    /// Returns true if the files have changed since they were read. Blocks while it checks.
     fn has_changed(&self) -> bool;
     /// Reads the files and returns the line for the log. Blocks while it reads.
     ///
-    /// Errors: one line; what was read before stays in use.
+    /// Errors: one line for the log; the previous contents stay in use.
     fn reload(&self) -> Result<String, String>;
 }
 
@@ -86,7 +87,7 @@ impl ReloadableFiles for ServerCertificate {
     }
 }
 
-/// Reads files again on SIGHUP and when they change. Without any it leaves SIGHUP as it is.
+/// Reloads files on SIGHUP and when they change. Without files, SIGHUP keeps its effect.
 pub(super) async fn follow(files: Vec<Arc<dyn ReloadableFiles>>) -> Infallible {
     if files.is_empty() {
         return std::future::pending().await;

@@ -1,4 +1,4 @@
-//! `anabranch live sign`: URLs that edges with the same secrets serve for a while.
+//! `anabranch live sign`: signs URLs, which edges with the same secrets serve until they expire.
 
 use super::secure::ReloadableFiles;
 use crate::exit::OrUsage as _;
@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// Longest file of secrets.
+/// Maximum bytes of a file of secrets.
 const SECRET_FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Validity of a signature, in seconds.
+/// Permitted validity of a signature, in seconds.
 const VALID_S: std::ops::RangeInclusive<u64> = 1..=18_000_000;
 
-/// URLs and the extent of their signatures.
+/// URLs to sign, and the scope of their signatures.
 #[derive(clap::Args)]
 pub struct Args {
     /// URLs to sign, as https://edge.example/news/index.m3u8, or their paths.
@@ -39,7 +39,7 @@ pub struct Args {
 
 /// Prints the signed URLs.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let valid_s = args.valid.to_std().as_secs();
     if !VALID_S.contains(&valid_s) {
@@ -77,18 +77,18 @@ fn secrets(path: &Path) -> anyhow::Result<SigningSecrets> {
     SigningSecrets::read(&text).with_context(shown).or_usage()
 }
 
-/// A file of secrets that an edge follows.
+/// A file of secrets that an edge reads again when it changes.
 pub(super) struct SecretFile {
     path: PathBuf,
     secrets: SigningSecrets,
-    /// Text of the file when it was read last.
+    /// Text of the file at its last reading.
     seen: Mutex<String>,
 }
 
 impl SecretFile {
     /// Reads a file.
     ///
-    /// Errors: one line for the user.
+    /// Errors: a one-line message for the user.
     pub(super) fn open(path: &Path) -> anyhow::Result<Arc<Self>> {
         let secrets = secrets(path)?;
         let seen = Mutex::new(super::read_text(path, SECRET_FILE_BYTES_MAX)?);
@@ -107,7 +107,7 @@ impl SecretFile {
 
 impl ReloadableFiles for SecretFile {
     fn has_changed(&self) -> bool {
-        // A file that is away has changed once: its text counts as empty.
+        // A missing file counts as empty, so its removal is one change.
         let text = self.text().unwrap_or_default();
         text != *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

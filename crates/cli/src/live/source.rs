@@ -1,4 +1,5 @@
-//! `anabranch live source`: channels from encoders and other origins in, low-latency HLS out.
+//! `anabranch live source`: receives channels from encoders and other origins, and serves them as
+//! low-latency HLS.
 
 use super::controller::{NodeControlArgs, follow_keys};
 use super::secure::{ReloadableFiles, SecureArgs, follow, trust};
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Longest token file.
+/// Maximum bytes of a token file.
 const TOKEN_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Settings of a source.
@@ -106,7 +107,7 @@ fn pathway(text: &str) -> Result<(String, String), String> {
 
 /// Serves until Ctrl-C or SIGTERM.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     crate::process::raise_descriptor_limit();
     let tokens = args.token_file.as_deref().map(tokens).transpose()?.unwrap_or_default();
@@ -166,8 +167,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Authorities of HTTPS origins. An HTTP origin can redirect to one: without such origins the
-/// system's list may be missing.
+/// Loads the authorities of HTTPS origins, also for HTTP origins, which may redirect to HTTPS. If
+/// all origins are HTTP and no file is named, a missing list is no error.
 ///
 /// Errors: a file that cannot be used.
 fn pull_trust(args: &PullArgs) -> anyhow::Result<Option<ServerTrust>> {
@@ -181,7 +182,7 @@ fn pull_trust(args: &PullArgs) -> anyhow::Result<Option<ServerTrust>> {
     }
 }
 
-/// Reads the time after which a pull on demand rests.
+/// Parses the time after which a pull on demand pauses.
 fn pull_idle(text: &str) -> Result<Duration, String> {
     let time: Duration = text.parse().map_err(|error| format!("{error}"))?;
     let range = Duration::from_secs(1)..=Duration::from_secs(3_600);

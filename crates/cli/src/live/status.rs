@@ -32,7 +32,7 @@ pub struct Args {
 
 /// Shows the status.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = args.operator.client()?;
     crate::process::runtime()?.block_on(async {

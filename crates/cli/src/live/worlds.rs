@@ -1,6 +1,6 @@
-//! Options that name a drawn network and workload of §4.7.1.
+//! Options for a drawn network and workload of §4.7.1.
 //!
-//! Leaves out: how they are drawn (`live_proto::plan::generator`). Read [`WorldArgs`] first.
+//! Leaves out: the draws (`live_proto::plan::generator`). Read [`WorldArgs`] first.
 
 use super::recorded::RecordedArgs;
 use anabranch_live_proto::plan::generator::{Topology, TopologyShape, Trace, Workload, WorkloadKind};
@@ -131,7 +131,7 @@ impl WorldArgs {
         self.recorded.read(self.length())
     }
 
-    /// Name of the workload in rows, and its number of videos.
+    /// Name of the workload in rows, and number of its videos.
     pub(super) fn described(&self, recorded: Option<&RecordedWindow>) -> (&'static str, u32) {
         match recorded {
             Some(recorded) => ("recorded", recorded.videos().len() as u32),
@@ -139,8 +139,9 @@ impl WorldArgs {
         }
     }
 
-    /// Draws the network, and the arrivals of one window or what recorded ones lack. Places that a
-    /// file states are the cities of the network: edges stand in those with the most viewers.
+    /// Draws the network, and the arrivals of one window, or only the values that a recorded window
+    /// lacks. If a file states places, these are the cities of the network, and edges are in the
+    /// cities with the most viewers.
     ///
     /// Errors: a shape that cannot be drawn, or more arrivals than one round may have.
     pub(super) fn draw(
@@ -195,21 +196,21 @@ impl WorldArgs {
     }
 }
 
-/// Maximum number of objects requested at the same time: a viewer requests one, and lower bitrates
-/// come from the video's ladder.
+/// Maximum number of objects requested at the same time. Each viewer requests one object, and lower
+/// bitrates are rungs of the video's ladder.
 fn objects_max(trace: &Trace) -> usize {
     let channels: BTreeSet<_> = trace.arrivals.iter().map(|arrival| arrival.object.channel).collect();
     let rungs = channels.iter().map(|channel| trace.ladders[channel.0 as usize].len()).sum();
     trace.arrivals.len().min(rungs)
 }
 
-/// A share from 0 to 0.999999, the largest that whole parts per million hold.
+/// Parses a share from 0 to 0.999999, the largest value below 1 in whole parts per million.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     if (0.0..=0.999_999).contains(&value) { Ok(value) } else { Err("must be from 0 to 0.999999".to_owned()) }
 }
 
-/// A weight of cost from 0 to 1,000.
+/// Parses a weight of cost from 0 to 1,000.
 pub(super) fn weight(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
     if (0.0..=1_000.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 1000".to_owned()) }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_a_file_are_the_cities() {
+    fn places_in_a_file_become_the_cities() {
         let records = Records::new(&b"time,video,place\n0,a,x\n1,a,y\n2,b,y\n"[..], RecordFormat::Requests);
         let minute = Duration::from_secs(60);
         let recorded = RecordedWindow::read(records, None, minute, |address| address.to_string());
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_worlds_are_refused_by_name() {
+    fn invalid_world_options_are_refused_by_name() {
         let refused = |words: &[&str]| {
             world(words).draw(1, None).map_err(|error| format!("{error:#}")).expect_err("it cannot be drawn")
         };

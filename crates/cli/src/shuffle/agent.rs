@@ -1,5 +1,5 @@
-//! `anabranch shuffle agent`: a host's agent. It reports the host's flows, and holds them to the
-//! coordinator's rates.
+//! `anabranch shuffle agent`: a host's agent. It reports the host's flows, and limits them to the
+//! rates that the coordinator sets.
 //!
 //! Leaves out: the agent itself (`anabranch_shuffle::Agent`). Read [`Args`].
 
@@ -76,7 +76,7 @@ pub struct Args {
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     check_name(&args.name).or_usage()?;
     anyhow::ensure!(
@@ -149,7 +149,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// This program as an agent's guard.
+/// Builds the command of this program as an agent's guard.
 fn guard(state: &Path, device: Option<&str>) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--quiet", "shuffle", "guard", "--state"]).arg(state);

@@ -44,12 +44,12 @@ pub struct Args {
     allocator: Scheduler,
 }
 
-/// Descriptors for anything but connections: the store, the runtime, the terminal.
+/// Descriptors for other uses than connections: the store, the runtime, the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files =
         CredentialFiles::in_set(&args.keys, anabranch_shuffle::SYSTEM, Role::Controller, "controller");

@@ -17,7 +17,7 @@ pub struct Args {
 
 /// Runs until the agent ends.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     watch(&args.state, args.device.as_deref())?;
     Ok(ExitCode::SUCCESS)

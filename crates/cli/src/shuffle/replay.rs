@@ -1,4 +1,4 @@
-//! `anabranch shuffle replay`: recorded coflows on one switch, under each scheduler in turn.
+//! `anabranch shuffle replay`: recorded coflows on one switch, under one scheduler after another.
 
 use super::allocator;
 use crate::exit::OrUsage as _;
@@ -54,13 +54,13 @@ pub struct Args {
 /// Effort for a lower bound.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum BoundEffort {
-    /// Not at all.
+    /// No bound.
     None,
-    /// Some seconds, for the benchmark's trace.
+    /// Takes some seconds for the benchmark's trace.
     Quick,
-    /// Half a minute, for the benchmark's trace.
+    /// Takes half a minute for the benchmark's trace.
     Usual,
-    /// Some minutes, for the benchmark's trace.
+    /// Takes some minutes for the benchmark's trace.
     Long,
 }
 
@@ -87,11 +87,11 @@ struct Row {
     p95_s: Option<f64>,
     p99_s: Option<f64>,
     max_s: Option<f64>,
-    /// Lower bound on the mean of any scheduler, even with knowledge of all future coflows.
+    /// Lower bound on the mean under any scheduler, even with knowledge of all future coflows.
     bound_mean_s: Option<f64>,
     /// Excess of this scheduler's mean over the bound, as a share of the bound.
     above_bound_share: Option<f64>,
-    /// Mean ratio of a coflow's time to its isolated completion time.
+    /// Mean ratio of a coflow's completion time to its isolated completion time.
     slowdown_mean_share: Option<f64>,
     slowdown_p99_share: Option<f64>,
     slowdown_max_share: Option<f64>,
@@ -111,7 +111,7 @@ struct CoflowRow<'a> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let shown = args.trace.display();
     let text = crate::text::read(&args.trace)
@@ -188,7 +188,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The named schedulers; without a name all full ones, or all with known rules in CoflowSim.
+/// The named schedulers. Without names: all schedulers except variants, or all whose rules in
+/// CoflowSim are known.
 fn chosen(args: &Args) -> Vec<Scheduler> {
     if !args.allocators.is_empty() {
         return args.allocators.clone();
@@ -203,7 +204,7 @@ fn summary(allocator: String, outcome: &Outcome, alone_s: &BTreeMap<CoflowId, f6
     let done = || outcome.coflows.iter().map(|(id, done)| (done.time().as_secs_f64(), alone_s[id]));
     let mut times: Vec<f64> = done().map(|(time_s, _)| time_s).collect();
     times.sort_by(f64::total_cmp);
-    // A coflow without data takes no time, however busy the network is.
+    // A coflow without data takes no time, so its slowdown is undefined.
     let mut slowdowns: Vec<f64> =
         done().filter(|(_, alone_s)| *alone_s > 0.0).map(|(time_s, alone_s)| time_s / alone_s).collect();
     slowdowns.sort_by(f64::total_cmp);

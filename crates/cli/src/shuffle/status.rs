@@ -49,7 +49,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files =
         CredentialFiles::in_set(&args.keys, anabranch_shuffle::SYSTEM, Role::Operator, &args.operator);

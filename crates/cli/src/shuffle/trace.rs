@@ -21,7 +21,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     out!("{}", text(args.coflows, args.ports, Seed::new(args.seed)));
     Ok(ExitCode::SUCCESS)

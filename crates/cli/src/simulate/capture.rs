@@ -1,4 +1,5 @@
-//! Captures of chosen links for Wireshark: packets delivered at the link's far end, headers only.
+//! Captures of chosen links for Wireshark: headers of the packets that arrive at the link's far
+//! end.
 
 use anabranch_endpoint::PeerId;
 use anabranch_fabric::{Envelope, EventQueue, Flag, PacketMeta};
@@ -14,14 +15,14 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The file in the run directory.
+/// Name of the file in the run directory.
 const NAME: &str = "packets.pcapng";
 
-/// A capture being written.
+/// A capture that is being written.
 pub(super) struct Capture {
     out: pcapng::Capture<BufWriter<File>>,
     interfaces: BTreeMap<LinkId, Interface>,
-    /// Window scale at which the largest window fits 16 bits.
+    /// Window scale with which the largest window fits into 16 bits.
     window_shift: u8,
     path: PathBuf,
 }
@@ -29,7 +30,7 @@ pub(super) struct Capture {
 impl Capture {
     /// Starts a capture of `links` at the beginning of `simulation`.
     ///
-    /// Errors: unknown links; the system's.
+    /// Errors: unknown links; an error of the operating system.
     pub(super) fn new<Q: EventQueue>(
         folder: &Path,
         links: &[String],
@@ -54,9 +55,9 @@ impl Capture {
         Ok(Self { out, interfaces, window_shift, path })
     }
 
-    /// Writes what the links have delivered since the last call.
+    /// Writes the packets that the links have delivered since the last call.
     ///
-    /// Errors: headers that no packet can have; the system's.
+    /// Errors: a packet whose headers cannot be encoded; an error of the operating system.
     pub(super) fn take<Q: EventQueue>(&mut self, simulation: &mut Simulation<'_, Q>) -> anyhow::Result<()> {
         for (link, tapped) in simulation.take_tapped() {
             let written = self.packet(self.interfaces[&link], tapped.at, &tapped.meta, &tapped.body);
@@ -70,9 +71,9 @@ impl Capture {
         Ok(())
     }
 
-    /// Writes the remaining packets.
+    /// Writes the buffered packets to the file.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         self.out.into_inner().flush().with_context(|| format!("cannot write {}", self.path.display()))
     }
@@ -136,12 +137,12 @@ impl Capture {
     }
 }
 
-/// Sequence number of a position: SYN takes the first, and the number wraps.
+/// Sequence number of a byte position. SYN takes the first number, and numbers wrap.
 fn sequence(position: u64) -> u32 {
     position.wrapping_add(1) as u32
 }
 
-/// Port of a node: distinct for each node, by its index.
+/// Port of a node, from its index, so that different nodes have different ports.
 fn port(end: PeerId) -> u16 {
     (1_024 + end.0 % 64_000) as u16
 }

@@ -1,4 +1,4 @@
-//! The table of a simulation: a line for each point and workload, means over the trials.
+//! The table of a simulation: one line for each point and workload, with means over the trials.
 
 use anabranch_sim::scenario::SweepPoint;
 use anabranch_sim::{CoflowRow, WorkloadRow};
@@ -10,7 +10,7 @@ type Column = (&'static str, fn(&WorkloadRow) -> Option<f64>);
 /// A column over the completion times of a workload's coflows, in microseconds.
 type CoflowColumn = (&'static str, fn(&[f64]) -> Option<f64>);
 
-/// Main results of a workload with coflows, so these columns come first.
+/// Columns of workloads with coflows. They are the main results, so they are the first columns.
 const COFLOW_COLUMNS: [CoflowColumn; 3] = [
     ("coflows", |times| (!times.is_empty()).then_some(times.len() as f64)),
     ("cct mean us", |times| (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)),
@@ -46,18 +46,18 @@ const COLUMNS: [Column; 26] = [
     ("cost mean", |w| more(w, "cost_mean")),
 ];
 
-/// A system-specific value.
+/// A result that only some systems report, by its name.
 fn more(row: &WorkloadRow, name: &str) -> Option<f64> {
     row.more.get(name).copied()
 }
 
 /// A complete trial.
 pub(crate) struct TrialLine {
-    /// Index of its point.
+    /// Index of the trial's point.
     pub(crate) point: usize,
     /// Results of its workloads.
     pub(crate) rows: Vec<WorkloadRow>,
-    /// Results of their coflows.
+    /// Results of the workloads' coflows.
     pub(crate) coflows: Vec<CoflowRow>,
     /// Packets dropped in the network.
     pub(crate) drops: u64,
@@ -117,7 +117,7 @@ fn plain(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Formats a mean with its interval, in significant digits.
+/// Formats a mean with its confidence interval, in significant digits.
 fn cell(values: &[f64]) -> String {
     let Some(mean) = mean(values) else { return String::new() };
     let digits = |v: f64| match v.abs() {
@@ -142,7 +142,7 @@ mod tests {
 
     /// A scenario of coflows had only flows in its table (#17).
     #[test]
-    fn what_coflows_take_is_in_the_table() {
+    fn table_lists_completion_times_of_coflows() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
         let read = |name: &str| std::fs::read_to_string(folder.join(name));
         let text = read("shuffle.toml").expect("it is part of the repository");
@@ -167,13 +167,13 @@ mod tests {
         );
     }
 
-    /// Players' results were only in `--json` (#21).
+    /// The table lacked players' results, which only `--json` had (#21).
     #[test]
-    fn what_players_came_to_is_in_the_table() {
+    fn table_lists_results_of_players() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
         let read = |name: &str| std::fs::read_to_string(folder.join(name));
         let text = read("broker.toml").expect("it is part of the repository");
-        // The first network dies while it has players.
+        // The first network fails while it has players.
         let sets =
             ["duration=\"30 s\"", "warmup=\"5 s\"", "workload.players=20", "workload.arrivals=\"2 s\""];
         let dies = "workload.faults=[{ what = \"network-dies\", network = 0, at = \"15 s\" }]";
@@ -186,7 +186,7 @@ mod tests {
         let row = outcome.workloads[0].clone();
         let line = TrialLine { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
         let mut table = of(&points, &[line]);
-        // Full width, so that no heading is broken.
+        // The table has its full width, so that no heading is broken.
         table.set_content_arrangement(ContentArrangement::Disabled);
         let table = table.to_string();
         for (head, name) in [

@@ -1,12 +1,12 @@
-//! Parallel runs over the cores of this machine. One run uses a single core, so the number of
+//! Parallel runs on the cores of this machine. Each run uses a single core, so the number of
 //! threads does not change results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Runs `work` for every item of `items` on `threads` threads (at least one), and passes each
-/// result, with the item's index, to the calling thread as it completes. `done` returns false to
-/// stop: items that have not started are skipped.
+/// Runs `work` for every item of `items` on `threads` threads (at least one). Passes each result,
+/// with the item's index, to `done` on the calling thread as it completes. If `done` returns false,
+/// items that have not started are skipped.
 pub fn parallel<I: Sync, R: Send>(
     items: &[I],
     threads: usize,
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_item_is_worked_on_once_whatever_the_threads() {
+    fn each_item_runs_once_for_any_number_of_threads() {
         let items: Vec<u64> = (0..100).collect();
         for threads in [0, 1, 3, 200] {
             let mut squares = vec![None; items.len()];
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_leaves_what_has_not_begun() {
+    fn stopping_skips_items_that_have_not_started() {
         let items: Vec<u64> = (0..1_000_000).collect();
         let mut seen = 0;
         parallel(

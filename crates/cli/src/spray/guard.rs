@@ -14,7 +14,7 @@ pub struct Args {
 
 /// Runs until the agent ends.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     watch(args.table)?;
     Ok(ExitCode::SUCCESS)

@@ -60,7 +60,7 @@ struct Row {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for blocked in &args.blocked {
         ensure_usage!(

@@ -38,7 +38,7 @@ pub struct Args {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = args.socket.clone().unwrap_or_else(|| socket_of(args.name.as_deref().unwrap_or_default()));
     let mut status = crate::process::runtime()?.block_on(ask(&socket))?;

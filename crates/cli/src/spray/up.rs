@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The most peers that the first line names.
+/// Maximum number of peers that the first line of output names.
 const SHOWN_PEERS_MAX: usize = 16;
 
 /// Options of the command.
@@ -76,16 +76,16 @@ pub struct Args {
     key_packets: Option<u64>,
 }
 
-/// This program as an agent's guard.
+/// Builds the command of this program as an agent's guard.
 fn guard(table: u32) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["spray", "guard", "--table", &table.to_string()]);
     Ok(command)
 }
 
-/// The peers of --peer and of --peers.
+/// Peers of --peer and of the file of --peers.
 ///
-/// Errors: a file that cannot be read, or a line that is no peer; one line.
+/// Errors: an unreadable file, or an invalid line; one line for the user.
 fn peers(args: &Args) -> anyhow::Result<Vec<Peer>> {
     let mut peers = args.peers.clone();
     if let Some(path) = &args.peers_from {
@@ -97,9 +97,9 @@ fn peers(args: &Args) -> anyhow::Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// Reads --peers again at each SIGHUP. A file with a mistake changes nothing.
+/// Reads the file of --peers again at each SIGHUP. An invalid file changes nothing.
 ///
-/// Errors: the signal cannot be had.
+/// Errors: the signal cannot be handled.
 async fn follow_peers(args: &Args, changes: &PeerChanges) -> std::io::Result<Infallible> {
     let mut hangups = signal(SignalKind::hangup())?;
     loop {
@@ -114,7 +114,7 @@ async fn follow_peers(args: &Args, changes: &PeerChanges) -> std::io::Result<Inf
 
 /// Runs until a signal ends the command.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_spray::SYSTEM, Role::Site, &args.name);
     let identity = Identity::load(&files)?;

@@ -1,4 +1,4 @@
-//! Limits in documents, compared with the code: each row of the table in docs/security.md, and
+//! Limits in documents, compared with the code: each row of the table in docs/security.md, and some
 //! numbers in docs/operations.md.
 //!
 //! `ANABRANCH_WRITE=1 cargo test -p anabranch-cli --lib limits` rewrites the table.
@@ -289,9 +289,9 @@ fn table() -> String {
     text
 }
 
-/// #17: documents stated limits that the code had changed.
+/// #17: the code's limits had changed, but not the documents.
 #[test]
-fn limits_in_the_security_document_equal_the_codes() {
+fn limits_in_security_document_equal_those_in_code() {
     let path = document("security.md");
     let text = std::fs::read_to_string(&path).expect("a document");
     let (before, rest) = text.split_once(BEGIN).expect("where the table begins");
@@ -309,7 +309,7 @@ fn limits_in_the_security_document_equal_the_codes() {
 }
 
 #[test]
-fn numbers_in_documents_are_the_codes() {
+fn numbers_in_documents_equal_those_in_code() {
     let days = keys::VALID_DAYS;
     let look = crate::keys::LOOK_EVERY.as_secs();
     let warn = crate::keys::WARN_BEFORE.as_secs() / 86_400;

@@ -1,10 +1,10 @@
-//! `anabranch broker` for users, without a running broker; tests with one are in the `broker`
-//! crate.
+//! `anabranch broker` as users run it, without a running broker. Tests with a running broker are in
+//! the `broker` crate.
 
 use crate::{answer, text};
 
 #[test]
-fn players_whom_nobody_answers_have_failed() {
+fn play_without_a_broker_exits_with_failure() {
     let nobody = ["--steering", "http://127.0.0.1:1/steering/hls", "--way", "a=127.0.0.1:1"];
     let brief = ["--arrivals", "0 s", "--duration", "300 ms", "--segment", "100 ms", "--buffer", "100 ms"];
     let output = answer(&[&["broker", "play"][..], &nobody, &brief].concat());

@@ -1,15 +1,15 @@
-//! Random schedules of kills, restarts and colliding names, over `replicate` and `gather`: whatever
-//! dies, every name holds correct content.
+//! Random schedules of kills, restarts and colliding names, over `replicate` and `gather`:
+//! whichever process dies, every name has correct content.
 //!
-//! Real processes on loopback, one set of daemons for many schedules. A schedule is drawn from its
-//! number: some transfers with names that are prefixes, suffixes, spellings, links and case
-//! variants of each other, earlier files under these names, and the process and time of each kill.
-//! At the end every name holds, in full, one of the contents sent to it, or its owner's earlier
-//! file. Every copy reported as verified exists, and nothing outside the folder has changed. The
-//! machine decides how processes interleave, so a failed schedule can be drawn again by its number,
-//! but need not fail again.
+//! The tests use real processes on loopback, and one set of daemons for many schedules. A schedule
+//! is drawn from its number. It has transfers with names that are prefixes, suffixes, spellings,
+//! links and case variants of each other. It has earlier files under these names, and the process
+//! and time of each kill. At the end every name has the complete content of one transfer to it, or
+//! its owner's earlier file. Every copy reported as verified exists, and no file outside the folder
+//! has changed. The operating system decides how processes interleave, so a failed schedule can be
+//! drawn again by its number, but may succeed then.
 //!
-//! A sample runs with the suite; `make claims` runs a thousand.
+//! The test suite runs a sample of schedules; `make claims` runs a thousand.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
@@ -24,10 +24,11 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Number of schedules of each system, in the suite and by `make claims`.
+/// Number of schedules of each system in the test suite.
 const SAMPLE: u64 = 6;
+/// Number of schedules of each system in `make claims`.
 const ALL: u64 = 1_000;
-/// Number of parallel sets of daemons: a schedule mostly waits.
+/// Number of parallel sets of daemons. A schedule mostly waits, so they share the processors.
 const FLEETS: u64 = 6;
 
 /// Random stream of a schedule (SplitMix64).
@@ -52,7 +53,7 @@ impl Draw {
     }
 }
 
-/// Names derived from each other: with a suffix, without one, or spelt differently.
+/// Names derived from each other: with a suffix, without a suffix, or with another spelling.
 const NAMES: [&str; 16] = [
     "n",
     "n.partial",
@@ -72,7 +73,8 @@ const NAMES: [&str; 16] = [
     ".anabranch-n.partial",
 ];
 
-/// Lengths of files: empty, one byte, less than a chunk, odd lengths, and some that take a while.
+/// Lengths of files: empty, one byte, less than a chunk, odd lengths, and lengths that take a
+/// while.
 const LENGTHS: [usize; 7] = [0, 1, 1_000, 65_536, 300_001, 1 << 20, 3 << 20];
 
 /// Content of one file, determined by schedule and number.
@@ -80,13 +82,13 @@ fn content(schedule: u64, number: u64, length: usize) -> Vec<u8> {
     noise(schedule << 8 | (number + 1), length)
 }
 
-/// Normal form of a relative path, if it has one.
+/// Normal form of a relative path; `None` for an absolute path and a path with `..`.
 fn plain(name: &str) -> Option<PathBuf> {
     let parts = Path::new(name).components().filter(|c| *c != Component::CurDir);
     parts.map(|c| matches!(c, Component::Normal(_)).then_some(c)).collect()
 }
 
-/// Permitted and required contents of each name in a folder.
+/// Contents that each name in a folder may have, and names that must exist.
 #[derive(Default)]
 struct PermittedContents {
     may: BTreeMap<PathBuf, Vec<Vec<u8>>>,
@@ -104,7 +106,7 @@ impl PermittedContents {
         self.must.insert(plain(name).unwrap_or_else(|| panic!("`{name}` was taken")));
     }
 
-    /// Draws the owner's earlier entry: a file, a link that leads out, or nothing.
+    /// Draws the owner's earlier entry: a file, a link that leads out of the folder, or no entry.
     fn own(&mut self, draw: &mut Draw, schedule: u64, folder: &Path, outside: &Path) {
         let name = draw.pick(&["n", "n.partial", "n.partial.journal", "sub/n"]);
         match draw.below(3) {
@@ -119,7 +121,7 @@ impl PermittedContents {
         }
     }
 
-    /// Compares a folder with the expectation.
+    /// Asserts that a folder has only the permitted contents, and all required names.
     fn check(&self, folder: &Path, told: &str) {
         for path in &self.must {
             let is_file = folder.join(path).symlink_metadata().is_ok_and(|found| found.is_file());
@@ -150,12 +152,12 @@ impl PermittedContents {
     }
 }
 
-/// Returns true for names of working files only.
+/// Returns true if the name is a working file's, but not the name that a schedule uses.
 fn is_working(name: &str) -> bool {
     name.starts_with(".anabranch-") && name != ".anabranch-n.partial"
 }
 
-/// Processes by name, which end with this value.
+/// Processes by name, which are killed on drop.
 #[derive(Default)]
 struct Daemons(BTreeMap<&'static str, Child>);
 
@@ -187,9 +189,9 @@ impl Drop for Daemons {
     }
 }
 
-/// A command that is repeated after each kill until it ends by itself.
+/// A command that is repeated after each kill, until it ends on its own.
 struct Attempt {
-    /// Arguments of `anabranch`, the same each time.
+    /// Arguments of `anabranch`, the same in each repetition.
     words: Vec<String>,
     starts_at: Duration,
     /// Times of the kills.
@@ -200,7 +202,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Draws a start within `starts_within_ms`, and `kills` kills.
+    /// Draws a start within `starts_within_ms`, and the times of `kills` kills.
     fn draw(draw: &mut Draw, words: Vec<String>, out: PathBuf, kills: u64, starts_within_ms: u64) -> Self {
         let kills = (0..kills).map(|_| Duration::from_millis(draw.below(500))).collect();
         let starts_at = Duration::from_millis(draw.below(starts_within_ms));
@@ -228,7 +230,7 @@ impl Attempt {
         }
     }
 
-    /// JSON lines of its output.
+    /// JSON lines that the command has printed.
     fn said(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.out).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -244,7 +246,7 @@ impl Drop for Attempt {
     }
 }
 
-/// A kill of a daemon at some time, and its restart after a while.
+/// A kill of a daemon, and its restart after a pause.
 #[derive(Copy, Clone, Debug)]
 struct Kill {
     who: &'static str,
@@ -262,7 +264,7 @@ fn kills(draw: &mut Draw, most: u64, of: &[&'static str], within_ms: u64) -> Vec
     all
 }
 
-/// Runs all attempts to their ends, with the kills in between; `start` restarts a daemon.
+/// Runs all attempts to their ends, and the kills in between; `start` restarts a daemon.
 fn play(
     told: &str,
     daemons: &mut Daemons,
@@ -297,8 +299,8 @@ fn play(
     }
 }
 
-/// Runs the schedules with these numbers, or the one in `ANABRANCH_SCHEDULE`. `play` returns the
-/// number of files reported as delivered: a run without any would check nothing.
+/// Runs the first `count` schedules, or only the schedule in `ANABRANCH_SCHEDULE`. `play` returns
+/// the number of files reported as delivered, which must not be 0 over all schedules.
 fn run_all<F>(
     count: u64,
     fleets: u64,
@@ -326,7 +328,7 @@ fn run_all<F>(
     assert!(brought > 0, "no file was brought: nothing was looked for");
 }
 
-/// Returns a loopback port that was just free.
+/// Returns a loopback port that is free at the time of the call.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there");
     listener.local_addr().expect("bound").port()

@@ -1,4 +1,4 @@
-//! Circuits on real kernels: scenarios and commands under time dilation.
+//! Circuit switches on the kernel's TCP: scenarios and commands under time dilation.
 
 use crate::emulate::stage;
 use crate::net::anabranch;
@@ -8,12 +8,12 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-/// A scenario of the repository.
+/// Path of a scenario in the repository.
 fn carried(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name).display().to_string()
 }
 
-/// Figure 2.7 for one size of the queues, for a few weeks.
+/// Runs figure 2.7 with one size of the queues, for a few weeks of the schedule.
 fn figure_2_7(verb: &str, packets: u32, more: &[&str]) -> Value {
     let scenario = carried("circuit.toml");
     let packets = format!("circuit.queue_packets={packets}");
@@ -24,7 +24,7 @@ fn figure_2_7(verb: &str, packets: u32, more: &[&str]) -> Value {
 }
 
 #[test]
-fn simulated_and_emulated_circuits_carry_the_same() {
+fn simulated_and_emulated_circuits_have_similar_goodput() {
     let Some(_alone) = stage(&[]) else { return };
     for packets in [16, 128] {
         let bytes = |row: &Value| row["circuit_bytes"].as_f64().expect("a hybrid switch");
@@ -37,7 +37,7 @@ fn simulated_and_emulated_circuits_carry_the_same() {
         assert_eq!((&emulated["dilation"], &emulated["congestion_control"]), (&128.into(), &"reno".into()));
         let ratio = bytes(&emulated) / bytes(&simulated);
         println!("{packets} packets: {ratio:.2}, {emulated}");
-        // Measured at 16 and 128 packets: 0.93 and 1.00.
+        // The measured ratios were 0.93 at 16 packets and 1.00 at 128 packets.
         assert!((0.75..=1.3).contains(&ratio), "{simulated} and {emulated}");
     }
 }
@@ -62,7 +62,8 @@ fn command_in_a_rack_knows_the_other_hosts_addresses() {
     assert!(said.contains("dilation 50: ") && said.contains("first RTO 20 ms"), "{said}");
 }
 
-/// Report of 20 MB by iperf3 between two racks, with more options of the command.
+/// Runs iperf3 with 20 MB between two racks, with further options of the command. Returns its
+/// report.
 fn iperf3_between_racks(more: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a writable temporary folder");
     let scenario = folder.path().join("two-racks.toml");
@@ -77,7 +78,7 @@ fn iperf3_between_racks(more: &[&str]) -> Value {
     serde_json::from_str(report).expect("JSON")
 }
 
-/// Circuits that follow announced demand, with days that are long enough for any machine.
+/// Circuits that follow announced demand. The days are long enough for a slow machine.
 const TWO_RACKS: &str = r#"
 duration = "10 s"
 dilation = 1
@@ -102,7 +103,7 @@ pairs = 1
 #[test]
 fn unmodified_programs_announce_demand_that_circuits_follow() {
     let Some(_alone) = stage(&["iperf3"]) else { return };
-    // Cargo puts it beside the tests of rooms that use it.
+    // Cargo places the library next to the tests of crates that use it.
     let library = std::env::current_exe().expect("it runs").with_file_name("libanabranch_preload.so");
     assert!(library.exists(), "{} is built with the tests", library.display());
     let silent = iperf3_between_racks(&[])["circuits"].clone();
@@ -117,7 +118,7 @@ fn unmodified_programs_announce_demand_that_circuits_follow() {
 }
 
 #[test]
-fn impossible_dilations_get_one_line() {
+fn invalid_dilations_are_refused_in_one_line() {
     let scenario = carried("circuit.toml");
     for factor in ["0", "0.5", "-3", "1025"] {
         let flag = format!("--dilation={factor}");
@@ -141,7 +142,7 @@ fn systems_programs_are_refused_under_dilation() {
 }
 
 #[test]
-fn commands_want_one_network_and_its_own_options() {
+fn commands_require_one_network_and_its_options() {
     let scenario = carried("circuit.toml");
     for (args, expected) in [
         (&[][..], "6 combinations of settings: --set one value of each"),
@@ -157,10 +158,10 @@ fn commands_want_one_network_and_its_own_options() {
 }
 
 #[test]
-fn libraries_and_programs_out_of_reach_are_refused() {
+fn missing_libraries_and_static_programs_are_refused() {
     let scenario = carried("circuit.toml");
     let folder = tempfile::tempdir().expect("a writable temporary folder");
-    // An executable without interpreter, so without libraries.
+    // A static executable has no interpreter, so it loads no libraries.
     let program = folder.path().join("static");
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/dilate_elf/bad-static");
     std::fs::copy(corpus, &program).expect("both are files");

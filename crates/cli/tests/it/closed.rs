@@ -1,14 +1,15 @@
-//! Readers of a verb's output that have gone: no verb panics.
+//! Commands whose output has no reader any more: no command panics.
 //!
-//! Each leaf of the command's tree has a row in [`VERBS`]; a verb without one fails the test.
+//! Each leaf of the command tree has a row in [`VERBS`]; the test fails for a command without a
+//! row.
 
 use crate::net::TWO;
 use crate::silent::{World, free_address};
 use crate::{anabranch, answer, text};
 use std::process::{Command, Stdio};
 
-/// Arguments of each verb with which it ends by itself. `@` stands for the address of the verb's
-/// own daemon.
+/// Arguments of each command with which the command ends on its own. `@` stands for the address of
+/// the command's daemon.
 const VERBS: &[(&str, &str)] = &[
     ("replicate controller", "--topology network.toml --listen 192.0.2.1:1 --keys keys"),
     ("replicate relay", "--topology network.toml --site nobody --dir . --controller @ --keys keys"),
@@ -89,7 +90,7 @@ const VERBS: &[(&str, &str)] = &[
     ("docs reference", "reference"),
 ];
 
-/// Verbs that `words` lists in its help, `help` left out; none for a leaf.
+/// Commands that the help of `words` lists, except `help`; empty for a leaf.
 fn listed(words: &[&str]) -> Vec<String> {
     let help = text(&answer(&[words, &["-h"]].concat()).stdout);
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -108,7 +109,7 @@ pub fn leaves(words: &[&str]) -> Vec<String> {
     below.iter().flat_map(|name| leaves(&[words, &[name.as_str()]].concat())).collect()
 }
 
-/// Daemons whose clients print much, by the first word of a verb.
+/// Daemons whose clients print much. Each is listed by the first word of the clients' commands.
 fn daemons(world: &mut World) -> Vec<(&'static str, String)> {
     std::fs::write(world.path("network.toml"), TWO).expect("the folder is ours");
     std::fs::write(world.path("live.toml"), LIVE).expect("the folder is ours");
@@ -157,7 +158,7 @@ fn run(command: &mut Command, what: &str) -> (i32, String) {
     (code, said)
 }
 
-/// The writing end of a pipe that nobody reads.
+/// The writing end of a pipe without a reader.
 fn closed_pipe() -> Stdio {
     let (_, writer) = std::io::pipe().expect("descriptors are left");
     writer.into()
@@ -194,7 +195,7 @@ fn no_verb_panics_on_a_closed_pipe() {
     }
 }
 
-/// A scenario of one short run.
+/// A scenario with one short run.
 pub const SCENARIO: &str = r#"
 duration = "1 ms"
 [network]

@@ -1,7 +1,7 @@
-//! Exit codes: a mistake has the same code with every verb (docs/operations.md).
+//! Exit codes: a mistake has the same code with every command (docs/operations.md).
 //!
-//! Each leaf of the command's tree has rows in [`ROWS`]; a verb without one fails the test, and so
-//! does a verb with an option for keys that has no row with `--keys ?`. Daemons never end
+//! Each leaf of the command tree has rows in [`ROWS`]. The test fails for a command without a row,
+//! and for a command with an option for keys that has no row with `--keys ?`. Daemons do not end
 //! because a service is unreachable, so they have no row of [`UserMistake::Unreachable`].
 
 use crate::closed::{CONTRACTS, LIVE, SCENARIO, leaves};
@@ -18,21 +18,22 @@ const INTERRUPTED: i32 = 130;
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum UserMistake {
-    /// A file or folder that does not exist. `?` stands for its name, and in a second run for a
-    /// file of another form.
+    /// A file or folder that does not exist. In a row, `?` stands for its name. A second run uses a
+    /// file of another format.
     File,
-    /// A folder that does not exist, or may not be a file; the second run of [`UserMistake::File`]
-    /// is left out.
+    /// A folder that does not exist, where a file in its place is no mistake; the second run of
+    /// [`UserMistake::File`] is omitted.
     Folder,
-    /// A value out of range, or a name that is not known.
+    /// A value out of range, or an unknown name.
     Value,
-    /// A folder without keys, and one whose keys are of two sets. `?` stands for the folder.
+    /// A folder without keys, and a folder with keys of two sets. In a row, `?` stands for the
+    /// folder.
     Keys,
-    /// A place for new files that is taken.
+    /// A path for new files that already exists.
     Exists,
-    /// No service at the address, which is `127.0.0.1:1`.
+    /// An address without a service: `127.0.0.1:1`.
     Unreachable,
-    /// An address to listen on that another program has. `@` stands for the address.
+    /// A listening address that another program uses. In a row, `@` stands for the address.
     Taken,
 }
 use UserMistake::{Exists, File, Folder, Keys, Taken, Unreachable, Value};
@@ -224,7 +225,7 @@ const ROWS: &[(UserMistake, &str, &str)] = &[
     (Value, "completions", "nobody"),
 ];
 
-/// A folder with keys, inputs, and an address that is taken.
+/// A folder with keys and inputs, and an address in use.
 struct Place {
     folder: tempfile::TempDir,
     taken: std::net::TcpListener,
@@ -268,8 +269,8 @@ impl Place {
         command
     }
 
-    /// The keys of all systems, below `set`; the authorities of `others` are in `mixed`, with the
-    /// holders of `keys`.
+    /// Makes the keys of all systems below `set`. Below `mixed`, makes keys with the authorities of
+    /// `others` and the holders of `keys`.
     fn make_keys(&self, set: &str) {
         for words in [
             "replicate keys init --topology net.toml --out SET/replicate",
@@ -296,22 +297,22 @@ impl Place {
     }
 }
 
-/// Texts in place of a row's `?`.
+/// Texts that replace the `?` of a row, one for each run.
 fn variants(mistake: UserMistake, verb: &str) -> Vec<String> {
     let system = verb.split(' ').next().unwrap_or_default();
     match mistake {
         File => vec!["missing".into(), "nonsense".into()],
-        // A mixed set is renewed as well: its authority makes the new keys.
+        // `keys` commands accept a mixed set: they make new keys with its authority.
         Keys if verb.contains("keys") => vec!["missing".into()],
         Keys => vec!["missing".into(), format!("mixed/{system}")],
         _ => vec!["missing".into()],
     }
 }
 
-/// #52: a missing file ended `simulate` with 2 and `shuffle replay` with 1; missing keys, an unknown
-/// scheme and a taken folder ended most verbs with 1.
+/// #52: a missing file ended `simulate` with 2 and `shuffle replay` with 1. Missing keys, an
+/// unknown scheme and an existing folder ended most commands with 1.
 #[test]
-fn like_mistakes_have_like_exit_codes() {
+fn same_mistake_has_one_exit_code_in_all_commands() {
     let place = Place::new();
     let verbs: BTreeSet<String> = leaves(&[]).into_iter().collect();
     let named: BTreeSet<&str> = ROWS.iter().map(|(_, verb, _)| *verb).collect();
@@ -348,8 +349,8 @@ fn like_mistakes_have_like_exit_codes() {
     assert!(unlike.is_empty(), "{} unlike codes:\n{}", unlike.len(), unlike.join("\n"));
 }
 
-/// Interrupts a command, a daemon once it has said where it listens. Returns its exit code as a
-/// shell has it.
+/// Sends SIGINT to a command; to a daemon, once it has printed its address. Returns the exit code
+/// as a shell reports it.
 fn interrupted(mut command: Command, is_daemon: bool) -> i32 {
     use std::io::{BufRead as _, BufReader};
     use std::os::unix::process::ExitStatusExt as _;
@@ -358,7 +359,7 @@ fn interrupted(mut command: Command, is_daemon: bool) -> i32 {
     if is_daemon {
         said.read_line(&mut String::new()).expect("text");
     }
-    // It handles signals right after the line.
+    // The program handles signals shortly after it prints the line.
     std::thread::sleep(Duration::from_secs(1));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
@@ -367,7 +368,7 @@ fn interrupted(mut command: Command, is_daemon: bool) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
-/// A command that ends by itself was interrupted; a daemon was ended.
+/// SIGINT interrupts a command that would end by itself, and is the regular end of a daemon.
 #[test]
 fn interrupted_commands_end_with_130_and_daemons_with_0() {
     let place = Place::new();

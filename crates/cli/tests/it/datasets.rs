@@ -1,9 +1,9 @@
-//! Snapshots of directories, from a user's view.
+//! Snapshots of directories, as a user makes them.
 
 use crate::{answer, text};
 use std::path::Path;
 
-/// Exit code, and the answer of `replicate manifest --json`.
+/// Runs `replicate manifest --json`. Returns the exit code and the answer.
 fn manifest(folder: &Path, more: &[&str]) -> (Option<i32>, serde_json::Value) {
     let folder = folder.to_str().expect("a plain path");
     let said = answer(&[&["replicate", "manifest", folder, "--json"], more].concat());
@@ -39,7 +39,7 @@ fn equal_directories_have_equal_snapshots() {
 }
 
 #[test]
-fn filters_and_index_are_options() {
+fn snapshots_respect_filter_and_index_options() {
     let all = tempfile::tempdir().expect("a folder");
     let folder = all.path().join("tree");
     write(&folder, "a.csv", "1");

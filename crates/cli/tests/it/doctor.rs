@@ -3,7 +3,7 @@
 use crate::{answer, text};
 
 #[test]
-fn its_exit_code_says_whether_an_emulation_can_run() {
+fn exit_code_tells_whether_emulation_is_possible() {
     let output = answer(&["doctor", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let can = value["can_emulate"].as_bool().expect("a truth value");
@@ -13,7 +13,7 @@ fn its_exit_code_says_whether_an_emulation_can_run() {
 }
 
 #[test]
-fn every_finding_that_is_not_ok_has_a_fix() {
+fn every_failed_finding_has_a_fix() {
     let output = answer(&["doctor", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let findings = value["findings"].as_array().expect("a list");
@@ -27,14 +27,14 @@ fn every_finding_that_is_not_ok_has_a_fix() {
 }
 
 #[test]
-fn people_get_the_same_in_lines() {
+fn text_output_has_the_findings_of_json() {
     let output = answer(&["doctor"]);
     let said = text(&output.stdout);
     assert!(said.contains("coding") && said.contains("emulation") && said.contains("TUN"), "{said}");
 }
 
 #[test]
-fn live_video_has_its_lines() {
+fn findings_about_live_video_are_listed() {
     let said = text(&answer(&["doctor"]).stdout);
     for line in ["live video  by ", "live ports: ", "live viewers: ", "live clock: "] {
         assert!(said.contains(line), "{line}{said}");

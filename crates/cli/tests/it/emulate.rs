@@ -1,4 +1,4 @@
-//! `anabranch emulate`: programs in sites, and their complete removal.
+//! `anabranch emulate`: programs in sites, and their end.
 
 use crate::{anabranch, answer, has_program, skip, text};
 use std::io::{BufRead as _, BufReader};
@@ -6,11 +6,11 @@ use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Two emulations at once would make each other late.
+/// Two concurrent emulations would delay each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Returns exclusive permission to emulate, if this machine can and has `programs`; otherwise
-/// prints the reason.
+/// Returns exclusive permission to emulate, if this machine can emulate and has `programs`.
+/// Otherwise prints the reason.
 pub(crate) fn stage(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     static CAN: OnceLock<Option<String>> = OnceLock::new();
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -39,7 +39,7 @@ fn refusal(args: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn wrong_input_gets_one_line_and_exit_code_2() {
+fn invalid_input_gives_one_line_and_exit_code_2() {
     for (args, expected) in [
         (&["emulate", "nowhere", "--", "true"][..], "butterfly, internet2, b4"),
         (&["emulate", "b4", "--site", "mars", "--", "true"], "no site `mars`"),
@@ -63,7 +63,7 @@ fn loss_without_unit_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn the_exit_code_is_the_commands() {
+fn emulate_exits_with_the_commands_exit_code() {
     let Some(_alone) = stage(&[]) else { return };
     let code = |args: &[&str]| answer(&[&["-q", "emulate", "butterfly"], args].concat()).status.code();
     assert_eq!(code(&["--", "true"]), Some(0));
@@ -96,7 +96,7 @@ fn command_in_a_site_knows_every_address() {
 }
 
 #[test]
-fn the_sites_as_json_lead_into_their_namespaces() {
+fn json_list_of_sites_gives_access_to_their_namespaces() {
     let Some(_alone) = stage(&["nsenter", "ip"]) else { return };
     for extra in [&[][..], &["--user-namespace"]] {
         let script =
@@ -116,7 +116,7 @@ fn the_sites_as_json_lead_into_their_namespaces() {
     }
 }
 
-/// Answers one datagram with itself, or one connection with what it sends.
+/// Sends one datagram back to its sender.
 const ECHO_UDP: &str = "import socket,os; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((os.environ['ANABRANCH_ADDRESS'],9)); d,a=s.recvfrom(99); s.sendto(d,a)";
 const ASK_UDP: &str = "import socket,sys,time; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5); t=time.monotonic(); s.sendto(b'hello',(sys.argv[1],9)); print(s.recv(99).decode(), round(1e3*(time.monotonic()-t)))";
 const ECHO_TCP: &str = "import socket,os; s=socket.create_server((os.environ['ANABRANCH_ADDRESS'],9)); c,_=s.accept(); c.sendall(c.recv(99)); c.recv(1)";
@@ -221,7 +221,7 @@ fn run_directory_records_programs_and_lateness_without_overwriting() {
 }
 
 #[test]
-fn hosts_are_written_as_etc_hosts_has_them() {
+fn hosts_file_has_the_format_of_etc_hosts() {
     let Some(_alone) = stage(&[]) else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("hosts");
@@ -254,9 +254,10 @@ fn gone(pid: &str) -> bool {
     false
 }
 
-/// However the command ends, no program of its sites survives, background programs included.
+/// No program of the sites survives the command, not even in the background, however the command
+/// ends.
 #[test]
-fn nothing_is_left_after_a_signal() {
+fn no_program_survives_a_signal_to_emulate() {
     let Some(_alone) = stage(&["sleep"]) else { return };
     for (number, expected) in [("-KILL", None), ("-INT", Some(130)), ("-TERM", Some(143))] {
         let script = "sleep 1000 & echo $! $$; trap '' HUP; wait";
@@ -321,13 +322,13 @@ fn rows(args: &[&str]) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
+fn emulated_flows_datagrams_and_priorities_match_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = scenario(&folder, MIX);
     let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]));
     assert_eq!((simulated.len(), emulated.len()), (3, 3));
-    // The same flows and datagrams are drawn under either clock, late or not.
+    // The same flows and datagrams are drawn in simulation and emulation, even if packets are late.
     for (column, row) in [("flows", 0), ("flows", 1), ("sent_packets", 1)] {
         assert_eq!(simulated[row][column], emulated[row][column], "{column}");
     }
@@ -340,8 +341,8 @@ fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
     }
     assert_eq!((&emulated[0]["finished"], &emulated[1]["overtaken_packets"]), (&150.into(), &0.into()));
     assert_eq!(emulated[1]["received_packets"], emulated[1]["sent_packets"], "nothing goes before it");
-    // 2 to 4 % apart on two busy processors. Without priorities, flows and datagrams would wait
-    // behind the 64 KiB that the long flow keeps in the hub's queue, 26 ms.
+    // The values differ by 2 to 4 % on two busy processors. Without priorities, flows and datagrams
+    // would wait 26 ms behind the 64 KiB that the long flow keeps in the hub's queue.
     for (row, column) in [(0, "fct_us_mean"), (0, "fct_us_p50"), (1, "delay_us_mean"), (2, "goodput_mbps")] {
         let of = |rows: &[serde_json::Value]| rows[row][column].as_f64().expect("a number");
         let ratio = of(&emulated) / of(&simulated);
@@ -350,7 +351,7 @@ fn short_flows_datagrams_and_priorities_are_emulated_as_simulated() {
 }
 
 #[test]
-fn gather_rounds_emulate_as_simulated_with_real_programs() {
+fn emulated_gather_rounds_match_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -373,7 +374,8 @@ fn gather_rounds_emulate_as_simulated_with_real_programs() {
     if emulated["trusted"] != true {
         return crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
     }
-    // 4 % apart on two processors: the real client also hashes, and waits for the disk.
+    // The values differ by 4 % on two processors: the real client also hashes, and waits for the
+    // disk.
     let [simulated, emulated] =
         [&simulated, &emulated].map(|row| row["round_us_p50"].as_f64().expect("a time"));
     assert!((0.95..=1.25).contains(&(emulated / simulated)), "{emulated} us, simulated {simulated} us");
@@ -381,9 +383,10 @@ fn gather_rounds_emulate_as_simulated_with_real_programs() {
     assert!(code == 2 && said.contains("workload[0].mode: only in the simulator"), "{code}, {said}");
 }
 
-/// The cheapest of three networks dies: its players move to other networks under either clock.
+/// The cheapest of three networks fails, and its players move to other networks, in simulation and
+/// emulation.
 #[test]
-fn players_are_steered_emulated_as_simulated_with_real_programs() {
+fn emulated_player_steering_matches_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -426,7 +429,7 @@ fn players_are_steered_emulated_as_simulated_with_real_programs() {
 }
 
 #[test]
-fn files_replicate_emulated_as_simulated_with_real_programs() {
+fn emulated_replication_matches_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     // TCP as in Linux, as far as the simulator models it.
@@ -485,7 +488,7 @@ fn incomplete_replicated_files_count_for_their_received_bytes() {
 }
 
 #[test]
-fn what_cannot_be_emulated_of_replicate_is_refused() {
+fn replicate_settings_without_emulation_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = |more: &str| {
         let network = "network = { topology = \"internet2\", rate = \"10 Mbit/s\" }";
@@ -502,7 +505,7 @@ fn what_cannot_be_emulated_of_replicate_is_refused() {
 }
 
 #[test]
-fn queues_mark_and_flows_heed_it_over_equal_paths() {
+fn flows_react_to_ecn_marks_over_equal_paths() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -531,8 +534,8 @@ fn queues_mark_and_flows_heed_it_over_equal_paths() {
     assert!(marking["marked_packets"].as_u64() > Some(0), "{marking}");
     assert_eq!(marking["dropped_queue_full"], 0, "they slow down before queues are full");
     if marking["trusted"] == true {
-        // One uplink carries 20 Mbit/s. All sixteen flows hash to the same of two uplinks in one
-        // run of 65,536, and not with this seed.
+        // One uplink carries 20 Mbit/s. All sixteen flows use one of the two uplinks for one seed
+        // in 32,768, but not for this seed.
         let goodput = marking["goodput_mbps"].as_f64().expect("a rate");
         assert!(goodput > 22.0 && goodput < 40.0, "{goodput}");
     }
@@ -563,7 +566,7 @@ fn closed_output_ends_an_emulated_scenario_silently() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = scenario(&folder, MIX);
-    // One byte leaves no room for a header.
+    // A limit of one byte has no room for a header.
     let sets =
         ["duration=400 ms", "workload[1].stop=300 ms", "workload[0].sizes=1 B", "workload[0].load=0.0001"];
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
@@ -578,7 +581,7 @@ fn closed_output_ends_an_emulated_scenario_silently() {
 }
 
 #[test]
-fn the_documentation_names_options_that_there_are() {
+fn documentation_names_only_existing_options() {
     let docs = include_str!("../../../../docs/emulate.md");
     let help = text(&answer(&["emulate", "--help"]).stdout);
     let options = docs.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));

@@ -1,4 +1,4 @@
-//! Daemons with few descriptors: connections beyond the limit are refused, without further effects.
+//! Daemons with few descriptors: connections beyond the limit are refused, without other effects.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 /// Time for which a daemon without free descriptors is observed.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// A daemon with a descriptor limit, killed when dropped.
+/// A daemon with a descriptor limit, killed on drop.
 struct Daemon {
     child: KilledOnDrop,
     at: SocketAddr,
@@ -25,8 +25,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `words` below `replicate` with this limit of descriptors, and waits until it logs `
-    /// LISTENS ADDRESS`.
+    /// Starts `replicate` with the arguments `words` and this limit of descriptors. Waits until the
+    /// daemon logs the text `listens` and its address.
     fn start(local: &LocalDaemons, descriptors: u32, words: &[&str], listens: &str) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {descriptors}; exec \"$0\" replicate \"$@\"");
@@ -38,7 +38,7 @@ impl Daemon {
             .stdout(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let lines = Lines::of(child.stderr.take().expect("it is piped"));
-        // The guard ends it in any case.
+        // This guard kills the daemon, whatever happens below.
         let child = KilledOnDrop(child);
         let log =
             Arc::new(Mutex::new(lines.until(listens).unwrap_or_else(|said| panic!("{words:?}: {said}"))));
@@ -98,8 +98,8 @@ fn controller_without_descriptors_reports_it_and_recovers() {
     );
     let identity = Identity::load(&files).expect("`keys init` made them");
     runtime().block_on(async {
-        // Authenticated connections, which are not dropped, until the daemon has no descriptor
-        // left. The duration of a handshake is irrelevant here.
+        // Authenticated connections, which are never dropped, until the daemon has no descriptor
+        // left. The duration of a handshake does not matter here.
         let mut held = Vec::new();
         let end = Instant::now() + PATIENCE;
         let mut connecting = tokio::task::JoinSet::new();
@@ -115,7 +115,7 @@ fn controller_without_descriptors_reports_it_and_recovers() {
             let connected = tokio::time::timeout(Duration::from_millis(20), connecting.join_next()).await;
             held.extend(connected.ok().flatten().and_then(|done| done.expect("no panic")));
         }
-        // And some that wait to be accepted.
+        // Further connections wait to be accepted.
         let mut waiting = Vec::new();
         for _ in 0..20 {
             waiting.push(TcpStream::connect(daemon.at).await.expect("the kernel takes it"));
@@ -124,7 +124,7 @@ fn controller_without_descriptors_reports_it_and_recovers() {
         tokio::time::sleep(WATCHED).await;
         let (took, open) = (daemon.ticks() - before, daemon.open_files());
         println!("{} held, {open} of {DESCRIPTORS} open, {took} ticks in {:?}", held.len(), begun.elapsed());
-        // A busy loop would take all of it.
+        // A busy loop would use all of the processor time.
         assert!(took * 10 < WATCHED.as_millis() as u64 / 2, "{took} ticks");
         assert!(daemon.log().contains("no descriptor is left (see ulimit -n)"), "{}", daemon.log());
         drop((held, waiting, connecting));
@@ -137,9 +137,10 @@ fn controller_without_descriptors_reports_it_and_recovers() {
     });
 }
 
-/// #17: with 64 descriptors and 120 connections at a relay a transfer failed at once and for good.
+/// #17: with 64 descriptors and 120 connections at a relay, a transfer failed at once and was not
+/// repeated.
 #[test]
-fn relay_with_few_descriptors_brings_a_file() {
+fn relay_with_few_descriptors_receives_a_file() {
     let local = LocalDaemons::start(TWO, &["s"]);
     std::fs::create_dir(local.path("d")).expect("the folder is ours");
     let bytes = noise(5, 3_000_000);
@@ -179,16 +180,17 @@ capacity = "1 Gbit/s"
 delay = "0 ms"
 "#;
 
-/// #48: d waited for 92 s while another transfer held the memory of e.
+/// #48: the transfer to d waited for 92 s while another transfer occupied the memory of e.
 #[test]
-fn destination_is_served_while_another_has_no_memory() {
+fn destination_is_served_while_another_site_lacks_memory() {
     let mut local = LocalDaemons::start(THREE, &["s", "d"]);
     let mut relay = local.relay("e", "e");
     relay.args(["--memory", "24 MiB"]);
     local.keep("e", relay);
     local.wait_for(&["s", "d", "e"]);
     let send = |words: &[&str]| {
-        // A destination's part takes 14 MiB: one fits into 24 MiB, two do not.
+        // A destination takes 14 MiB for a transfer, so 24 MiB suffice for one transfer but not for
+        // two.
         let own = ["send", "--from", "s", "--symbol", "1 MiB", "--buffer-packets", "4"];
         local.command(&[&own[..], &["--controller", local.address()], words].concat())
     };
@@ -218,7 +220,7 @@ fn destination_is_served_while_another_has_no_memory() {
     let begun = Instant::now();
     arrives("d");
     println!("d has the file after {:?}", begun.elapsed());
-    // The slow one takes 80 s, so it still holds the memory.
+    // The slow transfer takes 80 s, so it still occupies the memory.
     let slow = local.transfers().into_iter().find(|t| t["id"] == 1).expect("it was sent");
     assert!(slow["phase"] == "running" && !has("e"), "{slow}");
     let cancel = ["status", "1", "--cancel", "--controller", local.address()];

@@ -1,5 +1,5 @@
-//! Files that may be sent, written and overwritten, by peer: `replicate` and `gather` on loopback,
-//! with traps in their folders.
+//! Which files peers may send, write and overwrite: `replicate` and `gather` on loopback, with
+//! unusual files in their folders.
 //!
 //! Read [`LocalDaemons`] first, the controller and sites of most tests.
 
@@ -29,12 +29,12 @@ fn expect_sent(local: &LocalDaemons, arguments: &[&str]) {
     assert_eq!(code, Some(0), "{arguments:?}: {said}");
 }
 
-/// Expects that a site refuses, with a reason that mentions all of these.
+/// Asserts that a site refuses the transfer, with a reason that mentions all of these texts.
 fn expect_refused(local: &LocalDaemons, arguments: &[&str], mentions: &[&str]) {
     expect_code(1, local, arguments, mentions);
 }
 
-/// Expects that the command refuses its arguments, with a line that mentions all of these.
+/// Asserts that the command refuses its arguments, in a line that mentions all of these texts.
 fn expect_wrong(local: &LocalDaemons, arguments: &[&str], mentions: &[&str]) {
     expect_code(2, local, arguments, mentions);
 }
@@ -49,10 +49,10 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// #17: links below --dir led out of it: at the source, in a file's path, and at its working file's
-/// name.
+/// #17: symbolic links below --dir led out of the folder: at the source, in a file's path, and at
+/// the name of its working file.
 #[test]
-fn a_link_below_the_folder_leads_nowhere() {
+fn symbolic_links_out_of_the_folder_are_refused() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
     std::fs::write(local.path("secret"), "secret").expect("the folder is ours");
     std::fs::create_dir(local.path("outside")).expect("the folder is ours");
@@ -74,7 +74,8 @@ fn a_link_below_the_folder_leads_nowhere() {
     assert_eq!(read(&local.path("d/file")), b"hello");
 }
 
-/// #17: `x` and `x.partial`, sent at the same time, ended as verified with each other's bytes.
+/// #17: `x` and `x.partial`, sent at the same time, were reported as verified with each other's
+/// bytes.
 #[test]
 fn files_named_like_old_working_files_arrive_intact() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
@@ -95,7 +96,8 @@ fn files_named_like_old_working_files_arrive_intact() {
     assert!(working_files(&local.path("d")).is_empty());
 }
 
-/// #17: an empty file failed, and a file of mode 0600 arrived as 0644 and as new.
+/// #17: an empty file failed to transfer, and a file of mode 0600 arrived with mode 0644 and the
+/// present time.
 #[test]
 fn empty_files_arrive_with_mode_and_time() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
@@ -117,7 +119,7 @@ fn empty_files_arrive_with_mode_and_time() {
     }
 }
 
-/// #17: a pipe as source blocked the daemon until it was killed.
+/// #17: a named pipe as source blocked the daemon until it was killed.
 #[test]
 fn non_file_is_refused_and_the_next_file_sent() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
@@ -135,7 +137,7 @@ fn non_file_is_refused_and_the_next_file_sent() {
 
 /// #17: a name of 250 bytes could not be sent, and `--as sub/` left `sub.partial`.
 #[test]
-fn names_reach_the_file_systems_length_limit() {
+fn file_names_of_the_maximum_length_are_accepted() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
     let long = "x".repeat(255);
     std::fs::write(local.path("s").join(&long), "hello").expect("the folder is ours");
@@ -160,7 +162,7 @@ fn names_reach_the_file_systems_length_limit() {
 
 /// #17: existing files were replaced without asking.
 #[test]
-fn another_file_is_replaced_only_with_replace() {
+fn existing_file_is_replaced_only_with_replace_option() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     for before in ["another", "other"] {
@@ -174,9 +176,9 @@ fn another_file_is_replaced_only_with_replace() {
     assert!(working_files(&local.path("d")).is_empty());
 }
 
-/// #17: with the certificate of one site, files were written anywhere at every other.
+/// #17: with one site's certificate, files could be written anywhere at every other site.
 #[test]
-fn a_site_puts_files_only_where_it_is_let() {
+fn site_writes_files_only_below_its_permitted_folder() {
     let local = LocalDaemons::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     let files =
@@ -199,9 +201,10 @@ fn a_site_puts_files_only_where_it_is_let() {
     });
 }
 
-/// #17: a relay served the folder with its keys, so that other sites could fetch and replace them.
+/// #17: a relay served the folder with its own keys, so other sites could read and replace the
+/// keys.
 #[test]
-fn a_folder_with_keys_in_it_is_not_served() {
+fn relay_refuses_to_serve_a_folder_with_keys() {
     let local = LocalDaemons::start(TWO, &[]);
     let relay = |dir: &str| {
         local.command(&[
@@ -233,12 +236,12 @@ fn a_folder_with_keys_in_it_is_not_served() {
     assert!(said.contains("keys") && said.contains("outside"), "{said}");
 }
 
-/// A server of `gather` for the folder `served`, which ends with this value.
+/// A server of `gather` for the folder `served`, which is killed on drop.
 struct FolderServer {
     folder: tempfile::TempDir,
     child: Child,
     at: String,
-    /// Output until it listened.
+    /// The server's output until it listened.
     said: String,
 }
 
@@ -289,9 +292,9 @@ impl Drop for FolderServer {
     }
 }
 
-/// #17: of two pulls into one file the first succeeded, and the file was a mix of both.
+/// #17: of two concurrent pulls into one file the first succeeded, and the file was a mix of both.
 #[test]
-fn two_pulls_into_one_file_leave_one_whole() {
+fn only_one_of_two_pulls_into_a_file_succeeds() {
     let serving = FolderServer::start();
     let path = |name: &str| serving.folder.path().join(name);
     let objects = [noise(1, 20 << 20), noise(2, 20 << 20)];
@@ -311,7 +314,7 @@ fn two_pulls_into_one_file_leave_one_whole() {
 }
 
 #[test]
-fn a_pull_replaces_a_file_only_with_replace() {
+fn gather_replaces_a_file_only_with_replace_option() {
     let serving = FolderServer::start();
     let path = |name: &str| serving.folder.path().join(name);
     std::fs::write(path("served/a"), "hello").expect("the folder is ours");
@@ -334,13 +337,13 @@ fn a_pull_replaces_a_file_only_with_replace() {
         assert_eq!(code, Some(1), "{said}");
     }
     assert_eq!(read(&path("secret")), b"secret");
-    // A partial file in a served folder is not an object.
+    // A partial file in a served folder is not served as an object.
     std::fs::write(path("served/.anabranch-0.partial"), "x").expect("the folder is ours");
     let (code, said) = run(serving.get(".anabranch-0.partial", &["-o", "stolen"]));
     assert!(code != Some(0) && !path("stolen").exists(), "{said}");
 }
 
-/// #17: leftovers of a failed transfer stayed, and no command listed or removed them.
+/// #17: leftovers of a failed transfer remained, and no command listed or removed them.
 #[test]
 fn leftovers_are_listed_and_removed_by_command_and_age() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -358,7 +361,7 @@ fn leftovers_are_listed_and_removed_by_command_and_age() {
     assert_eq!((found[0]["is_removed"].as_bool(), found.as_array().map(Vec::len)), (Some(false), Some(1)));
     assert_eq!(leftovers(&["--remove"])[0]["is_removed"], true);
     assert_eq!(leftovers(&[]), serde_json::json!([]));
-    // A relay removes leftovers by itself.
+    // A relay removes old leftovers on its own.
     let local = LocalDaemons::start_with(TWO, &["s"], &["--keep-partial", "0 s"]);
     let left = local.path("s/.anabranch-0.partial");
     std::fs::write(&left, "x").expect("the folder is ours");
@@ -375,7 +378,7 @@ fn leftovers_are_listed_and_removed_by_command_and_age() {
 /// Daemons with a store, and their command lines.
 const KEEPERS: [&str; 2] = ["replicate controller --topology network.toml", "shuffle coordinator"];
 
-/// Starts one of them with the file mode mask `umask`.
+/// Builds the command of a daemon in `KEEPERS`, with the file mode mask `umask`.
 fn keeper(local: &LocalDaemons, words: &str, umask: &str, store: &str) -> Command {
     let mut command = Command::new("sh");
     let text = format!("umask {umask}; exec \"$0\" {words} --listen 127.0.0.1:0 --store {store}");
@@ -388,7 +391,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).mode() & 0o7777
 }
 
-/// Runs a daemon until it listens. Returns its output until then.
+/// Runs a daemon until it listens. Returns the output up to that line.
 fn until_it_listens(mut daemon: Command) -> String {
     let mut child = daemon.spawn().expect("it starts");
     let said = Lines::of(child.stderr.take().expect("it is piped")).until("listens on");
@@ -396,10 +399,10 @@ fn until_it_listens(mut daemon: Command) -> String {
     said.unwrap_or_else(|said| panic!("it does not listen: {said}"))
 }
 
-/// #17: the stores of controller and coordinator followed the user's mask, and were readable by all
-/// by default.
+/// #17: the stores of controller and coordinator had the modes of the user's mask, so by default
+/// all users could read them.
 #[test]
-fn stores_are_private_whatever_mask_links_and_modes() {
+fn stores_are_private_despite_mask_links_and_modes() {
     let local = LocalDaemons::start(TWO, &[]);
     let keys = anabranch()
         .current_dir(local.path("."))
@@ -416,8 +419,8 @@ fn stores_are_private_whatever_mask_links_and_modes() {
         let said = until_it_listens(start("077", &store));
         assert!(said.contains(&format!("{store}: others might read or write it (mode 0666)")), "{said}");
         assert_eq!(mode(&path), 0o600);
-        // Someone with write access to the folder places a link: to nothing, to another file, to
-        // the store itself.
+        // Another user with write access to the folder places a link there: to a missing file, to
+        // another file, or to the store itself.
         let victim = local.path(&format!("victim-{number}"));
         std::fs::write(&victim, "").expect("ours");
         std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o644)).expect("ours");
@@ -434,7 +437,7 @@ fn stores_are_private_whatever_mask_links_and_modes() {
     }
 }
 
-/// #17: a relay looked only for its own keys below --dir, and served an authority's key or a
+/// #17: a relay searched --dir only for its own keys, and served an authority's key or a
 /// controller's store.
 #[test]
 fn public_keys_and_stores_are_reported_and_never_served() {
@@ -474,10 +477,10 @@ fn public_keys_and_stores_are_reported_and_never_served() {
     assert_eq!(read(&local.path("s/old/ca.key")), before);
 }
 
-/// #17: a permitted sender could place a file that looked like a key or a store, after which the
-/// relay never started again.
+/// #17: a permitted sender could write a file that looked like a key or a store, and the relay then
+/// refused to start.
 #[test]
-fn no_file_of_a_sender_prevents_a_relays_start() {
+fn senders_files_cannot_prevent_a_relays_start() {
     let mut local = LocalDaemons::start_with(TWO, &["s", "d"], &["--accept-from", "s=in"]);
     let own = |end: &str| read(&local.path(&format!("keys/replicate/sites/s.{end}")));
     let laid = [
@@ -520,10 +523,10 @@ fn no_file_of_a_sender_prevents_a_relays_start() {
     assert_eq!(read(&local.path("d/in/after")), b"hello");
 }
 
-/// #17: a private file with content that was already present, readable by all, ended as "done" and
-/// stayed readable.
+/// #17: if all users could read an existing copy of a private file, the transfer ended as "done"
+/// and the copy remained readable.
 #[test]
-fn existing_file_readable_by_more_users_is_narrowed() {
+fn permissions_of_existing_copy_are_narrowed_to_the_sources() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
     let serving = FolderServer::start();
     let modes = |path: &Path, mode: u32| {

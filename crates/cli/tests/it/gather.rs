@@ -1,6 +1,7 @@
-//! `gather` over loopback with real paths' faults: loss, corruption, crashes, malice, full disks.
+//! `gather` over loopback under the faults of real paths: loss, corruption, crashes, attacks, full
+//! disks.
 //!
-//! Servers and clients are processes; a [`HarmfulPath`] harms datagrams. Read [`World`].
+//! Servers and clients are processes; a [`HarmfulPath`] damages datagrams. Read [`World`].
 
 mod attacks;
 mod hard_links;
@@ -40,7 +41,7 @@ struct Server {
     _way: Option<HarmfulPath>,
 }
 
-/// Servers with a folder each, and keys for them and a client.
+/// Servers, each with a folder, and keys for the servers and a client.
 struct World {
     folder: tempfile::TempDir,
     servers: Vec<Server>,
@@ -66,7 +67,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// Adds a server, behind a harmful path or none, with further arguments.
+    /// Adds a server with further arguments, behind a harmful path if `harm` is given.
     fn with(mut self, harm: Option<DatagramHarm>, more: &[&str]) -> Self {
         let number = self.servers.len();
         let dir = self.path(&format!("server-{number}"));
@@ -107,13 +108,14 @@ impl World {
         }
     }
 
-    /// Formats an object of some servers as an argument of `get`.
+    /// Formats an object of these servers as an argument of `get`.
     fn object(&self, servers: std::ops::Range<usize>, name: &str) -> String {
         let servers: Vec<String> = self.servers[servers].iter().map(|s| s.at.to_string()).collect();
         format!("{}/{name}", servers.join(","))
     }
 
-    /// Runs `gather get` with these arguments, to `out` unless they name another file.
+    /// Runs `gather get` with these arguments. The output file is `out` unless the arguments name
+    /// another.
     fn get(&self, arguments: &[&str]) -> RunningClient {
         let mut command = anabranch();
         command.args(["gather", "get", "--json", "--keys"]).arg(self.path("keys")).args(arguments);
@@ -133,7 +135,7 @@ impl World {
             && std::fs::read(self.path("out")).is_ok_and(|out| out == bytes)
     }
 
-    /// Waits until the journal of `out`, with an entry for each generation, has this many bytes.
+    /// Waits until the journal of `out` has entries for this many bytes, one for each generation.
     fn wait_for(&self, bytes: usize) {
         let entries = bytes as u64 / (256 << 10);
         let end = Instant::now() + PATIENCE;
@@ -189,7 +191,7 @@ impl RunningClient {
         kill_process(Pid::from_child(&self.child), signal).expect("ours to signal");
     }
 
-    /// Waits for its end.
+    /// Waits for the client's end.
     fn end(self) -> ClientOutput {
         self.end_within(PATIENCE)
     }
@@ -232,18 +234,19 @@ impl ClientOutput {
     fn reason(&self) -> &str {
         self.objects[0]["error"].as_str().unwrap_or_else(|| panic!("{self:?}"))
     }
-    /// Its output on stderr, which must be one line.
+    /// The client's output on stderr, which must be one line.
     fn line(&self) -> &str {
         assert!(self.stderr.trim_end().lines().count() == 1, "{self:?}");
         self.stderr.trim_end()
     }
 }
 
-/// A request rate that even a busy machine's loopback carries, so that only the test causes losses.
+/// A request rate that loopback carries even on a busy machine, so that only the test causes
+/// losses.
 const LINK: [&str; 2] = ["--link", "400 Mbit/s"];
 
 #[test]
-fn eight_servers_bring_an_object_whole() {
+fn eight_servers_deliver_a_complete_object() {
     let world = World::new(8);
     let bytes = noise(1, 48 * MIB + 12_345);
     world.put(0..8, "object", &bytes);
@@ -259,7 +262,7 @@ fn eight_servers_bring_an_object_whole() {
 }
 
 #[test]
-fn every_twentieth_packet_is_lost_and_no_byte() {
+fn object_arrives_intact_despite_packet_loss() {
     let harm = DatagramHarm { loss_ppm: 50_000, ..DatagramHarm::default() };
     let world = (0..8).fold(World::new(0), |world, _| world.with(Some(harm), &[]));
     let bytes = noise(2, 24 * MIB + 1);
@@ -271,7 +274,7 @@ fn every_twentieth_packet_is_lost_and_no_byte() {
 }
 
 #[test]
-fn damaged_repeated_late_and_replayed_datagrams_are_harmless() {
+fn object_arrives_despite_damaged_repeated_late_and_replayed_datagrams() {
     let harm = DatagramHarm {
         loss_ppm: 10_000,
         flip_ppm: 20_000,
@@ -293,7 +296,7 @@ fn damaged_repeated_late_and_replayed_datagrams_are_harmless() {
 }
 
 #[test]
-fn strangers_datagrams_with_a_true_channel_are_harmless() {
+fn forged_datagrams_with_a_valid_channel_are_harmless() {
     let harm = DatagramHarm { spoofs: true, ..DatagramHarm::default() };
     let world = World::new(0).with(Some(harm), &[]);
     let bytes = noise(4, 8 * MIB);
@@ -301,13 +304,13 @@ fn strangers_datagrams_with_a_true_channel_are_harmless() {
     let got = world.get(&[&world.object(0..1, "object"), LINK[0], LINK[1]]).end();
     assert_eq!(got.code, Some(0), "{got:?}");
     assert!(world.has(&bytes));
-    // One forged packet for each true one, except those before or after the session.
+    // One forged packet is sent for each genuine one, except before and after the session.
     assert!(got.count("forged_packets") + got.count("unknown_datagrams") > 500, "{got:?}");
     assert_eq!((got.count("replayed_packets"), got.count("malformed_packets")), (0, 0), "{got:?}");
 }
 
 #[test]
-fn debt_of_a_dead_server_comes_from_other_servers() {
+fn blocks_of_a_dead_server_come_from_other_servers() {
     let mut world = World::new(8);
     let bytes = noise(5, 48 * MIB);
     world.put(0..8, "object", &bytes);
@@ -324,7 +327,7 @@ fn debt_of_a_dead_server_comes_from_other_servers() {
 
 /// #17: an unreachable server went unreported if the other servers had everything.
 #[test]
-fn unreachable_server_is_named_though_the_pull_succeeds() {
+fn unreachable_server_is_reported_although_the_pull_succeeds() {
     let mut world = World::new(2);
     let bytes = noise(6, MIB);
     world.put(0..2, "object", &bytes);
@@ -342,7 +345,7 @@ fn unreachable_server_is_named_though_the_pull_succeeds() {
 }
 
 #[test]
-fn object_fails_alone_once_all_its_holders_are_dead() {
+fn object_without_live_servers_fails_alone() {
     let mut world = World::new(4);
     let (lost, kept) = (noise(6, 24 * MIB), noise(7, 24 * MIB));
     world.put(0..2, "lost", &lost);
@@ -393,7 +396,7 @@ fn killed_client_fetches_only_the_missing_bytes() {
 }
 
 #[test]
-fn an_interrupted_client_says_so_and_can_go_on() {
+fn interrupted_client_reports_it_and_can_resume() {
     let world = World::new(2);
     let bytes = noise(9, 24 * MIB);
     world.put(0..2, "object", &bytes);
@@ -410,7 +413,7 @@ fn an_interrupted_client_says_so_and_can_go_on() {
 }
 
 #[test]
-fn keys_of_another_authority_are_one_clear_line() {
+fn keys_of_another_authority_are_refused_in_one_line() {
     let world = World::new(1);
     world.put(0..1, "object", b"bytes");
     world.make_keys("others");
@@ -423,7 +426,7 @@ fn keys_of_another_authority_are_one_clear_line() {
 }
 
 #[test]
-fn odd_objects_come_or_fail_with_a_reason() {
+fn small_objects_arrive_and_invalid_names_are_refused() {
     let world = World::new(1);
     world.put(0..1, "empty", b"");
     world.put(0..1, "byte", b"x");
@@ -449,7 +452,7 @@ fn odd_objects_come_or_fail_with_a_reason() {
 }
 
 #[test]
-fn an_output_that_cannot_be_written_is_one_line() {
+fn unwritable_output_is_reported_in_one_line() {
     let world = World::new(1);
     let bytes = noise(10, 4 * MIB);
     world.put(0..1, "object", &bytes);
@@ -480,7 +483,7 @@ impl RunningClient {
     }
 }
 
-/// A client under the test's control.
+/// A client whose messages the test writes.
 struct ManualClient {
     stream: tokio_rustls::TlsStream<tokio::net::TcpStream>,
     channel: seal::Channel,
@@ -598,7 +601,7 @@ fn no_packet_leaves_before_the_client_proves_its_address() {
         assert_eq!(hand.packets().await, 0);
         // Issue #4: unsendable due packets kept a processor busy. Ticks are 10 ms.
         assert!(processor_time(&world.servers[0].child) - begun < 20);
-        // The channel's name alone proves nothing.
+        // A datagram with the channel's id, but without the channel's keys, proves no address.
         let mut forged = vec![7; 48];
         forged[..8].copy_from_slice(&hand.channel.sealer.channel().0.to_be_bytes());
         hand.socket.send(&forged).await.expect("loopback is there");
@@ -611,7 +614,7 @@ fn no_packet_leaves_before_the_client_proves_its_address() {
             assert!(Instant::now() < end, "packets come once the client has shown where to");
         }
 
-        // Names that `get` would not send.
+        // Names of objects that `get` would refuse to send.
         for (pull, name) in (1..).zip(["../secret", "/etc/passwd", "", ".", "object/../../secret"]) {
             hand.say(Control::Describe { object: name.into(), with_hash: false }).await;
             hand.say(Control::Describe { object: name.into(), with_hash: true }).await;
@@ -632,8 +635,8 @@ fn found(bytes: u64, hash: Option<[u8; 32]>) -> ObjectDescription {
     ObjectDescription { bytes, mode: 0o644, modified_ns: 0, hash }
 }
 
-/// A server under the test's control: it reports an object's length, if any, accepts no pull, and
-/// answers by `says` once it is asked for the hash.
+/// A server whose messages the test writes. It reports the length of an object if `length` is
+/// given, accepts no pull, and answers a request for the hash with `says`.
 async fn listen_by_hand(
     keys: PathBuf,
     listener: tokio::net::TcpListener,
@@ -647,7 +650,7 @@ async fn listen_by_hand(
     let mut read = Vec::new();
     assert!(matches!(hear(&mut stream, &mut read).await, Control::Hello { .. }));
     write(&mut stream, &Control::Welcome { port: 9 }).await;
-    // Until the client leaves.
+    // Runs until the client disconnects.
     loop {
         if let Some((message, length)) = Control::decode_framed(&read).expect("well written") {
             read.drain(..length);
@@ -667,11 +670,11 @@ async fn listen_by_hand(
     }
 }
 
-/// The client's requests leave with its greeting. A server that drops the connection before its
-/// answer gets all of them again, over a connection with another channel; and another message
-/// instead of an answer is reported as it is.
+/// The client sends its requests together with its greeting. If a server drops the connection
+/// before its answer, the client repeats all requests over a new connection with another channel. A
+/// message other than the answer is reported to the user.
 #[test]
-fn greetings_messages_are_repeated_on_the_next_connection() {
+fn requests_sent_with_the_greeting_are_repeated_after_reconnection() {
     let world = World::new(0);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -687,7 +690,8 @@ fn greetings_messages_are_repeated_on_the_next_connection() {
             let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");
             let mut read = Vec::new();
             let Control::Hello { channel } = hear(&mut stream, &mut read).await else { panic!("a greeting") };
-            // The server has got no request.
+            // This connection is dropped after the requests, so they must be repeated on the next
+            // one.
             let mut asked = Vec::new();
             while !asked.contains(&true) {
                 if let Control::Describe { object, with_hash } = hear(&mut stream, &mut read).await {
@@ -698,7 +702,8 @@ fn greetings_messages_are_repeated_on_the_next_connection() {
             heard.push((channel, asked));
             if is_last {
                 write(&mut stream, &Control::Goodbye { reason: "full".into() }).await;
-                // As a real server does: closing with unread data would lose the last message.
+                // A real server reads on, too: closing with unread data would lose the last
+                // message.
                 while stream.read_buf(&mut read).await.unwrap_or(0) > 0 {}
             }
         }
@@ -715,7 +720,7 @@ fn greetings_messages_are_repeated_on_the_next_connection() {
 
 /// Issue #4: a complete object never finished if no server answered the request for its hash.
 #[test]
-fn server_silent_about_length_or_hash_is_not_awaited() {
+fn get_does_not_wait_for_a_server_without_answer() {
     let world = World::new(1);
     let bytes = noise(13, 20 * MIB);
     world.put(0..1, "object", &bytes);
@@ -741,9 +746,9 @@ fn server_silent_about_length_or_hash_is_not_awaited() {
     }
 }
 
-/// Both servers have the object, and one of them is slow: the other one delivers nearly all.
+/// Both servers have the object, but one is slow, so the other delivers nearly all bytes.
 #[test]
-fn a_server_that_crawls_holds_nothing_up() {
+fn slow_server_does_not_delay_the_object() {
     let world = World::new(1).with(None, &["--rate-max", "1 Mbit/s"]);
     let bytes = noise(14, 24 * MIB);
     world.put(0..2, "object", &bytes);
@@ -753,7 +758,7 @@ fn a_server_that_crawls_holds_nothing_up() {
     assert!(world.has(&bytes));
     let of_the_slow_one = got.end["servers"][1]["received_bytes"].as_u64();
     assert!(of_the_slow_one.is_some_and(|bytes| (1..2 << 20).contains(&bytes)), "{got:?}");
-    // Alone the slow server would need three minutes, and 50 s for its first quarter.
+    // The slow server alone would need three minutes, and 50 s for a quarter of the object.
     assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
 }
 
@@ -795,7 +800,8 @@ fn striped_file_is_reassembled_despite_a_dead_server() {
     assert!(world.has(&bytes));
 }
 
-/// Eight servers, behind harmful paths or none, with an eighth of `bytes` each, twice.
+/// Creates eight servers, behind harmful paths if `harm` is given. Each eighth of `bytes` is at two
+/// servers.
 fn striped(bytes: &[u8], harm: Option<DatagramHarm>) -> World {
     let world = (0..8).fold(World::new(0), |world, _| world.with(harm, &[]));
     std::fs::write(world.path("whole"), bytes).expect("the folder is ours");
@@ -819,7 +825,7 @@ fn striped(bytes: &[u8], harm: Option<DatagramHarm>) -> World {
 
 /// Issue #4, "done when" 2: a gibibyte striped over eight servers survives all faults.
 #[test]
-fn a_gibibyte_comes_whole_through_whatever_happens() {
+fn gibibyte_arrives_intact_under_all_faults() {
     if std::env::var_os("ANABRANCH_LONG").is_none() {
         return skip("five pulls of a gibibyte take minutes: set ANABRANCH_LONG=1");
     }

@@ -1,10 +1,10 @@
 //! Memory under authenticated but malicious peers.
 //!
 //! A controller, a source, a relay and a destination run as processes on loopback. The test plays
-//! two more sites of the same network: `e`, which sends, and `z`, which receives. Both speak the
-//! control protocol well enough to get a part in real transfers, and then do everything that costs
-//! other processes memory. Each process's peak memory comes from `VmHWM`; afterwards an honest
-//! transfer must still work.
+//! two more sites of the same network: `e`, which sends, and `z`, which receives. Both use the
+//! control protocol correctly until they take part in real transfers. Then they misbehave in every
+//! way that costs other processes memory. Each process's peak memory is `VmHWM`; afterwards an
+//! honest transfer must still succeed.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, sockets and clocks")]
 
@@ -35,7 +35,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsStream;
 
-/// `s` reaches `d` through `r`, and so does `e` reach `z`; `e` is also a neighbour of `d`.
+/// `s` reaches `d` through `r`, and `e` reaches `z` through `r`; `e` is also a neighbour of `d`.
 const NETWORK: &str = r#"
 [defaults]
 capacity = "1 Gbit/s"
@@ -62,14 +62,13 @@ between = ["e", "d"]
 "#;
 
 const MIB: u64 = 1 << 20;
-/// Memory of each site, as set by `--memory`.
+/// Memory limit of each site, set by `--memory`.
 const SITE_MEMORY: u64 = 40 * MIB;
-/// Maximum memory of a site's process beyond that.
+/// Maximum memory of a site's process above that limit.
 const SITE_REST: u64 = 64 * MIB;
-/// Maximum memory of the controller: itself, one large request in progress, and small requests of
-/// some peers.
+/// Maximum memory of the controller: its own, one large request, and small requests of some peers.
 const CONTROLLER_MEMORY: u64 = 128 * MIB;
-/// The default, and the size at which 64 stripes just fit [`SITE_MEMORY`].
+/// Bytes of a symbol: the default, with which 64 stripes just fit [`SITE_MEMORY`].
 const SYMBOL: u32 = 65_536;
 
 fn free_port() -> u16 {
@@ -77,7 +76,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
-/// The honest processes, and the data that dishonest ones need.
+/// The honest processes, and the keys and topology that the dishonest sites need.
 struct World {
     folder: tempfile::TempDir,
     topology: Topology,
@@ -152,7 +151,7 @@ impl World {
         Client::new(address, &self.credentials(role, name), PATIENCE).expect("good credentials")
     }
 
-    /// Peak memory of a process so far.
+    /// Peak memory of a process since its start.
     fn peak(&self, who: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemons[who].id()));
         let status = status.unwrap_or_else(|e| panic!("{who} has died: {e}"));
@@ -202,12 +201,13 @@ struct Actor {
 const CLAIMED: u64 = 4 << 30;
 
 impl Actor {
-    /// Registers, answers questions, and passes on its commands.
+    /// Registers the site, answers the controller's questions, and forwards the controller's
+    /// commands.
     fn new(world: &World, name: &str) -> Self {
         Self::at(world, name, &world.address(name).to_string())
     }
 
-    /// As [`Self::new`], with `address` registered for other sites.
+    /// As [`Self::new`], with `address` as the site's address for other sites.
     fn at(world: &World, name: &str, address: &str) -> Self {
         let site = world.topology.find_site(name).expect("a site");
         let addresses = world.topology.links_in(site);
@@ -249,7 +249,7 @@ impl Actor {
         next.await.expect("the controller installs in time").expect("the actor lives")
     }
 
-    /// Accepts every flow, sends heartbeats, and reads nothing.
+    /// Accepts every flow and sends heartbeats, but reads no data.
     fn read_nothing(&mut self, at: SocketAddr) {
         let identity = Arc::clone(&self.identity);
         self.tasks.spawn(async move {
@@ -300,13 +300,13 @@ fn data(generation: u64, length: u32) -> [u8; FrameHeader::LEN] {
 /// Misbehaviour of a dishonest source on each of its stripes, until the connection ends.
 #[derive(Copy, Clone, Debug)]
 enum Flood {
-    /// Everything except the next piece, as fast as possible, and most of one further frame.
+    /// All pieces except the next expected one, as fast as possible, and most of one further frame.
     AllButTheNext,
     /// Pieces with wrong hashes, as fast as possible.
     WrongHashes,
-    /// The same piece for ever.
+    /// The same piece, repeatedly.
     Duplicates,
-    /// Most of a frame of the maximum size, and no more.
+    /// Most of a frame of the maximum size, without its end.
     HalfAFrame,
     /// A frame above the maximum size.
     TooLarge,
@@ -315,7 +315,7 @@ enum Flood {
 }
 
 impl Flood {
-    /// True if the receiver ends the connection at once.
+    /// True if the receiver closes the connection at once.
     fn is_refused(self) -> bool {
         matches!(self, Self::TooLarge | Self::BeyondTheEnd)
     }
@@ -349,8 +349,8 @@ async fn flood(how: Flood, stripe: u16, stripes: u16, symbol: u32, stream: &mut 
     }
 }
 
-/// Makes `e` send to `to` with the maximum number of stripes, with `how` on each for `long`; or on
-/// one stripe until it is refused.
+/// Makes `e` send to `to` with misbehaviour `how`: with the maximum number of stripes for `long`,
+/// or with one stripe until the receiver closes it.
 async fn bad_source(
     world: &World,
     e: &mut Actor,
@@ -386,8 +386,8 @@ async fn submit(operator: &Client, from: &str, to: &str, scheme: SchemeChoice, s
     operator.submit(&request).await.expect("a good request")
 }
 
-/// Opens many connections to `to` that never authenticate: silent, or in the middle of a handshake,
-/// or after it.
+/// Opens many connections to `to` that send no greeting: some are silent, some stop in the middle
+/// of the TLS handshake, some after the handshake.
 fn loiter(
     tasks: &mut tokio::task::JoinSet<()>,
     identity: &Arc<Identity>,
@@ -422,7 +422,7 @@ fn loiter(
     }
 }
 
-/// A raw request to the controller, which the client would not send.
+/// Sends a raw request to the controller, which the client would not send.
 async fn raw_request(world: &World, identity: &Identity, path: &str, length: usize, body: &[u8]) -> String {
     let to = world.address("controller");
     let tried = async {
@@ -440,7 +440,7 @@ async fn raw_request(world: &World, identity: &Identity, path: &str, length: usi
     tried.await.unwrap_or_else(|e| e.to_string())
 }
 
-/// Concurrent request bodies of the maximum size: complete, and without their last byte.
+/// Sends concurrent requests with bodies of the maximum size, some without their last byte.
 async fn bodies(world: &World, e: &Actor, long: Duration) {
     let most = 4 * MIB as usize;
     let run = r#""run":{"transfer":1,"attempt":1}"#;
@@ -457,7 +457,7 @@ async fn bodies(world: &World, e: &Actor, long: Duration) {
     let first = r#"{"session":7,"batch":1000000,"reports":["#;
     let ranges = format!(r#"{first}{{"report":"inventory",{run},"length":1,"hash":null,"have":["#);
     let bodies = [
-        // The maximum number of ranges, and more than that.
+        // A body with the maximum number of ranges, and a body with more.
         list(ranges.clone(), r#"{"start":9223372036854775806,"end":9223372036854775807}"#, "]}]}"),
         list(ranges, r#"{"start":1,"end":2}"#, "]}]}"),
         list(first.to_owned(), &format!(r#"{{"report":"ready",{run}}}"#), "]}"),
@@ -495,7 +495,8 @@ fn attack(long: Duration) {
         z.read_nothing(world.address("z"));
         world.show("the start");
 
-        // Both ends of the relay are dishonest, so its buffers and all readers fill up.
+        // Both neighbours of the relay are dishonest, so that its buffers and all its readers fill
+        // up.
         for scheme in [SchemeChoice::Coded, SchemeChoice::SinglePath] {
             bad_source(&world, &mut e, "z", scheme, Flood::AllButTheNext, long).await;
         }
@@ -529,7 +530,7 @@ fn attack(long: Duration) {
         bodies(&world, &e, long).await;
         drop(e.link);
 
-        // An honest transfer afterwards.
+        // Afterwards an honest transfer must succeed.
         let mut request = SubmitRequest::new(
             "s",
             "file",
@@ -554,12 +555,12 @@ fn attack(long: Duration) {
 }
 
 #[test]
-fn memory_stays_below_its_bound_whatever_peers_send() {
+fn memory_stays_bounded_under_malicious_input() {
     attack(Duration::from_millis(800));
 }
 
 #[test]
-fn memory_stays_below_its_bound_however_long_peers_misbehave() {
+fn memory_stays_bounded_under_long_misbehaviour_of_peers() {
     if std::env::var_os("ANABRANCH_LONG").is_none() {
         return skip("ten attacks of 15 s take two minutes: set ANABRANCH_LONG=1");
     }

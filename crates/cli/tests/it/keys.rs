@@ -1,4 +1,4 @@
-//! Keys as users make, mix up and renew them.
+//! Keys as users make, confuse and renew them.
 
 use crate::net::{LocalDaemons, run};
 use crate::{anabranch, answer, text};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longer than any step here.
+/// Time limit that no step of these tests reaches.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const NETWORK: &str = r#"
@@ -60,10 +60,10 @@ impl KeysFolder {
     }
 }
 
-/// #17: the three systems' key commands collided in one folder, or gave rights to each other's
-/// parties.
+/// #17: the key commands of the three systems overwrote each other's files in one folder, or gave
+/// rights to parties of another system.
 #[test]
-fn keys_of_all_systems_in_one_folder_stay_apart() {
+fn keys_of_all_systems_share_a_folder_without_conflict() {
     let room = KeysFolder::new();
     room.expect(&["replicate", "keys", "init", "--topology", "net.toml"]);
     room.expect(&["gather", "keys", "--servers", "s1,s2,s3"]);
@@ -81,7 +81,7 @@ fn keys_of_all_systems_in_one_folder_stay_apart() {
     assert!(!room.path().join("keys/gather/controller.pem").exists(), "`gather` has no controller");
 }
 
-/// A further client also made a server key, and the next one was refused because of it.
+/// Adding a client also made a server key, and the next client was refused because of that key.
 #[test]
 fn clients_join_a_set_without_servers() {
     let room = KeysFolder::new();
@@ -92,7 +92,7 @@ fn clients_join_a_set_without_servers() {
     assert!(made("operators/bob.key") && made("operators/carol.key") && !made("sites/server.key"));
 }
 
-/// #17: a client of `gather` could command `replicate` if both used one folder.
+/// #17: a client of `gather` could send commands to `replicate` if both used one folder.
 #[test]
 fn keys_of_one_system_are_refused_by_another() {
     let room = KeysFolder::new();
@@ -108,7 +108,7 @@ fn keys_of_one_system_are_refused_by_another() {
         &["replicate", "keys", "add", "--keys", "others", "--sites", "x"],
         &["others holds keys of gather", "keys of replicate need a folder of their own"],
     );
-    // Presented as if they were replicate's keys.
+    // The keys are used as if they were keys of replicate.
     let send = ["replicate", "send", "x", "--from", "s", "--to", "d", "--controller", "127.0.0.1:1"];
     room.expect_refusal(
         &[&send[..], &["--keys", "others"]].concat(),
@@ -123,7 +123,7 @@ fn keys_of_one_system_are_refused_by_another() {
 }
 
 #[test]
-fn help_says_where_each_systems_keys_are() {
+fn help_shows_each_systems_default_key_folder() {
     for (words, folder) in [
         (&["replicate", "relay", "--help"][..], "keys/replicate"),
         (&["replicate", "keys", "init", "--help"], "keys/replicate"),
@@ -132,13 +132,13 @@ fn help_says_where_each_systems_keys_are() {
         (&["shuffle", "agent", "--help"], "keys/shuffle"),
         (&["shuffle", "keys", "--help"], "keys/shuffle"),
     ] {
-        // Independent of the terminal's width.
+        // White space is normalized, so that the terminal's width does not matter.
         let help = text(&answer(words).stdout).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(help.contains(&format!("[default: {folder}]")), "{words:?}: {help}");
     }
 }
 
-/// A daemon, killed when dropped.
+/// A daemon, killed on drop.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -158,7 +158,7 @@ impl Daemon {
     }
 }
 
-/// Retries until `holds` returns true.
+/// Retries until `holds` returns true; `what` names the condition in the error.
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -180,10 +180,10 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// #17: closing a daemon's terminal ended it silently, and no daemon took new keys or learnt of
-/// revoked ones.
+/// #17: closing a daemon's terminal ended it without a message, and no daemon noticed new keys or
+/// revocations.
 #[test]
-fn server_outlives_its_terminal_and_learns_of_revocations() {
+fn server_survives_its_terminal_and_notices_revocations() {
     let room = KeysFolder::new();
     room.expect(&["gather", "keys", "--clients", "client,other"]);
     std::fs::create_dir(room.path().join("data")).expect("ours");
@@ -198,19 +198,19 @@ fn server_outlives_its_terminal_and_learns_of_revocations() {
             break format!("127.0.0.1:{}", at.split_whitespace().next().expect("a port"));
         }
     };
-    // Its output has no reader from here on, as after a closed terminal.
+    // The daemon's output has no reader from here on, as after a closed terminal.
     drop(lines);
     let object = format!("{address}/object");
     let get = |keys: &str, client: &str, out: &str| {
         room.run(&["gather", "get", &object, "--keys", keys, "--as", client, "-o", out])
     };
-    // Keys are followed from its first wait.
+    // The daemon watches its keys from its first wait on.
     assert_eq!(get("keys/gather", "client", "a").0, Some(0));
     server.hang_up();
     assert_eq!(get("keys/gather", "client", "b").0, Some(0));
     assert!(server.is_alive());
 
-    // As a thief would have them: without the list.
+    // The keys as a thief would have them: without the list of revoked certificates.
     copy_folder(&room.path().join("keys/gather"), &room.path().join("stolen"));
     room.expect(&["gather", "keys", "revoke", "client"]);
     server.hang_up();
@@ -231,7 +231,7 @@ fn server_outlives_its_terminal_and_learns_of_revocations() {
     let (code, said) = get("keys/gather", "client", "e");
     assert_eq!(code, Some(0), "{said}");
 
-    // Its own certificate, renewed while it runs.
+    // The server's own certificate is renewed while the server runs.
     room.expect(&["gather", "keys", "renew", "server:server"]);
     server.hang_up();
     assert_eq!(get("keys/gather", "client", "f").0, Some(0));
@@ -248,7 +248,8 @@ fn controller_notices_a_revocation_by_itself() {
     assert_eq!(run(local.command(&["keys", "revoke", "operator"])).0, Some(0));
     soon("the lost key is refused", || {
         let (code, said) = status("stolen");
-        // Each time, even if the connection broke before the request had left.
+        // The reason is the same each time, even if the connection broke before the request was
+        // sent.
         let is_refused = said.contains("refused our certificate: it was revoked");
         assert_eq!(code, Some(i32::from(is_refused)), "{said}");
         is_refused
@@ -259,7 +260,7 @@ fn controller_notices_a_revocation_by_itself() {
 }
 
 #[test]
-fn renewing_and_revoking_say_whose_keys_they_cannot_find() {
+fn ambiguous_and_unknown_holders_of_keys_are_refused() {
     let room = KeysFolder::new();
     room.expect(&["replicate", "keys", "init", "--topology", "net.toml", "--operators", "s,ann"]);
     room.expect_refusal(
@@ -281,12 +282,12 @@ fn renewing_and_revoking_say_whose_keys_they_cannot_find() {
         &["holds keys of replicate"],
     );
     room.expect_refusal(&["gather", "keys", "renew"], &["keys/gather/ca.pem"]);
-    // All of them.
+    // Without a name, all keys are renewed.
     let before = std::fs::read(room.path().join("keys/replicate/sites/d.pem")).expect("it is there");
     room.expect(&["replicate", "keys", "renew"]);
     let after = std::fs::read(room.path().join("keys/replicate/sites/d.pem")).expect("it is there");
     assert_ne!(before, after);
-    // An unreadable list is an error.
+    // An unreadable list of revoked certificates is an error.
     std::fs::write(room.path().join("keys/replicate/revoked"), "site s\n").expect("ours");
     room.expect_refusal(&["replicate", "keys", "revoke", "ann"], &["keys/replicate/revoked: line 1"]);
     let send = [

@@ -16,10 +16,9 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::Duration;
 
-/// #17: daemons log by default, and the controller's log showed a transfer's events as Rust
-/// structs.
+/// #17: the controller's log showed a transfer's events as Rust structs. Daemons log by default.
 #[test]
-fn a_transfer_stands_in_the_controllers_log_in_words() {
+fn controller_logs_a_transfer_in_plain_sentences() {
     let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
@@ -57,7 +56,7 @@ fn logs_contain_no_rust_debug_output_at_any_level() {
     assert_eq!(code, Some(0), "{said}");
     let log = [local.log_until("ended: cancelled"), tokyo, local.relay_log_until("paris", "told to forget")]
         .concat();
-    // `Name { field: … }`, `Some(…)`, `Name(3)`.
+    // Debug output of Rust, as `Name { field: … }`, `Some(…)` or `Name(3)`.
     let is_rust = |line: &&String| {
         let braces = line.contains(" { ") || line.contains(": {");
         braces || line.split('(').rev().skip(1).any(|before| before.ends_with(char::is_alphanumeric))
@@ -65,7 +64,7 @@ fn logs_contain_no_rust_debug_output_at_any_level() {
     assert_eq!(log.iter().filter(is_rust).collect::<Vec<_>>(), [""; 0], "{log:#?}");
 }
 
-/// #17: neither log mentioned an unreachable site; a relay named other sites by number.
+/// #17: neither log mentioned an unreachable site, and a relay logged other sites by number.
 #[test]
 fn postponed_awaited_and_cancelled_transfers_have_log_lines() {
     let mut local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
@@ -74,7 +73,7 @@ fn postponed_awaited_and_cancelled_transfers_have_log_lines() {
     local.keep("lima", lima);
     local.wait_for(&["paris", "tokyo", "lima"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
-    // Only paris connects to lima.
+    // Of the sites, only paris connects to lima.
     let (code, said) = run(send(&local, &["file", "--to", "lima", "--detach", "--avoid-sites", "tokyo"]));
     assert_eq!(code, Some(0), "{said}");
     local.log_until("lima is left for later: paris cannot connect to lima at 127.0.0.1:1");
@@ -85,9 +84,9 @@ fn postponed_awaited_and_cancelled_transfers_have_log_lines() {
     local.log_until("ended: cancelled");
 }
 
-/// #17: a controller's log did not mention sites.
+/// #17: a controller's log did not mention when sites came up or went down.
 #[test]
-fn a_site_that_comes_and_goes_has_its_lines() {
+fn controller_logs_sites_that_join_and_leave() {
     let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
     local.log_until("site is up");
     local.kill("paris");
@@ -99,9 +98,9 @@ fn a_site_that_comes_and_goes_has_its_lines() {
     local.relay_log_until("paris", "; trying on");
 }
 
-/// #17: a relay with a closed terminal ended silently.
+/// #17: a relay whose terminal was closed ended without a message.
 #[test]
-fn a_relay_outlives_what_it_wrote_to() {
+fn relay_survives_its_closed_output() {
     let local = LocalDaemons::start(TRIANGLE, &["paris"]);
     let mut tokyo = local.relay("tokyo", "tokyo");
     let mut tokyo = KilledOnDrop(tokyo.stderr(std::process::Stdio::piped()).spawn().expect("it starts"));
@@ -120,7 +119,7 @@ fn a_relay_outlives_what_it_wrote_to() {
     let (code, said) = run(send(&local, &["--quiet", "file", "--to", "tokyo"]));
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(std::fs::read(local.path("tokyo/file")).expect("it is there"), vec![7; 1 << 20]);
-    // Its last log lines, too, must not end it.
+    // The last log lines must not end the relay either.
     tokyo.end_politely();
 }
 
@@ -139,7 +138,7 @@ fn relay_continues_after_sighup_and_logs_its_end() {
     assert_eq!(std::fs::read(local.path("tokyo/file")).expect("it is there"), vec![7; 1 << 20]);
 }
 
-/// #17: a page with an unreachable controller started silently.
+/// #17: the page did not report an unreachable controller.
 #[test]
 fn page_prints_its_address_and_a_silent_controller() {
     let mut local = LocalDaemons::start(TRIANGLE, &[]);
@@ -153,7 +152,7 @@ fn page_prints_its_address_and_a_silent_controller() {
     assert!(place.starts_with("http://127.0.0.1:") && place.contains("/ shows what is under way"), "{place}");
 }
 
-/// #17: a restarted controller did not report the transfers that it resumed.
+/// #17: a restarted controller did not report how many transfers it resumed.
 #[test]
 fn restarted_controller_prints_how_many_transfers_continue() {
     let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);
@@ -165,7 +164,7 @@ fn restarted_controller_prints_how_many_transfers_continue() {
     local.log_until("transfers of before that go on: 1");
 }
 
-/// #17: a log did not show refused requests and their callers.
+/// #17: the log showed neither refused requests nor their callers.
 #[test]
 fn refusals_are_logged_with_peer_and_reason_within_limits() {
     let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
@@ -174,7 +173,7 @@ fn refusals_are_logged_with_peer_and_reason_within_limits() {
     assert_eq!(code, Some(0), "{said}");
     let status =
         |more: &[&str]| run(local.command(&[&["status", "--controller", local.address()], more].concat()));
-    // The caller is not harmed: the transfer is over.
+    // A refusal is no error of the daemon: the transfer has already ended.
     assert_eq!(status(&["1", "--cancel"]).0, Some(0));
     local.log_until(
         "operator `operator` at 127.0.0.1 is refused: transfer 1 is over already (DELETE /v1/transfers/1)",
@@ -182,7 +181,7 @@ fn refusals_are_logged_with_peer_and_reason_within_limits() {
     assert_eq!(status(&["9", "--cancel"]).0, Some(2));
     local.log_until("is refused: no transfer 9: it never existed, or is forgotten");
 
-    // As an uninvolved site, repeatedly.
+    // A site that takes no part in the transfer sends repeated requests.
     let files = CredentialFiles::in_set(
         &local.path("keys/replicate"),
         anabranch_replicate::SYSTEM,
@@ -209,15 +208,15 @@ fn refusals_are_logged_with_peer_and_reason_within_limits() {
     );
     assert_eq!(looks.count(), 1, "{log:#?}");
 
-    // With keys of another authority.
+    // The caller's keys are of another authority.
     local.keys("others");
     assert_eq!(status(&["--keys", "others"]).0, Some(1));
     local.log_until("a caller from 127.0.0.1: refused our certificate: it is of another authority");
 }
 
-/// #17: `--quiet` was an option of all commands, but daemons ignored it.
+/// #17: `--quiet` is an option of all commands, but daemons ignored it.
 #[test]
-fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
+fn quiet_daemon_logs_only_warnings_and_errors() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("network.toml"), TRIANGLE).expect("ours");
     let command = |words: &[&str]| {
@@ -234,7 +233,7 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
         KilledOnDrop(command.args(&words[1..]).stderr(log).spawn().expect("it starts"))
     };
     let controller = start("controller.log", &["controller", "--listen", "127.0.0.1:0"]);
-    // The quiet daemon does not log its address.
+    // A quiet daemon does not log its address.
     let at = listens_on(&controller);
     let relay =
         ["relay", "--site", "paris", "--dir", "paris", "--listen", "127.0.0.1:0", "--controller", &at];
@@ -263,7 +262,7 @@ fn a_quiet_daemon_says_nothing_but_what_is_wrong() {
     assert_eq!(said("paris.log"), "");
 }
 
-/// TCP address of a program on loopback, from the kernel's tables.
+/// Returns the TCP address on loopback at which a program listens, from the kernel's tables.
 fn listens_on(program: &KilledOnDrop) -> String {
     const LISTEN: &str = "0A";
     let sockets = || {
@@ -293,10 +292,10 @@ fn listens_on(program: &KilledOnDrop) -> String {
     }
 }
 
-/// #17: a controller that was already running was reported as an open database, a relay as an error
-/// number.
+/// #17: if another controller used the address, an open database was reported; if another relay
+/// did, only an error number.
 #[test]
-fn taken_address_is_named_with_its_likely_holder() {
+fn address_in_use_is_reported_with_its_likely_holder() {
     let local = LocalDaemons::start(TRIANGLE, &[]);
     let at = local.address().to_owned();
     let taken = |mut command: Command| {
@@ -325,7 +324,7 @@ fn taken_address_is_named_with_its_likely_holder() {
     }
     taken(words(&["gather", "serve", "served"]));
     taken(words(&["shuffle", "coordinator"]));
-    // A shared store is also reported.
+    // A store in use by another controller is reported, too.
     let (code, said) =
         run(local.command(&["controller", "--topology", "network.toml", "--listen", "127.0.0.1:0"]));
     assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");

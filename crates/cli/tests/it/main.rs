@@ -1,7 +1,7 @@
-//! The `anabranch` command from a user's view: arguments in, output and exit code out.
+//! The `anabranch` command as users see it: arguments, output and exit code.
 //!
-//! If the machine allows no namespaces or TUN devices, or lacks a program that a test runs in a
-//! site, the test prints the reason and counts as skipped.
+//! A test prints the reason and counts as skipped if the machine allows no namespaces or TUN
+//! devices, or lacks a program that the test runs in a site.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, files and programs")]
 
@@ -45,7 +45,7 @@ use anabranch_testing::skip::skip;
 use net::anabranch;
 use std::process::Output;
 
-/// Runs `anabranch` with `args`. Returns its output.
+/// Runs `anabranch` with `args`, and returns its output.
 fn answer(args: &[&str]) -> Output {
     anabranch().args(args).output().expect("the command was built with the tests")
 }

@@ -1,7 +1,7 @@
-//! Metrics of daemons on loopback, after work whose size is known.
+//! Metrics of daemons on loopback, after a known amount of work.
 //!
-//! Each answer is read by a strict reader of Prometheus' format. The tests of `shuffle` and `spray`
-//! scrape their agents, which need namespaces. Read [`scrape`] first.
+//! Each answer is parsed by a strict parser of Prometheus' format. The tests of `shuffle` and
+//! `spray` scrape their agents, which need namespaces. Read [`scrape`] first.
 
 use crate::net::{PATIENCE, TWO, noise};
 use crate::silent::{World, block_on, free_address};
@@ -14,10 +14,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Bytes of the transferred files: no multiple of a block.
+/// Bytes of each transferred file: not a multiple of a block.
 const FILE_BYTES: usize = 3_000_001;
 
-/// Asks a daemon at this address for its metrics.
+/// Scrapes the metrics of the daemon at this address.
 pub fn scrape(at: SocketAddr) -> Exposition {
     let mut tcp = TcpStream::connect(at).expect("it listens");
     tcp.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("it reads");
@@ -41,7 +41,7 @@ fn scrape_until(at: SocketAddr, holds: impl Fn(&Exposition) -> bool) -> Expositi
     }
 }
 
-/// Checks values of series, named without their prefix.
+/// Asserts values of series; names omit their prefix.
 fn assert_values(all: &Exposition, wanted: &[(&str, usize)]) {
     for (series, value) in wanted {
         assert_eq!(all.value(series), Some(*value as f64), "{series}: {all:?}");
@@ -53,7 +53,7 @@ fn identity(world: &World, keys: &str, system: System, (role, name): (Role, &str
     Identity::load(&files).expect("they were made")
 }
 
-/// Starts a daemon with metrics, and returns their address.
+/// Starts a daemon with metrics, and returns the address of its metrics.
 fn start(world: &mut World, words: &[&str]) -> SocketAddr {
     let at = free_address();
     let mut command = world.command(words);
@@ -194,7 +194,7 @@ fn agent_of_a_network_counts_an_accepted_round() {
     assert!(all.value("broker_agent_bids_total") >= Some(1.0), "{all:?}");
     assert!(all.value("broker_agent_request_seconds_count") >= Some(2.0), "a join and bids: {all:?}");
     assert_eq!(all.sum("broker_agent_failures_total"), Some(0.0), "{all:?}");
-    // There is no cluster 2.
+    // The scores name cluster 2, which does not exist.
     write("scores.csv", "location,isp,cluster,score\nberlin,*,2,10\n");
     let files = "broker_agent_failures_total{broker=\"\",cause=\"files\"}";
     scrape_until(at, |all| all.value(files) >= Some(1.0));

@@ -1,9 +1,9 @@
 //! An emulated network with a real `anabranch replicate` daemon at every site, for tests with
 //! failures.
 //!
-//! Everything lives in a temporary folder, which is kept, with its logs printed, if a test fails,
-//! and ends with the [`Net`]. If the machine allows no namespaces or TUN devices, the tests print
-//! the reason and count as skipped. Read [`Net`] and [`RunningSend`] first.
+//! All files are in a temporary folder, which is deleted with the [`Net`]. If a test fails, the
+//! folder is kept, and its logs are printed. If the machine allows no namespaces or TUN devices,
+//! the tests print the reason and count as skipped. Read [`Net`] and [`RunningSend`] first.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
@@ -50,7 +50,7 @@ pub fn anabranch() -> Command {
     command
 }
 
-/// Random-looking bytes, the same for the same `seed`.
+/// Pseudorandom bytes, the same for the same `seed`.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -73,7 +73,7 @@ pub fn working_files(folder: &std::path::Path) -> Vec<PathBuf> {
     };
     found.filter(is_journal).collect()
 }
-/// Number of written pieces of the future file `path`, by its journal.
+/// Number of pieces of the file `path` that its journal lists as written.
 pub fn journal_entries(path: &std::path::Path) -> u64 {
     const HEADER_BYTES: u64 = 288;
     const ENTRY_BYTES: u64 = 48;
@@ -103,9 +103,9 @@ impl Net {
         Self::with_data_plane(toml, toml)
     }
 
-    /// As [`Net::new`] on `whole`, with daemons that know only the links of `data`: the other links
-    /// carry control traffic. Both list the same sites; a link of `data` runs over the first link
-    /// with the same ends in `whole`.
+    /// As [`Net::new`] on `whole`, but the daemons know only the links of `data`. The other links
+    /// carry control traffic. Both topologies list the same sites. A link of `data` uses the first
+    /// link with the same ends in `whole`.
     pub fn with_data_plane(whole: &str, data: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let parse = |text: &str| {
@@ -116,7 +116,8 @@ impl Net {
             load(&path, &Defaults::new(BitRate::mbps(10)), text).expect("a good topology")
         };
         let whole = parse(whole);
-        // Small socket buffers, so that little of a small file is in flight when something breaks.
+        // Small socket buffers, so that few bytes of a small file are in flight when a fault
+        // occurs.
         let tcp_buffer_bytes_max = Some(ByteCount::kib(256));
         let options = EmulationOptions { tcp_buffer_bytes_max, ..EmulationOptions::default() };
         let emulation = start_or_skip(&whole, options)?;
@@ -147,7 +148,7 @@ impl Net {
         self.arguments.entry(who.to_owned()).or_default().extend(more.iter().map(|a| (*a).to_owned()));
     }
 
-    /// Runs the daemon `who`, from its next start on, by `sh -c` with `script` before `exec`.
+    /// Runs `script` in the shell of the daemon `who` before the daemon, from its next start on.
     pub fn before(&mut self, who: &str, script: &str) {
         self.wrappers.insert(who.to_owned(), script.to_owned());
     }
@@ -192,7 +193,7 @@ impl Net {
         names.iter().for_each(|name| self.start(name));
     }
 
-    /// Starts one daemon, the controller or a site's, which must not be running.
+    /// Starts one daemon, the controller or a relay, which must not be running.
     pub fn start(&mut self, who: &str) {
         assert!(!self.daemons.contains_key(who), "{who} runs already");
         let network = self.folder.path().join("network.toml");
@@ -238,7 +239,7 @@ impl Net {
         self.daemons.insert(who.to_owned(), child);
     }
 
-    /// Kills a daemon without warning.
+    /// Kills a daemon with SIGKILL.
     pub fn kill(&mut self, who: &str) {
         let mut child = self.daemons.remove(who).expect("it runs");
         child.kill().expect("ours to kill");
@@ -300,7 +301,7 @@ impl Net {
     pub fn arrived_anywhere(&self) -> u64 {
         self.arrived(self.topology.link_ids())
     }
-    /// Takes one direction of a cable down, or up again.
+    /// Takes one direction of a cable down, or up.
     pub fn set_up(&self, from: &str, to: &str, up: bool) {
         let link = self.link(from, to);
         let mut state = self.emulation.link_state(link).expect("the emulation runs");
@@ -376,7 +377,7 @@ impl RunningSend {
         }
     }
 
-    /// Waits for an event of this name; earlier events count.
+    /// Waits for an event of this name. An event that has already arrived counts.
     pub fn event(&self, name: &str) -> Value {
         self.wait(name, |h| h.events.iter().find(|e| e["event"] == name).cloned())
     }
@@ -387,8 +388,8 @@ impl RunningSend {
         self.wait(&format!("verdict about {site}"), |h| h.events.iter().find(about).cloned())
     }
 
-    /// Waits until every open destination has verified this many bytes. Returns the slowest one's
-    /// count.
+    /// Waits until every unfinished destination has verified this many bytes. Returns the count of
+    /// the slowest destination.
     pub fn verified(&self, bytes: u64) -> u64 {
         self.wait(&format!("progress of {bytes} bytes"), |h| {
             h.events.iter().filter(|e| e["event"] == "progress").find_map(|e| {
@@ -414,7 +415,7 @@ impl RunningSend {
         assert!(status.success());
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the command.
     pub fn finish(mut self) -> FinishedSend {
         let events = {
             let end = Instant::now() + PATIENCE;
@@ -437,7 +438,7 @@ impl FinishedSend {
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or(-1)
     }
-    /// Its last line.
+    /// The last event of the command.
     pub fn summary(&self) -> &Value {
         let last = self.events.last().filter(|e| e["event"] == "summary");
         last.unwrap_or_else(|| panic!("no summary; code {}, stderr: {}", self.code(), self.stderr))
@@ -472,7 +473,7 @@ pub struct LocalDaemons {
 }
 
 impl LocalDaemons {
-    /// Starts them; other sites of the topology are down.
+    /// Starts the controller and these sites; other sites of the topology are down.
     pub fn start(toml: &str, sites: &[&str]) -> Self {
         Self::start_with(toml, sites, &[])
     }
@@ -510,13 +511,13 @@ impl LocalDaemons {
         self.command(&[&arguments, more].concat())
     }
 
-    /// Its process.
+    /// Process id of the controller.
     pub fn controller_id(&self) -> u32 {
         self.daemons[CONTROLLER].id()
     }
 
-    /// The controller's log without the address line, up to the first line with `last`, which must
-    /// come in time.
+    /// The controller's log, without the line of its address, up to the first line with `last`.
+    /// That line must arrive within [`PATIENCE`].
     pub fn log_until(&self, last: &str) -> Vec<String> {
         until(last, || self.log.lock().expect("no panic").clone())
     }
@@ -537,7 +538,7 @@ impl LocalDaemons {
         command
     }
 
-    /// Runs a site's daemon until the end.
+    /// Starts a site's daemon, which runs until the end of the test or a kill.
     pub fn keep(&mut self, site: &str, mut daemon: Command) {
         let log = std::fs::File::create(self.path(&format!("{site}.log"))).expect("the folder is ours");
         self.daemons.insert(site.to_owned(), daemon.stderr(log).spawn().expect("the daemon starts"));
@@ -556,7 +557,7 @@ impl LocalDaemons {
         rustix::process::kill_process(pid, signal).expect("ours to signal");
     }
 
-    /// Kills the controller if it runs, and restarts it at its address.
+    /// Kills the controller if it runs, and restarts it at the same address.
     pub fn restart_controller(&mut self) {
         if self.daemons.contains_key(CONTROLLER) {
             self.kill(CONTROLLER);
@@ -566,7 +567,7 @@ impl LocalDaemons {
         self.start_controller(again);
     }
 
-    /// Starts the controller, keeps its log, and learns its address.
+    /// Starts the controller, collects its log, and reads its address from the log.
     pub fn start_controller(&mut self, mut command: Command) {
         let mut controller = command.stderr(Stdio::piped()).spawn().expect("the controller starts");
         let stderr = controller.stderr.take().expect("it is piped");
@@ -638,8 +639,8 @@ impl Drop for LocalDaemons {
     }
 }
 
-/// The command with a disk of `mib` MiB at a folder, visible to the command only; `None` if a mount
-/// namespace is not permitted.
+/// Returns the command with a disk of `mib` MiB mounted at a folder. Only the command sees the
+/// disk. `None` if the machine permits no mount namespace.
 pub fn on_a_small_disk(command: &Command, folder: &std::path::Path, mib: u32) -> Option<Command> {
     std::fs::create_dir_all(folder).expect("the folder is ours");
     let small = || {
@@ -661,7 +662,7 @@ pub fn on_a_small_disk(command: &Command, folder: &std::path::Path, mib: u32) ->
     Some(small)
 }
 
-/// A log up to its first line with `last`, which must come in time.
+/// Returns a log up to its first line with `last`, which must arrive within [`PATIENCE`].
 fn until(last: &str, log: impl Fn() -> Vec<String>) -> Vec<String> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -682,13 +683,13 @@ impl Lines {
     pub fn of(from: impl std::io::Read + Send + 'static) -> Self {
         let (lines, received) = mpsc::channel();
         std::thread::spawn(move || {
-            // Reads on without a receiver: the program must not meet a closed pipe.
+            // Reads on without a receiver, so that the program never writes to a closed pipe.
             BufReader::new(from).lines().map_while(Result::ok).for_each(|line| drop(lines.send(line)));
         });
         Self(received)
     }
 
-    /// Returns the next line; `None` at the end, or if it does not come in time.
+    /// Returns the next line; `None` at the end, or if no line arrives within [`PATIENCE`].
     pub fn next(&self) -> Option<String> {
         self.0.recv_timeout(PATIENCE).ok()
     }
@@ -714,11 +715,11 @@ impl Lines {
     }
 }
 
-/// A program that is killed when this is dropped.
+/// A program that is killed on drop.
 pub struct KilledOnDrop(pub Child);
 
 impl KilledOnDrop {
-    /// Asks it to end, which it must do successfully and in time.
+    /// Sends SIGTERM. The program must end successfully and within [`PATIENCE`].
     pub fn end_politely(mut self) {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("ours to signal");
@@ -734,7 +735,7 @@ impl Drop for KilledOnDrop {
     }
 }
 
-/// Waits for the end of a program, which must come in time.
+/// Waits for the end of a program, at most [`PATIENCE`].
 pub fn wait_for_the_end(child: &mut Child) -> ExitStatus {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -750,7 +751,7 @@ pub fn wait_for_the_end(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Runs a command to its end, which must come in time. Returns its exit code and stderr.
+/// Runs a command to its end, at most [`PATIENCE`]. Returns its exit code and stderr.
 pub fn run(mut command: Command) -> (Option<i32>, String) {
     use std::io::Read as _;
     let mut child = command.stderr(Stdio::piped()).spawn().expect("the command runs");

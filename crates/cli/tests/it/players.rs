@@ -1,9 +1,9 @@
-//! A broker's players' port under malicious strangers: honest players are answered, networks and
-//! operators are served.
+//! A broker's port for players under malicious clients: honest players are still answered, and
+//! networks and operators are still served.
 //!
-//! The broker runs as a process on loopback. Strangers come from three addresses, honest players
-//! from a fourth. Each stranger's connection is reopened a second after it was closed. Read
-//! [`StrangerBehaviour`] and [`Port::serves_beside`] first.
+//! The broker runs as a process on loopback. Malicious clients connect from three addresses, and
+//! honest players from a fourth address. Each malicious connection is reopened a second after it
+//! was closed. Read [`StrangerBehaviour`] and [`Port::serves_beside`] first.
 
 use crate::net::PATIENCE;
 use crate::silent::{World, block_on, free_address};
@@ -23,21 +23,22 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-/// Last bytes of the strangers' and of the honest players' addresses in 127.0.0.0/24.
+/// Last bytes of the malicious clients' addresses in 127.0.0.0/24.
 const STRANGERS: [u8; 3] = [10, 11, 12];
+/// Last byte of the honest players' address.
 const HONEST: u8 = 2;
 /// Pause before a connection is reopened.
 const AGAIN: Duration = Duration::from_secs(1);
 const MIB: u64 = 1 << 20;
 
-/// A stranger's behaviour on a connection.
+/// Behaviour of a malicious client on a connection.
 #[derive(Copy, Clone, Debug)]
 enum StrangerBehaviour {
     /// Sends nothing.
     Silent,
-    /// Sends the head of a report, and never its body.
+    /// Sends the head of a report, but never its body.
     HalfSent,
-    /// Sends requests without end, and reads no answer.
+    /// Sends requests continuously, and reads no answer.
     Unread,
 }
 
@@ -49,7 +50,7 @@ async fn connect(at: SocketAddr, host: u8) -> std::io::Result<TcpStream> {
     socket.connect(at).await
 }
 
-/// One connection, until it is closed.
+/// Holds one connection until the broker closes it.
 async fn hold(
     at: SocketAddr,
     host: u8,
@@ -70,12 +71,12 @@ async fn hold(
             }
         }
     }
-    // A refusal may come before the end.
+    // The broker may send a refusal before it closes the connection.
     while tcp.read(&mut [0; 1_024]).await? > 0 {}
     Ok(())
 }
 
-/// Strangers' connections: `count` at all times.
+/// Keeps `count` malicious connections open.
 async fn flood(at: SocketAddr, count: u64, manners: StrangerBehaviour) -> (Runtime, Arc<AtomicU64>) {
     // A separate runtime, because the flood's work would delay the measured requests.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
@@ -84,7 +85,7 @@ async fn flood(at: SocketAddr, count: u64, manners: StrangerBehaviour) -> (Runti
         let (opened, host) = (Arc::clone(&opened), STRANGERS[number as usize % STRANGERS.len()]);
         runtime.spawn(async move {
             loop {
-                // However it was closed, it is reopened.
+                // The connection is reopened, whatever closed it.
                 let _ = hold(at, host, manners, &opened).await;
                 tokio::time::sleep(AGAIN).await;
             }
@@ -106,7 +107,7 @@ struct Port {
 }
 
 impl Port {
-    /// Starts a broker with these options, and with this limit of descriptors if given.
+    /// Starts a broker with these options, and with this limit of descriptors if one is given.
     fn open(descriptors: Option<u32>, options: &[&str]) -> Self {
         let (mut world, players, listen) = (World::new(), free_address(), free_address());
         world.done(&["broker", "keys", "--networks", "a", "--operators", "operator", "--out", "keys"]);
@@ -136,8 +137,8 @@ impl Port {
             .expect("good credentials")
     }
 
-    /// Asks as a player and as an operator, each on a new connection. Returns the time of each
-    /// answer.
+    /// Sends a player's and an operator's request, each on a new connection. Returns the time of
+    /// each answer.
     async fn ask(&self) -> (Duration, Duration) {
         let begun = Instant::now();
         let asks = async {
@@ -159,8 +160,8 @@ impl Port {
         (player, begun.elapsed())
     }
 
-    /// Longest wait of a player and an operator beside `count` connections of this behaviour, over
-    /// `time` and at least three requests.
+    /// Returns the longest time of an answer while `count` connections of this behaviour are open.
+    /// Players and operators send requests for `time`, and at least three each.
     async fn serves_beside(&self, count: u64, manners: StrangerBehaviour, time: Duration) -> Duration {
         let (flood, opened) = flood(self.players, count, manners).await;
         let (begun, mut asked, mut longest) = (Instant::now(), 0, (Duration::ZERO, Duration::ZERO));
@@ -178,7 +179,7 @@ impl Port {
         longest.0.max(longest.1)
     }
 
-    /// Peak memory of the broker so far.
+    /// Peak memory of the broker since its start.
     fn peak_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.world.daemons[0].id()));
         let status = status.expect("the broker lives");
@@ -187,10 +188,10 @@ impl Port {
     }
 }
 
-/// #48: silent, half-sent and unread connections took all slots of the players' port, the last two
-/// kinds for ever.
+/// #48: silent, half-sent and unread connections took all slots of the players' port; the last two
+/// kinds kept them for ever.
 #[test]
-fn rude_connections_keep_no_player_and_no_operator_out() {
+fn abusive_connections_exclude_no_player_and_no_operator() {
     let port = Port::open(None, &["--players-max", "100"]);
     block_on(async {
         for manners in [StrangerBehaviour::Silent, StrangerBehaviour::HalfSent, StrangerBehaviour::Unread] {
@@ -199,19 +200,19 @@ fn rude_connections_keep_no_player_and_no_operator_out() {
     });
 }
 
-/// #48: with few descriptors silent players also shut out networks and operators.
+/// #48: with few descriptors, silent players also excluded networks and operators.
 #[test]
-fn silent_players_leave_operators_their_descriptors() {
+fn silent_players_leave_descriptors_for_operators() {
     let port = Port::open(Some(128), &[]);
     block_on(async {
         port.serves_beside(200, StrangerBehaviour::Silent, Duration::ZERO).await;
     });
 }
 
-/// #48: a bound for a release build on an idle machine.
+/// #48: the bound holds for a release build on an idle machine.
 #[test]
 #[ignore = "it measures: `make claims`"]
-fn player_is_answered_within_a_second_beside_rude_connections() {
+fn player_is_answered_within_a_second_despite_abusive_connections() {
     let bound = Duration::from_secs(1);
     let time = Duration::from_secs(45);
     let port = Port::open(None, &[]);
@@ -232,7 +233,7 @@ fn player_is_answered_within_a_second_beside_rude_connections() {
     });
 }
 
-/// Sends requests for `count` places with the longest names, each once, over kept-alive
+/// Sends one request for each of `count` places with the longest names, over kept-alive
 /// connections.
 async fn name_places(at: SocketAddr, count: u64) {
     let mut tasks = JoinSet::new();
@@ -295,10 +296,10 @@ async fn bid(port: &Port, clusters: u32) -> u64 {
     }
 }
 
-/// #48: invented places held 590 MiB of a broker, and bids of one network 794 MiB.
+/// #48: invented places took 590 MiB of a broker's memory, and bids of one network 794 MiB.
 #[test]
 #[ignore = "it measures: `make claims`"]
-fn strangers_and_networks_hold_no_more_than_documented() {
+fn memory_of_players_and_networks_stays_within_documented_bounds() {
     let port = Port::open(None, &["--every", "20", "--bids-within", "19", "--ttl", "60"]);
     block_on(async {
         let begun = Instant::now();

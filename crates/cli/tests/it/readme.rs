@@ -1,10 +1,11 @@
 //! The commands in the README and in `docs/`, run as printed.
 //!
-//! A block of shell commands after a line `<!-- run -->` is run. All such blocks of a document run
-//! in order, in one shell, in one new folder, with the command under test first in `PATH`. Daemons
-//! are started with `&` as readers would; before the next block, the test waits for each address on
-//! which the block listens (`--listen 127.0.0.1:PORT`). Blocks that take minutes or need what a
-//! test lacks (`make demo`, a build) have another mark with the reason, or none.
+//! A block of shell commands after a line `<!-- run -->` is run. All marked blocks of a document
+//! run in order, in one shell and one new folder, with the command under test first in `PATH`.
+//! Daemons are started with `&` as readers would start them. Before the next block, the test waits
+//! for each address on which the block listens (`--listen 127.0.0.1:PORT`). Blocks that take
+//! minutes, or need what a test lacks (`make demo`, a build), have another mark with the reason, or
+//! no mark.
 //!
 //! Leaves out: output shown in documents. Read [`blocks`] first.
 
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 
 /// Mark of a block to run.
 const MARK: &str = "<!-- run -->";
-/// Time limit of the blocks of a document, on a busy machine.
+/// Time limit of all blocks of a document, in seconds, on a busy machine.
 const LIMIT_S: u32 = 300;
 
 fn root() -> PathBuf {
@@ -45,7 +46,7 @@ fn ports(block: &str) -> Vec<u16> {
     address.filter_map(|a| a.strip_prefix("127.0.0.1:")?.parse().ok()).collect()
 }
 
-/// All blocks as one script, which ends with the first failing command.
+/// Joins all blocks to one script, which ends at the first failing command.
 fn script(blocks: &[String]) -> String {
     let mut script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
     for block in blocks {
@@ -60,8 +61,9 @@ fn script(blocks: &[String]) -> String {
     script
 }
 
-/// A shell with a separate loopback, where all ports are free; or with this machine's loopback if
-/// that is not permitted and the `ports` are free; or `None`, with a printed reason.
+/// Returns a shell with a separate loopback, where all ports are free. If that is not permitted and
+/// the `ports` are free, the shell uses this machine's loopback. Otherwise prints the reason and
+/// returns `None`.
 fn shell(ports: &[u16]) -> Option<Vec<&'static str>> {
     const OWN: [&str; 7] = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "bash"];
     let mut try_own = Command::new(OWN[0]);
@@ -95,7 +97,7 @@ fn run(document: &str, check: &str) {
             .into_iter()
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
     );
-    // `timeout` ends the remaining processes of its group, too.
+    // `timeout` also ends the remaining processes of its group.
     let output = Command::new("timeout")
         .args(["--kill-after=5", &LIMIT_S.to_string()])
         .args(&shell)
@@ -123,14 +125,14 @@ fn run(document: &str, check: &str) {
     );
 }
 
-/// #17: the README's blocks collided with each other, and none delivered a file as printed.
+/// #17: the README's blocks conflicted with each other, and none delivered a file as printed.
 #[test]
-fn readme_brings_a_file_to_each_of_its_sites() {
-    // The last block ends the daemons; their output stays.
+fn readme_commands_deliver_a_file_to_each_site() {
+    // The last block ends the daemons; the delivered files remain.
     run("README.md", "cmp paris/big.tar tokyo/big.tar\ncmp paris/big.tar lima/big.tar\ntest -s lima/big.tar");
 }
 
-/// The marked quick starts in `docs/` run as well.
+/// The marked quick starts in `docs/` run unchanged.
 #[test]
 fn marked_blocks_of_each_document_run_unchanged() {
     let mut documents: Vec<String> = std::fs::read_dir(root().join("docs"))

@@ -3,7 +3,7 @@
 use crate::{answer, text};
 use serde_json::Value;
 
-/// A generated trace of a few coflows, in a folder that lives as long as the handle.
+/// A generated trace of a few coflows, in a folder that exists as long as the handle.
 fn trace(coflows: &str) -> (tempfile::TempDir, String) {
     let made = answer(&["shuffle", "trace", "--coflows", coflows, "--seed", "7"]);
     assert!(made.status.success(), "{}", text(&made.stderr));
@@ -43,7 +43,7 @@ fn replay_shows_each_schedulers_distance_from_the_bound() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_said_in_one_line() {
+fn invalid_traces_are_refused_in_one_line() {
     let (folder, trace) = trace("2");
     let wrong = folder.path().join("wrong.txt");
     std::fs::write(&wrong, "3 1\n1 0 1 3 1 0:1\n").expect("it can be written");

@@ -44,8 +44,8 @@ struct RoguePeer {
 }
 
 impl RoguePeer {
-    /// Connects to the agent from a namespace, and agrees on keys. The agent listens before it knows
-    /// its peers' addresses, so a first call can be refused.
+    /// Connects to the agent from a namespace, and agrees on keys. The agent listens before it has
+    /// resolved its peers' addresses, so it may refuse a first connection.
     fn connect(host: &Namespace, identity: &Identity) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let began = Instant::now();
@@ -89,12 +89,12 @@ impl RoguePeer {
         bytes.extend([0; TAG_BYTES]);
         self.sealer.seal(&mut bytes).expect("the key lasts");
         self.sent += 1;
-        // The agent's host may have no room for it.
+        // The socket may refuse the datagram while the host's buffers are full.
         let _ = self.socket.send(&bytes);
     }
 
-    /// Sends the most memory-intensive input: parities of units that never complete, packets beyond
-    /// gaps, packets in order of many flows.
+    /// Sends the input that takes the most memory: parities of units that never complete, packets
+    /// beyond gaps, and packets in order of many flows.
     fn attack(&mut self, time: Duration) {
         let mut random = Seed::new(1).stream("rogue", 0);
         let packet = Bytes::from(vec![0; 1_300]);
@@ -113,7 +113,7 @@ impl RoguePeer {
                     self.send(flow, now, Body::Parity { epoch, first, packets: 64, index, parity: packet });
                 }
                 1 => {
-                    // A very late packet makes the host hold the others.
+                    // A very late packet makes the host hold the packets after it.
                     let sent_at = if random.below(1_000) == 0 { Time::ZERO } else { now };
                     let number = 1 + self.sent / 16 * 2;
                     self.send(self.sent % 16, sent_at, Body::Source { epoch, number, packet });
@@ -134,7 +134,7 @@ async fn say(stream: &mut TlsStream<tokio::net::TcpStream>, message: Control) {
     stream.flush().await.expect("the agent listens");
 }
 
-/// The agent's process, and its status socket.
+/// The agent's process, and the path of its status socket.
 struct Agent {
     process: Child,
     socket: std::path::PathBuf,
@@ -149,7 +149,7 @@ impl Agent {
         Self { process: host.run(move || agent.spawn()).expect("it runs"), socket }
     }
 
-    /// Figures of its only peer.
+    /// Status of the agent's only peer.
     fn peer(&self) -> Value {
         let mut status = anabranch();
         let output = status.args(["spray", "status", "--json", "--socket"]).arg(&self.socket).output();
@@ -157,14 +157,15 @@ impl Agent {
         status["peers"][0].clone()
     }
 
-    /// A line of its process status, in MiB.
+    /// A value of `/proc/PID/status`, in MiB.
     fn memory_mib(&self, what: &str) -> u64 {
         let state = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it lives");
         let line = state.lines().find_map(|line| line.strip_prefix(what)).expect("a process has memory");
         line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().expect("a number") >> 10
     }
 
-    /// Waits until `is_right` holds for its peer's figures.
+    /// Waits until `is_right` returns true for the peer's status; `what` names the condition in the
+    /// error.
     fn wait(&self, what: &str, is_right: impl Fn(&Value) -> bool) {
         let began = Instant::now();
         while !is_right(&self.peer()) {
@@ -181,10 +182,10 @@ impl Drop for Agent {
     }
 }
 
-/// #48: a peer filled the memory of the agent's process, 1.3 GiB in 45 s, and the memory was never
+/// #48: a peer made the agent's process take 1.3 GiB of memory in 45 s, and the memory was never
 /// freed.
 #[test]
-fn a_hostile_spray_peer_leaves_the_agent_small() {
+fn agents_memory_is_bounded_under_a_hostile_peer() {
     let hosts = || -> Result<_, String> {
         let hosts = [Namespace::start()?, Namespace::start()?];
         hosts[0].connect("v0", &hosts[1], "v0")?;
@@ -229,7 +230,7 @@ fn a_hostile_spray_peer_leaves_the_agent_small() {
     assert!(peer["came_datagrams"].as_u64() > Some(20_000), "the attack does not come: {peer}");
     assert!(peer["held_bytes"].as_u64() > Some(1 << 20), "the attack holds nothing: {peer}");
     assert!(peak < AGENT_MEMORY_MIB, "{peak} MiB");
-    // The session ends with the connection, and its memory with it.
+    // The session ends with its connection, and its memory is freed.
     drop(rogue);
     agent.wait("empty", |peer| peer["held_bytes"] == 0 && peer["flows"] == 0 && peer["is_up"] == false);
     println!("RSS after: {} MiB", agent.memory_mib("VmRSS"));

@@ -1,9 +1,9 @@
 //! `shuffle` over real flows: hosts as network namespaces on a bridge, a coordinator and agents as
 //! processes.
 //!
-//! Hosts' links are unshaped; only the agents' limits slow flows down. Namespaces have no names, so
-//! they vanish with their threads and processes. If the machine allows none, the tests print the
-//! reason and count as skipped. Read [`Star`] and [`Load`] first.
+//! The links of hosts are unshaped, so only the agents' limits slow flows down. Namespaces have no
+//! names, so they vanish with their threads and processes. If the machine allows no namespaces, the
+//! tests print the reason and count as skipped. Read [`Star`] and [`Load`] first.
 
 use crate::namespace::Namespace;
 use crate::net::PATIENCE;
@@ -32,7 +32,7 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Rate of a flow without a limit, in Mbit/s.
 const LOAD_MBPS: u64 = 40;
 
-/// Three hosts and a switch, which also hosts the coordinator.
+/// Three hosts and a switch; the coordinator runs in the switch's namespace.
 struct Star {
     folder: tempfile::TempDir,
     switch: Namespace,
@@ -43,8 +43,8 @@ struct Star {
 }
 
 impl Star {
-    /// Starts with a coordinator and no agents; `None`, with a printed reason, if the machine
-    /// allows no namespaces.
+    /// Starts the hosts and a coordinator, without agents. Returns `None`, with a printed reason,
+    /// if the machine allows no namespaces.
     fn start() -> Option<Self> {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let namespaces = || -> Result<_, String> {
@@ -136,7 +136,8 @@ impl Star {
         (remote, received)
     }
 
-    /// A Python program at host 1 that sends to host 2, and the flow that it announces.
+    /// Starts a Python program at host 1 that sends to host 2, and returns it with the flow that it
+    /// announces.
     fn python(&self, script: &str, more: impl FnOnce(&mut Command)) -> (Load, Child) {
         let (remote, received) = self.sink(2);
         let begin = "import os, socket, sys\ns = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n\
@@ -160,7 +161,7 @@ impl Star {
         (Load { from: 1, flow, received, stop, go }, child)
     }
 
-    /// A flow from one host to another, which sends nothing until told to.
+    /// Connects a flow from one host to another, which sends nothing before [`Load::go`].
     fn load(&self, from: usize, to: usize) -> Load {
         let (remote, received) = self.sink(to);
         let stream = self.hosts[from].run(move || TcpStream::connect(remote).expect("listening"));
@@ -209,7 +210,7 @@ impl Star {
         limit.map(|rate| rate.as_mbps_f64())
     }
 
-    /// Waits until flows have these limits, within 6 %. Returns the time that took.
+    /// Waits until the flows have these limits, within 6 %. Returns the time that this took.
     fn wait_for(&self, wanted: &[(&Load, Option<f64>)]) -> Duration {
         let begun = Instant::now();
         loop {
@@ -244,7 +245,8 @@ impl Star {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Waits until figure 5's flows have limits that fill h1's link, whatever their progress.
+    /// Waits until the limits of figure 5's flows fill the link of h1, however far the flows have
+    /// progressed.
     fn wait_for_full_links(&self, loads: &[Load; 3]) {
         let begun = Instant::now();
         loop {
@@ -256,8 +258,8 @@ impl Star {
         }
     }
 
-    /// Two coflows as in the paper's figure 5: a's first flow has the narrow link to itself, its
-    /// second shares one with b.
+    /// Starts two coflows as in the paper's figure 5: the first flow of a has the narrow link
+    /// alone, and the second flow of a shares a link with b.
     fn figure_5(&self, a: &str, b: &str) -> [Load; 3] {
         let loads = [self.load(0, 2), self.load(1, 2), self.load(1, 2)];
         loads.iter().for_each(Load::go);
@@ -268,7 +270,7 @@ impl Star {
     }
 }
 
-/// Limits of figure 5's flows: a's second flow is as fast as its first, and b gets the rest.
+/// Limits of figure 5's flows: both flows of a have the same rate, and b gets the remaining rate.
 const FIGURE_5: [Option<f64>; 3] = [Some(8.0), Some(8.0), Some(16.0)];
 
 fn with(loads: &[Load; 3], limits: [Option<f64>; 3]) -> Vec<(&Load, Option<f64>)> {
@@ -291,7 +293,7 @@ impl Drop for Star {
     }
 }
 
-/// A flow that sends as fast as permitted.
+/// A flow that sends as fast as its limit permits.
 struct Load {
     from: usize,
     flow: FlowKey,
@@ -309,7 +311,7 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Rates over the next `time`, in Mbit/s.
+    /// Measures the flows' rates over the next `time`, in Mbit/s.
     fn rates(loads: &[Self], time: Duration) -> Vec<f64> {
         let count = || loads.iter().map(|l| l.received.load(Ordering::Relaxed)).collect::<Vec<_>>();
         let (begun, before) = (Instant::now(), count());
@@ -330,7 +332,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // A flow that never started ends because it can no longer be started.
+        // A flow that was never started ends, because nothing can start it any more.
         self.stop();
     }
 }
@@ -338,14 +340,14 @@ impl Drop for Load {
 #[test]
 fn flows_of_two_coflows_keep_their_rates_until_complete() {
     let Some(mut star) = Star::start() else { return };
-    // Linux before 5.18 has no such setting.
+    // Kernels before Linux 5.18 do not have this setting.
     let bursts = |star: &Star| star.hosts[1].run(|| anabranch_pace::tso_rtt_log().ok());
     let before = bursts(&star);
     (0..3).for_each(|host| star.start_agent(host, &[]));
     assert_eq!(bursts(&star), before.map(|_| 0));
     let loads = star.figure_5("a", "b");
     star.wait_for(&with(&loads, FIGURE_5));
-    // Data sent before the limits drains.
+    // Data sent before the limits were set leaves the queues.
     std::thread::sleep(Duration::from_millis(300));
     let rates = Load::rates(&loads, Duration::from_secs(1));
     println!("{rates:.1?} Mbit/s where {FIGURE_5:?} were set");
@@ -361,7 +363,7 @@ fn flows_of_two_coflows_keep_their_rates_until_complete() {
     let remaining = coflows[0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
     assert!((1_000_000..59_900_000).contains(&remaining), "{status}");
 
-    // b has h1's link to itself once a is complete.
+    // The flow of b has the link of h1 alone once a is complete.
     loads[0].stop();
     loads[1].stop();
     star.wait_for(&[(&loads[2], Some(24.0))]);
@@ -373,7 +375,7 @@ fn flows_of_two_coflows_keep_their_rates_until_complete() {
     };
     assert_eq!((ended["name"].as_str(), ended["flows"].as_u64()), (Some("a"), Some(2)), "{ended}");
 
-    // On an orderly end, an agent lifts limits and restores settings.
+    // An agent that ends by a signal lifts its limits and restores settings.
     let agent = star.agents[1].as_mut().expect("it runs");
     let pid = Pid::from_raw(agent.id() as i32).expect("a process");
     kill_process(pid, Signal::TERM).expect("ours");
@@ -390,7 +392,7 @@ fn idle_flow_lends_its_rate_until_it_sends() {
     other.go();
     star.announce(&idle, "a", 60);
     star.announce(&other, "b", 600);
-    // a is the smaller coflow, and goes first.
+    // The coflow a is smaller, so its flow has priority.
     star.wait_for(&[(&idle, Some(23.76)), (&other, Some(0.24))]);
     star.wait_for(&[(&idle, None), (&other, Some(24.0))]);
     let coflows = &star.status()["coflows"];
@@ -400,7 +402,7 @@ fn idle_flow_lends_its_rate_until_it_sends() {
 }
 
 #[test]
-fn limits_go_and_return_with_the_coordinator() {
+fn limits_are_lifted_without_the_coordinator_and_set_again() {
     let Some(mut star) = Star::start() else { return };
     (0..3).for_each(|host| star.start_agent(host, &[]));
     let loads = star.figure_5("a", "b");
@@ -421,8 +423,8 @@ fn children(of: &Child) -> Vec<Pid> {
     text.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
 }
 
-/// Kills an agent, and before it its guard; returns false if the guard is not found, with both
-/// alive.
+/// Kills an agent's guard and then the agent. Returns false if the guard is not found; then both
+/// still run.
 fn kill_with_guard(agent: &mut Option<Child>) -> bool {
     let guards = children(agent.as_ref().expect("it runs"));
     if guards.is_empty() {
@@ -434,7 +436,7 @@ fn kill_with_guard(agent: &mut Option<Child>) -> bool {
 }
 
 #[test]
-fn a_killed_agent_leaves_no_limit_behind() {
+fn limits_of_a_killed_agent_are_lifted() {
     let Some(mut star) = Star::start() else { return };
     (0..3).for_each(|host| star.start_agent(host, &[]));
     let loads = star.figure_5("a", "b");
@@ -443,10 +445,10 @@ fn a_killed_agent_leaves_no_limit_behind() {
     let lifted = star.wait_for(&[(&loads[1], None), (&loads[2], None)]);
     println!("limits are lifted {lifted:.2?} after the agent was killed");
     loads.iter().for_each(|load| load.moves(500_000));
-    // a's other flow has its host's link in any case.
+    // The other flow of a has the link of its host alone, whatever happens here.
     star.wait_for(&[(&loads[0], Some(8.0))]);
 
-    // Without the guard, limits stay, and the next agent lifts them.
+    // Without the guard, limits remain until the next agent lifts them.
     star.start_agent(1, &[]);
     star.announce(&loads[1], "a", 60);
     star.announce(&loads[2], "b", 600);
@@ -464,10 +466,10 @@ fn a_killed_agent_leaves_no_limit_behind() {
     star.wait_for(&[(&loads[1], None), (&loads[2], None)]);
 }
 
-/// Cleanup by its guard if it lives, by the next agent otherwise; including state that is not on a
-/// flow's socket.
+/// The state of a killed agent is removed by its guard, or by the next agent if the guard was
+/// killed, too. This includes state that is not on a flow's socket.
 #[test]
-fn killed_agent_leaves_neither_its_queue_nor_burst_setting() {
+fn queue_and_burst_setting_of_killed_agent_are_removed() {
     let Some(mut star) = Star::start() else { return };
     let left = |star: &Star| {
         let queue = star.hosts[1].command("tc qdisc show dev v0").unwrap_or_default();
@@ -504,9 +506,8 @@ fn killed_agent_leaves_neither_its_queue_nor_burst_setting() {
     assert_eq!(left(&star), before);
 }
 
-/// Maximum stall of a flow under any kills: at the minimum rate it moves four times a second, and
-/// data sent in a large burst before an agent started may take a while. Guaranteed on an idle
-/// machine.
+/// Maximum stall of a flow under any kills, on an idle machine. At the minimum rate a flow moves
+/// four times a second. Data sent in a large burst before an agent started may take longer.
 const STALL_MAX: Duration = Duration::from_secs(3);
 /// Maximum stall while other tests keep the machine busy.
 const BUSY_STALL_MAX: Duration = Duration::from_secs(15);
@@ -515,7 +516,7 @@ const BUSY_STALL_MAX: Duration = Duration::from_secs(15);
 /// the longest stall of a flow. At the end all processes run, and the limits are in force.
 fn survive(star: &mut Star, seed: Seed, stall_max: Duration) -> Duration {
     let mut random = seed.stream("kills", 0);
-    // With unique names: the previous schedule's coflows may not have ended yet.
+    // The names are unique, because the previous schedule's coflows may not have ended yet.
     let [a, b] = ["a", "b"].map(|name| format!("{name}-{seed:?}").replace(' ', ""));
     let loads = star.figure_5(&a, &b);
     star.wait_for_full_links(&loads);
@@ -545,7 +546,7 @@ fn survive(star: &mut Star, seed: Seed, stall_max: Duration) -> Duration {
     std::thread::scope(|scope| {
         let watch = scope.spawn(watch);
         for _ in 0..2 + random.below(4) {
-            // An agent, or the coordinator.
+            // Index of an agent; above the agents' indices, the coordinator.
             let who = random.below(5).min(3) as usize;
             let child = if who < 3 { &mut star.agents[who] } else { &mut star.coordinator };
             match child {
@@ -591,18 +592,18 @@ fn survive_all(schedules: std::ops::Range<u64>, stall_max: Duration) {
 }
 
 #[test]
-fn no_flow_stands_still_whoever_is_killed() {
+fn no_flow_stalls_when_coordinator_or_agents_are_killed() {
     survive_all(0..3, BUSY_STALL_MAX);
 }
 
 #[test]
 #[ignore = "50 schedules take five minutes: `make claims`"]
-fn no_flow_stands_still_in_50_schedules_of_kills() {
+fn no_flow_stalls_in_50_schedules_of_kills() {
     survive_all(0..50, STALL_MAX);
 }
 
 #[test]
-fn rules_announce_flows_and_nobody_else_does_for_another() {
+fn rules_announce_flows_and_foreign_announcements_are_refused() {
     let Some(mut star) = Star::start() else { return };
     let load = star.load(1, 2);
     load.go();
@@ -611,7 +612,7 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
     std::fs::write(star.path("rules.toml"), rules).expect("the folder is ours");
     let path = star.path("rules.toml").display().to_string();
     star.start_agent(1, &["--rules", &path]);
-    // Its receiver has no agent, so its sender's link is the bottleneck.
+    // The receiver's host has no agent, so the sender's link is the bottleneck.
     star.wait_for(&[(&load, Some(24.0))]);
     assert_eq!(star.status()["coflows"][0]["name"], "to-10.9.7.3");
 
@@ -635,7 +636,8 @@ fn rules_announce_flows_and_nobody_else_does_for_another() {
         let error = reply["error"].as_str().unwrap_or_default();
         assert!(reply["ok"] == false && error.contains(says) && !error.contains('\n'), "{line}: {reply}");
     }
-    // All data for its coflow has moved, although the connection stays open.
+    // The program reports that all data of the coflow has been sent, although the connection stays
+    // open.
     let (local, remote) = (load.flow.local, load.flow.remote);
     let reply = star.say(1, &format!(r#"{{"ended":{{"local":"{local}","remote":"{remote}"}}}}"#));
     assert_eq!(reply["ok"], true);
@@ -648,7 +650,7 @@ fn go_on(child: &mut Child) {
 }
 
 #[test]
-fn programs_announce_by_the_libraries_in_rust_and_python() {
+fn programs_announce_flows_through_rust_and_python_libraries() {
     let Some(mut star) = Star::start() else { return };
     star.start_agent(1, &[]);
     // A generous timeout, because the machine may be busy and speed is not under test.
@@ -677,7 +679,7 @@ fn programs_announce_by_the_libraries_in_rust_and_python() {
     }
     let error = announcer.announce(&stream, "a b", ByteCount::new(1)).expect_err("no name");
     assert!(matches!(&error, AnnounceError::Refused(reason) if reason.contains("printable")), "{error}");
-    // A dual-stack socket: the kernel's table lists it as IPv4.
+    // A dual-stack socket, which the kernel's table lists as IPv4.
     let mapped = SocketAddr::from((Ipv4Addr::new(10, 9, 7, 3).to_ipv6_mapped(), star.sink(2).0.port()));
     let stream = star.hosts[1].run(move || TcpStream::connect(mapped).expect("listening"));
     drop(announcer.announce(&stream, "mapped", ByteCount::new(1)).expect("taken"));
@@ -701,13 +703,13 @@ fn programs_announce_by_the_libraries_in_rust_and_python() {
 }
 
 #[test]
-fn unchanged_program_is_announced_limited_and_forgotten() {
+fn flows_of_unmodified_program_are_announced_limited_and_removed() {
     let Some(mut star) = Star::start() else { return };
     if !crate::has_program("python3") {
         return skip("no python3");
     }
     star.start_agent(1, &[]);
-    // Cargo puts the library beside the tests of crates that use it.
+    // Cargo places the library next to the tests of crates that use it.
     let library = std::env::current_exe().expect("it runs").with_file_name("libanabranch_preload.so");
     assert!(library.exists(), "{} is built with the tests", library.display());
     let script = "import time\nopen('part', 'wb').truncate(100_000_000)\nf = os.open('part', os.O_RDONLY)\n\
@@ -727,7 +729,7 @@ fn unchanged_program_is_announced_limited_and_forgotten() {
     star.wait_for(&[(&load, Some(24.0))]);
     let status = star.status();
     assert_eq!(status["coflows"][0]["name"], "unchanged");
-    // The full size of the sendfile call, rather than the bytes sent so far.
+    // The remaining size is the full size of the sendfile call, not the bytes passed so far.
     let remaining = status["coflows"][0]["flows"][0]["remaining_bytes"].as_u64().expect("a number");
     assert!((50_000_000..=100_040_000).contains(&remaining), "{status}");
     let rates = Load::rates(std::slice::from_ref(&load), Duration::from_secs(1));
@@ -742,7 +744,7 @@ fn unchanged_program_is_announced_limited_and_forgotten() {
     assert_eq!(star.status()["history"][0]["name"], "unchanged");
 }
 
-/// The connection stays open until the listing has shown all of its bytes.
+/// The connection stays open until the status has shown all of its bytes.
 #[test]
 fn agent_counts_the_bytes_of_an_announced_flow() {
     const BYTES: usize = 300_000;

@@ -1,10 +1,10 @@
-//! Listeners under a thousand connections that send nothing, or a byte a second: honest peers are
-//! still served.
+//! Listeners under a thousand connections that send nothing, or one byte per second: honest peers
+//! are still served.
 //!
 //! Each test runs one daemon (the relay's test, three) as a process on loopback, and measures an
-//! honest client's time while all is quiet. It measures again while silent connections come from
-//! four addresses, one of them the client's own, and reopen as soon as they are closed. Read
-//! [`Flood`] and [`served_all_the_same`] first.
+//! honest client's times without other connections. Then it measures the times while silent
+//! connections are open from four addresses, among them the client's own. A silent connection is
+//! reopened as soon as it is closed. Read [`Flood`] and [`served_all_the_same`] first.
 
 use crate::net::{PATIENCE, TWO, noise};
 use crate::{anabranch, text};
@@ -22,14 +22,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-/// Number of concurrent silent connections: half more than a listener's limit of half-open ones.
+/// Number of concurrent silent connections.
 const SILENT: u64 = 1_000;
+/// A number of silent connections half above a listener's limit of half-open connections.
 const MORE_SILENT: u64 = 1_500;
 /// Minimum duration of an attack: longer than the timeout of a silent connection.
 const ATTACK: Duration = Duration::from_secs(4);
-/// Last bytes of their source addresses.
+/// Last bytes of the source addresses of silent connections.
 const ADDRESSES: [u8; 4] = [1, 10, 11, 12];
-/// Time that a busy machine may add.
+/// Delay that a busy machine may add.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Concurrent tests would disturb each other's measurements.
@@ -98,22 +99,22 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().expect("it is bound")
 }
 
-/// Data sent by connections that never authenticate.
+/// Data that a connection sends before authentication.
 #[derive(Copy, Clone, Debug)]
 pub enum StrangerData {
     Nothing,
-    /// One byte a second of a first message of TLS.
+    /// The first message of a TLS handshake, one byte per second.
     AByteASecond,
 }
 
-/// Connections to one listener, each reopened when it is closed.
+/// Connections to one listener. Each is reopened when it is closed.
 pub struct Flood {
     _tasks: JoinSet<()>,
     opened: Arc<AtomicU64>,
 }
 
 impl Flood {
-    /// All of them open.
+    /// Starts the connections, and waits until all are open.
     pub async fn start(at: SocketAddr, count: u64, says: StrangerData) -> Self {
         let opened = Arc::new(AtomicU64::new(0));
         let mut tasks = JoinSet::new();
@@ -121,7 +122,7 @@ impl Flood {
             let (opened, host) = (Arc::clone(&opened), ADDRESSES[number as usize % ADDRESSES.len()]);
             tasks.spawn(async move {
                 loop {
-                    // Source ports of an address may run out for a moment.
+                    // An address may run out of source ports for a moment.
                     if hold(at, host, says, &opened).await.is_err() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
@@ -137,14 +138,15 @@ impl Flood {
     }
 }
 
-/// One connection, until it is closed.
+/// Holds one connection until the listener closes it.
 async fn hold(at: SocketAddr, host: u8, says: StrangerData, opened: &AtomicU64) -> std::io::Result<()> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(([127, 0, 0, host], 0).into())?;
     let mut tcp = socket.connect(at).await?;
     opened.fetch_add(1, Relaxed);
-    // A handshake record, labelled TLS 1.0 for compatibility, 512 bytes, with a ClientHello.
+    // A handshake record of 512 bytes, with the version TLS 1.0 for compatibility, that contains a
+    // ClientHello.
     let mut said = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3].into_iter().chain(std::iter::repeat(7));
     loop {
         let wait = match says {
@@ -154,7 +156,7 @@ async fn hold(at: SocketAddr, host: u8, says: StrangerData, opened: &AtomicU64) 
                 Duration::from_secs(1)
             }
         };
-        // Any data, such as an alert, is followed by the end.
+        // If the listener sends data, such as an alert, it closes the connection next.
         if let Ok(Ok(0) | Err(_)) = tokio::time::timeout(wait, tcp.read(&mut [0; 64])).await {
             return Ok(());
         }
@@ -175,7 +177,7 @@ impl std::fmt::Display for CallTimes {
     }
 }
 
-/// Sequential calls of `ask`: at least three, for at least `time`.
+/// Measures sequential calls of `ask`: at least three, for at least `time`.
 async fn times(time: Duration, ask: &mut impl AsyncFnMut()) -> CallTimes {
     let (begun, mut took) = (Instant::now(), Vec::new());
     while took.len() < 3 || begun.elapsed() < time {
@@ -187,18 +189,19 @@ async fn times(time: Duration, ask: &mut impl AsyncFnMut()) -> CallTimes {
     CallTimes { calls: took.len(), median: took[took.len() / 2], longest: took[took.len() - 1] }
 }
 
-/// Permitted delay of a client compared with quiet times.
+/// Permitted delay of a client, compared with its times without silent connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
-    /// Its longest call takes at most twice the longest quiet one, plus the slack of a busy
+    /// The longest call takes at most twice the longest quiet call, plus [`SLACK`] for a busy
     /// machine.
     Loose,
-    /// Its median call takes at most twice the quiet median, beside [`SILENT`] connections.
+    /// The median call takes at most twice the median quiet call, with [`SILENT`] silent
+    /// connections open.
     Twice,
 }
 
-/// Asserts that an honest client of `at` is served within `bound` during silent and slow
-/// connections.
+/// Asserts that an honest client of `at` is served within `bound` while silent and slow connections
+/// are open.
 async fn served_all_the_same(at: SocketAddr, bound: Bound, mut ask: impl AsyncFnMut()) {
     let quiet = times(if bound == Bound::Loose { Duration::ZERO } else { ATTACK }, &mut ask).await;
     for (count, says) in [
@@ -223,7 +226,7 @@ pub fn block_on(work: impl Future<Output = ()>) {
     runtime.expect("a runtime").block_on(work);
 }
 
-/// A controller, and its address.
+/// Starts a controller. Returns its address, too.
 fn controller() -> (World, SocketAddr) {
     let (mut world, at) = (World::new(), free_address());
     std::fs::write(world.path("network.toml"), TWO).expect("the folder is ours");
@@ -235,10 +238,10 @@ fn controller() -> (World, SocketAddr) {
     (world, at)
 }
 
-/// #17: 256 silent connections took all slots for handshakes of the controller, 1,000 shut
-/// everybody out.
+/// #17: 256 silent connections took all slots for handshakes of the controller, and 1,000 excluded
+/// all clients.
 #[test]
-fn silent_connections_do_not_keep_clients_from_the_controller() {
+fn clients_reach_the_controller_despite_silent_connections() {
     controller_serves(Bound::Loose);
 }
 
@@ -251,10 +254,10 @@ fn controller_serves(bound: Bound) {
     }));
 }
 
-/// #17: 256 silent connections took all slots for greetings of a site; with 1,000, 200 kB took 15
-/// s.
+/// #17: 256 silent connections took all slots for greetings of a site. With 1,000, a transfer of
+/// 200 kB took 15 s.
 #[test]
-fn silent_connections_do_not_keep_data_from_a_site() {
+fn data_reaches_a_site_despite_silent_connections() {
     site_serves(Bound::Loose);
 }
 
@@ -299,9 +302,9 @@ fn site_serves(bound: Bound) {
     });
 }
 
-/// #17: 1,000 silent connections kept every agent and operator out of the coordinator.
+/// #17: 1,000 silent connections excluded every agent and operator from the coordinator.
 #[test]
-fn silent_connections_do_not_keep_clients_from_the_coordinator() {
+fn clients_reach_the_coordinator_despite_silent_connections() {
     coordinator_serves(Bound::Loose);
 }
 
@@ -319,9 +322,10 @@ fn coordinator_serves(bound: Bound) {
     }));
 }
 
-/// #17: 64 silent connections took all clients' slots at a server, which refused all others.
+/// #17: 64 silent connections took all clients' slots of a server, which then refused all other
+/// clients.
 #[test]
-fn silent_connections_do_not_block_gather_clients() {
+fn gather_clients_are_served_despite_silent_connections() {
     gather_server_serves(Bound::Loose);
 }
 
@@ -344,7 +348,7 @@ fn gather_server_serves(bound: Bound) {
     }));
 }
 
-/// #17: a bound for a release build on an idle machine.
+/// #17: the bound holds for a release build on an idle machine.
 #[test]
 #[ignore = "it measures: `make claims`"]
 fn a_thousand_silent_connections_at_most_double_service_time() {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A scenario of the repository.
+/// Path of a scenario in the repository.
 fn carried(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name).display().to_string()
 }
@@ -20,7 +20,7 @@ fn rows(args: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn the_first_scenario_shows_the_incast_collapse() {
+fn first_scenario_shows_the_incast_collapse() {
     let rows = rows(&["simulate", &carried("incast.toml"), "--json", "--trials", "3"]);
     assert_eq!(rows.len(), 9 * 3);
     let goodput = |servers: u64| {
@@ -28,8 +28,8 @@ fn the_first_scenario_shows_the_incast_collapse() {
         of.map(|row| row["goodput_mbps"].as_f64().expect("a rate")).sum::<f64>() / 3.0
     };
     assert!(goodput(1) > 900.0 && goodput(2) > 900.0, "near the line rate: {} {}", goodput(1), goodput(2));
-    // ns-3 3.44 from the same settings: 704 and 813 at 5 servers, 259 and 233 at 10, 292 and 265 at
-    // 15.
+    // ns-3 3.44 has these goodputs with the same settings: 704 and 813 Mbit/s at 5 servers, 259 and
+    // 233 at 10, 292 and 265 at 15.
     assert!(
         goodput(4) > 450.0 && goodput(10) < 450.0,
         "the knee lies between: {} {}",
@@ -42,7 +42,7 @@ fn the_first_scenario_shows_the_incast_collapse() {
 }
 
 #[test]
-fn system_runs_like_any_workload_into_a_directory() {
+fn replicate_workload_is_simulated_into_a_run_directory() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("run").display().to_string();
     let replicate = carried("replicate.toml");
@@ -51,8 +51,8 @@ fn system_runs_like_any_workload_into_a_directory() {
     let rows = rows(&[&["simulate", &replicate, "--json", "--out", &out], &short[..]].concat());
     assert_eq!(rows.len(), 5 * 2, "five schemes, two workloads");
     for row in rows.iter().filter(|row| row["workload"] == "replicate") {
-        // 35 to 43 Mbit/s of 53 to 90 planned: other traffic's datagrams, unknown to the plan, take
-        // their share.
+        // The goodput was 35 to 43 Mbit/s of 53 to 90 planned. The plan does not know of the other
+        // traffic's datagrams, which take a part of the capacity.
         let [goodput, planned] =
             ["goodput_mbps", "planned_mbps"].map(|column| row[column].as_f64().expect("a rate"));
         assert!(goodput > 30.0 && goodput < planned && (50.0..=90.0).contains(&planned), "{row}");
@@ -70,7 +70,7 @@ fn system_runs_like_any_workload_into_a_directory() {
     assert!(said.contains("workload[0].size: a file without end is only in the simulator"), "{said}");
 }
 
-/// A layer's figure without a unit in its name made `--out` fail, after the whole run.
+/// A multipath figure without a unit in its name made `--out` fail after the whole run.
 #[test]
 fn run_directory_records_hosts_multipath_behaviour() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -85,7 +85,7 @@ fn run_directory_records_hosts_multipath_behaviour() {
 }
 
 #[test]
-fn wrong_input_gets_one_line_and_exit_code_2() {
+fn invalid_input_gives_one_line_and_exit_code_2() {
     let incast = carried("incast.toml");
     for (args, expected) in [
         (&["simulate", "nowhere.toml"][..], "nowhere.toml"),
@@ -175,7 +175,7 @@ fn equal_seeds_give_equal_rows_for_any_jobs() {
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("anabranch-simulate-{name}-{}", std::process::id()));
-    // A leftover of an earlier process with this number.
+    // An earlier process with the same id may have left the folder.
     let _ = std::fs::remove_dir_all(&folder);
     folder
 }
@@ -218,7 +218,7 @@ fn run_directory_is_complete_and_not_overwritten() {
 }
 
 #[test]
-fn chosen_links_are_captured_packet_by_packet() {
+fn capture_has_every_packet_of_chosen_links() {
     let out = folder("pcap");
     let shown = out.display().to_string();
     let incast = carried("incast.toml");
@@ -227,8 +227,8 @@ fn chosen_links_are_captured_packet_by_packet() {
     let pcap = ["--pcap", "hub-h0", "--pcap", "h0-hub", "--out", &shown, "--json"];
     let rows = rows(&[&["simulate", incast.as_str()], &sets[..], &pcap[..]].concat());
     let bytes = std::fs::read(out.join("packets.pcapng")).expect("the capture");
-    // Blocks of the pcapng draft, section 3.1: type, length, ..., length. Type 1 is an interface, 6
-    // a packet.
+    // The file has blocks as in the pcapng draft, section 3.1: type, length, contents, length. Type
+    // 1 is an interface, type 6 a packet.
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let (mut at, mut interfaces, mut packets) = (0, 0, 0u64);
     while at < bytes.len() {
@@ -239,7 +239,7 @@ fn chosen_links_are_captured_packet_by_packet() {
         at += length;
     }
     assert_eq!(interfaces, 2);
-    // Every packet crosses the client's link in one direction or the other, unless its queue was
+    // Every packet crosses the client's link, in one of the two directions, unless its queue was
     // full.
     let sent = rows[0]["injected_packets"].as_u64().expect("a count")
         - rows[0]["dropped_queue_full"].as_u64().expect("a count");
@@ -254,7 +254,7 @@ fn chosen_links_are_captured_packet_by_packet() {
     );
 }
 
-/// #52: the run directory stayed without its finished trials.
+/// #52: after Ctrl-C the run directory had no rows of the finished trials.
 #[test]
 fn ctrl_c_keeps_and_counts_finished_trials() {
     let incast = carried("incast.toml");
@@ -279,9 +279,9 @@ fn ctrl_c_keeps_and_counts_finished_trials() {
     assert_eq!(read("rows.jsonl").lines().count() as u64 % runs, 0);
 }
 
-/// #52: flows between sites without a path delivered nothing, without a word.
+/// #52: flows between sites without a path delivered nothing, and no warning was printed.
 #[test]
-fn flows_without_a_path_are_warned_of() {
+fn flows_without_a_path_cause_a_warning() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -314,7 +314,7 @@ fn flows_without_a_path_are_warned_of() {
         assert_eq!(said.contains("no path"), warning.is_some(), "{pairs}: {said}");
         assert!(warning.is_none_or(|warning| said.contains(warning)), "{pairs}: {said}");
     }
-    // Three flows between two pairs.
+    // Two pairs of hosts have three flows.
     write("t.csv", "start_s,from,to,size_bytes\n0,a,lonely,9\n0,a,lonely,9\n0,lonely,b,9\n");
     for (workload, warning) in [
         ("kind = \"trace\"\nfile = \"t.csv\"", "2 pairs of hosts have no path, as `a` to `lonely`"),
@@ -333,9 +333,9 @@ fn flows_without_a_path_are_warned_of() {
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
-/// #52: a file from a spreadsheet has a byte order mark, and its first column had another name.
+/// #52: a byte order mark, as spreadsheets write it, changed the name of the first column.
 #[test]
-fn byte_order_marks_and_foreign_line_ends_are_read() {
+fn files_with_byte_order_marks_and_crlf_are_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -360,8 +360,7 @@ fn closed_output_ends_the_run_silently() {
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
-/// One scenario, two clocks: the simulator's TCP and the kernel's get the same goodput from the
-/// same network.
+/// The simulator's TCP and the kernel's TCP have the same goodput in the same emulated network.
 #[test]
 fn simulated_and_emulated_goodput_agree() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
@@ -394,8 +393,8 @@ fn an_incast_is_emulated_with_its_barrier() {
     assert!(goodput > 5.0 && goodput < 50.0, "{goodput}");
 }
 
-/// Completion times of Figure 5's coflows, first and last, in seconds. `None`, with a printed
-/// reason, on a machine too busy for it.
+/// Returns the first and the last completion time of Figure 5's coflows, in seconds. `None`, with a
+/// printed reason, if the machine is too busy for it.
 fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
     let allocator = format!("workload.allocator={allocator}");
     let sets = ["--json", "-q", "--set", "sweep={}", "--set", &allocator];
@@ -405,15 +404,15 @@ fn figure_5(command: &str, allocator: &str, more: &[&str]) -> Option<[f64; 2]> {
         println!("not to be trusted: {}", row["why"]);
         return None;
     }
-    // Of two completion times, p50 is the shorter and p99 the longer.
+    // With two completion times, p50 is the shorter and p99 the longer.
     Some(["cct_us_p50", "cct_us_p99"].map(|time| row[time].as_f64().expect("both end") / 1e6))
 }
 
 #[test]
 fn figure_5_holds_with_real_agents_and_sockets() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
-    // b arrives 2.2 s after a: at exactly 2 s it could meet the end of a2, which agents see only at
-    // their next listing.
+    // The coflow b arrives 2.2 s after a. At exactly 2 s, b could coincide with the end of a2,
+    // which agents notice only at their next listing.
     let late =
         ["--set", "workload.coflows.b.start=3.2 s", "--set", "network.topology=networks/figure-5-late.toml"];
     for (allocator, more, paper) in [
@@ -423,7 +422,7 @@ fn figure_5_holds_with_real_agents_and_sockets() {
         ("chase", &late, [2.0, 6.0]),
     ] {
         let simulated = figure_5("simulate", allocator, more).expect("the simulator is never too busy");
-        // 1 % of the shortest time.
+        // The lateness bound is 1 % of the shortest completion time.
         let once = |_| figure_5("emulate", allocator, &[more, &["--lateness-bound", "20 ms"]].concat());
         let Some(emulated) = (0..3).find_map(once) else {
             crate::skip("the machine was too busy to emulate, three times");
@@ -440,9 +439,9 @@ fn figure_5_holds_with_real_agents_and_sockets() {
     }
 }
 
-/// #50: `live` had no emulated workload.
+/// #50: scenarios could not emulate `live`.
 #[test]
-fn live_scenario_survives_a_reflector_on_both_clocks() {
+fn live_viewers_survive_a_failed_reflector_simulated_and_emulated() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
     let sets = [
         "network.hosts=9",
@@ -466,7 +465,7 @@ fn live_scenario_survives_a_reflector_on_both_clocks() {
         row
     };
     let [simulated, emulated] = ["simulate", "emulate"].map(run);
-    // Nine viewers of 400 kbit/s, less what a stall costs.
+    // Nine viewers watch 400 kbit/s each, and stalls reduce the sum.
     for (clock, row) in [("simulated", &simulated), ("emulated", &emulated)] {
         println!("{clock}: {row}");
         let of = |column: &str| row[column].as_f64().expect("a number");

@@ -1,7 +1,7 @@
-//! `spray` with real agents on an emulated multi-path network: TCP passes through them, and
-//! survives whatever happens to them.
+//! `spray` with real agents on an emulated multi-path network: the agents carry TCP, and TCP
+//! connections survive failures of the agents.
 //!
-//! The programs use Python's sockets, so the TCP is the kernel's. If the machine allows no
+//! The programs use Python's sockets, so TCP is the kernel's own. If the machine allows no
 //! namespaces or TUN devices, or lacks Python, the tests print the reason and count as skipped.
 //! Read [`World`] first.
 
@@ -25,13 +25,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Paths between the two hosts.
+/// Number of paths between the two hosts.
 const PATHS: usize = 4;
 /// The hosts are the first two sites.
 const A: SiteId = SiteId(0);
 const B: SiteId = SiteId(1);
 
-/// Sends the requested number of bytes, a counter, as fast as they are accepted.
+/// Sends the requested number of bytes, which count up, as fast as the connection accepts them.
 const SERVER: &str = r#"
 import socket, sys
 listener = socket.create_server((sys.argv[1], 9000), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
@@ -47,7 +47,7 @@ while True:
     flow.close()
 "#;
 
-/// Requests a number of bytes, checks each, and prints the count received.
+/// Requests a number of bytes, checks the value of each, and prints the number of bytes received.
 const CLIENT: &str = r#"
 import socket, sys
 flow = socket.create_connection((sys.argv[1], 9000), timeout=30)
@@ -63,8 +63,8 @@ while True:
 print(got)
 "#;
 
-/// Two hosts behind a switch each, with [`PATHS`] paths of 40 Mbit/s between them, keys, and the
-/// hosts' programs.
+/// Two hosts behind one switch each, with [`PATHS`] paths of 40 Mbit/s between the switches. Also
+/// keys, and the hosts' programs.
 struct World {
     emulation: Emulation,
     folder: tempfile::TempDir,
@@ -143,7 +143,7 @@ impl World {
         self.folder.path().join(format!("{}.sock", at.0))
     }
 
-    /// Ends an agent, by a kill or politely.
+    /// Ends an agent, by SIGKILL or by a signal that the agent handles.
     fn end(&mut self, at: SiteId, is_killed: bool) {
         let mut agent = self.agents[usize::from(at.0)].take().expect("it runs");
         if is_killed {
@@ -161,7 +161,7 @@ impl World {
         format!("a: {}\nb: {}", read("a.log"), read("b.log"))
     }
 
-    /// Status of the peer of a host's agent.
+    /// Status of the only peer of a host's agent.
     fn peer(&self, at: SiteId) -> Value {
         let mut status = anabranch();
         status.args(["spray", "status", "--json", "--socket"]).arg(self.socket(at));
@@ -171,7 +171,7 @@ impl World {
         status["peers"][0].clone()
     }
 
-    /// Waits until TCP travels in datagrams, or no longer does.
+    /// Waits until the agent's session carries TCP, or no longer carries it.
     fn wait(&self, at: SiteId, is_up: bool) {
         let began = Instant::now();
         while self.peer(at)["is_up"] != is_up {
@@ -200,7 +200,7 @@ impl World {
         assert_eq!(said[0].trim(), bytes.to_string(), "{} {}", said[1], self.log());
     }
 
-    /// Changes both cables of a path, which are four links.
+    /// Changes the state of the four links of a path: two cables, in both directions.
     fn set_path(&mut self, path: u32, change: impl Fn(LinkState) -> LinkState) {
         // The hosts' links are the first four.
         for link in (4 + path * 4..8 + path * 4).map(LinkId) {
@@ -228,7 +228,7 @@ impl World {
         self.shell(at, &format!("ip route get {to} ipproto tcp sport 5000 dport 9000")).contains("dev spray0")
     }
 
-    /// Waits until `holds` returns true.
+    /// Waits until `holds` returns true; `what` names the condition in the error.
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !holds(self) {
@@ -242,7 +242,7 @@ impl World {
         Pid::from_raw(agent.id() as i32).expect("it has one")
     }
 
-    /// The guard of a host's agent.
+    /// Process id of the guard of a host's agent.
     fn guard(&self, at: SiteId) -> Option<Pid> {
         let agent = self.agent(at).as_raw_pid();
         let threads = std::fs::read_dir(format!("/proc/{agent}/task")).ok()?;
@@ -269,7 +269,7 @@ impl Drop for World {
     }
 }
 
-/// Short and long transfers use more than half of the paths. The agents leave no rules behind.
+/// Short and long transfers use more than half of the paths. Ended agents leave no rules behind.
 #[test]
 fn tcp_uses_most_paths_and_agents_leave_no_rules() {
     let Some(mut world) = World::new() else { return };
@@ -299,9 +299,9 @@ fn tcp_uses_most_paths_and_agents_leave_no_rules() {
 
 /// A connection that began before the agents survives their start, kills and ends.
 #[test]
-fn agents_come_and_go_and_no_connection_breaks() {
+fn connection_survives_starts_and_kills_of_agents() {
     let Some(mut world) = World::new() else { return };
-    // Some seconds at 40 Mbit/s, which is what one path carries.
+    // At 40 Mbit/s, the rate of one path, the download takes some seconds.
     let bytes = 30_000_000;
     let client = world.bring(bytes);
     std::thread::sleep(Duration::from_millis(300));
@@ -324,9 +324,9 @@ fn agents_come_and_go_and_no_connection_breaks() {
     assert_eq!(world.rules(B).matches("lookup 7200").count(), 1, "{}", world.rules(B));
 }
 
-/// Half of the paths lose packets, then one goes down.
+/// TCP avoids the half of the paths that lose packets, and then also a path that fails.
 #[test]
-fn paths_that_lose_packets_or_go_down_are_left() {
+fn paths_that_lose_packets_or_fail_are_avoided() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);
@@ -346,8 +346,8 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     let late =
         peer["ways"].as_array().expect("a list").iter().filter(|way| way["late_datagrams"] != 0).count();
     assert!(late >= 8, "{late} ways lost packets: {peer}");
-    // A quarter of the paths is dead, and half of them lose packets: at most 48 paths are avoided
-    // for that. While the machine stalls, some further paths are avoided for a moment, until probes
+    // A quarter of the paths is down, and half of the paths lose packets, so at most 48 paths are
+    // avoided for these reasons. While the machine stalls, further paths are avoided until probes
     // return.
     let began = Instant::now();
     loop {
@@ -362,23 +362,24 @@ fn paths_that_lose_packets_or_go_down_are_left() {
     }
 }
 
-/// The agents' own connection takes one path. When that path is dead, TCP uses the others; tested
-/// by killing one half of the paths, then the other.
+/// The agents' own connection takes one path. If this path is down, TCP uses the other paths. The
+/// test takes one half of the paths down, then the other half.
 #[test]
-fn the_path_of_the_agents_connection_may_die() {
+fn tcp_survives_failure_of_the_agents_own_path() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);
     world.wait(A, true);
     world.wait(B, true);
-    // An agent that is up before the other one logs that, too.
+    // The agent that starts first also logs warnings until its peer is up, so these are counted
+    // before.
     let known = world.log().matches("WARN").count();
     let client = world.bring(60_000_000);
     for dead in [0..2, 2..4] {
         for (path, is_up) in (0..PATHS as u32).map(|path| (path, !dead.contains(&path))) {
             world.set_path(path, |state| LinkState { up: is_up, ..state });
         }
-        // The time for which a silent agent counts as alive.
+        // The silence after which a peer counts as down.
         std::thread::sleep(Duration::from_secs(5));
         assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
     }
@@ -386,10 +387,10 @@ fn the_path_of_the_agents_connection_may_die() {
     assert_eq!(world.log().matches("WARN").count(), known, "{}", world.log());
 }
 
-/// #48: a stopped agent returns TCP to the ordinary route within seconds, and takes it back once it
-/// runs.
+/// #48: a stopped agent's guard returns TCP to the ordinary route within seconds. Once the agent
+/// runs again, TCP uses the device again.
 #[test]
-fn tcp_goes_on_past_a_stopped_agent() {
+fn tcp_continues_by_ordinary_route_while_agent_is_stopped() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);
@@ -415,9 +416,10 @@ fn tcp_goes_on_past_a_stopped_agent() {
     assert!(!world.rules(B).contains("7200"), "{}", world.rules(B));
 }
 
-/// #48: changes of other programs in the kernel are repaired, and TCP uses the device again.
+/// #48: if another program changes the kernel's state, the agent repairs it, and TCP uses the
+/// device again.
 #[test]
-fn changes_by_other_programs_are_repaired() {
+fn routing_changes_by_other_programs_are_repaired() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);
@@ -449,9 +451,10 @@ fn changes_by_other_programs_are_repaired() {
 const FLUSH_RULES: &str =
     "for pref in 7199 7200 7201; do while ip rule del pref $pref 2>/dev/null; do :; done; done";
 
-/// #48: another program that keeps removing rules wins, and both agents' status shows it.
+/// #48: if another program keeps removing the rules, both agents' sessions stay down, as their
+/// status shows.
 #[test]
-fn repeatedly_removed_rules_end_in_down_on_both_hosts() {
+fn repeated_removal_of_rules_takes_both_agents_down() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &[]);
     world.up(B, &[]);
@@ -468,8 +471,8 @@ fn repeatedly_removed_rules_end_in_down_on_both_hosts() {
     assert!(!world.goes_by_device(A) && !world.goes_by_device(B));
 }
 
-/// #48: rules of an agent that was killed with its guard are deleted by the next agent, whatever
-/// its table.
+/// #48: the next agent deletes the rules of an agent that was killed with its guard, whatever the
+/// table of those rules.
 #[test]
 fn rules_of_a_dead_agents_table_are_deleted() {
     let Some(mut world) = World::new() else { return };
@@ -484,13 +487,13 @@ fn rules_of_a_dead_agents_table_are_deleted() {
     assert!(world.rules(B).contains("lookup 9200"), "{}", world.rules(B));
     world.up(B, &[]);
     world.until("rules", |world| world.rules(B).contains("7200") && !world.rules(B).contains("9200"));
-    // A running agent of the same host keeps its rules.
+    // Rules of another agent that runs on the same host remain.
     assert!(world.rules(B).contains("lookup 8200"), "{}", world.rules(B));
     drop(other);
 }
 
-/// Two namespaces that a cable joins, for addresses that emulated networks do not have; keys, and
-/// what runs in them.
+/// Two namespaces joined by a cable, for addresses that emulated networks cannot have. Also keys,
+/// and the programs in the namespaces.
 struct CabledNamespaces {
     hosts: [Namespace; 2],
     folder: tempfile::TempDir,
@@ -498,8 +501,8 @@ struct CabledNamespaces {
 }
 
 impl CabledNamespaces {
-    /// Host 1 and host 2, each set up by these `ip` commands, in which `N` is its number and `M`
-    /// the other's.
+    /// Creates both hosts, and runs these `ip` commands in each. In a command, `N` stands for the
+    /// host's number, 1 or 2, and `M` for the other host's number.
     fn new(commands: &[&str]) -> Option<Self> {
         let hosts = || -> Result<_, String> {
             let hosts = [Namespace::start()?, Namespace::start()?];
@@ -523,7 +526,7 @@ impl CabledNamespaces {
         self.folder.path().join(format!("{name}.sock"))
     }
 
-    /// Standard error of the agent of this name.
+    /// Path of the file with the standard error of the agent of this name.
     fn log(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(format!("{name}.log"))
     }
@@ -532,7 +535,7 @@ impl CabledNamespaces {
         EndedOnDrop(self.hosts[host].run(move || command.spawn()).expect("it runs"))
     }
 
-    /// Starts the agent of this name, `a` on the first host.
+    /// Starts the agent of this name: `a` on the first host, another name on the second.
     fn up(&mut self, name: &str, more: &[&str]) {
         let mut agent = anabranch();
         agent.args(["-q", "spray", "up", "--name", name, "--keys"]).arg(self.folder.path().join("keys"));
@@ -560,10 +563,10 @@ impl CabledNamespaces {
     }
 }
 
-/// #52: hosts of routed fabrics have their address on the loopback device, and agents called from
-/// the cable's address.
+/// #52: hosts of routed fabrics have their address on the loopback device, but agents connected
+/// from the address of the cable.
 #[test]
-fn calls_leave_from_the_listening_address() {
+fn agents_connect_from_the_listening_address() {
     let commands = [
         "address add 10.78.0.N/24 dev v0",
         "address add 10.99.0.N/32 dev lo",
@@ -578,10 +581,10 @@ fn calls_leave_from_the_listening_address() {
     assert!(way.contains("dev spray0"), "{way}");
 }
 
-/// #52: one name that did not resolve, or one peer without a route, ended the agent for all peers;
-/// a new host was a restart.
+/// #52: one name that did not resolve, or one peer without a route, ended the agent for all peers.
+/// A new host required a restart.
 #[test]
-fn peers_of_a_file_come_and_go_by_sighup() {
+fn sighup_adds_and_removes_peers_of_the_file() {
     let Some(mut world) = CabledNamespaces::new(&["address add 10.78.0.N/16 dev v0"]) else { return };
     let file = world.folder.path().join("peers");
     let listed = |last: &[&str]| {
@@ -636,7 +639,8 @@ fn peers_of_a_file_come_and_go_by_sighup() {
     let b: Value = serde_json::from_str(&status(&["--json", "--up"])).expect("JSON");
     assert_eq!((b["up"].as_u64(), b["peers"][0]["name"].as_str()), (Some(1), Some("b")));
 
-    // Two signals, as a terminal's Ctrl-C and a service manager give: the rules go all the same.
+    // A terminal's Ctrl-C and a service manager may send two signals; the rules must be deleted all
+    // the same.
     kill_process(agent, Signal::TERM).expect("it runs");
     kill_process(agent, Signal::INT).expect("it ends");
     let ended = world.running[0].0.wait().expect("it ends");
@@ -645,9 +649,9 @@ fn peers_of_a_file_come_and_go_by_sighup() {
     assert!(!rules.contains("10.78") && !rules.contains("7200"), "{rules}");
 }
 
-/// Over IPv6, whose packets become shorter meanwhile.
+/// TCP over IPv6 uses the agents, also after the MTU of the cable has been lowered.
 #[test]
-fn tcp_over_ipv6_goes_by_datagrams_too() {
+fn agents_carry_tcp_over_ipv6() {
     let Some(mut world) = CabledNamespaces::new(&["address add fd00::N/64 dev v0 nodad"]) else { return };
     if !has_program("python3") {
         return skip("no python3, whose sockets are the programs here");
@@ -687,10 +691,9 @@ impl Drop for EndedOnDrop {
     }
 }
 
-/// Keys that seal few datagrams are replaced, and unsealed datagrams change nothing and get no
-/// answer.
+/// Keys are replaced after few datagrams. Unsealed datagrams have no effect and get no answer.
 #[test]
-fn keys_wear_out_and_strangers_are_not_heard() {
+fn worn_out_keys_are_replaced_and_unsealed_datagrams_ignored() {
     let Some(mut world) = World::new() else { return };
     world.up(A, &["--key-packets", "2000"]);
     world.up(B, &["--key-packets", "2000"]);
@@ -733,9 +736,9 @@ except ConnectionResetError:
     assert!(world.log().contains("keys are worn out"), "{}", world.log());
 }
 
-/// Invalid settings are refused in a line, before anything changes.
+/// Invalid settings are refused in one line, before any state changes.
 #[test]
-fn wrong_settings_are_refused_in_a_line() {
+fn invalid_settings_are_refused_in_one_line_before_start() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let keys = folder.path().join("keys");
     let mut made = anabranch();

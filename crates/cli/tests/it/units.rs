@@ -1,15 +1,15 @@
-//! Unit files for systemd, as they are shipped.
+//! The unit files for systemd.
 
 use crate::{answer, has_program, skip, text};
 use std::path::Path;
 use std::process::Command;
 
-/// The worst exposure that `systemd-analyze security` may state, times ten.
+/// Maximum exposure that `systemd-analyze security` may report, times ten.
 const EXPOSURE_MAX: &str = "30";
 
-/// #52: one unit without a line of hardening stood in a document; it scored 9.2 of 10.
+/// #52: a document had one unit without any hardening, which scored 9.2 of 10.
 #[test]
-fn unit_files_are_valid_hardened_and_name_verbs() {
+fn unit_files_are_valid_hardened_and_use_existing_verbs() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let has_analyze = has_program("systemd-analyze");
     let checked = tempfile::tempdir().expect("a temporary folder");
@@ -27,7 +27,7 @@ fn unit_files_are_valid_hardened_and_name_verbs() {
         if !has_analyze {
             continue;
         }
-        // The program need not be installed here.
+        // The program need not be installed on this machine.
         let copy = checked.path().join(unit.file_name().expect("a file"));
         let content = content.replace(program, concat!(env!("CARGO_BIN_EXE_anabranch"), " "));
         std::fs::write(&copy, content).expect("the folder is ours");
@@ -44,10 +44,10 @@ fn unit_files_are_valid_hardened_and_name_verbs() {
     }
 }
 
-/// #52: daemons and operators' verbs take the controller's address and the keys' folder from the
+/// #52: daemons and operators' commands read the controller's address and the keys' folder from the
 /// environment.
 #[test]
-fn options_come_from_the_environment() {
+fn options_are_read_from_the_environment() {
     let run = |variable: &str, value: &str, verb: &[&str]| {
         let mut command = crate::anabranch();
         let output = command.args(verb).env(variable, value).output().expect("it runs");

@@ -1,4 +1,4 @@
-//! Error messages of commands about failed connections: they quote no library.
+//! Error messages about failed connections: no message quotes a library.
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files and clocks")]
 
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Parts of libraries' messages.
+/// Texts that appear in libraries' messages.
 const FOREIGN: [&str; 6] = ["docs.rs", "rustls", "close_notify", "os error", "hyper", "corrupt message"];
 
 /// Way in which a server ends its connections.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum ConnectionEnd {
-    /// At once.
+    /// Right after the connection is accepted.
     AtOnce,
     /// During the handshake, after the client's first message.
     InTheHandshake,
@@ -27,7 +27,7 @@ enum ConnectionEnd {
     InPlainText,
     /// With a certificate of another authority.
     AsAStranger,
-    /// After the handshake and the client's first bytes, without TLS's close_notify.
+    /// After the handshake and the client's first bytes, without TLS's `close_notify`.
     AfterTheHandshake,
     /// After the handshake, with bytes that are not our protocol.
     WithGarbage,
@@ -99,7 +99,7 @@ impl TwoKeySets {
         command
     }
 
-    /// The server's identity in a set.
+    /// Identity of the server in a set of keys.
     fn identity(&self, keys: &str) -> Identity {
         let (role, name) = match self.system.word() {
             "gather" => (Role::Site, "server"),
@@ -109,7 +109,7 @@ impl TwoKeySets {
         Identity::load(&files).expect("the set was just made")
     }
 
-    /// Runs `with` beside a server that ends every connection in this way.
+    /// Calls `with` with the address of a server that ends every connection in this way.
     fn beside<T>(&self, how: ConnectionEnd, with: impl FnOnce(SocketAddr) -> T) -> T {
         let (own, stranger) = (self.identity("keys"), self.identity("others"));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -132,7 +132,8 @@ fn assert_ours(said: &str, how: ConnectionEnd) {
     }
 }
 
-/// #48: shuffle's agent and status quoted rustls, including the address of its documentation.
+/// #48: `shuffle agent` and `shuffle status` quoted rustls, including the address of its
+/// documentation.
 #[test]
 fn failed_connections_of_clients_quote_no_library() {
     let verbs: [(System, &[&str]); 4] = [
@@ -141,7 +142,7 @@ fn failed_connections_of_clients_quote_no_library() {
         (anabranch_gather::SYSTEM, &["gather", "ls", "--keys", "keys"]),
         (anabranch_gather::SYSTEM, &["gather", "get", "--keys", "keys", "-o"]),
     ];
-    // Clients retry with pauses: running all cases at once takes as long as the slowest.
+    // Clients retry with pauses, so running all cases at once takes as long as the slowest case.
     std::thread::scope(|scope| {
         for (system, words) in verbs {
             let room = Arc::new(TwoKeySets::new(system));
@@ -155,7 +156,7 @@ fn failed_connections_of_clients_quote_no_library() {
 
 fn assert_client_in_our_words(room: &TwoKeySets, words: &[&str], how: ConnectionEnd) {
     let said = room.beside(how, |at| {
-        // A separate file for each pull, because two pulls into one file are refused.
+        // Each pull has its own file, because a second pull into one file is refused.
         let to = match words[1] {
             "get" => vec![format!("{how:?}"), format!("{at}/object")],
             _ => vec![at.to_string()],
@@ -169,9 +170,9 @@ fn assert_client_in_our_words(room: &TwoKeySets, words: &[&str], how: Connection
     assert_ours(&said, how);
 }
 
-/// #52: a refused connection was said after 9.5 s of silence.
+/// #52: a refused connection was reported only after 9.5 s.
 #[test]
-fn unreachable_controllers_are_named_while_tries_go_on() {
+fn unreachable_controllers_are_reported_during_retries() {
     for (system, words) in [
         (anabranch_replicate::SYSTEM, ["replicate", "status", "--controller"]),
         (anabranch_shuffle::SYSTEM, ["shuffle", "status", "--coordinator"]),
@@ -187,7 +188,7 @@ fn unreachable_controllers_are_named_while_tries_go_on() {
     }
 }
 
-/// #48: the same for daemons as clients: a relay with its controller.
+/// #48: daemons that are clients quoted libraries, too, as a relay does with its controller.
 #[test]
 fn failed_connections_of_a_relay_quote_no_library() {
     let room = TwoKeySets::new(anabranch_replicate::SYSTEM);

@@ -1,4 +1,4 @@
-//! Clients over TLS, polite and rude ones, against a server over loopback.
+//! Clients over TLS, well-behaved and abusive, against a server on loopback.
 
 use super::*;
 use crate::plain::{PROTOCOLS, PlainLimits, PlainServer};
@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
-/// More than the server's and the kernel's buffers hold.
+/// More bytes than the buffers of the server and the kernel hold.
 const LONG_BYTES: usize = 8 << 20;
 
 struct Server {
     at: SocketAddr,
     trust: ServerTrust,
-    /// Like `trust`, without ALPN.
+    /// As `trust`, but without ALPN.
     trust_without_protocols: ServerTrust,
     task: tokio::task::JoinHandle<()>,
 }
@@ -92,7 +92,7 @@ impl Client {
 const LOCAL: [u8; 4] = [127, 0, 0, 1];
 
 #[tokio::test]
-async fn clients_of_both_versions_are_answered() {
+async fn clients_of_http1_and_http2_are_answered() {
     let server = Server::start(patient(100));
     let mut client = server.connect(LOCAL).await;
     assert!(client.is_answered().await);
@@ -114,7 +114,7 @@ async fn clients_of_both_versions_are_answered() {
 }
 
 #[tokio::test]
-async fn client_that_cancels_without_end_is_disconnected() {
+async fn client_that_cancels_streams_endlessly_is_disconnected() {
     let server = Server::start(patient(1_000));
     let mut polite = server.connect(LOCAL).await;
     let mut rude = server.connect([127, 0, 0, 2]).await;
@@ -124,7 +124,7 @@ async fn client_that_cancels_without_end_is_disconnected() {
             let Ok(ready) = rude.requests.clone().ready().await else { return };
             rude.requests = ready;
             let Ok((answer, mut stream)) = rude.requests.send_request(request, true) else { return };
-            // The server has begun to work on it.
+            // Gives the server time to begin its work on the request.
             tokio::task::yield_now().await;
             stream.send_reset(h2::Reason::CANCEL);
             drop(answer);
@@ -136,7 +136,7 @@ async fn client_that_cancels_without_end_is_disconnected() {
 }
 
 #[tokio::test]
-async fn some_cancelled_streams_are_no_offence() {
+async fn few_cancelled_streams_keep_the_connection_open() {
     let server = Server::start(patient(1_000));
     let mut client = server.connect(LOCAL).await;
     for _ in 0..CANCELLED_PER_S_MAX / 2 {
@@ -147,7 +147,7 @@ async fn some_cancelled_streams_are_no_offence() {
 
 /// One address took all request slots with a few connections.
 #[tokio::test]
-async fn of_a_busy_address_the_oldest_stream_goes() {
+async fn busiest_address_loses_its_oldest_stream() {
     let server = Server::start(patient(8));
     let mut early = server.connect(LOCAL).await;
     let early_answer = early.ask("/never").await;
@@ -164,11 +164,11 @@ async fn of_a_busy_address_the_oldest_stream_goes() {
 }
 
 #[tokio::test]
-async fn stream_whose_client_takes_nothing_is_reset() {
+async fn stream_whose_client_reads_nothing_is_reset() {
     let server = Server::start(PlainLimits { write_time: SHORT, ..patient(100) });
     let mut client = server.connect(LOCAL).await;
     let mut body = client.ask("/long").await.await.expect("an answer").into_body();
-    // The first window is never replenished.
+    // The client never enlarges the first flow-control window.
     let mut length = 0;
     let broken = async {
         loop {
@@ -180,7 +180,7 @@ async fn stream_whose_client_takes_nothing_is_reset() {
     };
     assert!(timeout(LONG, broken).await.expect("it is reset").is_some_and(|ended| ended.is_err()));
     assert!(length < LONG_BYTES);
-    // A stream that waits for its answer is none of them.
+    // A stream whose answer has not begun is not reset.
     let waiting = client.ask("/never").await;
     assert!(timeout(5 * SHORT, waiting).await.is_err());
     assert!(client.is_answered().await);
@@ -199,7 +199,7 @@ async fn connection_without_streams_is_closed_in_time() {
 }
 
 #[tokio::test]
-async fn heads_and_streams_have_their_limits() {
+async fn request_heads_and_stream_counts_are_limited() {
     let server = Server::start(patient(1_000));
     let mut client = server.connect(LOCAL).await;
     let mut answers = Vec::new();

@@ -1,15 +1,14 @@
-//! A store that several controllers share: etcd, by the JSON form of its interface (version 3.4 and
-//! later).
+//! A store that several controllers share: etcd (version 3.4 and later), through its JSON gateway.
 //!
-//! Keys below a prefix: `leader`, kept by its holder's lease; `last`, the identity of the stored
-//! value and the number of its parts; and the parts below `decision/`, because a value in etcd has
-//! at most 1.5 MiB. A value is stored by the transaction that writes `last`, on two conditions: the
-//! lead still stands, and `last` is unchanged since it was read. A repeated operation takes effect
-//! once.
+//! All keys are below a prefix. `leader` is kept by its holder's lease. `last` has the identity of
+//! the stored value and the number of its parts. The parts are below `decision/`, because a value
+//! in etcd has at most 1.5 MiB. The transaction that writes `last` stores the value, on two
+//! conditions: the lead is unchanged, and `last` is unchanged since it was read. A repeated
+//! operation takes effect once.
 //!
 //! An unreadable `last` is logged once and left to the leader, which overwrites it with its known
-//! value. An unreadable `leader`, or one without a lease, would stay for ever: it is replaced by
-//! [`Leader::nobody`], which ends with its lease. Any earlier leader has ended by then.
+//! value. An unreadable `leader`, or one without a lease, would never expire. So it is replaced by
+//! [`Leader::nobody`], which expires with its lease. Any earlier lead has ended by then.
 //!
 //! Source: etcd's documentation, *gRPC gateway* (`/v3/kv/txn`, `/v3/lease/grant`, `keepalive`,
 //! `revoke`). Leaves out: elections (`election`). Read [`EtcdStore`] first.
@@ -37,32 +36,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bytes of a part.
+/// Maximum bytes of a part.
 const PART_BYTES: usize = 512 << 10;
-/// Most bytes of an answer.
+/// Maximum bytes of an answer.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// A value of type `V` in etcd, for one of the controllers that share it.
 pub struct EtcdStore<V> {
     agent: ureq::Agent,
     config: EtcdConfig,
-    /// Random name of this controller, another one after each restart.
+    /// Random name of this controller; each restart draws another name.
     id: String,
-    /// The member that is asked first: the last that answered.
+    /// Index of the member that gets the next request first: the last member that answered.
     first: AtomicUsize,
-    /// Key and revision of the last faulty value that was logged.
+    /// Key and revision of the unreadable value that was logged last.
     logged: Mutex<Option<(&'static str, u64)>>,
     value: PhantomData<fn() -> V>,
 }
 
 impl<V: StoredValue> EtcdStore<V> {
-    /// A store that has not been asked yet.
+    /// Creates a store, without sending a request.
     ///
     /// Errors: settings that cannot be used; no random numbers.
     pub fn new(config: EtcdConfig) -> Result<Self, EtcdConfigError> {
         config.check()?;
         let id = anabranch_net::random().map_err(EtcdConfigError::NoRandom)?;
-        // A question has a third of the lease, in which two members may be tried.
+        // An operation must end within a third of the lease, in which two members may be tried.
         let mut agent = ureq::Agent::config_builder()
             .timeout_global(Some(config.lease / 7))
             .max_redirects(0)
@@ -117,8 +116,8 @@ impl<V: StoredValue> EtcdStore<V> {
         }
     }
 
-    /// The cause of an error. A member that misses a certificate ends the connection with a vague
-    /// alert, or without one.
+    /// Describes an error and its cause. A member that requires a certificate closes the connection
+    /// with a vague alert, or without one.
     fn explained(&self, member: &str, error: &ureq::Error) -> String {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let kind = match error {
@@ -156,7 +155,7 @@ impl<V: StoredValue> EtcdStore<V> {
         Ok(looked)
     }
 
-    /// Logs a faulty value once.
+    /// Logs an unreadable value, once for each revision.
     fn log_fault(&self, key: &'static str, revision: u64, fault: &str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.replace((key, revision)) != Some((key, revision)) {
@@ -166,7 +165,8 @@ impl<V: StoredValue> EtcdStore<V> {
         }
     }
 
-    /// Returns whether this controller leads, and then renews its lease, or another one does.
+    /// Returns whether this controller or another one leads. If this controller leads, its lease is
+    /// renewed.
     fn told(&self, looked: &StoreSnapshot) -> Result<StoreReply<V>, String> {
         let (revision, last) = (looked.revision, looked.stamp());
         if let Some(HeldKey { value: Err(fault), kv }) = &looked.leader {
@@ -176,8 +176,8 @@ impl<V: StoredValue> EtcdStore<V> {
         }
         Ok(match looked.leader() {
             Some((leader, _)) if leader.id != self.id => {
-                // With this address it is this controller before a restart. Its lease has yet to
-                // end, and no leader is found there.
+                // An entry with this controller's address is from before a restart. Its lease has
+                // not ended yet, but no leader answers at the address.
                 let is_other = |address: &String| !address.is_empty() && *address != self.config.address;
                 let leader = Some(leader.address.clone()).filter(is_other);
                 StoreReply::Follows { leader, revision, last }
@@ -189,7 +189,7 @@ impl<V: StoredValue> EtcdStore<V> {
         })
     }
 
-    /// Replaces an unreadable leader by an empty entry under a new lease.
+    /// Replaces an unreadable `leader` by an entry without a holder, under a new lease.
     fn end_unreadable_lead(&self, kv: &KeyValue) -> Result<(), String> {
         let lease = self.grant()?;
         let key = encoded(self.key("leader"));
@@ -208,14 +208,14 @@ impl<V: StoredValue> EtcdStore<V> {
         self.post::<LeaseGrant>("/v3/lease/grant", &asked).map(|granted| granted.id)
     }
 
-    /// Renews a lease. Returns false if it had ended.
+    /// Renews a lease. Returns false if the lease had ended.
     fn is_kept_alive(&self, lease: Number) -> Result<bool, String> {
         let alive: KeepAliveReply =
             self.post("/v3/lease/keepalive", &json!({ "ID": lease.0.to_string() }))?;
         Ok(alive.result.ttl.0 > 0)
     }
 
-    /// The lease of this lead, if this controller has it.
+    /// Returns the lease of the lead `epoch` if this controller holds that lead.
     fn lease_of(&self, looked: &StoreSnapshot, epoch: u64) -> Option<Number> {
         let (leader, kv) = looked.leader()?;
         (leader.id == self.id && kv.create_revision.0 == epoch).then_some(kv.lease)
@@ -237,8 +237,8 @@ impl<V: StoredValue> EtcdStore<V> {
         });
         let done: Transaction = self.post("/v3/kv/txn", &asked)?;
         if done.succeeded {
-            // The stored value may be newer than the one read: read again, now that no other
-            // controller can store one.
+            // The stored value may be newer than the value read before. It is read again, now that
+            // no other controller can store a value.
             let (epoch, looked) = (done.header.revision.0, self.look()?);
             return Ok(StoreReply::Leads { epoch, revision: looked.revision, last: looked.stamp() });
         }
@@ -258,7 +258,7 @@ impl<V: StoredValue> EtcdStore<V> {
         Ok(if self.is_kept_alive(lease)? { StoreReply::Renewed { revision, last } } else { StoreReply::Lost })
     }
 
-    /// Answer for a value that could not be written, or was written already.
+    /// Answers for a value that could not be written, or that was written before.
     fn unwritten(&self, looked: &StoreSnapshot, epoch: u64, decided: u64, round: u64) -> StoreReply<V> {
         let last = looked.stamp();
         if looked.has_kept(decided, round) {
@@ -286,8 +286,8 @@ impl<V: StoredValue> EtcdStore<V> {
         let count = parts.len() as u32;
         let last = LastValue { format: V::FORMAT.to_owned(), round, epoch: decided, parts: count };
         let (leader_key, last_key) = (encoded(self.key("leader")), encoded(self.key("last")));
-        // Deletes the parts of every other value: of earlier rounds, of rounds that were not kept,
-        // and of leaders with a fast clock.
+        // Deletes the parts of every other value: values of earlier rounds, values that were not
+        // stored, and values of leaders with a fast clock.
         let [below, above] = [
             (self.key("decision/"), self.key(&part_key(round, decided, 0))),
             (self.key(&part_key(round, decided, count)), self.key("decision0")),
@@ -311,7 +311,7 @@ impl<V: StoredValue> EtcdStore<V> {
         if done.succeeded {
             return Ok(StoreReply::Kept { revision: done.header.revision.0 });
         }
-        // An earlier try, which was given up, may have been carried out meanwhile.
+        // An earlier attempt, which was given up, may have been carried out meanwhile.
         Ok(self.unwritten(&self.look()?, epoch, decided, round))
     }
 
@@ -334,7 +334,7 @@ impl<V: StoredValue> EtcdStore<V> {
         Ok(StoreReply::Last { last: stamp, decision })
     }
 
-    /// The value, or the fault of its parts.
+    /// Reads the value; the inner error is a fault in its parts.
     fn read_parts(&self, last: &LastValue) -> Result<Result<V, String>, String> {
         let mut text = Vec::new();
         for number in 0..last.parts {

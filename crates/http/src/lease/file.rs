@@ -1,6 +1,6 @@
-//! A store in one file, for a controller that is alone.
+//! A store in one file, for a controller that shares its decisions with no other controller.
 //!
-//! Its user always leads. Leaves out: the file itself (`store`). Read [`FileStore`].
+//! The controller always leads. Leaves out: the file itself (`store`). Read [`FileStore`].
 
 use super::{LeaseError, SharedStore, StoredValue};
 use crate::store::{StoreError, StoreFile};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const DECISION: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("decision");
 const LAST: &str = "last";
-/// Number of the only lead that a file knows.
+/// Epoch of the file's only lead.
 const EPOCH: u64 = 1;
 
 /// A value of type `V` in a file.
@@ -23,16 +23,16 @@ pub struct FileStore<V> {
 }
 
 impl<V: StoredValue> FileStore<V> {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     ///
-    /// Errors: a file that cannot be used, or that has another form of value.
+    /// Errors: a file that cannot be used, or whose value has another format.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Ok(Self { file: StoreFile::open(path, V::FORMAT.as_bytes())?, value: PhantomData })
     }
 
-    /// A store in memory, for tests: it ends when it is dropped.
+    /// Creates a store in memory, for tests, which ends on drop.
     ///
-    /// Errors: none that are known.
+    /// Errors: none are known.
     pub fn in_memory() -> Result<Self, StoreError> {
         Ok(Self { file: StoreFile::in_memory(V::FORMAT.as_bytes())?, value: PhantomData })
     }
@@ -47,7 +47,7 @@ impl<V: StoredValue> FileStore<V> {
 
     fn last(&self) -> Result<Option<V>, StoreError> {
         self.file.run(|database| {
-            // A missing table is empty.
+            // Opening the table for writing creates it, so that the read below finds it.
             let write = database.begin_write()?;
             write.open_table(DECISION)?;
             write.commit()?;
@@ -58,7 +58,7 @@ impl<V: StoredValue> FileStore<V> {
     }
 }
 
-/// Stamp of a file's value. The value's round replaces the revisions of value and file.
+/// Stamp of a file's value. The round of the value stands for the revisions of store and value.
 fn stamp<V: StoredValue>(last: Option<&V>) -> Stamp {
     last.map_or(Stamp::default(), |last| Stamp { revision: last.round(), epoch: EPOCH, round: last.round() })
 }
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Decides in each round.
+    /// A machine that makes a decision in each round.
     struct Counter {
         next_at: Instant,
         round: u64,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sole_controller_leads_through_all_renewals() {
+    fn single_controller_with_file_store_keeps_the_lead() {
         let store = FileStore::<Count>::in_memory().expect("memory");
         let mut replica = Replica::<Counter>::new(Instant::ZERO, (), LEASE, 0);
         let (mut now, mut decisions) = (Instant::ZERO, 0);

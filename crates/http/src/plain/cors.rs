@@ -1,9 +1,9 @@
-//! Answers that pages of other origins may read: players run in browsers.
+//! Answers that pages of other origins may read, because players run in browsers (CORS).
 //!
-//! Pages of any origin may ask without credentials; pages of listed origins may ask with them.
-//! Source: the Fetch standard, section 3.3, *CORS protocol*. Leaves out: limits by route, as a
-//! request without credentials has no more rights than one outside a browser. Read [`Cors`] first,
-//! then [`CrossOrigin`].
+//! Pages of any origin may send requests without credentials; pages of listed origins may send
+//! requests with credentials. Source: the Fetch standard, section 3.3, *CORS protocol*. Leaves out:
+//! limits by route, because a request without credentials has no more rights than a request outside
+//! a browser. Read [`Cors`] first, then [`CrossOrigin`].
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -13,20 +13,20 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Headers of answers that scripts may read, beside the headers that browsers always show.
+/// Headers of answers that scripts may read, besides the headers that browsers always expose.
 const EXPOSED: &str = "age, content-length, content-range, date, retry-after";
-/// Methods beyond which a preflight fails.
+/// Methods that a preflight allows.
 const METHODS: &str = "GET, HEAD, POST";
-/// Seconds for which a browser keeps a preflight's answer: a day, where the browser allows it.
+/// Seconds for which a browser caches a preflight's answer: a day, if the browser allows that long.
 const MAX_AGE: &str = "86400";
 
-/// Origins whose pages may ask with credentials: cookies, or certificates of the browser.
+/// Origins whose pages may send requests with credentials: cookies, or client certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cors {
     credentialed: Arc<BTreeSet<String>>,
 }
 
-/// Text that is no origin.
+/// Error: text that is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginError(String);
 
@@ -41,7 +41,7 @@ impl std::error::Error for OriginError {}
 impl FromStr for Cors {
     type Err = OriginError;
 
-    /// Reads origins, as `https://page.example,https://play.example:8443`.
+    /// Parses origins, as `https://page.example,https://play.example:8443`.
     fn from_str(text: &str) -> Result<Self, OriginError> {
         let origin = |text: &str| {
             let text = text.trim().to_ascii_lowercase();
@@ -56,17 +56,18 @@ impl FromStr for Cors {
     }
 }
 
-/// The part of a request that decides who may read the answer.
+/// The part of a request that decides which origin may read the answer.
 #[derive(Clone, Debug)]
 pub struct CrossOrigin {
     origin: Option<HeaderValue>,
-    /// Headers that the page wants to send. `None` if the request is no preflight, or names none.
+    /// Headers that the page wants to send. `None` if the request is no preflight, or names no
+    /// headers.
     headers: Option<HeaderValue>,
     is_preflight: bool,
 }
 
 impl CrossOrigin {
-    /// Reads it from a request.
+    /// Reads the relevant headers of a request.
     pub fn of(method: &Method, headers: &HeaderMap) -> Self {
         let origin = headers.get(header::ORIGIN).cloned();
         let names_method = headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -75,14 +76,14 @@ impl CrossOrigin {
         Self { origin, headers: asked.filter(|_| is_preflight).cloned(), is_preflight }
     }
 
-    /// Whether a browser asks for permission alone: status 204 answers it.
+    /// Returns true for a preflight, which asks only for permission; status 204 answers it.
     pub const fn is_preflight(&self) -> bool {
         self.is_preflight
     }
 }
 
 impl Cors {
-    /// Adds the headers of an answer.
+    /// Adds the CORS headers to an answer.
     pub fn share(&self, asked: &CrossOrigin, headers: &mut HeaderMap) {
         let has_credentials = |origin: &HeaderValue| {
             origin.to_str().is_ok_and(|origin| self.credentialed.contains(&origin.to_ascii_lowercase()))
@@ -101,7 +102,8 @@ impl Cors {
         }
         if asked.is_preflight {
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
-            // By name: `*` stands neither for `authorization` nor beside credentials.
+            // The headers are listed by name, because `*` does not cover `authorization`, and has
+            // no effect with credentials.
             let named = asked.headers.clone().unwrap_or(HeaderValue::from_static("*"));
             headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, named);
             headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(MAX_AGE));
@@ -112,8 +114,8 @@ impl Cors {
     }
 }
 
-/// Answers preflights of all routes, and shares all other answers, refusals of unknown routes
-/// included. No cache keeps an answer that does not say so.
+/// Answers preflights of all routes, and adds CORS headers to all other answers, including refusals
+/// of unknown routes. An answer without a `Cache-Control` header is marked `no-store`.
 pub(super) async fn layer(State(cors): State<Cors>, request: Request, next: Next) -> Response {
     let asked = CrossOrigin::of(request.method(), request.headers());
     let mut response =
@@ -144,19 +146,19 @@ mod tests {
     ];
 
     #[test]
-    fn a_preflight_allows_the_headers_that_it_names() {
+    fn preflight_allows_the_requested_headers() {
         let headers = shared("", Method::OPTIONS, &PREFLIGHT);
         assert_eq!(headers["access-control-allow-origin"], "*");
         assert_eq!(headers["access-control-allow-headers"], "cmcd-session,authorization");
         assert!(headers.get("access-control-expose-headers").is_none());
         assert_eq!(shared("", Method::OPTIONS, &PREFLIGHT[..2])["access-control-allow-headers"], "*");
-        // An OPTIONS request of a program is no preflight.
+        // An OPTIONS request without an origin is no preflight.
         let bare = shared("", Method::OPTIONS, &[]);
         assert!(bare.get("access-control-allow-methods").is_none());
     }
 
     #[test]
-    fn scripts_read_when_to_ask_again() {
+    fn scripts_can_read_retry_after_and_date_headers() {
         let headers = shared("", Method::GET, &PREFLIGHT[..1]);
         assert_eq!(headers["access-control-allow-origin"], "*");
         assert_eq!(headers["access-control-expose-headers"], EXPOSED);
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_origins_have_credentials() {
+    fn only_listed_origins_may_send_credentials() {
         let origins = "https://page.example, http://localhost:8080";
         let headers = shared(origins, Method::OPTIONS, &PREFLIGHT);
         assert_eq!(headers["access-control-allow-origin"], "https://page.example");
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_origin_is_refused() {
+    fn invalid_origins_are_refused() {
         for bad in ["*", "page.example", "https://page.example/", "https://", "https://a b", "https://a,,"] {
             assert!(bad.parse::<Cors>().is_err(), "{bad}");
         }

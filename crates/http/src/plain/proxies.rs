@@ -1,11 +1,11 @@
-//! Addresses of viewers behind proxies.
+//! Addresses of clients behind proxies.
 //!
-//! A connection from a trusted proxy carries requests of other clients. Their addresses stand in the
-//! headers `Forwarded` (RFC 7239), `X-Forwarded-For` and `X-Real-IP`, or in the PROXY protocol in
-//! front of the connection (HAProxy's `proxy-protocol.txt`, versions 1 and 2). A client can write a
-//! header, too. So a list is read from its end, the nearest proxy's entry, past further trusted
-//! proxies, and headers that differ count as none. Leaves out: further fields of the PROXY protocol
-//! (TLVs). Read [`Proxies`] first.
+//! A connection from a trusted proxy carries requests of other clients. The clients' addresses are
+//! in the headers `Forwarded` (RFC 7239), `X-Forwarded-For` and `X-Real-IP`, or in the PROXY
+//! protocol at the start of the connection (HAProxy's `proxy-protocol.txt`, versions 1 and 2). A
+//! client can write these headers, too. So a list is read from its end, which the nearest proxy has
+//! written, and entries of further trusted proxies are skipped. Headers that contradict each other
+//! are ignored. Leaves out: additional fields of the PROXY protocol (TLVs). Read [`Proxies`] first.
 
 use axum::http::{HeaderMap, header};
 use ipnet::IpNet;
@@ -17,14 +17,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// First bytes of a header of version 2 of the PROXY protocol.
 const V2_SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// Longest header of version 1, with its end of line.
+/// Maximum bytes of a header of version 1, including its end of line.
 const V1_BYTES_MAX: usize = 107;
-/// Longest rest of a header of version 2 after its first 16 bytes: addresses, names, certificates.
+/// Maximum bytes of a version 2 header after its first 16 bytes: addresses, names, certificates.
 const V2_BYTES_MAX: usize = 4 << 10;
-/// Most prefixes of proxies: a network of delivery has some dozens.
+/// Maximum number of prefixes of proxies: a content delivery network has some dozens.
 const PREFIXES_MAX: usize = 1_024;
 
-/// Proxies whose word on a client's address counts. None by default.
+/// Proxies that are trusted to name a client's address. None by default.
 ///
 /// ```
 /// # use anabranch_http::plain::Proxies;
@@ -42,11 +42,11 @@ pub struct Proxies {
     has_proxy_protocol: bool,
 }
 
-/// Why text names no proxies.
+/// Reason why text is no list of proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProxiesError {
-    /// An entry is no prefix.
+    /// An entry is not an IP prefix.
     BadPrefix(String),
     /// There are more than `PREFIXES_MAX` prefixes.
     TooMany(usize),
@@ -88,28 +88,28 @@ impl FromStr for Proxies {
 }
 
 impl Proxies {
-    /// This machine's own addresses.
+    /// The loopback addresses of this machine.
     pub fn loopback() -> Self {
         "127.0.0.0/8,::1".parse().expect("two prefixes")
     }
 
-    /// Whether connections from proxies begin with the PROXY protocol.
+    /// Sets whether connections from proxies begin with the PROXY protocol.
     pub fn with_proxy_protocol(self, has_proxy_protocol: bool) -> Self {
         Self { has_proxy_protocol, ..self }
     }
 
-    /// Whether `address` is a proxy's.
+    /// Returns true if `address` is a proxy's.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.prefixes.iter().any(|prefix| prefix.contains(&address))
     }
 
-    /// Whether a connection from `address` begins with the PROXY protocol.
+    /// Returns true if a connection from `address` begins with the PROXY protocol.
     pub(super) fn speaks_first(&self, address: IpAddr) -> bool {
         self.has_proxy_protocol && self.contains(address)
     }
 
-    /// Address of the client whose request came from `from`: `from` itself unless it is a proxy that
-    /// names another address.
+    /// Address of the client whose request came from `from`: `from` itself, unless `from` is a
+    /// proxy that names another address.
     pub fn client(&self, from: IpAddr, headers: &HeaderMap) -> IpAddr {
         if !self.contains(from) {
             return from;
@@ -124,18 +124,19 @@ impl Proxies {
         if named.all(|other| other == client) { client } else { from }
     }
 
-    /// The last of `nodes` that is no proxy. `None` if there is none, or an unreadable one follows.
+    /// Returns the last of `nodes` that is not a proxy. `None` if all are proxies, or if an
+    /// unreadable entry follows that node.
     fn nearest_client(&self, nodes: &[Option<IpAddr>]) -> Option<IpAddr> {
         nodes.iter().rev().find(|node| node.is_none_or(|address| !self.contains(address))).copied().flatten()
     }
 }
 
-/// Values of a header, each as it came. A value that is no text is empty.
+/// Values of a header, in order of arrival. A value that is not text is empty.
 fn lines<'a>(headers: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default())
 }
 
-/// Reads an address: with a port or without, an IPv6 address also in brackets. `None` for other
+/// Parses an address, with or without a port; an IPv6 address may be in brackets. `None` for other
 /// text, such as `unknown`.
 fn node(text: &str) -> Option<IpAddr> {
     let text = text.trim();
@@ -151,7 +152,7 @@ fn node(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// The nodes of a value of `Forwarded`, one for each element.
+/// Addresses in a value of `Forwarded`, one for each element; `None` for an unreadable element.
 fn forwarded(value: &str) -> impl Iterator<Item = Option<IpAddr>> {
     unquoted(value, ',').map(|element| {
         unquoted(element, ';').find_map(|pair| {
@@ -161,7 +162,7 @@ fn forwarded(value: &str) -> impl Iterator<Item = Option<IpAddr>> {
     })
 }
 
-/// The parts of `text` between separators that stand outside quotation marks.
+/// Splits `text` at separators outside quotation marks.
 fn unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.split(move |c: char| {
@@ -176,12 +177,12 @@ fn bad(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("header of the PROXY protocol: {reason}"))
 }
 
-/// Reads the PROXY protocol's header, and not a byte further. Returns the client's address; `None`
-/// if the proxy speaks for itself, or knows no address of IP.
+/// Reads exactly the PROXY protocol's header. Returns the client's address; `None` if the
+/// connection is the proxy's own, or if the header has no IP address.
 ///
-/// Errors: a stream that begins with no such header (`InvalidData`); the stream's own.
+/// Errors: a stream that does not begin with a valid header (`InvalidData`); the stream's own.
 pub(crate) async fn read_header(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
-    // Neither version has a shorter header.
+    // A header of either version is at least this long.
     let mut begin = [0; V2_SIGNATURE.len()];
     stream.read_exact(&mut begin).await?;
     if begin == V2_SIGNATURE {
@@ -226,7 +227,7 @@ fn v1(line: &str) -> io::Result<Option<IpAddr>> {
 fn v2(version_and_command: u8, family: u8, addresses: &[u8]) -> io::Result<Option<IpAddr>> {
     let short = || bad("version 2 with fewer bytes than its addresses have");
     match (version_and_command, family >> 4) {
-        // A proxy's own connection: it asks whether the server is well.
+        // The connection is the proxy's own, for a health check.
         (0x20, _) => Ok(None),
         (0x21, 1) => {
             let address = addresses.first_chunk::<12>().and_then(|bytes| bytes.first_chunk::<4>());
@@ -236,7 +237,7 @@ fn v2(version_and_command: u8, family: u8, addresses: &[u8]) -> io::Result<Optio
             let address = addresses.first_chunk::<36>().and_then(|bytes| bytes.first_chunk::<16>());
             Ok(Some(IpAddr::from(*address.ok_or_else(short)?).to_canonical()))
         }
-        // Unix sockets, and families to come.
+        // Unix sockets, and unknown address families.
         (0x21, _) => Ok(None),
         _ => Err(bad("version 2 with another version or command")),
     }
@@ -260,9 +261,9 @@ mod tests {
         proxies.client(from.into(), &headers).to_string()
     }
 
-    /// #52: behind the proxy that the documents ask for, all viewers had its address.
+    /// #52: behind the proxy that the documents recommend, all viewers had the proxy's address.
     #[test]
-    fn every_header_of_a_proxy_names_the_client() {
+    fn client_address_is_read_from_each_proxy_header() {
         for (name, value) in [
             ("x-forwarded-for", "203.0.113.9"),
             ("x-forwarded-for", "203.0.113.9:4711"),
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn several_lines_of_a_header_are_one_list() {
+    fn repeated_headers_are_read_as_one_list() {
         let lines = [("x-forwarded-for", "198.51.100.1"), ("x-forwarded-for", "203.0.113.9")];
         let mut map = HeaderMap::new();
         for (name, value) in lines.map(named) {
@@ -297,10 +298,10 @@ mod tests {
     }
 
     #[test]
-    fn a_client_names_no_address_of_its_choice() {
+    fn client_cannot_choose_its_address_by_headers() {
         let forged = ("x-forwarded-for", "203.0.113.9");
         assert_eq!(client([192, 0, 2, 1], &[forged]), "192.0.2.1", "it is no proxy");
-        // The proxy writes one header, and passes the other one on as it came.
+        // The proxy sets one header, and forwards the client's forged header unchanged.
         assert_eq!(client(PROXY, &[("x-real-ip", "192.0.2.1"), forged]), "10.0.0.1");
         assert_eq!(client(PROXY, &[("x-real-ip", "203.0.113.9"), forged]), "203.0.113.9");
         assert_eq!(
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_prefix_is_refused() {
+    fn invalid_proxy_prefixes_are_refused() {
         for bad in ["", "10.0.0.1/8", "10.0.0.0/33", "proxy.example", "10.0.0.0/8,,"] {
             assert!(bad.parse::<Proxies>().is_err(), "{bad}");
         }
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proxy_protocol_names_the_client() {
+    fn proxy_protocol_header_yields_the_client_address() {
         let four = Some("203.0.113.9".to_owned());
         assert_eq!(read(b"PROXY TCP4 203.0.113.9 10.0.0.1 4711 443\r\nGET /"), Ok((four.clone(), 5)));
         let six = Some("2001:db8::9".to_owned());
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn other_beginnings_are_refused() {
+    fn invalid_proxy_protocol_headers_are_refused() {
         let long = [b"PROXY TCP4 ".as_slice(), &[b'1'; 200]].concat();
         for bad in [
             b"GET / HTTP/1.1\r\n\r\n".as_slice(),

@@ -1,7 +1,7 @@
-//! Limit of a public listener's requests a second, shared out among addresses.
+//! Limit of a public listener's requests per second, shared among addresses.
 //!
-//! Leaves out: the answer to a request beyond the limit (RFC 6585, section 4: status 429), which is
-//! the router's. Read [`RequestRate`].
+//! Leaves out: the answer to a request above the limit (RFC 6585, section 4: status 429), which the
+//! router gives. Read [`RequestRate`].
 
 use anabranch_net::admission::Network;
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests a second that each address has, even beyond the limit for all addresses.
+/// Requests per second that each address may send even above the limit for all addresses.
 pub const ADDRESS_REQUESTS_PER_S: u32 = 10;
 
-/// Requests of the present second. A second begins with its first request.
+/// Count of requests in the current second. A second begins with its first request.
 ///
-/// Addresses of one network count as one ([`Network`]). Memory: one entry for each network that has
-/// sent a request in the present second.
+/// Addresses of one network count as one address ([`Network`]). Memory: one entry for each network
+/// that has sent a request in the current second.
 #[derive(Debug)]
 pub struct RequestRate {
     requests_per_s_max: u64,
@@ -31,14 +31,14 @@ struct Second {
 }
 
 impl RequestRate {
-    /// A limit of `requests_per_s_max` requests a second from all addresses together.
+    /// Creates a limit of `requests_per_s_max` requests per second from all addresses together.
     pub const fn new(requests_per_s_max: u64) -> Self {
         let second = Second { began_at: None, requests: 0, of_network: BTreeMap::new() };
         Self { requests_per_s_max, second: Mutex::new(second) }
     }
 
-    /// Counts a request. Returns false for a request beyond the limit, if its network has had
-    /// [`ADDRESS_REQUESTS_PER_S`] in this second.
+    /// Counts a request. Returns false if the request is above the limit and its network has
+    /// already sent [`ADDRESS_REQUESTS_PER_S`] requests in this second.
     pub fn admits(&self, now: Instant, from: IpAddr) -> bool {
         let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
         let has_ended = |began_at| now.saturating_duration_since(began_at) >= Duration::from_secs(1);
@@ -57,9 +57,9 @@ impl RequestRate {
 mod tests {
     use super::*;
 
-    /// #48: one address could have all answers of each second.
+    /// #48: one address could take all answers of each second.
     #[test]
-    fn a_flood_leaves_other_addresses_their_requests() {
+    fn flooding_address_leaves_requests_to_other_addresses() {
         let (rate, now) = (RequestRate::new(100), Instant::now());
         let [flood, honest] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
         let admitted = |now, from| (0..1_000).filter(|_| rate.admits(now, from)).count();

@@ -1,4 +1,4 @@
-//! Listeners on loopback, and clients with bad manners.
+//! Listeners on loopback, and clients that misbehave.
 
 use super::*;
 use axum::routing::{get, post};
@@ -6,12 +6,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Longer than any of this takes.
+/// A time limit that no step of a test reaches.
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(50);
 
 const QUESTION: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
-/// A request without its body.
+/// A request whose body is missing.
 const HALF: &str = "POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n";
 const FLOOD: u8 = 3;
 
@@ -21,7 +21,7 @@ fn patient(silent_max: usize, speaking_max: usize) -> PlainLimits {
     PlainLimits { admission, bodies_max: 4, ..times }
 }
 
-/// Serves until the test ends; returns the address.
+/// Serves until the test ends; returns the listener's address.
 fn serve(limits: PlainLimits) -> SocketAddr {
     let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), limits).expect("a free port");
     let at = server.local_addr().expect("it is bound");
@@ -33,7 +33,7 @@ fn serve(limits: PlainLimits) -> SocketAddr {
     at
 }
 
-/// Opens a connection from 127.0.0.`host` and sends `words`.
+/// Opens a connection from 127.0.0.`host` and sends `words` on it.
 async fn say(at: SocketAddr, host: u8, words: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, host], 0).into()).expect("all of 127.0.0.0/8 is loopback");
@@ -61,7 +61,7 @@ async fn is_answered(tcp: &mut TcpStream) -> bool {
     hear(tcp, "well").await.starts_with("HTTP/1.1 200 ")
 }
 
-/// Number of open connections, once it is at most `most`.
+/// Waits until at most `most` connections are open, and returns their number.
 async fn open(held: &mut [TcpStream], most: usize) -> usize {
     let counts = async {
         loop {
@@ -76,10 +76,10 @@ async fn open(held: &mut [TcpStream], most: usize) -> usize {
     timeout(LONG, counts).await.expect("in time")
 }
 
-/// #48: silent connections took a slot each, before they were accepted, and no other client got in
-/// when all were taken.
+/// #48: each silent connection took a slot before it was accepted. Once all slots were taken, no
+/// other client could connect.
 #[tokio::test]
-async fn silent_connections_of_one_address_keep_nobody_out() {
+async fn silent_connections_of_one_address_exclude_no_client() {
     let at = serve(patient(8, 8));
     let mut early = say(at, 2, "").await;
     let mut held = Vec::new();
@@ -90,7 +90,7 @@ async fn silent_connections_of_one_address_keep_nobody_out() {
     assert_eq!(open(&mut held, 6).await, 6, "the early one and the one that asked had a place, too");
     early.write_all(QUESTION.as_bytes()).await.expect("it is open");
     assert!(is_answered(&mut early).await);
-    // A connection that has asked is not dropped for silent ones.
+    // A connection that has sent a request is not dropped for silent connections.
     for _ in 0..40 {
         held.push(say(at, FLOOD, "").await);
     }
@@ -98,10 +98,10 @@ async fn silent_connections_of_one_address_keep_nobody_out() {
     assert!(is_answered(&mut early).await);
 }
 
-/// #48: players behind one proxy have one address; those whose connections are idle make room for
-/// those who ask.
+/// #48: players behind one proxy have one address. Their idle connections are dropped for new
+/// requests.
 #[tokio::test]
-async fn of_a_busy_address_the_longest_idle_connection_goes() {
+async fn busiest_address_loses_its_longest_idle_connection() {
     let at = serve(patient(8, 3));
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -109,7 +109,8 @@ async fn of_a_busy_address_the_longest_idle_connection_goes() {
         assert!(is_answered(&mut tcp).await);
         held.push(tcp);
     }
-    // The first asks again, so that the second has been idle for longest.
+    // The first connection sends another request, so the second one has been idle for the longest
+    // time.
     held[0].write_all(QUESTION.as_bytes()).await.expect("it is open");
     assert!(is_answered(&mut held[0]).await);
     let mut newcomer = say(at, FLOOD, QUESTION).await;
@@ -118,7 +119,7 @@ async fn of_a_busy_address_the_longest_idle_connection_goes() {
     assert_eq!(open(&mut held[1..2], 0).await, 0);
 }
 
-/// #48: a request whose body never came kept its place for ever.
+/// #48: a request whose body never arrived kept its slot for ever.
 #[tokio::test]
 async fn body_that_does_not_arrive_in_time_is_refused() {
     let at = serve(PlainLimits { body_time: SHORT, ..patient(8, 8) });
@@ -129,9 +130,9 @@ async fn body_that_does_not_arrive_in_time_is_refused() {
     assert!(is_answered(&mut tcp).await);
 }
 
-/// #48: only the number of connections limited the bodies under way.
+/// #48: only the number of connections limited the number of bodies in transfer.
 #[tokio::test]
-async fn stalled_bodies_make_room_for_arriving_ones() {
+async fn newer_bodies_displace_stalled_bodies() {
     let at = serve(patient(16, 16));
     let mut early = say(at, 2, HALF).await;
     early.write_all(b"we").await.expect("it is open");
@@ -159,9 +160,9 @@ async fn a_body_beyond_its_limit_is_refused() {
     }
 }
 
-/// #48: a client that asked without end and read nothing kept its connection for ever.
+/// #48: a client that kept sending requests and read no answer kept its connection for ever.
 #[tokio::test]
-async fn a_client_that_reads_no_answers_is_closed() {
+async fn client_that_reads_no_answers_is_disconnected() {
     let at = serve(PlainLimits { write_time: SHORT, ..patient(8, 8) });
     let question = QUESTION.replace(" / ", " /long ");
     let mut tcp = say(at, 2, &question).await;
@@ -169,9 +170,9 @@ async fn a_client_that_reads_no_answers_is_closed() {
     timeout(LONG, asks).await.expect("it is closed in time");
 }
 
-/// #48: pipelined requests of a few thousand connections kept the players' thread from all others.
+/// #48: pipelined requests of a few thousand connections occupied the players' thread.
 #[tokio::test]
-async fn a_request_sent_before_the_last_answer_waits() {
+async fn pipelined_request_waits_for_the_pause() {
     let at = serve(patient(8, 8));
     let begun = std::time::Instant::now();
     let mut one_by_one = say(at, 2, QUESTION).await;
@@ -184,7 +185,7 @@ async fn a_request_sent_before_the_last_answer_waits() {
     assert!(begun.elapsed() >= PIPELINED_PAUSE);
 }
 
-/// Serves who asks.
+/// Serves each client its own address.
 fn serve_clients(proxies: &str, has_proxy_protocol: bool) -> SocketAddr {
     let server = PlainServer::bind(([127, 0, 0, 1], 0).into(), patient(8, 8)).expect("a free port");
     let proxies: Proxies = proxies.parse().expect("prefixes");
@@ -201,7 +202,7 @@ fn forwarded_question(address: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_request_of_a_proxy_has_its_own_client() {
+async fn each_proxied_request_has_its_own_client_address() {
     let at = serve_clients("127.0.0.2", false);
     let mut proxy = say(at, 2, &forwarded_question("203.0.113.9")).await;
     assert!(hear(&mut proxy, "!").await.ends_with("\r\n\r\n203.0.113.9!"));
@@ -212,7 +213,7 @@ async fn each_request_of_a_proxy_has_its_own_client() {
 }
 
 #[tokio::test]
-async fn the_proxy_protocol_stands_before_the_first_request() {
+async fn proxy_protocol_header_sets_the_connections_client() {
     let at = serve_clients("127.0.0.2", true);
     let header = "PROXY TCP4 203.0.113.9 127.0.0.1 4711 80\r\n";
     let mut proxy = say(at, 2, &format!("{header}{QUESTION}")).await;
@@ -226,7 +227,7 @@ async fn the_proxy_protocol_stands_before_the_first_request() {
 }
 
 #[tokio::test]
-async fn pages_of_other_origins_read_refusals_too() {
+async fn pages_of_other_origins_can_read_refusals() {
     let at = serve_clients("none", false);
     let origin = "origin: https://page.example\r\n";
     for (method, path, status, header) in [
@@ -254,7 +255,7 @@ async fn pages_of_other_origins_read_refusals_too() {
 }
 
 #[tokio::test]
-async fn silent_and_idle_connections_have_their_times() {
+async fn silent_and_idle_connections_are_closed_in_time() {
     let mut limits = patient(8, 8);
     limits.admission.silent_time = SHORT;
     let mut silent = say(serve(limits), 2, "GET / HTTP/1.1\r\n").await;
@@ -266,9 +267,9 @@ async fn silent_and_idle_connections_have_their_times() {
     assert_eq!(hear(&mut idle, "\0").await, "");
 }
 
-/// #48: players could take the descriptors of all other connections.
+/// #48: players' connections could take all descriptors of the process.
 #[test]
-fn connections_leave_others_their_descriptors() {
+fn connections_leave_descriptors_for_other_work() {
     let of = |descriptors, others| PlainLimits::for_descriptors(descriptors, others, 10_000).descriptors();
     assert_eq!(of(1 << 20, 5_000), 10_000);
     assert_eq!(of(12_000, 5_000), 7_000);

@@ -1,8 +1,8 @@
-//! Many video players over real sockets, to try a broker and its networks.
+//! Many video players over real sockets, for tests of a broker and its networks.
 //!
-//! A segment has the length of its bitrate and time, and zeros as its content. Each player asks the broker as a player of HLS does,
-//! and keeps a connection to each host. Leaves out: the player's decisions (`media::player`). Read
-//! [`Players`] first.
+//! A segment has as many bytes as its bitrate and duration require; all are zero. Each player sends
+//! requests to the broker as an HLS player does, and keeps a connection to each host. Leaves out:
+//! the player's decisions (`media::player`). Read [`Players`] first.
 
 use anabranch_media::bitrates::segment_bytes;
 use anabranch_media::player::{Action, PlaybackStats, Player, PlayerSettings};
@@ -22,19 +22,20 @@ use tokio::net::TcpStream;
 /// The players, as options of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Players {
-    /// Where the broker answers players of HLS, as http://HOST:PORT/steering/hls.
+    /// Steering URL of the broker for HLS players, as http://HOST:PORT/steering/hls.
     #[arg(long, value_name = "URL", value_parser = plain_url)]
     steering: String,
-    /// A way that the manifest has, the first ones first: a pathway's name and where it is had, as NAME=HOST:PORT. `broker origin` serves there.
+    /// Pathway of the manifest, in order of preference, as NAME=HOST:PORT. `broker origin` must
+    /// serve segments at HOST:PORT.
     #[arg(long = "way", value_name = "NAME=HOST:PORT", required = true, value_delimiter = ',', value_parser = way)]
     ways: Vec<(String, String)>,
     /// Number of players.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     players: u32,
-    /// The city of the players, as their address says it to the broker.
+    /// City of the players, which the players state to the broker.
     #[arg(long, value_name = "CITY", default_value = "elsewhere")]
     location: String,
-    /// The provider, as their address says it to the broker.
+    /// Internet provider of the players, which the players state to the broker.
     #[arg(long, value_name = "PROVIDER", default_value = "elsewhere")]
     isp: String,
     /// Bitrate of each player.
@@ -46,21 +47,21 @@ pub struct Players {
     /// Playing time of a full buffer.
     #[arg(long, value_name = "TIME", default_value = "10 s")]
     buffer: Span,
-    /// Players come within so long of the beginning, at times drawn from --seed.
+    /// Time after the start within which players begin, at times drawn from --seed.
     #[arg(long, value_name = "TIME", default_value = "5 s")]
     arrivals: Span,
-    /// The time that does not count.
+    /// Warm-up time at the start, which the results leave out.
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     warmup: Span,
-    /// How long they play.
+    /// Time for which the players play.
     #[arg(long, value_name = "TIME", default_value = "60 s")]
     duration: Span,
-    /// Of what is drawn: when players come, and their numbers.
+    /// Seed of the players' start times and numbers.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
 }
 
-/// An address without TLS: these players are for trying.
+/// Parses a URL without TLS, because these players serve tests only.
 fn plain_url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("http://").filter(|rest| rest.contains('/') && !rest.starts_with('/'));
     rest.map(str::to_owned).ok_or_else(|| "write http://HOST:PORT/steering/hls".to_owned())
@@ -74,18 +75,18 @@ fn way(text: &str) -> Result<(String, String), String> {
 /// The results of all players.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// In the end.
+    /// Statistics at the end of the run.
     pub played: Vec<PlaybackStats>,
-    /// When the warm-up was over.
+    /// Statistics at the end of the warm-up.
     pub before: Vec<PlaybackStats>,
-    /// Of each player, the way that it took last.
+    /// Pathway that each player used last.
     pub ways: Vec<Option<String>>,
 }
 
 /// The settings that all players of a run share.
 struct Plan {
     broker: String,
-    /// The path and the query of the first question, without the viewer's number.
+    /// Path and query of the first steering request, without the viewer's number.
     question: String,
     ways: Vec<(String, String)>,
     settings: PlayerSettings,
@@ -95,13 +96,13 @@ struct Plan {
     duration: Duration,
 }
 
-/// The most bytes of a steering answer that are kept.
+/// Maximum bytes of a steering answer that are kept.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 type Sender = SendRequest<http_body_util::Empty<Bytes>>;
 type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The result of a request: the connection, the length of the body, and the kept part of the body.
+/// Result of a request: the connection, the length of the body, and the kept part of the body.
 type FetchResult = std::io::Result<(Sender, u64, Vec<u8>)>;
 
 /// A player and its connections.
@@ -109,15 +110,15 @@ struct Viewer {
     plan: Arc<Plan>,
     began: Instant,
     player: Player<String>,
-    /// By way's name: where it is had.
+    /// Host of each pathway, by the pathway's name.
     hosts: BTreeMap<String, String>,
-    /// Path and query of the next question.
+    /// Path and query of the next steering request.
     question: String,
     /// Idle connections, by host.
     connections: BTreeMap<String, Sender>,
 }
 
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 fn plan(args: &Players) -> anyhow::Result<Plan> {
     ensure!(args.segment >= Span::from_ms(100), "--segment {}: must be 100 ms at least", args.segment);
     ensure!(args.buffer >= args.segment, "--buffer {}: must hold a segment, {}", args.buffer, args.segment);
@@ -135,7 +136,7 @@ fn plan(args: &Players) -> anyhow::Result<Plan> {
         settings: PlayerSettings {
             segment: args.segment,
             buffer: args.buffer,
-            // Where the broker says nothing; where it answers it says so itself.
+            // Used until the broker answers; each answer states its own time to live.
             ttl: Span::from_secs(10),
         },
         segment_path: format!("/segment?bytes={bytes}"),
@@ -186,7 +187,8 @@ impl Viewer {
         At::from_std(self.began.elapsed())
     }
 
-    /// Plays to the end: what it came to until the warm-up was over and in the end, and its last way.
+    /// Plays until the end. Returns the statistics at the end of the warm-up and at the end, and
+    /// the last pathway.
     async fn play(mut self, opens: Span) -> (PlaybackStats, PlaybackStats, Option<String>) {
         tokio::time::sleep_until((self.began + opens.to_std()).into()).await;
         let mut asking: Option<BoxedFuture<FetchResult>> = None;
@@ -197,7 +199,7 @@ impl Viewer {
             while let Some(action) = self.player.poll(self.now()) {
                 match action {
                     Action::LoadSteering => {
-                        // One that was not answered in time is not waited for.
+                        // A new request replaces an earlier one that has not been answered.
                         let path = format!("{}{}", self.question, self.plays_by());
                         asking = Some(self.get(self.plan.broker.clone(), path, ANSWER_BYTES_MAX));
                     }
@@ -235,7 +237,7 @@ impl Viewer {
         }
     }
 
-    /// The parameter that names the pathway under way.
+    /// Parameter of a steering request that names the current pathway.
     fn plays_by(&self) -> String {
         self.player.pathway().map(|way| format!("&_HLS_pathway={way}")).unwrap_or_default()
     }
@@ -268,7 +270,8 @@ impl Viewer {
         }
     }
 
-    /// Asks a host, by the connection that waits or a new one. Of the body up to `keep` bytes are kept, the others counted.
+    /// Sends a request to a host, on the idle connection or on a new one. Keeps at most `keep`
+    /// bytes of the body and counts the other bytes.
     fn get(&mut self, host: String, path: String, keep: usize) -> BoxedFuture<FetchResult> {
         let kept = self.connections.remove(&host).filter(|sender| !sender.is_closed());
         Box::pin(async move {
@@ -294,7 +297,7 @@ async fn connect(host: &str) -> std::io::Result<Sender> {
     stream.set_nodelay(true)?;
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)?;
     tokio::spawn(async move {
-        // A request under way reports the connection's end.
+        // A request in flight reports the error of the connection.
         let _ = connection.await;
     });
     Ok(sender)

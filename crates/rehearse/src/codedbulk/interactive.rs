@@ -1,10 +1,11 @@
-//! Interactive traffic as CodedBulk section 4.1 has it: between every pair of sites, with random arrivals, ahead of
-//! all other traffic.
+//! Interactive traffic as in CodedBulk, section 4.1: between every pair of sites, with random
+//! arrivals, and with priority over all other traffic.
 //!
-//! Every ordered pair of sites offers the same rate. At that rate the *mean over the links* of their load
-//! is the load asked for: `rate = load * capacity of all links / hops of all pairs`, over the paths of least delay, which
-//! are the emulator's routes. So busy links carry more than the mean and quiet ones less. Flows of eight
-//! packets of UDP arrive by a Poisson process at each site, each to a site drawn at random, and leave back to back.
+//! Every ordered pair of sites offers the same rate. At this rate, the *mean over the links* of
+//! their load is the requested load: `rate = load * capacity of all links / hops of all pairs`,
+//! over the paths of least delay, which are the emulator's routes. So busy links carry more than
+//! the mean, and other links carry less. At each site, flows of eight UDP packets arrive by a
+//! Poisson process. Each flow is for a site drawn at random, and its packets are sent back to back.
 //!
 //! Leaves out: answers; TCP. Read [`InteractiveTraffic`] first.
 
@@ -16,29 +17,30 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Where every site takes it in.
+/// Port on which every site receives the traffic.
 pub const PORT: u16 = 7173;
-/// Packets of one flow: small enough for any queue.
+/// Number of packets of one flow: small enough for every queue.
 const FLOW_PACKETS: u64 = 8;
 /// Bytes of an IP packet, headers included.
 const PACKET_BYTES: u64 = 1_000;
+/// Bytes of the IPv4 and UDP headers.
 const HEADER_BYTES: u64 = 28;
-/// Expedited forwarding.
+/// Code point of expedited forwarding (RFC 3246).
 const DSCP: u8 = 46;
 
 /// Interactive traffic of a network: the rate of each pair of sites and of each link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InteractiveTraffic {
-    /// From each site to each other one.
+    /// Rate from each site to each other site.
     pub pair: BitRate,
-    /// On each link.
+    /// Rate on each link, by link id.
     pub on_link: Vec<BitRate>,
 }
 
 impl InteractiveTraffic {
-    /// The traffic whose mean over all links is `load` times their capacity.
+    /// Computes the traffic whose mean load over all links is `load`, as a share of their capacity.
     ///
-    /// Errors: a site that cannot be reached from another.
+    /// Errors: a site that is unreachable from another site.
     pub fn new(topology: &Topology, load: f64) -> anyhow::Result<Self> {
         let adjacency = Adjacency::new(topology);
         let open = vec![1; topology.links().len()];
@@ -58,18 +60,18 @@ impl InteractiveTraffic {
     }
 }
 
-/// One site's part of it, as options of a command.
+/// One site's part of the interactive traffic, as options of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Part {
-    /// The other sites.
+    /// Addresses of the other sites.
     #[arg(long, value_delimiter = ',', required = true)]
     to: Vec<Ipv4Addr>,
-    /// To each of them.
+    /// Rate to each of the other sites.
     #[arg(long)]
     rate: BitRate,
     #[arg(long)]
     seed: u64,
-    /// This site's number: the random stream.
+    /// Number of this site, which selects the random stream.
     #[arg(long)]
     site: u64,
 }
@@ -77,19 +79,19 @@ pub struct Part {
 /// The totals of one site.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Totals {
-    /// Bytes of IP packets.
+    /// Sent bytes, in IP packets.
     pub sent_bytes: u64,
-    /// Bytes of IP packets.
+    /// Received bytes, in IP packets.
     pub received_bytes: u64,
-    /// How long it sent.
+    /// Duration of sending.
     pub took_s: f64,
-    /// How late the program itself sent, for want of a processor: 99th percentile.
+    /// 99th percentile of the lateness with which the program sent, for lack of a processor.
     pub late_us_p99: u64,
 }
 
 /// Sends and receives until standard input ends.
 ///
-/// Errors: the system's.
+/// Errors: an error of the operating system.
 pub fn run(part: &Part) -> anyhow::Result<Totals> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
     rustix::net::sockopt::set_ip_tos(&socket, DSCP << 2)?;
@@ -127,10 +129,10 @@ fn send(part: &Part, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
     let (began, mut due_s, mut sent_bytes) = (Instant::now(), 0.0, 0);
     let mut late_us: Vec<u64> = Vec::new();
     while !ended.load(Relaxed) {
-        // An exponential gap; the draw is below 1.
+        // An exponentially distributed gap; the draw is below 1.
         due_s -= gap_s * (1.0 - random.unit_f64()).ln();
         let due = began + Duration::from_secs_f64(due_s);
-        // Short sleeps, so that the end is noticed.
+        // Sleeps are short, so that the end of the run is noticed soon.
         while !ended.load(Relaxed)
             && let wait = due.saturating_duration_since(Instant::now())
             && !wait.is_zero()
@@ -140,7 +142,8 @@ fn send(part: &Part, socket: &UdpSocket, ended: &AtomicBool) -> (u64, u64) {
         late_us.push(due.elapsed().as_micros() as u64);
         let to = SocketAddr::from((part.to[random.below(part.to.len() as u64) as usize], PORT));
         for _ in 0..FLOW_PACKETS {
-            // A full device queue drops, as it would anywhere: that is not the sender's to mend.
+            // A full device queue drops the packet, as any full queue does; the sender does not
+            // retry.
             if socket.send_to(&packet, to).is_ok() {
                 sent_bytes += PACKET_BYTES;
             }

@@ -1,7 +1,6 @@
-//! Viewers in the emulator. A cell has one of each channel, at the place of an edge drawn from the
-//! seed.
+//! Viewers in the emulator. A cell has one viewer of each channel, at an edge drawn from the seed.
 //!
-//! Leaves out: what a viewer does ([`anabranch_live::players`]). Read [`Audience`] first.
+//! Leaves out: the behaviour of a viewer ([`anabranch_live::players`]). Read [`Audience`] first.
 
 use super::programs::{channel_name, playlist_url};
 use super::samples::{ViewerSums, at};
@@ -16,33 +15,33 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time by which a sample comes before the viewers that begin at its second.
+/// Time by which a sample precedes the viewers that begin at its second.
 const SAMPLE_LEAD: Duration = Duration::from_millis(100);
 
-/// What Ctrl-C does.
+/// Effect of Ctrl-C.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OnInterrupt {
-    /// It ends this process, as it does without a handler.
+    /// Ends this process, as without a handler.
     EndProcess,
-    /// It ends the viewers; the process has a handler of its own.
+    /// Ends the viewers; the process has its own handler.
     EndViewers,
 }
 
-/// Players of one place, and the number of each.
+/// Players in one site, and their numbers.
 struct LocationPlayers {
     numbers: Vec<u64>,
     progress: Arc<Progress>,
     reports: JoinHandle<anyhow::Result<Vec<PlayerReport>>>,
 }
 
-/// Running viewers, by place.
+/// Running viewers, by site.
 pub(super) struct Audience {
     places: Vec<LocationPlayers>,
-    /// Ends once the viewers of all places have ended.
+    /// Disconnected once the viewers of all sites have ended.
     ended: Receiver<()>,
 }
 
-/// The viewers of a cell, by the site of their place. Each has the number of its channel.
+/// The viewers of a cell, by site. Each viewer has the number of its channel.
 pub(super) fn of_cell(
     cell: &Cell,
     testbed: &Testbed,
@@ -68,9 +67,9 @@ pub(super) fn of_cell(
 }
 
 impl Audience {
-    /// Starts the viewers of all places; they end after `whole`. Viewers have numbers.
+    /// Starts the viewers of all sites; the viewers end after `whole`.
     ///
-    /// Errors: the system's; URLs that no player takes.
+    /// Errors: an error of the operating system; URLs that players refuse.
     pub(super) fn start(
         emulation: &Emulation,
         viewers: BTreeMap<SiteId, Vec<(u64, PlayerSpec)>>,
@@ -92,7 +91,7 @@ impl Audience {
             let (progress, running) = (players.progress(), running.clone());
             let enter = emulation.handle().enter(site);
             let reports = std::thread::spawn(move || -> anyhow::Result<Vec<PlayerReport>> {
-                // Dropped at the end.
+                // The sender is dropped when this thread ends.
                 let _running: Sender<()> = running;
                 enter()?;
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -110,18 +109,19 @@ impl Audience {
         Ok(Self { places, ended })
     }
 
-    /// Waits for this time. Returns false at once when all viewers have ended.
+    /// Waits for this time. Returns false as soon as all viewers have ended.
     pub(super) fn wait(&self, time: Duration) -> bool {
         matches!(self.ended.recv_timeout(time), Err(RecvTimeoutError::Timeout))
     }
 
-    /// Progress of the viewers of each place.
+    /// Progress of the viewers in each site.
     pub(super) fn progress(&self) -> Vec<Arc<Progress>> {
         self.places.iter().map(|place| Arc::clone(&place.progress)).collect()
     }
 
-    /// A thread that takes sums each `every` after `from` until `until`, times since its start, and
-    /// [`SAMPLE_LEAD`] earlier. It takes none if `every` is zero.
+    /// Starts a thread that takes sums at each `every` after `from` until `until`, always
+    /// [`SAMPLE_LEAD`] earlier. Times count from the thread's start. The thread takes no sums if
+    /// `every` is zero.
     pub(super) fn sample(
         &self,
         (from, until): (Duration, Duration),
@@ -141,9 +141,10 @@ impl Audience {
         })
     }
 
-    /// The reports of all viewers that were opened, in the order of their numbers.
+    /// Waits for the end, and returns the reports of all viewers that began, in the order of their
+    /// numbers.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn reports(self) -> anyhow::Result<Vec<PlayerReport>> {
         let mut reports = Vec::new();
         for place in self.places {

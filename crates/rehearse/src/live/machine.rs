@@ -1,4 +1,5 @@
-//! Processor time of the machine and of this run's programs: whether other programs disturbed a run.
+//! Processor time of the machine and of this run's programs, which shows whether other programs
+//! disturbed a run.
 //!
 //! Leaves out: the emulator's own lateness ([`anabranch_emu::Report`]). Read [`Processors`] first.
 
@@ -11,11 +12,11 @@ pub struct Processors {
     pub busy_share: f64,
     /// Share that programs outside this run used.
     pub others_share: f64,
-    /// Share that the host of a virtual machine took away.
+    /// Share that the hypervisor took from the virtual machine.
     pub steal_share: f64,
 }
 
-/// Clock ticks of the machine since its start, and of this process with its ended children.
+/// Clock ticks of the machine since its start, and of this process with its ended child processes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ticks {
     all: u64,
@@ -25,28 +26,29 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// The present counts.
+    /// Reads the present counts.
     ///
-    /// Errors: files of the kernel that cannot be read.
+    /// Errors: unreadable files of the kernel.
     pub(super) fn now() -> anyhow::Result<Self> {
         let machine = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
         let own = std::fs::read_to_string("/proc/self/stat").context("/proc/self/stat")?;
         Self::read(&machine, &own).context("/proc/stat: other columns than proc_stat(5) has")
     }
 
-    /// Counts of both files (proc_stat(5), proc_pid_stat(5)).
+    /// Parses the counts of both files (proc_stat(5), proc_pid_stat(5)).
     fn read(machine: &str, own: &str) -> Option<Self> {
         let columns = machine.lines().next()?.strip_prefix("cpu ")?;
         let columns: Vec<u64> = columns.split_whitespace().map_while(|text| text.parse().ok()).collect();
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests count as users, too.
+        // Columns: user, nice, system, idle, iowait, irq, softirq, steal; time of guests is also in
+        // user.
         let [_, _, _, idle, iowait, _, _, steal, ..] = columns[..] else { return None };
-        // The name of the program, in brackets, may have spaces.
+        // The program's name, in brackets, may contain spaces.
         let own: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let own: Option<Vec<u64>> = own.get(11..15)?.iter().map(|text| text.parse().ok()).collect();
         Some(Self { all: columns[..8].iter().sum(), idle: idle + iowait, steal, own: own?.iter().sum() })
     }
 
-    /// Shares since `before`. Programs of the run that have not ended count as others.
+    /// Shares since `before`. Programs of this run that have not ended count as other programs.
     pub(super) fn since(self, before: Self) -> Processors {
         let all = (self.all - before.all).max(1) as f64;
         let (idle, steal) =
@@ -68,7 +70,7 @@ mod tests {
     const OWN: &str = "7 (a b) c) S 1 7 7 0 -1 4194560 1 2 3 4 100 50 30 20 20 0 1 0";
 
     #[test]
-    fn shares_are_of_the_time_between() {
+    fn shares_count_only_ticks_since_the_first_sample() {
         let before = Ticks::read("cpu  10 0 10 70 10 0 0 0 0 0\ncpu0 1\n", OWN).expect("both files");
         assert_eq!(before, Ticks { all: 100, idle: 80, steal: 0, own: 200 });
         let after = Ticks { all: 1_100, idle: 580, steal: 100, own: 500 };
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn malformed_kernel_files_are_refused() {
         for (machine, own) in [("", OWN), ("cpu  1 2 3\n", OWN), ("cpu  1 2 3 4 5 6 7 8\n", "7 (a) S 1")] {
             assert_eq!(Ticks::read(machine, own), None);
         }

@@ -1,4 +1,4 @@
-//! Three members of etcd beside the controllers.
+//! Three members of etcd in the controllers' site.
 //!
 //! Leaves out: the controllers. Read [`Members`] first.
 
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 const COUNT: u16 = 3;
 const CLIENT_PORT: u16 = 7400;
 const PEER_PORT: u16 = 7410;
-/// The longest time until a member leads.
+/// Maximum time until a member leads.
 const READY_MAX: Duration = Duration::from_secs(20);
-/// Longest answer of a member's metrics.
+/// Maximum bytes of a member's metrics.
 const METRICS_MAX: usize = 1 << 20;
 
 /// Members of one etcd, in the controllers' site.
@@ -27,7 +27,7 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Starts the members and waits until one leads.
+    /// Starts the members, and waits until one of them leads.
     ///
     /// Errors: no etcd on this machine (Debian: etcd-server); no leader within 20 s.
     pub(super) fn start(fleet: &mut Fleet, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<Self> {
@@ -58,14 +58,14 @@ impl Members {
         Ok(members)
     }
 
-    /// URLs for the controllers.
+    /// URLs of the members, for the controllers' options.
     pub(super) fn urls(&self) -> String {
         self.urls.join(",")
     }
 
-    /// Index in the fleet of the member that leads.
+    /// Index in the fleet of the leading member; `None` if no member leads.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the operating system.
     pub(super) fn leader(&self, testbed: &Testbed, emulation: &Emulation) -> anyhow::Result<Option<usize>> {
         let urls = self.urls.clone();
         let leader = ask(emulation, testbed.sites[CONTROLLER], async move {
@@ -81,7 +81,7 @@ impl Members {
     }
 }
 
-/// A member's metrics.
+/// Fetches a member's metrics.
 async fn metrics(member: &Origin) -> anyhow::Result<String> {
     let mut reply: Reply = member.get("/metrics", &hyper::HeaderMap::new()).await?;
     let mut text = Vec::new();

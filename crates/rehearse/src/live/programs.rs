@@ -21,7 +21,8 @@ pub(super) const CONTROL_PORT: u16 = 7301;
 pub(super) const CONTROLLER_PORT: u16 = 7200;
 /// Token of the publishers.
 const TOKEN: &str = "0123456789abcdef";
-/// Time between two plans of a controller whose plans nobody follows: the most that it takes.
+/// Interval between two plans of a controller whose plans no node follows: the maximum that the
+/// controller accepts.
 const EVERY_MAX: Span = Span::from_secs(3_600);
 
 /// A node.
@@ -41,20 +42,20 @@ pub(super) struct Link {
     pub(super) cost: f64,
 }
 
-/// A network of `live`, as its controller is told.
+/// A network of `live`, as described to its controller.
 #[derive(Clone, Debug)]
 pub(super) struct Overlay {
     pub(super) controller: SiteId,
     pub(super) nodes: Vec<Node>,
     pub(super) links: Vec<Link>,
-    /// Viewers of one site with their edges, the nearest first, and the edges' prices.
+    /// By site: its viewers' edges, the nearest first, each with its price.
     pub(super) groups: Vec<(SiteId, Vec<(usize, f64)>)>,
     pub(super) channels: u64,
     pub(super) bitrates: Vec<BitRate>,
     pub(super) segment: Span,
     pub(super) part: Span,
     pub(super) mode: Mode,
-    /// Time between two plans.
+    /// Interval between two plans.
     pub(super) every: Span,
 }
 
@@ -109,9 +110,9 @@ impl Overlay {
         Ok(text)
     }
 
-    /// Makes the keys, the description and the tokens in the fleet's folder.
+    /// Writes the keys, the description and the tokens to the fleet's folder.
     ///
-    /// Errors: names that no key takes; the system's.
+    /// Errors: names that are invalid in keys; an error of the operating system.
     pub(super) fn prepare(&self, fleet: &Fleet, emulation: &Emulation) -> anyhow::Result<()> {
         let request = SetRequest {
             system: anabranch_live::SYSTEM,
@@ -136,7 +137,7 @@ impl Overlay {
         command
     }
 
-    /// The file that keeps the last network of a node.
+    /// Path of the file in which a node stores its last known network.
     fn cache(&self, fleet: &Fleet, node: usize) -> std::path::PathBuf {
         fleet.path(&format!("{}.network.json", self.nodes[node].name))
     }
@@ -163,7 +164,7 @@ impl Overlay {
     }
 }
 
-/// A duration as an option takes it.
+/// A duration in the form that options accept.
 fn option(time: Span) -> String {
     format!("{}us", time.as_us())
 }
@@ -180,10 +181,10 @@ pub(super) struct Daemons {
 }
 
 impl Daemons {
-    /// Starts the nodes and publishers beside running controllers at `addresses`. `elects` is
-    /// whether these elect a leader first.
+    /// Starts the nodes and publishers; the controllers at `addresses` already run. `elects` is
+    /// true if the controllers elect a leader first.
     ///
-    /// Errors: the system's; programs that do not come up.
+    /// Errors: an error of the operating system; programs that do not start.
     pub(super) fn start(
         overlay: Overlay,
         mut fleet: Fleet,
@@ -226,11 +227,11 @@ impl Daemons {
         Ok(Self { overlay, fleet, nodes, addresses, _publishers: publishers, operator })
     }
 
-    /// Kills a node, and starts it again without what it has kept.
+    /// Kills a node, and starts it again without its stored network.
     ///
-    /// Errors: the system's; a program that does not come up.
+    /// Errors: an error of the operating system; a program that does not start.
     pub(super) fn restart_node(&mut self, emulation: &Emulation, node: usize) -> anyhow::Result<()> {
-        // A node that has kept no network has no such file.
+        // The file does not exist if the node has not stored a network.
         let _ = std::fs::remove_file(self.overlay.cache(&self.fleet, node));
         let command = self.overlay.node(&self.fleet, emulation, node, &self.addresses);
         self.fleet.restart(self.nodes[node], emulation, self.overlay.nodes[node].site, command)
@@ -238,7 +239,7 @@ impl Daemons {
 
     /// Begins or ends the drain of a node.
     ///
-    /// Errors: the controller's.
+    /// Errors: an error of the controller.
     pub(super) fn drain(&self, emulation: &Emulation, node: usize, is_drained: bool) -> anyhow::Result<()> {
         let (client, name) = (self.operator.clone(), self.overlay.nodes[node].name.clone());
         let drained = async move { client.drain(&name, is_drained).await };
@@ -246,7 +247,7 @@ impl Daemons {
     }
 }
 
-/// Asks a program in `site`, from that site.
+/// Sends a request to a program in `site`, from the same site.
 pub(super) fn ask<T: Send + 'static, E: Into<anyhow::Error>>(
     emulation: &Emulation,
     site: SiteId,

@@ -16,17 +16,18 @@ pub struct Sample {
     pub viewers: usize,
     /// Viewers that have received video.
     pub viewers_joined: usize,
-    /// Mean bitrate of the renditions that viewers watch; 0 for a viewer without video.
+    /// Mean bitrate of the renditions that viewers watch; a viewer without video counts as 0.
     pub watched_kbps: f64, // tidy-allow: quantity (a row for figures)
     /// Mean rate of video received since the last sample.
     pub received_kbps: f64, // tidy-allow: quantity (a row for figures)
-    /// Share of the time since the last sample that viewers with video have stalled.
+    /// Share of the time since the last sample for which viewers with video have stalled.
     pub stalled_share: f64,
-    /// Median of the join times of viewers that have begun since the last sample. `None` without one.
+    /// Median join time of the viewers that have begun since the last sample. `None` if no viewer
+    /// has begun.
     pub new_join_ms_p50: Option<f64>, // tidy-allow: quantity (a row for figures)
     /// Longest of these join times.
     pub new_join_ms_max: Option<f64>, // tidy-allow: quantity (a row for figures)
-    /// Viewers that have begun since the last sample and receive no video until the end.
+    /// Viewers that have begun since the last sample and never receive video.
     pub new_without_video: usize,
 }
 
@@ -53,7 +54,7 @@ pub(super) fn at(at: Duration, places: &[Arc<Progress>]) -> ViewerSums {
     }
 }
 
-/// The samples of these sums. Viewers begin in the order of the reports.
+/// Returns a sample for each of the sums. `reports` are in the order in which viewers begin.
 pub(super) fn samples(sums: &[ViewerSums], reports: &[PlayerReport]) -> Vec<Sample> {
     let before = std::iter::once(ViewerSums::default()).chain(sums.iter().copied());
     before.zip(sums).map(|(before, now)| sample(&before, now, reports)).collect()

@@ -1,9 +1,9 @@
 //! `live` on the emulator: a scenario's workload with a real controller, real nodes and measuring
 //! players.
 //!
-//! Differs from the simulator's: `live publish` begins 4 s before the run, and a fault stops its
-//! node, then kills it and starts it again. Ages, refusals and skips count from the begin of the
-//! run. Upstream parts, plans and control bytes are not counted. Read [`EmulatedSystem`] first.
+//! Differs from the simulator: `live publish` begins 4 s before the run. A fault stops its node; at
+//! its end the node is killed and started again. Ages, refusals and skips count from the begin of
+//! the run. Upstream parts, plans and control bytes are not counted. Read [`EmulatedSystem`] first.
 
 use super::audience::{Audience, OnInterrupt};
 use super::programs::{CONTROLLER_PORT, Daemons, Link, Node, Overlay, channel_name, playlist_url};
@@ -23,14 +23,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Least duration of a segment. Segments are whole parts.
+/// Minimum duration of a segment. A segment is a whole number of parts.
 const SEGMENT_MIN: Span = Span::from_secs(2);
-/// Least duration of a part of `live source`.
+/// Minimum duration of a part of `live source`.
 const PART_MIN: Span = Span::from_ms(50);
-/// Longest duration of a part of `live publish`.
+/// Maximum duration of a part of `live publish`.
 const PART_MAX: Span = Span::from_secs(10);
-/// Time from the publishers' begin to the run's: the first segments are whole where parts have at
-/// most 4 s.
+/// Time from the publishers' begin to the begin of the run. The first segments are then complete if
+/// parts have at most 4 s.
 const LEAD: Duration = Duration::from_secs(4);
 
 /// `live` in emulated scenarios.
@@ -120,7 +120,7 @@ enum Event {
     End(usize),
 }
 
-/// Sums of all viewers since their begin.
+/// Sums over all viewers since their begin.
 #[derive(Copy, Clone, Debug, Default)]
 struct Sums {
     video_bytes: u64,
@@ -142,7 +142,7 @@ impl Sums {
     }
 }
 
-/// Running programs of a workload, and the results of its viewers.
+/// Running programs of a workload, and the reports of its viewers.
 struct Broadcast {
     stage: ResolvedWorkload,
     daemons: Daemons,
@@ -151,7 +151,7 @@ struct Broadcast {
     viewers: BTreeMap<SiteId, Vec<(u64, PlayerSpec)>>,
     warmup: Duration,
     measured: Duration,
-    /// Controllers that were started.
+    /// Number of controllers started so far.
     leads: u32,
     before: Sums,
     after: Sums,
@@ -159,7 +159,7 @@ struct Broadcast {
 }
 
 impl Broadcast {
-    /// Errors: the system's; programs that do not come up.
+    /// Errors: an error of the operating system; programs that do not start.
     fn start(
         stage: &ResolvedWorkload,
         emulation: &Emulation,
@@ -203,7 +203,7 @@ impl Broadcast {
         })
     }
 
-    /// All events before `time`, in order.
+    /// Returns all events before `time`, in order of time.
     fn events(&self, time: Duration) -> Vec<(Duration, Event)> {
         let faults = self.stage.settings().faults.iter().enumerate().flat_map(|(number, fault)| {
             let end = fault.until.map(|until| (until.to_std(), Event::End(number)));
@@ -236,7 +236,7 @@ impl Broadcast {
         Ok(())
     }
 
-    /// Kind of a fault, and its node.
+    /// Returns the kind of a fault, and the index of its node.
     fn fault(&self, number: usize) -> anyhow::Result<(FaultKind, usize)> {
         let fault = &self.stage.settings().faults[number];
         let node = fault.node.as_deref().map(|name| self.stage.overlay().find(name));
@@ -270,7 +270,7 @@ impl Broadcast {
     }
 }
 
-/// The controller with an empty store.
+/// Builds the command of a controller with an empty store.
 fn controller(overlay: &Overlay, fleet: &Fleet, address: &str, lead: u32) -> std::process::Command {
     let mut command = overlay.controller(fleet, address);
     command.arg("--store").arg(fleet.path(&format!("live-{lead}.redb")));

@@ -11,22 +11,23 @@ pub(super) const REFLECTORS: usize = 2;
 pub(super) const EDGES: usize = 6;
 pub(super) const NODES: usize = SOURCES + REFLECTORS + EDGES;
 pub(super) const CONTROLLER: usize = NODES;
-/// Nodes, the controller, and a place of viewers beside each edge.
+/// Number of sites: nodes, the controller, and a site of viewers at each edge.
 const SITES: usize = NODES + 1 + EDGES;
-/// Delays of links between tiers, and of links to viewers.
+/// Delay of links between tiers.
 const TIER_DELAY: Span = Span::from_ms(5);
+/// Delay of links to viewers.
 const VIEWER_DELAY: Span = Span::from_ms(2);
-/// Delay of the controller (section 4.7.2).
+/// Delay of the controller's links (section 4.7.2).
 const CONTROLLER_DELAY: Span = Span::from_ms(10);
-/// Rate of links that the experiment does not bind.
+/// Rate of links that must not limit the experiment.
 const FREE_RATE: BitRate = BitRate::gbps(1);
 
-/// Site of the viewers beside an edge.
+/// Index of the site of the viewers at an edge.
 pub(super) const fn place(number: usize) -> usize {
     NODES + 1 + number
 }
 
-/// Numbers of the first `count` edges that viewers beside an edge ask: their own first.
+/// Numbers of the `count` edges that viewers at an edge may use, beginning with their own edge.
 pub(super) fn edges_of(number: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| (number + at) % EDGES)
 }
@@ -65,7 +66,7 @@ pub(super) fn tier_pairs() -> impl Iterator<Item = (usize, usize)> {
 }
 
 impl Testbed {
-    /// The network with links of `rate` between the tiers. Viewers reach `edges` edges.
+    /// Builds the network, with links of `rate` between the tiers. Viewers reach `edges` edges.
     pub(super) fn new(rate: BitRate, edges: usize) -> anyhow::Result<Self> {
         let mut topology = Topology::new("vdn-testbed");
         let sites = (0..SITES).map(|node| topology.add_site(name(node), None));

@@ -1,5 +1,5 @@
-//! A network of real daemons in an emulation: the controller at one site, a relay at each. `demo`, `experiment` and
-//! emulated scenarios share it.
+//! Real daemons in an emulated network: the controller at one site, and a relay at each site.
+//! `demo`, `experiment` and emulated scenarios share this module.
 //!
 //! Read [`DaemonSettings`] first, then [`RunningSends`].
 
@@ -20,40 +20,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The port of the controller, and of each site's data.
+/// Port of the controller.
 const CONTROLLER_PORT: u16 = 7171;
+/// Port of each site for data.
 const DATA_PORT: u16 = 7172;
 
-/// Where and how the daemons run.
+/// Network, folders and options of the daemons.
 pub struct DaemonSettings {
     /// The network.
     pub topology: Topology,
-    /// The run's folder: one below it for each site.
+    /// Folder of the run, with one folder for each site.
     pub folder: PathBuf,
-    /// The keys of all sites and of the operator.
+    /// Folder with the keys of all sites and of the operator.
     pub keys: PathBuf,
     /// The controller's site.
     pub controller: SiteId,
-    /// Whether transfers fill what their plans leave.
+    /// True if uncoded data fills the capacity that plans leave.
     pub fill: bool,
-    /// How long a destination may hold the others of its transfer back; `None` is the controller's default.
+    /// Time for which a destination may delay the other destinations of its transfer; `None` is the
+    /// controller's default.
     pub patience: Option<Duration>,
-    /// Whether transfers are planned together; `None` is the controller's default.
+    /// True if transfers are planned together; `None` is the controller's default.
     pub joint: Option<bool>,
 }
 
 impl DaemonSettings {
-    /// The site's name.
+    /// Name of a site.
     pub fn name(&self, site: SiteId) -> &str {
         &self.topology.site(site).name
     }
 
-    /// The folder below which the site's daemon reads and writes.
+    /// Folder below which a site's daemon reads and writes files.
     pub fn site_folder(&self, site: SiteId) -> PathBuf {
         self.folder.join(self.name(site))
     }
 
-    /// Removes and makes the sites' folders, and writes the network's file.
+    /// Deletes and creates the sites' folders, and writes the network's file.
     ///
     /// Errors: the system's.
     pub fn make_folders(&self) -> anyhow::Result<()> {
@@ -68,7 +70,8 @@ impl DaemonSettings {
         self.folder.join("topology.toml")
     }
 
-    /// This program, its standard error going to `log` in the site's folder.
+    /// Builds a command of this program, whose standard error is written to `log` in the site's
+    /// folder.
     ///
     /// Errors: the system's.
     pub fn command(&self, site: SiteId, log: &str) -> anyhow::Result<Command> {
@@ -78,18 +81,18 @@ impl DaemonSettings {
         Ok(command)
     }
 
-    /// The last line of a site's log.
+    /// Returns the last line of a site's log.
     pub fn last_words(&self, site: SiteId, log: &str) -> String {
         let said = std::fs::read_to_string(self.site_folder(site).join(log)).unwrap_or_default();
         said.lines().last().unwrap_or("no word").to_owned()
     }
 
-    /// Where the controller listens.
+    /// Address of the controller.
     pub fn controller_address(&self, emulation: &Emulation) -> String {
         format!("{}:{CONTROLLER_PORT}", emulation.site_address(self.controller))
     }
 
-    /// Starts the controller and a daemon at each site. They belong to `fleet`.
+    /// Starts the controller and a daemon at each site, and adds them to `fleet`.
     ///
     /// Errors: the system's.
     pub fn start_daemons(&self, emulation: &Emulation, fleet: &mut Fleet) -> anyhow::Result<()> {
@@ -122,7 +125,8 @@ impl DaemonSettings {
         Ok(())
     }
 
-    /// `replicate send --json` of `file` from `source`, its events on its standard output. Not started yet.
+    /// Builds the command `replicate send --json` for `file` at `source`, with its events on
+    /// standard output.
     ///
     /// Errors: the system's.
     pub fn send(
@@ -149,17 +153,17 @@ impl DaemonSettings {
 /// The events of one transfer.
 #[derive(Default)]
 pub struct TransferEvents {
-    /// When all its sites were ready.
+    /// Time at which all sites of the transfer were ready.
     pub started: Option<Instant>,
-    /// Why attempts were stopped, sites left for later, or nothing could be done.
+    /// Reasons for which attempts were stopped, sites were postponed, or the transfer waited.
     pub stops: Vec<String>,
-    /// Whether the controller lost sight of a site that an attempt needed.
+    /// True if the controller lost a site that an attempt needed.
     pub has_lost_a_site: bool,
-    /// By site: when its verified bytes were seen to grow, and to how many.
+    /// By site: times at which the verified bytes grew, each with the new number of bytes.
     pub grown: BTreeMap<String, Vec<(Instant, u64)>>,
-    /// The summary of its `send`; `None` if that broke off.
+    /// The summary that `send` printed; `None` if `send` failed.
     pub summary: Option<Value>,
-    /// Whether its `send` has ended.
+    /// True if `send` has ended.
     pub has_ended: bool,
 }
 
@@ -190,7 +194,8 @@ impl TransferEvents {
     }
 }
 
-/// Has `hear` each event that `replicate send --json` prints, until it ends; gives the last one, the summary.
+/// Calls `hear` with each event that `replicate send --json` prints until its end. Returns the
+/// summary if it is the last event.
 pub fn events(output: impl BufRead, mut hear: impl FnMut(&Value)) -> Option<Value> {
     let mut last = None;
     for line in output.lines() {
@@ -201,7 +206,8 @@ pub fn events(output: impl BufRead, mut hear: impl FnMut(&Value)) -> Option<Valu
     last.filter(|event| event["event"] == "summary")
 }
 
-/// Sends under way, and what is heard of their transfers. Dropping them ends them.
+/// Running `send` programs, and the events of their transfers. Dropping the value kills the
+/// programs.
 #[derive(Default)]
 pub struct RunningSends {
     programs: Programs,
@@ -210,7 +216,7 @@ pub struct RunningSends {
 }
 
 impl RunningSends {
-    /// Starts one more, which is a [`DaemonSettings::send`].
+    /// Starts another transfer; `command` is made by [`DaemonSettings::send`].
     ///
     /// Errors: the system's.
     pub fn begin(&mut self, emulation: &Emulation, source: SiteId, command: Command) -> anyhow::Result<()> {
@@ -232,10 +238,11 @@ impl RunningSends {
         self.heard.iter().map(|heard| lock(heard))
     }
 
-    /// Ends them.
+    /// Kills the programs. Returns the events of each transfer.
     pub fn end(self) -> Vec<TransferEvents> {
         let Self { programs, heard, listeners } = self;
-        // A listener ends with its send, and that when it is not answered; a kill is surer.
+        // A listener ends only after its `send` has ended, and an unanswered `send` may not end, so
+        // it is killed.
         drop(programs);
         listeners.into_iter().for_each(|listener| listener.join().expect("it does not panic"));
         heard.iter().map(|heard| std::mem::take(&mut *lock(heard))).collect()
@@ -246,7 +253,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request for the keys of all sites and of an operator called `operator`.
+/// Returns a request for the keys of all sites and of an operator with the name `operator`.
 pub fn keys_of(topology: &Topology) -> SetRequest {
     SetRequest {
         system: anabranch_replicate::SYSTEM,
@@ -257,7 +264,7 @@ pub fn keys_of(topology: &Topology) -> SetRequest {
     }
 }
 
-/// Writes a file of random bytes, the same each time, and returns its hash.
+/// Writes a file of pseudorandom bytes, the same for each call, and returns its hash.
 ///
 /// Errors: the system's.
 pub fn make_file(path: &Path, size: ByteCount) -> anyhow::Result<FileHash> {

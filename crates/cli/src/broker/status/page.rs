@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Number of places on the page: the ones with the most clients.
+/// Number of places on the page, which shows the places with the most clients.
 const PLACES: usize = 30;
 
 /// Serves the page until the future is dropped.
@@ -41,14 +41,15 @@ struct PageState {
     seen: Arc<Mutex<PageHistory>>,
 }
 
-/// State from earlier requests.
+/// State that the page keeps between requests.
 #[derive(Default)]
 struct PageHistory {
-    /// Round of the places.
+    /// Round of the decision from which `places` was made.
     round: u64,
     places: Arc<PlaceRows>,
-    /// Time and count of the last reading of answers, and the rate computed from it.
+    /// Time and value of the last reading of the counter of answers.
     answers: Option<(Instant, f64)>,
+    /// Rate of answers per second, computed from that counter.
     answers_per_s: f64,
 }
 
@@ -80,7 +81,7 @@ impl PageState {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places of the last decision, which is fetched if its round differs.
+    /// Places of the last decision; fetches the decision if its round has changed.
     async fn places(&self, round: u64) -> Result<Arc<PlaceRows>, ClientError> {
         {
             let seen = self.seen();
@@ -103,7 +104,8 @@ impl PageState {
         let (mut seen, now) = (self.seen(), Instant::now());
         let passed = seen.answers.map(|(at, before)| (now.duration_since(at).as_secs_f64(), before));
         match passed {
-            // Two pages poll twice as often, and a short interval gives no reliable rate.
+            // With two open pages the polls are twice as frequent, and a short interval gives no
+            // reliable rate.
             Some((seconds, _)) if seconds < 0.5 => {}
             Some((seconds, before)) => {
                 seen.answers_per_s = ((answers - before).max(0.0) / seconds).round();
@@ -119,7 +121,8 @@ impl PageState {
 async fn state(State(shown): State<PageState>) -> Result<Response, UpstreamError> {
     let networks = shown.client.networks().await.map_err(UpstreamError)?;
     let rounds = shown.client.rounds().await.map_err(UpstreamError)?;
-    // Before the first round since the start there may be an earlier decision.
+    // If no round has ended since the broker's start, a decision from before the start may be in
+    // force.
     let last = rounds.iter().rfind(|round| round.void.is_none()).map_or(0, |round| round.round);
     let places = shown.places(last).await.map_err(UpstreamError)?;
     let answers_per_s = shown.answers_per_s().await.map_err(UpstreamError)?;

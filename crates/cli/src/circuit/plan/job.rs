@@ -1,4 +1,5 @@
-//! `anabranch circuit plan --job`: when the circuits of a training job turn, also after failures.
+//! `anabranch circuit plan --job`: the times at which the circuits of a training job change, also
+//! after failures.
 //!
 //! Leaves out: the choice ([`anabranch_circuit_proto::job`]). Read [`run`] and [`Answer`] first.
 
@@ -12,14 +13,14 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Bytes of a file that are read: one more than a job may have.
+/// Maximum bytes read of a file: one more than a job may have, so that a longer file is noticed.
 const READ_MAX: u64 = (16 << 20) + 1;
-/// Steps that a table shows.
+/// Maximum number of steps in a table.
 const SHOWN_MAX: usize = 100;
 
 /// Plans one job.
 ///
-/// Errors: one line for the user.
+/// Errors: a one-line message for the user.
 pub(super) fn run(file: &Path, failures: Option<&Failures>, json: bool) -> anyhow::Result<ExitCode> {
     let shown = || format!("job {}", file.display());
     let mut text = String::new();
@@ -60,13 +61,14 @@ struct Answer {
     night_s: f64,
     iterations: usize,
     makespan_s: f64,
-    /// Time that no circuits and relays undercut.
+    /// Lower bound on the makespan with any circuits and relays.
     bound_s: f64,
-    /// Makespan of the best circuits that never turn. `None` if none reach all pairs.
+    /// Makespan with the best circuits that never change. `None` if no such circuits connect all
+    /// pairs.
     staying_s: Option<f64>,
-    /// Makespan of a packet switch with the ports that work.
+    /// Makespan with a packet switch that has the same working ports.
     packet_s: f64,
-    /// Makespan without the failures. `None` if there are none.
+    /// Makespan without the failures. `None` if there are no failures.
     whole_s: Option<f64>,
     steps: Vec<StepView>,
 }

@@ -1,5 +1,5 @@
-//! The end of a `get`: a line for each object and one for all, for programs; a sentence for people;
-//! the exit code.
+//! The end of a `get`: for programs a JSON line for each object and one for the whole command; for
+//! people a sentence; and the exit code.
 
 use super::Args;
 use super::progress::print_line;
@@ -21,7 +21,7 @@ struct ObjectLine<'a> {
     kept_bytes: u64,
     verdict: &'static str,
     error: Option<String>,
-    /// Versions of the object at servers that hold a different one.
+    /// By server: its version of the object, if that differs from the fetched version.
     other_versions: &'a BTreeMap<String, String>,
     took_s: Option<f64>,
 }
@@ -33,8 +33,9 @@ struct EndLine<'a> {
     failed: usize,
     fetched_bytes: u64,
     took_s: f64,
-    /// Time until the last server was connected, and until the first packet arrived.
+    /// Time until the last server was connected.
     connected_s: Option<f64>,
+    /// Time until the first packet arrived.
     first_packet_s: Option<f64>,
     /// Time until the last packet arrived.
     last_packet_s: Option<f64>,
@@ -64,7 +65,7 @@ fn line(object: &ObjectReport) -> ObjectLine<'_> {
     }
 }
 
-/// Reports the results; `streams` if the object went to standard output.
+/// Reports the results. `streams` is true if the object was written to standard output.
 pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode {
     let took_s = report.elapsed.as_secs_f64();
     let (verified, objects) = (report.verified(), report.objects.len());

@@ -1,6 +1,6 @@
 //! Progress of a pull: bars on a terminal, occasional lines elsewhere, JSON lines for programs.
 //!
-//! Sizes are in bytes (kB, MB, GB), rates in bits per second (kbit/s, Mbit/s, Gbit/s), everywhere.
+//! All sizes are in bytes (kB, MB, GB), and all rates in bits per second (kbit/s, Mbit/s, Gbit/s).
 
 use crate::formats::{rate, size};
 use anabranch_gather::{GetEvent, Note, ObjectFailure, ServerReport};
@@ -10,8 +10,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Intervals between two JSON lines, and between two redraws of the bars.
+/// Interval between two JSON lines.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Interval between two redraws of the bars.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
 /// Interval between two lines to a file or a pipe.
 const TELL_PLAINLY_EVERY: Duration = Duration::from_secs(5);
@@ -30,19 +31,19 @@ struct Line<'a> {
 /// State of the progress display.
 pub struct Progress {
     json: bool,
-    /// True if bars are of no use, so that lines are printed.
+    /// True if the output is no terminal, so that lines are printed instead of bars.
     is_plain: bool,
     quiet: bool,
     total: ProgressBar,
     bars: Vec<ProgressBar>,
-    /// Time of the last line, and the bytes received by then.
+    /// Time of the last line, and bytes received by that time.
     told_at: Instant,
     told_bytes: u64,
     all: MultiProgress,
 }
 
 impl Progress {
-    /// Creates an empty display; on a terminal bars appear, unless `quiet`.
+    /// Creates an empty display. On a terminal it shows bars, unless `quiet` is set.
     pub fn new(json: bool, quiet: bool, servers: usize) -> Self {
         let all = MultiProgress::new();
         if json || quiet {
@@ -69,12 +70,12 @@ impl Progress {
         Self { json, is_plain, quiet, total, bars, told_at: Instant::now(), told_bytes: 0, all }
     }
 
-    /// Interval at which it needs progress events.
+    /// Interval at which the display needs progress events.
     pub const fn every(json: bool) -> Duration {
         if json { TELL_EVERY } else { SHOW_EVERY }
     }
 
-    /// Shows an event of the pull; with `streams` the object goes to standard output.
+    /// Shows an event of the pull. `streams` is true if the object is written to standard output.
     pub fn hear(&mut self, event: GetEvent<'_>, streams: bool) {
         match event {
             GetEvent::Progress { done_bytes, total_bytes, servers } => {
@@ -136,7 +137,7 @@ impl Progress {
         (self.told_at, self.told_bytes) = (now, done_bytes);
     }
 
-    /// Prints a line beside the bars.
+    /// Prints a line above the bars.
     fn say(&self, line: &str) {
         if !self.json {
             self.all.suspend(|| errln!("anabranch: {}", printable(line)));

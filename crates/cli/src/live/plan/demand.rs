@@ -1,6 +1,6 @@
-//! The demand of a plan, as the operator writes it.
+//! The demand of a plan, in the form that an operator writes.
 //!
-//! Leaves out: the network that it is for ([`anabranch_live::description`]). Read [`read`].
+//! Leaves out: the description of the network ([`anabranch_live::description`]). Read [`read`].
 
 use anabranch_live::description::Layout;
 use anabranch_live_proto::control::messages::GroupId;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
 use toml::Spanned;
 
-/// Characters of a bad value in a message.
+/// Maximum characters of an invalid value in an error message.
 const SHOWN_CHARS_MAX: usize = 100;
 
 #[derive(Deserialize)]
@@ -34,11 +34,11 @@ struct Entry {
     viewers: u64,
 }
 
-/// Viewers by group and object.
+/// Parses the number of viewers by group and object.
 ///
-/// Errors: one line with the number of the text's line: text that is no demand; a group, channel or
-/// rendition that the network does not have; viewers that are 0, or above [`VIEWERS_MAX`]; a group
-/// that asks twice.
+/// Errors: one line with the number of the text's line. Invalid text; a group, channel or rendition
+/// that the network does not have; a number of viewers that is 0, or above [`VIEWERS_MAX`]; a group
+/// with two entries for a rendition.
 pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(GroupId, Object), u64>> {
     let line = |at: usize| text[..at].matches('\n').count() + 1;
     let file: File = toml::from_str(text).map_err(|error| {
@@ -69,7 +69,7 @@ pub(super) fn read(text: &str, layout: &Layout) -> anyhow::Result<BTreeMap<(Grou
     Ok(demand)
 }
 
-/// Viewers by group and object, from a log of requests: the sum over all its lines.
+/// Number of viewers by group and object, from a log of requests: the sum over its lines.
 ///
 /// Errors: one line with the number of the file's line: a bad record; a place, video or bitrate
 /// that the network does not have; a place or bitrate that the log does not state.

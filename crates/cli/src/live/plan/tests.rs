@@ -1,8 +1,8 @@
-//! Plans of a small network, and the lines about bad demand.
+//! Plans of a small network, and error messages about invalid demand.
 
 use super::*;
 
-/// Two reflectors. Either one is too narrow for both channels, as in Figure 4.4.
+/// Two reflectors; neither reflector has capacity for both channels, as in Figure 4.4.
 const NETWORK: &str = r#"
 [[node]]
 name = "s"
@@ -89,23 +89,23 @@ fn answer(slack: f64) -> Answer {
 }
 
 #[test]
-fn two_channels_share_two_reflectors_if_one_is_narrow() {
+fn two_channels_use_two_reflectors_if_one_is_narrow() {
     let answer = answer(0.05);
     assert_eq!((answer.requests, answer.requests_served), (3, 3));
     assert_eq!((answer.viewers, answer.viewers_served), (37, 37));
     assert!(answer.links.iter().all(|link| link.streams <= 1 && link.used_bps <= link.plannable_bps));
-    // The cheaper reflector has the channel of more bits: 5 * 11 + 4 * 21, and 3 * (4 + 5) to
-    // `there`.
+    // The cheaper reflector carries the channel with the higher bitrate. The cost is 5 * 11 + 4 *
+    // 21, plus 3 * (4 + 5) for the group `there`.
     assert!((answer.cost - 166.0).abs() < 1e-9, "{}", answer.cost);
-    // The bound is of a relaxed plan: it fills the cheap reflector's last 0.7 Mbit/s, which saves
-    // 7.
+    // The bound is of a relaxed plan, which fills the last 0.7 Mbit/s of the cheap reflector and so
+    // saves 7.
     let (gap, plain) = (answer.gap_of_cost_share.expect("it costs"), answer.gap_share);
     assert!((7.0 / 166.0..0.1).contains(&gap) && plain < 0.001, "{gap} {plain}");
 }
 
 #[test]
 fn unserved_requests_are_named() {
-    // With a fifth of each link free, sport no longer fits.
+    // If a fifth of each link stays free, the channel `sport` does not fit.
     let answer = answer(0.2);
     assert_eq!((answer.requests_served, answer.viewers_served), (2, 32));
     let sport = answer.trees.iter().find(|tree| tree.channel == "sport").expect("it is asked for");
@@ -113,7 +113,7 @@ fn unserved_requests_are_named() {
 }
 
 #[test]
-fn bad_demand_is_one_line_with_its_place() {
+fn invalid_demand_is_refused_in_one_line_with_location() {
     let cases = [
         ("group = \"here\"", "group = \"her\"", "line 2: demand of group `her`: the network has no group"),
         (
@@ -160,7 +160,7 @@ fn log_of_requests_is_summed_by_group_and_rendition() {
 }
 
 #[test]
-fn bad_request_of_a_log_is_one_located_line() {
+fn invalid_log_record_is_refused_in_one_located_line() {
     let cases = [
         ("time,video\n0,news\n", "no column `place` or `address`"),
         ("time,video,place\n0,sport,here\n0,sport,her\n", "line 3: the network has no group `her`"),

@@ -28,7 +28,7 @@ fn router(client: ControllerClient) -> Router {
         .with_state(client)
 }
 
-/// Nodes, links, streams, rounds and events, in one.
+/// Returns nodes, links, streams, rounds and events as one JSON object.
 ///
 /// Errors: see [`ClientError`].
 pub(super) async fn all(client: &ControllerClient) -> Result<Value, ClientError> {

@@ -41,7 +41,7 @@ impl Fleet {
     }
 }
 
-/// Number of files reported as delivered.
+/// Runs a schedule. Returns the number of files reported as delivered.
 fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     let mut draw = Draw(number ^ 0x6761_7468_6572);
     let (at, told) = (format!("k{number}"), format!("gather schedule {number}"));
@@ -51,7 +51,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     std::fs::create_dir_all(out.join("sub")).expect("ours");
     let mut expected = PermittedContents::default();
     expected.own(&mut draw, number, &out, &fleet.path("outside"));
-    // Objects; for some of them one server has another version.
+    // For some objects, one server has another version.
     let mut objects = Vec::new();
     for j in 0..4 {
         let length = draw.pick(&LENGTHS);
@@ -67,7 +67,8 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         objects.push((usual, other));
     }
     let mut attempts = Vec::new();
-    // Names that each attempt was to fill, and the object's name inside, if a folder by then.
+    // For each attempt: the names that it writes, and the path inside if a name is a folder by
+    // then.
     let mut asked: Vec<Vec<(&str, Option<String>)>> = Vec::new();
     for j in 0..1 + draw.below(3) {
         let several = draw.one_in(2);
@@ -111,7 +112,8 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
                 expected.may(name, usual);
                 other.iter().for_each(|other| expected.may(name, other));
             };
-            // A present or future folder takes the object under the object's name.
+            // If the name is a folder now or later, the object is written into it under the
+            // object's own name.
             may(name);
             let inside = format!("{name}/{at}/o{object}");
             may(&inside);
@@ -136,12 +138,12 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     fleet.daemons = daemons;
     let mut brought = 0;
     for (attempt, names) in attempts.iter().zip(&asked) {
-        // The user's own path may have any spelling.
+        // The user may spell a path in any way.
         let taken = names.iter().filter(|(name, _)| plain(name).is_some());
         if attempt.code == Some(0) {
             taken.for_each(|(name, inside)| {
                 brought += 1;
-                // A folder takes the object by its name, even a folder of another attempt.
+                // If the name is a folder, even one that another attempt made, the object is in it.
                 let is_folder = name.ends_with('/') || out.join(name).is_dir();
                 expected.must(inside.as_deref().filter(|_| is_folder).unwrap_or(name));
             });
@@ -158,12 +160,12 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
 }
 
 #[test]
-fn gather_leaves_nothing_wrong_under_any_name() {
+fn gather_leaves_only_correct_files_under_any_name() {
     run_all(SAMPLE, 2, Fleet::new, schedule);
 }
 
 #[test]
 #[ignore = "a thousand schedules take minutes: `make claims`"]
-fn gather_leaves_nothing_wrong_a_thousand_times() {
+fn gather_leaves_only_correct_files_in_thousand_schedules() {
     run_all(ALL, FLEETS, Fleet::new, schedule);
 }

@@ -1,5 +1,5 @@
-//! Attacks on `gather serve` by a client with a certificate, and on `gather get` by a server with
-//! one.
+//! Attacks on `gather serve` by a client with a valid certificate, and on `gather get` by a server
+//! with one.
 
 use super::*;
 use anabranch_gather_proto::msg::{ArrivalReport, Feedback, Report, VERSION};
@@ -25,13 +25,14 @@ fn describe(object: &str) -> Control {
     Control::Describe { object: object.into(), with_hash: true }
 }
 
-/// Creates a sparse file of `bytes` bytes.
+/// Creates a sparse object of `bytes` bytes at the first server.
 fn put_hole(world: &World, name: &str, bytes: u64) {
     let file = std::fs::File::create(world.path("server-0").join(name)).expect("the folder is ours");
     file.set_len(bytes).expect("a file with a hole");
 }
 
-/// #17: after a client asked for the hash of 60 GiB and left, every other `get` failed after 5 s.
+/// #17: after a client requested the hash of 60 GiB and disconnected, every other `get` failed
+/// after 5 s.
 #[test]
 fn hash_of_a_huge_file_delays_no_other_client() {
     let world = World::new(1);
@@ -47,7 +48,7 @@ fn hash_of_a_huge_file_delays_no_other_client() {
         for hand in [&mut leaves, &mut waits] {
             hand.say(describe("huge")).await;
         }
-        // The notice that hashing takes longer keeps a client from giving up.
+        // The server reports that it is still hashing, so that the client does not give up.
         assert!(matches!(waits.hear().await, Control::Hashing { object, .. } if object == "huge"));
         assert!(matches!(leaves.hear().await, Control::Hashing { .. }));
         waits
@@ -58,8 +59,8 @@ fn hash_of_a_huge_file_delays_no_other_client() {
     drop(waiting);
 }
 
-/// #17: a client that waits for a hash behind the same client's other hashes is told to wait, and
-/// keeps waiting.
+/// #17: a client waits for a hash behind other hashes that it requested. The server reports that it
+/// is hashing, and the client keeps waiting.
 #[test]
 fn get_waits_for_a_server_that_is_hashing() {
     let world = World::new(1);
@@ -84,7 +85,7 @@ fn get_waits_for_a_server_that_is_hashing() {
 /// #17: 12 connections that requested 256 hashes each and were closed left 1,022 files open at the
 /// server.
 #[test]
-fn hashes_that_are_asked_for_open_no_files() {
+fn requested_hashes_keep_no_files_open() {
     let world = World::new(1);
     let bytes = noise(22, MIB);
     world.put(0..1, "object", &bytes);
@@ -100,7 +101,7 @@ fn hashes_that_are_asked_for_open_no_files() {
             for number in 0..256 {
                 hand.say(describe(&format!("large-{number}"))).await;
             }
-            // Everything has been read once the last request is answered.
+            // Once this last request is answered, the server has read all requests before it.
             hand.say(Control::Describe { object: "object".into(), with_hash: false }).await;
             while !matches!(hand.hear().await, Control::Described { .. }) {}
         }
@@ -111,8 +112,8 @@ fn hashes_that_are_asked_for_open_no_files() {
     assert_eq!(got.code, Some(0), "{got:?}");
 }
 
-/// #17: 16 connections of one client with 64 pulls each exhausted the server's descriptors, and its
-/// one-byte blocks the memory.
+/// #17: 16 connections of one client with 64 pulls each exhausted the server's descriptors. Their
+/// one-byte blocks exhausted the memory.
 #[test]
 fn client_usage_is_summed_over_its_connections() {
     let world = World::new(0).with(None, &["--memory", "16 MiB"]);
@@ -163,9 +164,10 @@ fn client_usage_is_summed_over_its_connections() {
     assert!(world.has(&bytes));
 }
 
-/// #19: a client of an older release was cut off, and reported that the server went away.
+/// #19: a client of an older release was disconnected without a reason, and reported an unreachable
+/// server.
 #[test]
-fn a_client_of_another_version_is_told_so() {
+fn client_of_another_version_is_refused_with_the_reason() {
     let world = World::new(0).with(None, &[]);
     world.put(0..1, "object", &noise(25, 1_000));
     let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
@@ -176,7 +178,7 @@ fn a_client_of_another_version_is_told_so() {
         let (mut stream, _) = identity.connect_to_site(tcp).await.expect("of one authority");
         let mut hello = Vec::new();
         Control::Hello { channel: 7 }.encode_framed(&mut hello);
-        // After the length and the kind.
+        // The version follows the length and the kind.
         assert_eq!(hello[3], VERSION);
         hello[3] -= 1;
         stream.write_all(&hello).await.expect("it takes it");
@@ -191,9 +193,9 @@ fn a_client_of_another_version_is_told_so() {
     });
 }
 
-/// #17: 64 connections of one certificate without requests kept all other clients out for ever.
+/// #17: 64 connections of one certificate without requests excluded all other clients for ever.
 #[test]
-fn who_asks_for_nothing_keeps_no_place() {
+fn connections_without_requests_are_closed_and_free_slots() {
     let world = World::new(0).with(None, &["--idle", "1 s", "--clients-max", "8"]);
     let bytes = noise(24, MIB);
     world.put(0..1, "object", &bytes);
@@ -211,15 +213,15 @@ fn who_asks_for_nothing_keeps_no_place() {
             let Control::Goodbye { reason } = hand.hear().await else { panic!("it is told to go") };
             assert_eq!(reason, "nothing was asked for in 1 s");
         }
-        // Its slots are free again.
+        // The client's slots are free again.
         ManualClient::connect(&keys, at).await;
     });
     assert!(world.has(&bytes));
 }
 
-/// #17: keys wear out after about 549 GB, which ended a pull.
+/// #17: keys wear out after about 549 GB, and a pull ended then.
 #[test]
-fn worn_out_keys_are_changed_during_a_pull() {
+fn worn_out_keys_are_replaced_during_a_pull() {
     let harm =
         DatagramHarm { loss_ppm: 10_000, late_ppm: 20_000, replay_ppm: 20_000, ..DatagramHarm::default() };
     let world =
@@ -234,10 +236,10 @@ fn worn_out_keys_are_changed_during_a_pull() {
     assert_eq!((got.count("forged_packets"), got.count("malformed_packets")), (0, 0), "{got:?}");
 }
 
-/// A client draws its channel: a client that names another's channel is refused, and the other's
-/// packets keep arriving.
+/// A client draws its channel's number. A client that uses another client's channel is refused, and
+/// the other client's packets still arrive.
 #[test]
-fn claim_of_another_clients_channel_is_refused_and_harmless() {
+fn use_of_another_clients_channel_is_refused_without_harm() {
     let world = World::new(1);
     world.put(0..1, "object", &noise(28, MIB));
     let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
@@ -258,7 +260,7 @@ fn claim_of_another_clients_channel_is_refused_and_harmless() {
             assert!(Instant::now() < end, "its channel is its own still");
         }
         drop(hand);
-        // The channel is free once its session is over.
+        // The channel is free once its session has ended.
         while let Err(why) = ManualClient::connect_with(&keys, "other", at, id).await {
             assert!(Instant::now() < end, "{why}");
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -266,9 +268,10 @@ fn claim_of_another_clients_channel_is_refused_and_harmless() {
     });
 }
 
-/// #17: any server's certificate was accepted for any address, so a different server could answer.
+/// #17: a certificate of any server was accepted at any address, so a different server could
+/// answer.
 #[test]
-fn named_server_is_the_one_that_answers() {
+fn answer_of_another_server_than_named_is_refused() {
     let world = World::new(1);
     world.put(0..1, "object", b"bytes");
     let object = world.object(0..1, "object");
@@ -281,20 +284,20 @@ fn named_server_is_the_one_that_answers() {
     assert!(!out.exists());
 }
 
-/// #17: with two servers that had different files of one name `get` took either, or an invalid mix,
-/// and named neither.
+/// #17: two servers had different files of one name. `get` took one of them, or an invalid mix, and
+/// reported neither server.
 #[test]
-fn stale_mirror_is_named_and_its_data_ignored() {
+fn stale_server_is_reported_and_its_data_ignored() {
     let world = World::new(2);
     let bytes = noise(26, 12 * MIB);
-    // No byte is the same, so that any data taken from it is wrong.
+    // The two versions differ in every byte, so any data taken from the stale server is wrong.
     let stale: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
     world.put(0..1, "object", &bytes);
     let object = world.object(0..2, "object");
     let hash = blake3::hash(&bytes).to_hex().to_string();
     let at = world.servers[1].at.to_string();
-    // Of the same length or another, with the truth given by `--blake3` or by the server named
-    // first.
+    // The stale version has the same or another length. The right version is given by `--blake3`,
+    // or by the first server in the list.
     for (other, how) in [(&stale[..], &["--blake3", &hash][..]), (&stale[..], &[]), (&stale[..MIB], &[])] {
         world.put(1..2, "object", other);
         let arguments: Vec<&str> =
@@ -304,7 +307,7 @@ fn stale_mirror_is_named_and_its_data_ignored() {
         assert!(world.has(&bytes));
         let named = got.objects[0]["other_versions"][&at].as_str();
         let length = format!("{} bytes", other.len());
-        // On a busy machine it may come too late to get a request.
+        // On a busy machine the stale server may connect too late to get a request.
         let came_late = got.end["servers"][1]["received_bytes"] == 0;
         assert!(came_late || named.is_some_and(|what| what.contains(&length)), "{got:?}");
         std::fs::remove_file(world.path("out")).expect("it is there");
@@ -319,10 +322,10 @@ fn stale_mirror_is_named_and_its_data_ignored() {
     assert_eq!(got.code, Some(2), "{got:?}");
 }
 
-/// #17: a part corrupted at one server is pulled from another server with an intact copy, and the
-/// corrupt server is named.
+/// #17: if a part is corrupt at one server, `get` fetches it from another server with an intact
+/// copy, and reports the corrupt server.
 #[test]
-fn a_spoilt_part_is_pulled_from_another_server() {
+fn corrupt_part_is_fetched_from_another_server() {
     let bytes = noise(27, 8 * MIB);
     let world = striped(&bytes, None);
     let path = world.path("server-2/whole.2");
@@ -330,16 +333,16 @@ fn a_spoilt_part_is_pulled_from_another_server() {
     part[1_000] ^= 1;
     std::fs::write(&path, part).expect("the folder is ours");
     let manifest = world.path("cut/whole.toml");
-    // The other server of this part is server 3; perhaps nothing was requested from server 2.
+    // The other server of this part is server 3. `get` may have requested nothing from server 2.
     let got = world.get(&["--manifest", manifest.to_str().expect("plain")]).end();
     assert_eq!(got.code, Some(0), "{got:?}");
     assert!(world.has(&bytes));
 }
 
-/// #48: a client that acknowledged unreceived packets made a server send 1 Gbit/s into a link of 50
-/// Mbit/s.
+/// #48: a client acknowledged packets that it had not received, which made a server send 1 Gbit/s
+/// into a link of 50 Mbit/s.
 #[test]
-fn acknowledging_what_has_not_come_ends_the_connection() {
+fn acknowledging_unreceived_packets_ends_the_connection() {
     let world = World::new(0).with(None, &[]);
     put_hole(&world, "large", 1 << 30);
     let (runtime, keys, at) = (runtime(), world.path("keys"), world.servers[0].at);
@@ -367,7 +370,7 @@ fn acknowledging_what_has_not_come_ends_the_connection() {
             feedback.encode(&mut sealed);
             sealed.resize(sealed.len() + seal::TAG_BYTES, 0);
             hand.channel.sealer.seal(&mut sealed).expect("the first of its key");
-            // The socket closes with the connection.
+            // The client's socket is closed with the connection, so an error here is expected.
             let _ = hand.socket.send(&sealed).await;
             tokio::select! {
                 message = hear(&mut hand.stream, &mut hand.read) => {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::emulate::stage;
 
-/// Pulls an object of 60 kB over one emulated cable; `more` are further options of the emulation.
+/// Pulls an object of 60 kB over one emulated cable; `more` has further options of the emulation.
 fn pulls_over(capacity: &str, delay: &str, more: &[&str]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
@@ -27,9 +27,9 @@ fn pulls_over(capacity: &str, delay: &str, more: &[&str]) {
     assert!(std::fs::read(path("out")).is_ok_and(|out| out == bytes));
 }
 
-/// #52: the only server was left after 5 s, or refused blocks that fit the MTU.
+/// #52: the only server was given up after 5 s, or refused blocks that fit the MTU.
 #[test]
-fn objects_arrive_over_links_that_are_hard() {
+fn objects_arrive_over_slow_lossy_and_short_mtu_links() {
     let Some(_alone) = stage(&[]) else { return };
     for mtu in ["576", "578"] {
         pulls_over("10 Mbit/s", "10 ms", &["--mtu", mtu]);

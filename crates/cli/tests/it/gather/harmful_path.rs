@@ -2,8 +2,8 @@
 //! and replay.
 //!
 //! Clients send to the path's port (`serve --advertise-port`); each client has a separate socket
-//! towards the server. A seeded stream decides each datagram's fate, but not the times, because
-//! both ends have real clocks.
+//! towards the server. A seeded stream decides the harm to each datagram, but not the times,
+//! because both ends have real clocks.
 
 use anabranch_units::{RandomStream, Seed};
 use std::collections::VecDeque;
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Harm to datagrams, in either direction.
+/// Rates of harm to datagrams per million, in either direction.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct DatagramHarm {
     pub loss_ppm: u32,
-    /// One bit is flipped.
+    /// One bit of the datagram is flipped.
     pub flip_ppm: u32,
     pub repeat_ppm: u32,
-    /// Up to twenty later datagrams overtake it.
+    /// Up to twenty later datagrams overtake the datagram.
     pub late_ppm: u32,
     /// An old datagram is replayed.
     pub replay_ppm: u32,
-    /// With each datagram towards the client, forged garbage for their channel is sent to both
-    /// ends.
+    /// With each datagram towards the client, forged datagrams with the client's channel are sent
+    /// to both ends.
     pub spoofs: bool,
 }
 
@@ -46,7 +46,7 @@ impl HarmState {
         Self { harm, random: seed.stream("way", number), late: Vec::new(), old: VecDeque::new() }
     }
 
-    /// Returns the datagrams that leave when one enters.
+    /// Returns the datagrams that leave the path when `datagram` enters it.
     fn pass(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
         let (harm, random) = (self.harm, &mut self.random);
         let mut out = Vec::new();
@@ -83,7 +83,7 @@ impl HarmState {
     }
 }
 
-/// The path to one server, until dropped.
+/// The path to one server, which ends on drop.
 pub struct HarmfulPath {
     pub port: u16,
     server: Arc<OnceLock<SocketAddr>>,
@@ -100,7 +100,7 @@ impl HarmfulPath {
         way
     }
 
-    /// Sets the address of the server, once it runs.
+    /// Sets the address of the server, which is known only after the server's start.
     pub fn lead_to(&self, server: SocketAddr) {
         self.server.set(server).expect("a way leads to one server");
     }
@@ -115,16 +115,16 @@ impl Drop for HarmfulPath {
 fn socket() -> UdpSocket {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback is there");
     socket.set_read_timeout(Some(IDLE)).expect("more than no time");
-    // Large enough that only the path's own losses occur.
+    // The buffer is large, so that only the path itself loses datagrams.
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4 << 20).expect("cut to what is allowed");
     socket
 }
 
-/// Returns the next datagram; `None` if none arrives for a while.
+/// Returns the next datagram; `None` if no datagram arrives for a while.
 fn next(socket: &UdpSocket, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
     match socket.recv_from(buffer) {
         Ok(found) => Some(found),
-        // A dead end refuses datagrams.
+        // The socket of an ended process refuses datagrams.
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => None,
         Err(e) => panic!("{e}"),
     }

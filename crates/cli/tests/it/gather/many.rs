@@ -1,11 +1,11 @@
 //! Many objects in one command: the number of open objects stays within the limit of descriptors,
-//! and short ones arrive in full.
+//! and short objects arrive in full.
 
 use super::{RunningClient, World, anabranch};
 use crate::net::working_files;
 use std::process::Command;
 
-/// A list of objects at servers, all different, some longer.
+/// A list of different objects at servers, of various lengths.
 fn list(world: &World, servers: usize, objects: usize) -> Vec<(String, Vec<u8>)> {
     let bytes = |number: usize| {
         let length = [0, 1, 5_000, 32 << 10, (32 << 10) + 1, 100_000][number % 6];
@@ -18,12 +18,12 @@ fn list(world: &World, servers: usize, objects: usize) -> Vec<(String, Vec<u8>)>
     all
 }
 
-/// Issue #19: of 10,000 objects a third failed with "Too many open files".
+/// #19: of 10,000 objects, a third failed with "Too many open files".
 #[test]
-fn a_command_may_have_more_objects_than_descriptors() {
+fn get_accepts_more_objects_than_descriptors() {
     let world = World::new(2);
     let objects = list(&world, 2, 600);
-    // The limit of a shell and of all its children.
+    // The limit applies to a shell and to all its children.
     let command = anabranch();
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -n 100; exec \"$0\" gather get --json \"$@\""]).arg(command.get_program());
@@ -41,7 +41,7 @@ fn a_command_may_have_more_objects_than_descriptors() {
 }
 
 #[test]
-fn objects_that_are_there_already_are_not_brought_again() {
+fn existing_objects_are_not_fetched_again() {
     let world = World::new(2);
     list(&world, 2, 60);
     let (list, out) = (world.path("list"), world.path("out/"));
@@ -54,7 +54,7 @@ fn objects_that_are_there_already_are_not_brought_again() {
     let again = get();
     assert_eq!(again.code, Some(0), "{:?}", again.end);
     assert_eq!((first.count("fetched_bytes") > 0, again.count("fetched_bytes")), (true, 0));
-    // A different existing file is not replaced.
+    // An existing file with other contents is not replaced.
     std::fs::write(out.join("o2"), b"another").expect("the folder is ours");
     assert_ne!(get().code, Some(0));
     assert_eq!(std::fs::read(out.join("o2")).expect("it is there"), b"another");

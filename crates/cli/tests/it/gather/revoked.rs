@@ -1,5 +1,5 @@
-//! Keys revoked during a session: both ends learn of the revocation, and close their connections
-//! with the holder.
+//! Keys revoked during a session: both ends notice the revocation, and close their connections with
+//! the holder.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-/// Revokes all certificates of `who` made until now, in a set's folder.
+/// Revokes all certificates of `who` made so far, in a set's folder.
 fn revoke(folder: &Path, who: &str) {
     let mut command = anabranch();
     command.args(["--quiet", "gather", "keys", "revoke", who, "--keys"]).arg(folder);
@@ -21,8 +21,8 @@ fn copy_folder(from: &Path, to: &Path) {
 
 /// #17: a client noticed a server's revocation only in its next handshake.
 #[test]
-fn client_leaves_a_server_whose_key_is_revoked() {
-    // At this rate the object takes minutes.
+fn client_disconnects_from_a_server_with_revoked_key() {
+    // At this rate the pull takes minutes.
     let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
     world.put(0..1, "object", &noise(60, 32 * MIB));
     let own = world.path("own-keys");
@@ -32,7 +32,7 @@ fn client_leaves_a_server_whose_key_is_revoked() {
     command.arg("--keys").arg(&own);
     let getting = RunningClient::start(command);
     world.wait_for(256 << 10);
-    // Only the client is told.
+    // Only the client gets the revocation.
     revoke(&own, "server:server");
     let got = getting.end();
     assert_eq!(got.code, Some(1), "{got:?}");
@@ -41,7 +41,7 @@ fn client_leaves_a_server_whose_key_is_revoked() {
     assert!(!world.path("out").exists());
 }
 
-/// #17: a test for sessions that a server closes because their client is revoked.
+/// #17: a server closes sessions whose client's key is revoked.
 #[test]
 fn server_closes_only_the_sessions_of_a_revoked_client() {
     let world = World::new(1);
@@ -59,12 +59,12 @@ fn server_closes_only_the_sessions_of_a_revoked_client() {
         kill_process(Pid::from_child(&server.child), Signal::HUP).expect("ours to signal");
         let mut rest = Vec::new();
         let ends = tokio::time::timeout(PATIENCE, lost.stream.read_to_end(&mut rest)).await;
-        // The session may be closed in any way.
+        // The session may be closed with or without an error.
         drop(ends.expect("it is closed in time"));
         stays.say(Control::Describe { object: "object".into(), with_hash: false }).await;
         assert!(matches!(stays.hear().await, Control::Described { found: Ok(_), .. }));
     });
-    // Logged when the session is closed, and read by another thread.
+    // The server logs the end when the session is closed, and another thread reads the log.
     let began = std::time::Instant::now();
     let log = || server.log.lock().expect("nobody panics with it").clone();
     while !log().contains("client went: its certificate was revoked") {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Waits for a text in a server's output.
+/// Waits for a text in the output of a server.
 fn wait_for(world: &World, server: usize, words: &str) -> String {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -17,7 +17,7 @@ fn wait_for(world: &World, server: usize, words: &str) -> String {
 
 /// #17: no command listed a server's objects.
 #[test]
-fn what_a_server_has_is_listed() {
+fn ls_lists_a_servers_objects() {
     use std::os::unix::ffi::OsStrExt as _;
     let world = World::new(1);
     std::fs::create_dir(world.path("server-0/folder")).expect("the folder is ours");
@@ -36,7 +36,7 @@ fn what_a_server_has_is_listed() {
         listed.contains("a\u{fffd}[31m") && listed.lines().any(|line| line.ends_with("  folder/b")),
         "{listed}"
     );
-    // #52: a name that is no text was left out in silence.
+    // #52: a name that is not valid text was omitted without a warning.
     std::fs::write(world.path("server-0").join(std::ffi::OsStr::from_bytes(b"\xff")), b"1").expect("ours");
     let all = ls(&at, &[]);
     assert!(
@@ -54,7 +54,7 @@ fn what_a_server_has_is_listed() {
     assert!(line.contains("127.0.0.1:1") && line.trim_end().lines().count() == 1, "{line}");
 }
 
-/// #17: a server's log had one line, whatever happened.
+/// #17: a server logged only one line, whatever happened.
 #[test]
 fn server_logs_clients_pulls_and_refusals() {
     let world = World::new(1);
@@ -69,7 +69,7 @@ fn server_logs_clients_pulls_and_refusals() {
         let mut hand = ManualClient::connect(&world.path("keys"), world.servers[0].at).await;
         hand.say(request(0, "no\u{1b}ne")).await;
         assert!(matches!(hand.hear().await, Control::Refused { .. }));
-        // Repeated refusals, which must not fill the disk.
+        // The client repeats refused requests, and the log must not fill the disk.
         for number in 1..=30 {
             hand.say(request(number, "no\u{1b}ne")).await;
             assert!(matches!(hand.hear().await, Control::Refused { .. }));
@@ -83,10 +83,10 @@ fn server_logs_clients_pulls_and_refusals() {
     assert!(log.lines().any(|line| line.contains("WARN") && line.contains("pull refused")), "{log}");
 }
 
-/// #17: when the only server went away, users read TLS's message, and were not told that the same
-/// command resumes.
+/// #17: when the only server ended, users got TLS's message, and no hint that the same command
+/// resumes.
 #[test]
-fn death_of_the_only_server_prints_how_to_continue() {
+fn death_of_the_only_server_prints_how_to_resume() {
     let mut world = World::new(0).with(None, &["--rate-max", "40 Mbit/s"]);
     let bytes = noise(31, 16 * MIB);
     world.put(0..1, "object", &bytes);
@@ -109,7 +109,7 @@ fn death_of_the_only_server_prints_how_to_continue() {
 
 /// #17: without a terminal nothing was printed while objects arrived.
 #[test]
-fn progress_without_a_terminal_is_an_occasional_line() {
+fn progress_without_a_terminal_is_printed_as_occasional_lines() {
     let world = World::new(0).with(None, &["--rate-max", "2 Mbit/s"]);
     let bytes = noise(32, 2 * MIB);
     world.put(0..1, "object", &bytes);
@@ -147,7 +147,8 @@ fn file_arrives_with_its_permissions_and_age() {
         std::fs::remove_file(world.path("out")).expect("it is there");
         std::fs::remove_file(path).expect("it is there");
     }
-    // The same for a striped file, by its manifest; the parts must not be readable by all, either.
+    // The same holds for a striped file and its manifest. The parts, too, must not be readable by
+    // all users.
     let whole = world.path("whole");
     std::fs::write(&whole, noise(33, 10_000)).expect("the folder is ours");
     std::fs::set_permissions(&whole, std::fs::Permissions::from_mode(0o600)).expect("ours");
@@ -169,7 +170,7 @@ fn file_arrives_with_its_permissions_and_age() {
     }
     let manifest = world.path("cut/whole.toml");
     let arguments = ["--manifest", manifest.to_str().expect("plain")];
-    // A missing part is named, with its server.
+    // The error names a missing part and its server.
     let got = world.get(&arguments).end();
     assert_eq!(got.code, Some(1), "{got:?}");
     let at = world.servers[0].at.to_string();
@@ -181,9 +182,9 @@ fn file_arrives_with_its_permissions_and_age() {
     assert_eq!((found.permissions().mode() & 0o7777, found.modified().expect("a time")), (0o600, long_ago));
 }
 
-/// #17: invalid usage ended with 1, as failures did.
+/// #17: wrong usage ended with exit code 1, like a failure.
 #[test]
-fn wrong_usage_is_one_line_and_exit_code_2() {
+fn wrong_usage_gives_one_line_and_exit_code_2() {
     let world = World::new(1);
     let object = world.object(0..1, "object");
     let keys_in = world.folder.path().to_str().expect("plain");
@@ -212,10 +213,10 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
     }
 }
 
-/// #17: of two `get`s into one file one ended with "No such file or directory", and once the file
-/// was a mix.
+/// #17: of two concurrent `get`s into one file, one ended with "No such file or directory", and
+/// once the file was a mix of both.
 #[test]
-fn second_get_into_a_file_is_one_line() {
+fn second_get_into_a_file_fails_in_one_line() {
     let world = World::new(0).with(None, &["--rate-max", "20 Mbit/s"]);
     let bytes = noise(34, 6 * MIB);
     world.put(0..1, "object", &bytes);
@@ -230,9 +231,9 @@ fn second_get_into_a_file_is_one_line() {
     assert!(world.has(&bytes));
 }
 
-/// #52: of two versions of equal length one was taken in silence.
+/// #52: of two versions with equal length, one was fetched without a warning.
 #[test]
-fn servers_with_versions_of_equal_length_are_both_named() {
+fn servers_with_different_versions_of_equal_length_are_named() {
     let world = World::new(2);
     world.put(0..1, "object", b"abcde");
     world.put(1..2, "object", b"fghij");

@@ -13,11 +13,11 @@ impl World {
     }
 }
 
-/// #17: a test for data connections that a site closes because their other end is revoked.
+/// #17: a site closes a data connection once the key of its other end is revoked.
 #[test]
-fn a_data_connection_ends_when_its_sender_is_revoked() {
+fn data_connection_ends_when_its_sender_is_revoked() {
     let mut world = World::new();
-    // Only `d` is told, so that the controller does not end the attempt.
+    // Only `d` gets the revocation, so that the controller does not end the attempt.
     let own = world.folder.path().join("keys-d");
     let copied = std::process::Command::new("cp")
         .arg("-a")
@@ -57,12 +57,12 @@ fn a_data_connection_ends_when_its_sender_is_revoked() {
     });
 }
 
-/// Runs a program in a separate mount namespace, where host names are looked up at `server` only;
-/// `None`, with a printed reason, if this machine does not permit it.
+/// Returns a command prefix that runs a program in a separate mount namespace, where host names are
+/// resolved only at `server`. `None`, with a printed reason, if this machine does not permit it.
 fn with_name_server(folder: &std::path::Path, server: &str) -> Option<Vec<String>> {
     let (resolv, sources) = (folder.join("resolv.conf"), folder.join("nsswitch.conf"));
     std::fs::write(&resolv, format!("nameserver {server}\noptions timeout:30 attempts:3\n")).expect("ours");
-    // Some machines ask a local daemon first.
+    // Some machines resolve names through a local daemon first.
     std::fs::write(&sources, "hosts: files dns\n").expect("ours");
     let mut mount = format!("mount --bind {} /etc/resolv.conf", resolv.display());
     if std::path::Path::new("/etc/nsswitch.conf").exists() {
@@ -92,8 +92,8 @@ fn with_name_server(folder: &std::path::Path, server: &str) -> Option<Vec<String
     }
 }
 
-/// #17: a site that named a host with a silent name server stopped other sites' daemons, which
-/// looked the name up on the threads that moved data.
+/// #17: a site registered a host name whose name server is silent. Other sites' daemons stopped,
+/// because they resolved the name on the threads that moved data.
 #[test]
 fn unresolved_host_name_delays_no_other_transfer() {
     let mut world = World::new();
@@ -141,7 +141,7 @@ fn unresolved_host_name_delays_no_other_transfer() {
             submit(&operator, "s", "e", SchemeChoice::SinglePath, 16).await;
             e.program().await;
         }
-        // The daemon asks, without an answer.
+        // The daemon sends a lookup, which gets no answer.
         silent.set_read_timeout(Some(PATIENCE)).expect("a good time");
         let (asked, _) = silent.recv_from(&mut [0; 512]).expect("the name is looked up");
         assert!(asked > 12);
@@ -160,9 +160,9 @@ fn unresolved_host_name_delays_no_other_transfer() {
     });
 }
 
-/// #17: 90 submissions of one site took the controller from 12 to 744 MiB, and a status request to
-/// 1.6 GiB. (This test measures memory; `submissions_of_a_site_are_bounded_and_readable` in `api`
-/// shows the refusals.)
+/// #17: 90 submissions of one site increased the controller's memory from 12 to 744 MiB, and a
+/// status request to 1.6 GiB. (This test measures memory;
+/// `submissions_of_a_site_are_bounded_and_readable` in `api` tests the refusals.)
 #[test]
 fn controller_memory_is_bounded_under_a_flood_of_submissions() {
     let world = World::new();
@@ -192,7 +192,7 @@ fn controller_memory_is_bounded_under_a_flood_of_submissions() {
         let operator = world.client(Role::Operator, "operator");
         let open = operator.statuses().await.expect("page by page").len();
         assert!((1..=100).contains(&open), "{open} transfers of a site");
-        // Only operators' slots are left. `z` is down, so its transfers wait.
+        // Only slots of operators are left. `z` is down, so its transfers wait.
         let mut mine = 0;
         let destination = || vec![DestinationRequest { site: "d".into(), path: path.clone() }];
         while operator.submit(&SubmitRequest::new("z", path.clone(), destination())).await.is_ok() {

@@ -30,7 +30,7 @@ fn agents_count_the_bytes_that_they_carry() {
     world.brought(world.bring(BYTES), BYTES);
     let [a, b] = [A, B].map(|at| scrape(&world, at));
     let (sent, received) = (of_peer(&b, "sent_bytes_total", "a"), of_peer(&a, "received_bytes_total", "b"));
-    // TCP may send some bytes again.
+    // TCP may retransmit some bytes.
     let is_near = received >= BYTES as f64 && sent >= received && sent < 1.5 * BYTES as f64;
     assert!(is_near, "{sent} sent, {received} received");
     assert_eq!((of_peer(&a, "peer_up", "b"), a.value("spray_up_seconds_count")), (1.0, Some(0.0)));

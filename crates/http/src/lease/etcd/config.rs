@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Shortest lease.
+/// Minimum lease.
 const LEASE_MIN: Duration = Duration::from_secs(2);
 
-/// Members of etcd, and the part of a controller there.
+/// Addresses of etcd's members, and this controller's keys, lease and address.
 #[derive(Clone, Debug)]
 pub struct EtcdConfig {
-    /// Members as `http://HOST:PORT` or `https://HOST:PORT`. One is enough; if a member does not
-    /// answer, the next is asked.
+    /// Members as `http://HOST:PORT` or `https://HOST:PORT`. One member is enough; if a member does
+    /// not answer, the next one gets the request.
     pub members: Vec<String>,
     /// Prefix of the names of all keys.
     pub prefix: String,
@@ -32,12 +32,12 @@ pub struct EtcdConfig {
 pub enum EtcdConfigError {
     /// The list of members is empty.
     NoMember,
-    /// A member's address is not of the known form.
+    /// A member's address does not have a known form.
     BadMember {
         /// The address.
         member: String,
     },
-    /// A member has TLS, and no authority for its certificate is known.
+    /// A member uses TLS, and no authority for its certificate is configured.
     NoAuthority {
         /// The member's address.
         member: String,
@@ -47,14 +47,14 @@ pub enum EtcdConfigError {
         /// The lease.
         lease: Duration,
     },
-    /// A file cannot be read, or lacks the expected content.
+    /// A file is unreadable, or lacks the expected content.
     File {
         /// The file.
         path: PathBuf,
         /// The fault.
         reason: String,
     },
-    /// The machine has no random numbers.
+    /// The system provides no random numbers.
     NoRandom(std::io::Error),
 }
 
@@ -99,8 +99,8 @@ impl EtcdConfig {
         self
     }
 
-    /// Sets TLS: the certificate of the members' authority and, if members ask for one, this
-    /// controller's certificate and key. All are PEM files.
+    /// Sets TLS with the certificate of the members' authority. If members require a client
+    /// certificate, `own` has this controller's certificate and key. All are PEM files.
     ///
     /// Errors: a file that cannot be read, or has no certificate or key.
     pub fn with_tls(
@@ -128,6 +128,8 @@ impl EtcdConfig {
         Ok(self)
     }
 
+    /// Checks the members' addresses, their TLS, and the lease.
+    ///
     /// Errors: settings that cannot be used.
     pub(super) fn check(&self) -> Result<(), EtcdConfigError> {
         if self.members.is_empty() {
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_settings_are_refused_in_one_line() {
+    fn invalid_settings_are_refused_in_one_line() {
         let message = |members: &[&str], lease| {
             let members = members.iter().map(|member| (*member).to_owned()).collect();
             let config = EtcdConfig::new(members, "/a/", "a:1").with_lease(Duration::from_secs(lease));

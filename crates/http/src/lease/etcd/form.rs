@@ -1,8 +1,9 @@
 //! Keys of a store in etcd, and the JSON in which etcd shows them.
 //!
-//! etcd's gateway writes numbers of 64 bits as text and leaves out a default; values are Base64
-//! (RFC 4648). A value that another program has spoiled is kept with its fault. Source: etcd 3.4,
-//! `rpc.proto` and `kv.proto`. Leaves out: requests (`etcd`). Read [`StoreSnapshot`].
+//! etcd's gateway writes 64-bit numbers as text and omits default values; keys and values are
+//! Base64 (RFC 4648). If another program has overwritten a value, the key is kept with the value's
+//! fault. Source: etcd 3.4, `rpc.proto` and `kv.proto`. Leaves out: requests (`etcd`). Read
+//! [`StoreSnapshot`].
 
 use super::super::{StoredValue, word};
 use anabranch_election::Stamp;
@@ -12,10 +13,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Most parts of a stored value.
+/// Maximum number of parts of a stored value.
 pub const PARTS_MAX: u32 = 1_000;
-/// Highest round of a stored value: rounds count milliseconds since 1970, and whole numbers in JSON
-/// are exact up to this one.
+/// Maximum round of a stored value. Rounds count milliseconds since 1970, and integers in JSON are
+/// exact up to this number.
 pub(super) const ROUND_MAX: u64 = 1 << 53;
 
 /// Value of the key `leader`: the holder of the lead.
@@ -26,8 +27,8 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// Holder of the lead in the place of an unreadable value: no controller, so the lease is not
-    /// renewed.
+    /// Entry that replaces an unreadable value of `leader`. It names no controller, so nobody
+    /// renews its lease.
     pub(super) const fn nobody() -> Self {
         Self { id: String::new(), address: String::new() }
     }
@@ -61,7 +62,7 @@ impl LastValue {
     }
 }
 
-/// A key as etcd shows it.
+/// A key in etcd's JSON form.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct KeyValue {
@@ -80,7 +81,7 @@ impl KeyValue {
         serde_json::from_slice(&self.bytes()?).map_err(|error| error.to_string())
     }
 
-    /// The format of a value of another version of this system.
+    /// Returns the format of a value that another version of this system has written.
     fn other_format<V: StoredValue>(&self) -> Option<String> {
         let value: Value = self.read().ok()?;
         let format = value.get("format")?.as_str()?;
@@ -93,7 +94,7 @@ pub(super) fn encoded(text: impl AsRef<[u8]>) -> String {
     BASE64.encode(text)
 }
 
-/// A number of 64 bits.
+/// A 64-bit number, which etcd writes as text.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Number(pub(super) u64);
@@ -154,7 +155,7 @@ pub(super) struct LeaseTtl {
     pub(super) ttl: Number,
 }
 
-/// A key with its value, or with the fault of a value that another program has spoiled.
+/// A key with its value, or with the fault of an unreadable value.
 pub(super) struct HeldKey<T> {
     pub(super) value: Result<T, String>,
     pub(super) kv: KeyValue,
@@ -175,9 +176,10 @@ pub(super) struct StoreSnapshot {
 }
 
 impl StoreSnapshot {
-    /// Reads the answer to a look at the keys `leader` and `last`.
+    /// Reads the answer to a request for the keys `leader` and `last`.
     ///
-    /// Errors: no revision; a value of another version of this system, which must not be replaced.
+    /// Errors: no revision; a value of another version of this system, which must not be
+    /// overwritten.
     pub(super) fn read<V: StoredValue>(transaction: &mut Transaction) -> Result<Self, String> {
         let revision = transaction.header.revision.0;
         if revision == 0 {
@@ -204,27 +206,27 @@ impl StoreSnapshot {
         Ok(Self { revision, leader, last })
     }
 
-    /// Stamp of the stored value.
+    /// Stamp of the stored value; for an unreadable value, its revision alone.
     pub(super) fn stamp(&self) -> Stamp {
         let Some(held) = &self.last else { return Stamp::default() };
         let revision = held.kv.mod_revision.0;
         held.value.as_ref().map_or(Stamp { revision, ..Stamp::default() }, |last| last.stamp(revision))
     }
 
-    /// The holder of the lead, unless its value is spoiled.
+    /// The holder of the lead; `None` without a holder, and if the value is unreadable.
     pub(super) fn leader(&self) -> Option<(&Leader, &KeyValue)> {
         self.leader.as_ref().and_then(|held| Some((held.value.as_ref().ok()?, &held.kv)))
     }
 
-    /// Returns true if the store has the decision of this lead and round.
+    /// Returns true if the stored decision is of this lead and round.
     pub(super) fn has_kept(&self, epoch: u64, round: u64) -> bool {
         let last = self.last.as_ref().and_then(|held| held.value.as_ref().ok());
         last.is_some_and(|last| (last.epoch, last.round) == (epoch, round))
     }
 }
 
-/// Returns true if the bytes are an answer of etcd about the lead and a value of type `V`, both
-/// readable: for fuzzing.
+/// Returns true if the bytes are an answer of etcd about the lead and a value of type `V`, and both
+/// are readable. For fuzzing.
 pub(crate) fn is_etcd_answer<V: StoredValue>(bytes: &[u8]) -> bool {
     let looked =
         serde_json::from_slice(bytes).ok().and_then(|mut told| StoreSnapshot::read::<V>(&mut told).ok());
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_text_and_absent_ones_zero() {
+    fn numbers_parse_from_text_and_default_to_zero() {
         let kv: KeyValue =
             serde_json::from_value(json!({ "create_revision": "12", "lease": 7 })).expect("a key");
         assert_eq!((kv.create_revision, kv.lease, kv.mod_revision), (Number(12), Number(7), Number(0)));
@@ -268,10 +270,10 @@ mod tests {
         StoreSnapshot::read::<Plan>(&mut serde_json::from_value(answer).expect("an answer"))
     }
 
-    /// A spoiled value has a stamp of its revision alone; a value of another version is refused
-    /// (#48).
+    /// An unreadable value has a stamp with its revision alone; a value of another version is
+    /// refused (#48).
     #[test]
-    fn spoiled_values_are_found_and_other_formats_refused() {
+    fn unreadable_values_are_reported_and_other_versions_refused() {
         let leader = br#"{"id":"1","address":"a:1"}"#;
         let last = |format: &str, round: u64, parts: u32| {
             format!(r#"{{"format":"{format}","round":{round},"epoch":3,"parts":{parts}}}"#).into_bytes()
